@@ -1,0 +1,55 @@
+# How to work here. Each target makes the environment it needs; `make help` lists them.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# The parts of the tree that hold Python and exist.
+CODE := $(wildcard src tests scripts examples bench)
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-all lint format audit bench docs pin clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: $(VENV)/.test-ready ## play the tour of the kernel
+	$(BIN)/python examples/kernel_tour.py
+
+test: $(VENV)/.test-ready ## run the tests
+	$(BIN)/python -m pytest $(ARGS)
+
+test-all: ## run the tests on every CPython from 3.11 up that is installed
+	PYTHON="$(PYTHON)" scripts/test-all $(ARGS)
+
+lint: $(VENV)/.lint-ready ## check style, types, layers and the tree
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy $(CODE)
+	$(BIN)/pyright
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python scripts/check_tree.py
+
+format: $(VENV)/.lint-ready ## rewrite the code in the house style
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+audit: $(VENV)/.test-ready ## stop the kernel at every point where it can be stopped
+	$(BIN)/python -m pytest -m audit $(ARGS)
+
+bench: $(VENV)/.test-ready ## measure what a scope costs
+	$(BIN)/python bench/kernel.py $(ARGS)
+
+docs: $(VENV)/.docs-ready ## build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+pin: ## resolve the newest versions again and write constraints.txt
+	$(PYTHON) scripts/pin_versions.py
+
+clean: ## remove every environment, cache and build product
+	rm -rf $(VENV) .venvs .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist site
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One stamp an extra: testing needs neither a type checker nor a documentation builder.
+$(VENV)/.%-ready: pyproject.toml constraints.txt
+	scripts/environment "$(PYTHON)" $(VENV) $*
+	@touch $@

@@ -1,0 +1,57 @@
+"""quiesce: stop any agent, and know what is left.
+
+The names below are loaded on first use, so that importing one part imports no other.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .kernel._child import ChildCancelled as ChildCancelled
+    from .kernel._child import Handle as Handle
+    from .kernel._core import ScopeClosed as ScopeClosed
+    from .kernel._grace import Grace as Grace
+    from .kernel._reason import Reason as Reason
+    from .kernel._report import Leftover as Leftover
+    from .kernel._report import Outcome as Outcome
+    from .kernel._report import StopReport as StopReport
+    from .kernel._scope import Scope as Scope
+    from .kernel._scope import current_scope as current_scope
+    from .kernel._scope import current_token as current_token
+    from .kernel._token import CancelToken as CancelToken
+    from .kernel._token import TokenCancelled as TokenCancelled
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "CancelToken": "kernel._token",
+    "ChildCancelled": "kernel._child",
+    "Grace": "kernel._grace",
+    "Handle": "kernel._child",
+    "Leftover": "kernel._report",
+    "Outcome": "kernel._report",
+    "Reason": "kernel._reason",
+    "Scope": "kernel._scope",
+    "ScopeClosed": "kernel._core",
+    "StopReport": "kernel._report",
+    "TokenCancelled": "kernel._token",
+    "current_scope": "kernel._scope",
+    "current_token": "kernel._scope",
+}
+
+__all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

@@ -1,0 +1,1 @@
+"""The kernel: scopes that settle, tokens that stay, and owners for other people's code."""

@@ -1,0 +1,365 @@
+"""The kernel on asyncio: bare tasks, futures and callbacks.
+
+Why a child is a coroutine of ours around the user's function: it contains `SystemExit`, keeps the error, and
+reports its own end from its last step. That costs less than a done-callback (which the loop has to
+schedule) and needs no look at the task afterwards. Only a task cancelled before its first step never gets
+there; `OwnedTask.cancel` sees that case and adds the callback for it alone.
+
+Why a task class of ours: `asyncio.run` ends by cancelling every task again, which would cut a clean-up in
+half. A second cancel that comes while the loop is not running is that one, and is ignored by a child that is
+already being stopped. Cancels inside a running loop (timeouts, other people's scopes) pass as always.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from asyncio import CancelledError
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from ._backend import Backend, Timer, Waiter
+from ._child import CANCELLED, FAILED, FINISHED, PENDING, RUNNING, Handle
+from ._host import Host, generator_frame
+from ._reason import Reason
+from ._site import Site, awaiting_frames, stuck_at
+
+if TYPE_CHECKING:
+    from ._core import ScopeCore
+
+_get_running_loop = asyncio._get_running_loop
+
+
+class AsyncioHandle(Handle):
+    """A child task on asyncio."""
+
+    __slots__ = ("task",)
+
+    def __init__(self, core: ScopeCore, label: object, site: Site | None) -> None:
+        # Written out flat, without the calls to the bases: this is the hot path of `spawn`.
+        self.core = core
+        self.label = label
+        self.site = site
+        self.state = PENDING
+        self.reason = None
+        self.waiters = None
+        self._token = None
+        self._hurry = None
+        self.on_stop = None
+        self.asked = 0
+        self.deferred = False
+        self.task: asyncio.Task[None] | None = None
+
+    def deliver_cancel(self) -> None:
+        """Cancel the task; while it is still inside its eager first step there is none yet."""
+        if self.task is not None:
+            self.task.cancel(str(self.reason) if self.reason is not None else None)
+
+    def runs_in(self, task: object) -> bool:
+        """Whether `task` is this child's own."""
+        return self.task is task
+
+    def stuck_at(self) -> str:
+        """Where the task waits."""
+        return stuck_at(self.task.get_coro()) if self.task is not None else "not started"
+
+    def never_started(self, task: asyncio.Task[None]) -> None:
+        """Done-callback for a task that may have been cancelled before its first step."""
+        if self.state == PENDING:
+            self.state = CANCELLED
+            self.task = None
+            self.ended()
+
+
+class OwnedTask(asyncio.Task[None]):
+    """The task of a child."""
+
+    __slots__ = ("handle",)
+
+    handle: AsyncioHandle
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """As ever, except for the sweep at the end of `asyncio.run`: see the top of this module."""
+        handle = self.handle
+        if handle.state == PENDING:
+            self.remove_done_callback(handle.never_started)
+            self.add_done_callback(handle.never_started)
+        if not self.get_loop().is_running():
+            if handle.asked:
+                return False
+            handle.asked = 1
+            handle.note_reason(Reason("shutdown", "the event loop is ending"))
+        return super().cancel(msg)
+
+    def get_name(self) -> str:
+        """The child's name, worked out only when somebody looks."""
+        return self.handle.name
+
+
+class EagerTask(OwnedTask):
+    """The same, run up to its first await while it is being made."""
+
+    __slots__ = ()
+
+    def __init__(self, handle: AsyncioHandle, coro: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self.handle = handle  # its body may cancel it before the constructor returns
+        super().__init__(coro, loop=loop, eager_start=True)  # type: ignore[call-overload, unused-ignore]
+
+
+async def _child(handle: AsyncioHandle, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    handle.state = RUNNING
+    try:
+        handle.value = await fn(*args)
+        handle.state = FINISHED
+    except CancelledError:
+        handle.state = CANCELLED
+        raise
+    except GeneratorExit:  # the loop is gone and the collector closes the coroutine
+        handle.state = CANCELLED
+        raise
+    except BaseException as exc:
+        handle.fail(exc)
+        if isinstance(exc, KeyboardInterrupt):
+            raise
+    finally:
+        handle.task = None
+        core = handle.core
+        core.children.pop(handle, None)
+        if handle.asked or core.closed or core.waiters or handle.waiters or handle.state is FAILED:
+            core.child_ended(handle)
+        else:
+            core.ended += 1
+
+
+class FutureWaiter:
+    """A wait on a future of our own: a CancelledError that comes out of it is the waiter's."""
+
+    __slots__ = ("_future", "_loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._future: asyncio.Future[None] = loop.create_future()
+
+    def wake(self) -> None:
+        """Let the waiter go on."""
+        if not self._future.done() and not self._loop.is_closed():
+            self._future.set_result(None)
+
+    async def wait(self) -> None:
+        """Until `wake`."""
+        await self._future
+
+
+def _enter_anyio_shield() -> Any:
+    """Inside a cancelled anyio scope a task is cancelled again on every turn of the loop.
+
+    Waiting on through that burns a core; anyio's own shield makes it stop. If anyio was never imported,
+    nobody can be inside one of its scopes.
+    """
+    if "anyio" not in sys.modules:
+        return None
+    import anyio
+
+    shield = anyio.CancelScope(shield=True)
+    shield.__enter__()
+    return shield
+
+
+class AsyncioBackend(Backend):
+    """One asyncio event loop."""
+
+    name = "asyncio"
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+
+    def now(self) -> float:
+        """The loop's clock."""
+        return self.loop.time()
+
+    def call_at(self, when: float, fn: Callable[[], object]) -> Timer:
+        """As the loop's."""
+        return self.loop.call_at(when, fn)
+
+    def run_from_anywhere(self, fn: Callable[[], object]) -> None:
+        """At once in the loop's own thread, else soon."""
+        if _get_running_loop() is self.loop:
+            fn()
+            return
+        try:
+            self.loop.call_soon_threadsafe(fn)
+        except RuntimeError:  # the loop is closed: there is nobody left to tell
+            pass
+
+    def is_current(self) -> bool:
+        """Whether the calling code runs in this loop."""
+        return _get_running_loop() is self.loop
+
+    def current_task(self) -> object:
+        """The task at hand."""
+        return asyncio.current_task(self.loop)
+
+    def make_waiter(self) -> Waiter:
+        """A fresh future."""
+        return FutureWaiter(self.loop)
+
+    async def wait_through(
+        self, ready: Callable[[], bool], waiters: list[Waiter]
+    ) -> BaseException | None:
+        """Wait on fresh futures until ready, keeping the first cancellation for later."""
+        cancelled: BaseException | None = None
+        shield: Any = None
+        try:
+            while not ready():
+                waiter = FutureWaiter(self.loop)
+                waiters.append(waiter)
+                try:
+                    await waiter.wait()
+                except CancelledError as exc:
+                    if waiter in waiters:
+                        waiters.remove(waiter)
+                    if cancelled is None:
+                        cancelled = exc
+                        shield = _enter_anyio_shield()
+        finally:
+            if shield is not None:
+                shield.__exit__(None, None, None)
+        return cancelled
+
+    async def reraise(self, cancelled: BaseException | None) -> None:
+        """The very same exception, so that whoever cancelled recognises it."""
+        if cancelled is not None:
+            raise cancelled
+
+    def make_handle(self, core: ScopeCore, label: object, site: Site) -> AsyncioHandle:
+        """A handle for a child to come."""
+        return AsyncioHandle(core, label, site)
+
+    def start(self, handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """Make the task; it may have run, and even ended, when this returns (eager tasks)."""
+        assert isinstance(handle, AsyncioHandle)
+        loop = self.loop
+        factory = loop.get_task_factory()
+        coro = _child(handle, fn, args)
+        if factory is None:
+            task = OwnedTask(coro, loop=loop)
+            task.handle = handle
+            handle.task = task
+            return
+        made: asyncio.Task[None]
+        if factory is _eager_task_factory:
+            made = EagerTask(handle, coro, loop)
+        else:
+            made = loop.create_task(coro)
+            made.add_done_callback(handle.never_started)
+        if not handle.done:
+            handle.task = made
+            if handle.asked and not handle.deferred:  # stopped during its own first step
+                handle.deliver_cancel()
+
+    def make_host(self, core: ScopeCore) -> Host:
+        """The task at hand."""
+        return AsyncioHost(core, generator_frame(sys._getframe(2)))
+
+    async def wait_readable(self, fd: int) -> None:
+        """One reader a file descriptor, as asyncio has it."""
+        await self._wait_fd(fd, self.loop.add_reader, self.loop.remove_reader)
+
+    async def wait_writable(self, fd: int) -> None:
+        """One writer a file descriptor, as asyncio has it."""
+        await self._wait_fd(fd, self.loop.add_writer, self.loop.remove_writer)
+
+    async def _wait_fd(
+        self, fd: int, add: Callable[..., object], remove: Callable[[int], object]
+    ) -> None:
+        waiter = FutureWaiter(self.loop)
+        add(fd, waiter.wake)
+        try:
+            await waiter.wait()
+        finally:
+            remove(fd)
+
+
+_eager_task_factory = getattr(asyncio, "eager_task_factory", None)
+
+
+class AsyncioHost(Host):
+    """The task that runs an `async with` body, on asyncio."""
+
+    __slots__ = ("cancels_before", "task")
+
+    def __init__(self, core: ScopeCore, generator: FrameType | None) -> None:
+        super().__init__(core, generator)
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a scope needs a task around it, not a bare callback of the loop")
+        self.task = task
+        self.cancels_before = task.cancelling()
+
+    def is_current(self) -> bool:
+        """Whether the calling code runs in this task."""
+        return asyncio.current_task() is self.task
+
+    def interrupt(self, reason: Reason) -> None:
+        """Cancel the task, unless the body is a generator that has handed out a value."""
+        if self.requested or self.task.done() or not self._in_body():
+            return
+        self.requested = True
+        self.task.cancel(str(reason))
+
+    def _in_body(self) -> bool:
+        if self.generator is None:
+            return True
+        if self.is_current():
+            frame: FrameType | None = sys._getframe()
+            while frame is not None and frame is not self.generator:
+                frame = frame.f_back
+            return frame is not None
+        return self.generator in awaiting_frames(self.task.get_coro())
+
+    async def leave(self, error: BaseException | None) -> BaseException | None:
+        """Wait for the children, stop them if need be, and tell our cancel from other people's."""
+        core = self.core
+        cancelled = error if isinstance(error, CancelledError) else None
+        if error is not None:
+            core.stop(self.reason_of(error), body=False)
+        while core.children and not core.closed:
+            waiter = core.backend.make_waiter()
+            core.waiters.append(waiter)
+            try:
+                await waiter.wait()
+            except CancelledError as exc:
+                if waiter in core.waiters:
+                    core.waiters.remove(waiter)
+                cancelled = cancelled or exc
+                core.stop(self.reason_of(exc), body=False)
+        if not core.closed:
+            if core.nested:
+                core.stop(Reason("parent", f"scope {core.label!r} ended"), body=False)
+            else:
+                core.settle()
+        if not core.is_over():
+            late = await core.backend.wait_through(core.is_over, core.waiters)
+            cancelled = cancelled or late
+        return await self._whose(cancelled) if self.requested else cancelled
+
+    async def _whose(self, cancelled: BaseException | None) -> BaseException | None:
+        """We cancelled the body: take that back, and see whether somebody else did too."""
+        mine = self.is_current()
+        if mine and cancelled is None:
+            try:
+                await asyncio.sleep(0)  # ours may not have been delivered yet
+            except CancelledError as exc:
+                cancelled = exc
+        others = self.task.uncancel() > self.cancels_before
+        return cancelled if others or not mine else None
+
+
+def backend_of(loop: asyncio.AbstractEventLoop) -> AsyncioBackend:
+    """The backend of `loop`; it lives as long as the loop does."""
+    try:
+        backend: AsyncioBackend = loop._quiesce  # type: ignore[attr-defined]
+    except AttributeError:
+        backend = loop._quiesce = AsyncioBackend(loop)  # type: ignore[attr-defined]
+    return backend

@@ -1,0 +1,246 @@
+"""One thing that a scope owns.
+
+A child is anything with an end that a scope can ask for and wait for: a task (`Handle`), a thread, a
+process tree. It moves one way through pending → running → finished | failed | cancelled, and tells its
+scope exactly once, in the loop's own thread, when it has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
+
+from ._grace import Rung
+from ._reason import Reason, as_reason
+from ._report import Leftover, Outcome, State
+from ._site import Site, describe, label_of
+from ._token import CancelToken, TokenHolder
+
+if TYPE_CHECKING:
+    from ._backend import Timer, Waiter
+    from ._core import ScopeCore
+
+Life: TypeAlias = Literal["pending", "running", "finished", "failed", "cancelled"]
+
+PENDING: Final = "pending"
+RUNNING: Final = "running"
+FINISHED: Final = "finished"
+FAILED: Final = "failed"
+CANCELLED: Final = "cancelled"
+
+class ChildCancelled(Exception):
+    """Raised by `Handle.result()` of a child that was cancelled; never mistaken for your own cancel."""
+
+    def __init__(self, name: str, reason: Reason | None) -> None:
+        super().__init__(f"{name!r} was cancelled ({reason or 'no reason given'})")
+        self.reason = reason
+
+
+class Child(TokenHolder):
+    """What a scope needs to know of the things it owns."""
+
+    __slots__ = ("core", "label", "site", "state", "value", "waiters")
+
+    kind: str = "task"
+
+    def __init__(self, core: ScopeCore, label: object, site: Site | None) -> None:
+        self.core = core
+        self.label = label
+        self.site = site
+        self.state: Life = PENDING
+        self.reason: Reason | None = None
+        self.waiters: list[Waiter] | None = None
+        self._token: CancelToken | None = None
+
+    value: Any  # the result when finished, the exception when failed; unset before
+
+    def above(self) -> CancelToken:
+        """The token that this child's hangs below."""
+        return self.core.token
+
+    def climb(self, rung: Rung) -> None:
+        """Do what this rung of a stop means for this kind of child."""
+        raise NotImplementedError  # abstract: each kind has its own ladder
+
+    def abandon(self) -> None:
+        """Nobody will wait: signal at once what can be signalled."""
+
+    def stuck_at(self) -> str:
+        """Where it is now."""
+        return "unknown"
+
+    @property
+    def name(self) -> str:
+        """What it is called in reports."""
+        return label_of(self.label)
+
+    def leftover(self) -> Leftover:
+        """This child, as something that a stop could not end."""
+        return Leftover(self.kind, self.name, describe(self.site), self.stuck_at())
+
+    def outcome(self, open_state: State | None) -> Outcome:
+        """How it ended; `open_state` if it had not when the report was made."""
+        if open_state is not None:
+            return Outcome(self.name, open_state)
+        state = self.state
+        if state == FINISHED or state == CANCELLED:
+            return Outcome(self.name, state)
+        if state == FAILED:
+            return Outcome(self.name, state, self.value)
+        return Outcome(self.name, "still running")
+
+    def ended(self) -> None:
+        """Tell the scope and whoever waits. The state has been set before."""
+        core = self.core
+        core.children.pop(self, None)
+        core.child_ended(self)
+
+
+class Handle(Child):
+    """One child task of a scope: what `spawn` returns.
+
+    `state` is `"pending"` until its first step, then `"running"`, then `"finished"`, `"failed"`
+    or `"cancelled"`.
+
+    ```python
+    handle = scope.spawn(fetch, url)
+    await handle.wait()              # never raises the child's error, never cancels the child
+    if handle.state == "finished":
+        page = handle.result()
+    ```
+    """
+
+    __slots__ = ("_hurry", "asked", "deferred", "on_stop")
+
+    asked: int
+    deferred: bool
+    on_stop: Callable[[Rung], bool] | None
+
+    def __init__(self, core: ScopeCore, label: object, site: Site | None) -> None:
+        super().__init__(core, label, site)
+        self.asked = 0  # cancels of ours that were delivered
+        self.deferred = False  # it is closing its own scope: its cancel waits for that
+        self.on_stop = None  # an owner's own way to leave; True if it dealt with the rung
+        self._hurry: Timer | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended, in whichever way."""
+        state = self.state
+        return state != PENDING and state != RUNNING
+
+    @property
+    def made_at(self) -> str:
+        """Where it was spawned."""
+        return describe(self.site)
+
+    @property
+    def error(self) -> BaseException | None:
+        """What it raised, if it failed."""
+        error: BaseException | None = self.value if self.state == FAILED else None
+        return error
+
+    @final
+    def cancel(self, reason: Reason | str | None = None) -> None:
+        """Cancel this child once, with a reason; from any thread.
+
+        It then has its grace to clean up. Asking again shortens that: at the end of it the child
+        is cancelled once more.
+        """
+        reason = as_reason(reason, Reason("user"))
+        self.note_reason(reason)
+        self.core.backend.run_from_anywhere(self._cancel_here)
+
+    def _cancel_here(self) -> None:
+        if self.done:
+            return
+        grace = self.core.grace
+        if self.asked == 0:
+            self.climb(Rung.CANCEL)
+            patience = grace.cancel
+        else:
+            patience = min(grace.cancel, grace.terminate)
+        backend = self.core.backend
+        if self._hurry is not None:
+            self._hurry.cancel()
+        self._hurry = backend.call_at(backend.now() + patience, self._cancel_again)
+
+    def _cancel_again(self) -> None:
+        self._hurry = None
+        if not self.done:
+            self.climb(Rung.TERMINATE)
+
+    def climb(self, rung: Rung) -> None:
+        """One cancel for its clean-up, a second when its time is over."""
+        reason = self.core.reason
+        if reason is not None:
+            self.note_reason(reason)
+        if rung is Rung.CANCEL and self.asked == 0:
+            self.asked = 1
+            if self.on_stop is not None and self.on_stop(rung):
+                return
+            if not self.deferred:
+                self.deliver_cancel()
+        elif rung is Rung.TERMINATE:
+            self.asked = 2
+            if self.on_stop is None or not self.on_stop(rung):
+                self.deliver_cancel()
+
+    def runs_in(self, task: object) -> bool:
+        """Whether `task` is this child's own."""
+        raise NotImplementedError  # abstract: the backends' handles know
+
+    def fail(self, error: BaseException) -> None:
+        """Keep what it raised, without the kernel's own frame (which would hold the handle in turn)."""
+        self.state = FAILED
+        self.value = error
+        if error.__traceback__ is not None:
+            error.__traceback__ = error.__traceback__.tb_next
+        if isinstance(error, TypeError) and "'await' expression" in str(error):
+            error.add_note(
+                f"{self.name!r}, spawned at {describe(self.site)}, is not an async function; "
+                "for a sync function use quiesce.to_thread"
+            )
+
+    def deliver_cancel(self) -> None:
+        """Make the task's next await raise."""
+        raise NotImplementedError  # abstract: the backends' handles do it
+
+    async def wait(self) -> None:
+        """Wait until it has ended. Its error is not raised, your cancel is not forwarded to it."""
+        while not self.done:
+            waiter = self.core.backend.make_waiter()
+            if self.waiters is None:
+                self.waiters = []
+            self.waiters.append(waiter)
+            try:
+                await waiter.wait()
+            finally:
+                if self.waiters is not None and waiter in self.waiters:
+                    self.waiters.remove(waiter)
+
+    def result(self) -> Any:
+        """What it returned. A failed child's error is raised, a cancelled one is `ChildCancelled`."""
+        state = self.state
+        if state == FINISHED:
+            return self.value
+        if state == FAILED:
+            raise self.value
+        if state == CANCELLED:
+            raise ChildCancelled(self.name, self.reason)
+        raise RuntimeError(
+            f"{self.name!r} is still {state}: await its wait() before asking for the result"
+        )
+
+    def settle(self) -> None:
+        """Ended: forget the timer, wake the waiters."""
+        if self._hurry is not None:
+            self._hurry.cancel()
+            self._hurry = None
+        waiters, self.waiters = self.waiters, None
+        for waiter in waiters or ():
+            waiter.wake()
+
+    def __repr__(self) -> str:
+        return f"<Handle {self.name!r} {self.state}>"
+

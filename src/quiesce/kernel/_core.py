@@ -1,0 +1,525 @@
+"""The life of a scope.
+
+Rules
+-----
+- Children are added only while the scope is open, and leave only by ending.
+- A stop is asked for once and only ever gets faster; the first reason stays.
+- Each child is cancelled once, and once more when its time is over. Nothing else is ever cancelled,
+  except the task that runs the scope's own `async with` body, while it is inside that body.
+- Children end before what they were given: nested scopes (owned resources, processes) are stopped when
+  the children are gone, or when their time is over.
+- Settled means empty. A scope whose time ran out is not settled; it keeps what is left and can be
+  waited for again.
+
+Theory of operation
+-------------------
+There is no owner task. A scope is a dict of children, a dict of nested scopes and a list of waiters, all
+touched only in the loop's own thread; every child reports its own end (`child_ended`). So a scope
+has no task affinity: anybody may spawn, anybody may close, and the opener may be long gone. Closers wait
+on a wake-up of their own, never on a child: what comes out of that wait is the closer's own
+cancellation, never somebody else's.
+
+One ladder (`Grace`) and one timer a scope drive a stop, however many wait for it.
+
+A closer that itself runs inside the scope cannot wait for itself, nor for anybody who waits for it. The
+children on the path from the scope down to such a closer are marked in `closing`; closers of that
+kind wait only for the others. Closers from outside wait for all.
+
+States
+------
+| state      | spawn    | event                        | next       |
+|------------|----------|------------------------------|------------|
+| open       | accepted | cancel, close, child failed¹ | stopping   |
+| open       | accepted | body over and children gone  | settled    |
+| stopping   | refused  | last child and nested gone   | settled    |
+| stopping   | refused  | ladder at its end            | expired    |
+| expired    | refused  | close again                  | stopping   |
+| expired    | refused  | last child and nested gone   | settled    |
+| settled    | refused  | close again                  | settled    |
+
+¹ with `on_error="stop"`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from . import _watchdog
+from ._child import FAILED, Child, Handle
+from ._current import Node, current_node
+from ._grace import Grace, Rung
+from ._reason import Reason
+from ._report import Leftover, State, StopReport
+from ._site import Site, describe, label_of
+from ._token import CancelToken, TokenHolder
+
+if TYPE_CHECKING:
+    from ._backend import Backend, Timer, Waiter
+    from ._host import Host
+
+logger = logging.getLogger("quiesce")
+
+Policy: TypeAlias = Literal["stop", "report"]
+OnChildError: TypeAlias = Callable[[Handle, BaseException], object]
+
+OPEN: Final = "open"
+STOPPING: Final = "stopping"
+EXPIRED: Final = "expired"
+SETTLED: Final = "settled"
+
+KEPT_FAILURES = 100  # of a supervisor that runs for months; the report counts the rest
+
+
+class ScopeClosed(RuntimeError):
+    """Raised when something is spawned into a scope that is stopping or has ended."""
+
+
+class ScopeCore(TokenHolder):
+    """The scope itself, without the public face that its users hold."""
+
+    __slots__ = (
+        "__weakref__",
+        "backend",
+        "children",
+        "closed",
+        "closing",
+        "ended",
+        "ends",
+        "face",
+        "failed",
+        "failures",
+        "grace",
+        "host",
+        "last_report",
+        "late",
+        "name",
+        "nested",
+        "notes",
+        "on_child_error",
+        "on_error",
+        "opener",
+        "parent",
+        "rung",
+        "site",
+        "started",
+        "state",
+        "stopped",
+        "timer",
+        "token_above",
+        "waiters",
+    )
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        name: str | None = None,
+        site: Site | None = None,
+        on_error: Policy = "stop",
+        on_child_error: OnChildError | None = None,
+        grace: Grace,
+        parent: ScopeCore | None,
+        token_above: CancelToken | None = None,
+        late: bool = False,
+    ) -> None:
+        self.backend = backend
+        self.name = name
+        self.site = site
+        self.on_error = on_error
+        self.on_child_error = on_child_error
+        self.grace = grace
+        while late and parent is not None and parent.state is SETTLED:
+            parent = parent.parent
+        self.parent = parent
+        self.late = late  # clean-up: accepted while the parent stops, and not stopped by it
+        self.opener: Node | None = current_node.get()
+        self.host: Host | None = None
+        self.face: Callable[[], Any] | None = None
+        self.children: dict[Child, None] = {}
+        self.nested: dict[ScopeCore, None] = {}
+        self.waiters: list[Waiter] = []
+        self.closing: dict[Child | ScopeCore, int] = {}
+        self.state = OPEN
+        self.closed = False
+        self.reason: Reason | None = None
+        self._token: CancelToken | None = None
+        self.token_above = token_above
+        self.ended = 0
+        self.failed = 0
+        self.failures: deque[tuple[str, BaseException]] | None = None
+        self.stopped: list[Child] = []
+        self.rung = Rung.COOPERATE
+        self.started: float | None = None
+        self.ends = (0.0, 0.0, 0.0, 0.0)
+        self.timer: Timer | None = None
+        self.notes: list[str] = []
+        self.last_report: StopReport | None = None
+        if parent is not None:
+            if parent.closed and not late:
+                raise parent.refusal("open a scope in")
+            parent.nested[self] = None
+
+    # What it is
+
+    @property
+    def core(self) -> ScopeCore:
+        """Itself: in an `async with` body the scope is the node at hand."""
+        return self
+
+    @property
+    def label(self) -> str:
+        """What it is called in reports."""
+        return self.name or "unnamed"
+
+    def above(self) -> CancelToken | None:
+        """The token that ours hangs below: the opener's, unless somebody else owns this scope."""
+        if self.token_above is not None:
+            return self.token_above
+        opener, parent = self.opener, self.parent
+        if opener is not None and (parent is None or opener.core is parent):
+            return opener.token
+        return parent.token if parent is not None else None
+
+    def refusal(self, verb: str) -> ScopeClosed:
+        """The error for somebody who comes too late."""
+        why = f" ({self.reason})" if self.reason is not None else ""
+        return ScopeClosed(
+            f"cannot {verb} scope {self.label!r}, made at {describe(self.site)}: "
+            f"it is {self.state}{why}; open a new scope"
+        )
+
+    # Children
+
+    def spawn(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], name: str | None, site: Site
+    ) -> Handle:
+        """Start a child task."""
+        if self.closed:
+            raise self.refusal(f"spawn {name or label_of(fn)!r} in")
+        if not self.backend.is_current():
+            raise RuntimeError(
+                f"scope {self.label!r} belongs to another event loop than the caller's: spawn from "
+                "a task of the loop it was opened in"
+            )
+        check_function("spawn", fn)
+        handle = self.backend.make_handle(self, name or fn, site)
+        self.children[handle] = None
+        self.start(handle, fn, args)
+        return handle
+
+    def start(self, handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """Start the task of a child that is already registered."""
+        before = current_node.set(handle)
+        try:
+            self.backend.start(handle, fn, args)
+        except BaseException:
+            self.children.pop(handle, None)
+            raise
+        finally:
+            current_node.reset(before)
+
+    def child_ended(self, child: Child) -> None:
+        """A child has left `children`; called in the loop's thread, exactly once a child."""
+        self.ended += 1
+        self.closing.pop(child, None)
+        if isinstance(child, Handle):
+            child.settle()
+        if child.state == FAILED:
+            self._child_failed(child)
+        if self.closed or self.waiters:
+            self.progress()
+
+    def _child_failed(self, child: Child) -> None:
+        error: BaseException = child.value
+        if self.failures is None:
+            self.failures = deque(maxlen=KEPT_FAILURES if self.on_error == "report" else None)
+        self.failures.append((child.name, error))
+        self.failed += 1
+        if self.on_error == "stop":
+            if not self.closed:
+                self.stop(Reason("error", f"{child.name} failed: {error!r}", error))
+        elif self.on_child_error is not None and isinstance(child, Handle):
+            try:
+                self.on_child_error(child, error)
+            except Exception:
+                logger.exception("on_child_error of scope %r failed", self.label)
+        else:
+            logger.error(
+                "%s in scope %r failed", child.name, self.label, exc_info=error
+            )
+
+    # Stopping
+
+    def stop(
+        self, reason: Reason, grace: Grace | None = None, *, hurry: bool = False, body: bool = True
+    ) -> None:
+        """Ask for the stop. Only ever makes it earlier; `hurry` halves what is left of it."""
+        if self.state is SETTLED:
+            return
+        now = self.backend.now()
+        if self.closed:
+            if self.state is STOPPING:
+                self._shorten(now, grace, hurry)
+            return
+        self.closed = True
+        self.state = STOPPING
+        self.reason = reason
+        self.started = now
+        self.stopped = list(self.children)
+        self.ends = (grace or self.grace).ends(now)
+        if self._token is not None:
+            self._token.cancel(reason)
+        if body and self.host is not None:
+            self.host.interrupt(reason)
+        if not self.children and not self.nested:
+            self.settle()
+            return
+        _watchdog.watch(self)
+        for child in self.stopped:
+            child.note_reason(reason)
+        self._climb()
+        if not self.children:
+            self.progress()
+
+    def resume(self, grace: Grace) -> None:
+        """Time ran out before; somebody waits again. The next rung is another cancel, not a pause."""
+        now = self.backend.now()
+        self.state = STOPPING
+        self.rung = Rung.CANCEL
+        self.ends = grace.ends(now)
+        self._climb()
+
+    def _shorten(self, now: float, grace: Grace | None, hurry: bool) -> None:
+        if hurry:
+            ends = [now + (end - now) / 2 if end > now else end for end in self.ends]
+        elif grace is not None:
+            # The new ladder, entered at the rung we stand on.
+            steps = (grace.cooperate, grace.cancel, grace.terminate, grace.kill)
+            ends, end = list(self.ends), now
+            for rung in range(self.rung, Rung.EXPIRED):
+                end += steps[rung]
+                ends[rung] = min(ends[rung], end)
+        else:
+            return
+        self.ends = (ends[0], ends[1], ends[2], ends[3])
+        self._climb()
+        for scope in list(self.nested):
+            if scope.closed:
+                scope._shorten(now, scope.grace.within(max(self.ends[3] - now, 0.0)), False)
+
+    def _climb(self) -> None:
+        """Do what is due, and come back when the next rung is."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        if self.state is not STOPPING:
+            return
+        now = self.backend.now()
+        while self.rung < Rung.EXPIRED and now >= self.ends[self.rung]:
+            self.rung = Rung(self.rung + 1)
+            if self.rung is Rung.EXPIRED:
+                self.state = EXPIRED
+                _watchdog.forget(self)
+                self.wake()
+                return
+            for child in list(self.children):
+                child.climb(self.rung)
+            if self.rung >= Rung.TERMINATE:
+                self._stop_nested()
+        if self.state is STOPPING and self.ends[self.rung] != float("inf"):
+            self.timer = self.backend.call_at(self.ends[self.rung], self._climb)
+
+    def _stop_nested(self) -> None:
+        """Last opened, first stopped, within what is left of our own time."""
+        assert self.reason is not None
+        remaining = max(self.ends[3] - self.backend.now(), 0.0)
+        for scope in reversed(list(self.nested)):
+            if not scope.closed and not scope.late:
+                scope.stop(self.reason, scope.grace.within(min(remaining, scope.grace.total)))
+
+    def abandon(self, reason: Reason) -> None:
+        """Stop, though nobody will wait: signal at once, all the way down, what can be signalled."""
+        self.stop(reason)
+        for child in list(self.children):
+            child.abandon()
+        for scope in list(self.nested):
+            scope.abandon(reason)
+
+    def progress(self) -> None:
+        """Something has ended: see how far that brings us."""
+        if self.closed and not self._busy():
+            if self.nested:
+                if self.state is STOPPING:
+                    self._stop_nested()
+            elif not self.children and self.state is not SETTLED:
+                self.settle()
+                return
+        self.wake()
+
+    def _busy(self) -> bool:
+        """Whether any child is there that is not itself waiting for us to close."""
+        if not self.closing:
+            return bool(self.children)
+        return any(child not in self.closing for child in self.children)
+
+    def settle(self) -> None:
+        """Empty, for good."""
+        self.closed = True
+        self.state = SETTLED
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        if self.started is not None:
+            _watchdog.forget(self)
+        parent = self.parent
+        if parent is not None:
+            parent.nested.pop(self, None)
+            parent.closing.pop(self, None)
+            if parent.closed or parent.waiters:
+                parent.progress()
+        self.wake()
+
+    def wake(self) -> None:
+        """Let everybody who waits look again."""
+        if self.waiters:
+            waiters = self.waiters.copy()
+            self.waiters.clear()
+            for waiter in waiters:
+                waiter.wake()
+
+    # Waiting
+
+    def is_over(self) -> bool:
+        """Nothing to wait for: settled, or out of time."""
+        return self.state is SETTLED or self.state is EXPIRED
+
+    def only_closers_left(self) -> bool:
+        """Over, for a closer from inside: only such closers are left."""
+        return self.is_over() or len(self.closing) == len(self.children) + len(self.nested)
+
+    def path_to(self, node: Node | None) -> set[Child | ScopeCore]:
+        """Which of our children and nested scopes contain `node`."""
+        found: set[Child | ScopeCore] = set()
+        seen: set[ScopeCore] = set()
+        nodes = [node]
+        while nodes:
+            inner = nodes.pop()
+            if inner is None:
+                continue
+            core: ScopeCore | None = inner.core
+            if isinstance(inner, Child) and core is self:
+                found.add(inner)
+            while core is not None and core not in seen and core is not self:
+                seen.add(core)
+                if core.host is not None:
+                    nodes.append(core.opener)
+                if core.parent is self:
+                    found.add(core)
+                core = core.parent
+        return {item for item in found if item in self.children or item in self.nested}
+
+    async def close(self, reason: Reason, grace: Grace | None) -> StopReport:
+        """Stop, wait, report; then raise the closer's own cancellation if there was one."""
+        node = current_node.get()
+        marked = self.path_to(node) if node is not None else ()
+        myself = self._child_at_hand(marked)
+        if myself is not None:
+            myself.deferred = True
+        host = self.host
+        by_body = host is not None and host.is_current()
+        if self.state is EXPIRED:
+            self.resume(grace or self.grace)
+        else:
+            self.stop(reason, grace, body=not by_body)
+        cancelled: BaseException | None = None
+        if self.state is not SETTLED:
+            for item in marked:
+                self.closing[item] = self.closing.get(item, 0) + 1
+            if marked:
+                self.progress()
+            ready = self.only_closers_left if marked else self.is_over
+            try:
+                cancelled = await self.backend.wait_through(ready, self.waiters)
+            finally:
+                for item in marked:
+                    self._unmark(item)
+        report = self.report(marked)
+        if myself is not None:
+            myself.deferred = False
+            if cancelled is None and myself.asked and not myself.done:
+                myself.deliver_cancel()
+        await self.backend.reraise(cancelled)
+        return report
+
+    def _child_at_hand(self, marked: Collection[Child | ScopeCore]) -> Handle | None:
+        task = self.backend.current_task() if marked else None
+        for item in marked:
+            if isinstance(item, Handle) and item.runs_in(task):
+                return item
+        return None
+
+    def _unmark(self, item: Child | ScopeCore) -> None:
+        count = self.closing.get(item, 0) - 1
+        if count > 0:
+            self.closing[item] = count
+        else:
+            self.closing.pop(item, None)
+
+    # Reporting
+
+    def report(self, closing: Collection[Child | ScopeCore] = ()) -> StopReport:
+        """What the stop has done so far."""
+        open_states: dict[Child, State] = {}
+        left: list[Leftover] = []
+        for child in self.children:
+            if child in closing or child in self.closing:
+                open_states[child] = "closing"
+            else:
+                open_states[child] = "still running"
+                left.append(child.leftover())
+        for scope in self.nested:
+            if scope not in closing and scope not in self.closing:
+                left += scope.leftovers()
+        notes = list(self.notes)
+        dropped = self.failed - len(self.failures or ())
+        if dropped:
+            notes.append(f"{dropped} earlier failures are not listed")
+        now = self.backend.now()
+        self.last_report = StopReport(
+            name=self.label,
+            reason=self.reason,
+            elapsed=now - self.started if self.started is not None else 0.0,
+            left=left,
+            ended=self.ended,
+            notes=notes,
+            _children=self.stopped,
+            _open=open_states,
+            _failures=tuple(self.failures or ()),
+        )
+        return self.last_report
+
+    def leftovers(self) -> list[Leftover]:
+        """Everything that is still there, all the way down."""
+        left = [child.leftover() for child in self.children]
+        for scope in self.nested:
+            left += scope.leftovers()
+        if not left:
+            left.append(Leftover("scope", self.label, describe(self.site), "nothing runs in it"))
+        return left
+
+
+def check_function(verb: str, fn: object) -> None:
+    """An error that explains, where a coroutine was passed instead of a function."""
+    if callable(fn):
+        return
+    close = getattr(fn, "close", None)
+    if hasattr(fn, "cr_code") and close is not None:
+        close()  # nobody will await it now; without this Python warns about that too
+        raise TypeError(
+            f"{verb} takes an async function and its arguments, not a coroutine: write "
+            f"{verb}({label_of(fn)}, ...) instead of {verb}({label_of(fn)}(...))"
+        )
+    raise TypeError(f"{verb} takes an async function, not {type(fn).__name__}")

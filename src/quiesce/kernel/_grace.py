@@ -1,0 +1,89 @@
+"""The ladder of a stop: one object holds every deadline."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Rung(IntEnum):
+    """How far a stop has climbed."""
+
+    COOPERATE = 0
+    CANCEL = 1
+    TERMINATE = 2
+    KILL = 3
+    EXPIRED = 4
+
+
+def check_seconds(name: str, value: float) -> float:
+    """`value` as seconds, or an error that names the parameter."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number of seconds, not {type(value).__name__}")
+    if math.isnan(value) or value < 0:
+        raise ValueError(f"{name} must be 0 or more seconds, not {value!r}")
+    return float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Grace:
+    """How long each step of a stop may take, in seconds.
+
+    | step | tasks | threads | processes |
+    |---|---|---|---|
+    | `cooperate` | token cancelled, nothing else yet | token cancelled | – |
+    | `cancel` | cancelled once, clean-up runs | still waited for | stdin closed |
+    | `terminate` | cancelled once more | waited for no longer | SIGTERM to the tree |
+    | `kill` | – | – | SIGKILL to the tree |
+
+    What is still there after the last step is named in the `StopReport` and stays owned.
+    Everything of quiesce that waits during a stop takes its seconds from here; the
+    default bounds a stop to five seconds in all.
+
+    ```python
+    patient = Grace(cancel=30)            # a slow flush may take half a minute
+    await scope.close(grace=patient)
+    await scope.close(deadline=0.1)       # the same ladder, squeezed into 0.1 s
+    ```
+    """
+
+    cooperate: float = 0.0
+    cancel: float = 3.0
+    terminate: float = 1.0
+    kill: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("cooperate", "cancel", "terminate", "kill"):
+            check_seconds(f"Grace.{name}", getattr(self, name))
+
+    @property
+    def total(self) -> float:
+        """Seconds from the first signal to giving up."""
+        return self.cooperate + self.cancel + self.terminate + self.kill
+
+    def within(self, seconds: float) -> Grace:
+        """The same ladder, scaled so that it ends after `seconds`."""
+        check_seconds("deadline", seconds)
+        total = self.total
+        if math.isinf(seconds):
+            return Grace(self.cooperate, math.inf, self.terminate, self.kill)
+        if math.isinf(total):
+            # An endless step takes all there is except for the finite ones, at their shares.
+            return Grace(cancel=3.0, terminate=1.0, kill=1.0).within(seconds)
+        if total == 0:
+            return Grace(0.0, seconds, 0.0, 0.0)
+        scale = seconds / total
+        return Grace(
+            self.cooperate * scale, self.cancel * scale, self.terminate * scale, self.kill * scale
+        )
+
+    def ends(self, start: float) -> tuple[float, float, float, float]:
+        """When each step ends, for a stop that starts at `start`."""
+        first = start + self.cooperate
+        second = first + self.cancel
+        third = second + self.terminate
+        return first, second, third, third + self.kill
+
+
+DEFAULT_GRACE = Grace()

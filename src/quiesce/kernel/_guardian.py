@@ -1,0 +1,326 @@
+"""One guard process a program, which survives it and kills the process trees it has left.
+
+A program can end in ways that run none of its code: SIGKILL, the default action of SIGTERM, `os._exit`, a crash. So a second process
+(`_guardian_main`) waits for that, and knows what to kill: the groups it was told of, and whatever carries the program's mark.
+
+Why not the obvious ones: PDEATHSIG follows the *thread* that started the child and does not reach grandchildren; preexec_fn is not safe
+in a program with threads; a supervisor in front of the program would have to be there before it starts.
+
+Invariants
+- The guard runs before a child is started (`ensure`), and the mark is in the child's environment from its first instruction. A program
+  that dies between the start and `register` leaves nothing unseen.
+- `forget` comes before the leader is reaped: from then on its group id can belong to a stranger.
+- Nothing here raises into the caller or waits for the guard. What it was not told is told it again later (`_behind`), and meanwhile
+  the mark does.
+- All of it may run again inside itself: in a signal handler, in `__del__`, in another thread. Hence a re-entrant lock, only round
+  starting; every other step is one atomic operation. Our end of the socket keeps its number for life (a new guard's is moved onto it), or
+  a thread about to write could hit a file that was opened in between.
+- It is a socket rather than a pipe because a write to a dead guard must not raise SIGPIPE: not every program ignores that.
+- A forked child starts afresh: another program id, no groups, no guard, and our end of the socket closed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+
+from quiesce.kernel import _procfs
+
+_log = logging.getLogger("quiesce")
+_MAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_guardian_main.py")
+_SOON = 1.0  # a guard that dies sooner than this after its start was never well; one that does not read for so long is stuck
+_TRIES = 5
+_LINES_A_MESSAGE = 50  # short enough to be sent whole or not at all
+
+
+class _Guardian:
+    """What one program (one process, between forks) knows of its guard."""
+
+    def __init__(self) -> None:
+        self.program = os.urandom(16).hex()
+        self.groups: dict[int, int] = {}
+        self.marks_given = False
+        self.process: subprocess.Popen[bytes] | None = None
+        self.socket: socket.socket | None = None
+        self._socket_identity = (0, 0)
+        self._numbers = itertools.count(1)
+        self._lock = threading.RLock()
+        self._starting = False
+        self._started_at = 0.0
+        self._behind = False
+        self._failures = 0
+        self._given_up = False
+
+    def new_mark(self) -> str:
+        self.marks_given = True
+        return f"{self.program}.{next(self._numbers)}"
+
+    def ensure(self) -> None:
+        try:
+            with self._lock:
+                if self._starting or self._given_up:
+                    return
+                self._starting = True
+                try:
+                    if not self._is_well():
+                        self._start()
+                    if self._behind:
+                        self._tell_all()
+                finally:
+                    self._starting = False
+        except Exception:
+            _log.warning("quiesce could not start its guard process; it will be tried again", exc_info=True)
+
+    def register(self, group: int) -> None:
+        # Noted before it is sent: whoever restarts the guard in between tells it of this group too.
+        self.groups[group] = _procfs.start_time(group)
+        self.ensure()
+        self._send(self._line(group))
+
+    def forget(self, group: int) -> None:
+        if self.groups.pop(group, None) is not None:
+            self._send(f"-{group}\n")
+
+    def _line(self, group: int) -> str:
+        return f"+{group} {self.groups.get(group, 0)}\n"
+
+    def _is_well(self) -> bool:
+        if self.process is None or not self._owns_socket():
+            return False
+        age = time.monotonic() - self._started_at
+        if self.process.poll() is not None:
+            self._failures = self._failures + 1 if age < _SOON else 0
+            return False
+        if self._behind:
+            self._tell_all()
+        return not self._behind or age < _SOON
+
+    def _owns_socket(self) -> bool:
+        # A program that closes all descriptors, as daemons do, may since have opened its own file under this number.
+        if self.socket is None:
+            return False
+        try:
+            status = os.fstat(self.socket.fileno())
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == self._socket_identity
+
+    def _start(self) -> None:
+        python = _interpreter()
+        if python is None or self._failures >= _TRIES:
+            self._given_up = True
+            why = f"{python} does not run it" if python else "no Python interpreter was found to run it"
+            _log.warning(
+                "quiesce has no guard process (%s): if this program is killed, its child processes live on",
+                why,
+            )
+            return
+        self._behind = True
+        if self.process is not None:
+            _end(self.process)
+        ours, theirs = socket.socketpair()
+        with contextlib.ExitStack() as unless_kept:
+            unless_kept.callback(ours.close)
+            with theirs:
+                ours.setblocking(False)
+                self.process = subprocess.Popen(
+                    [
+                        python,
+                        "-I",
+                        "-S",
+                        "-B",
+                        _MAIN,
+                        self.program,
+                        str(os.getpid()),
+                        str(_procfs.start_time(os.getpid())),
+                    ],
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    cwd="/",
+                    env={**os.environ, _procfs.VARIABLE: _procfs.GUARD_TAG},
+                    start_new_session=True,
+                )
+            self._started_at = time.monotonic()
+            status = os.fstat(ours.fileno())
+            if self.socket is not None and self._owns_socket():
+                os.dup2(ours.fileno(), self.socket.fileno(), inheritable=False)
+            else:
+                if self.socket is not None:
+                    self.socket.detach()  # closing it would close somebody else's file
+                self.socket = ours
+                unless_kept.pop_all()
+            self._socket_identity = (status.st_dev, status.st_ino)
+
+    def _tell_all(self) -> None:
+        self._behind = False
+        try:
+            self._send_all()
+        except BaseException:  # a signal handler's
+            self._behind = True
+            raise
+
+    def _send_all(self) -> None:
+        self._send("=\n")
+        # Read after that line is out: a group noted later sends its own line after it.
+        groups = list(self.groups)
+        for first in range(0, len(groups), _LINES_A_MESSAGE):
+            self._send("".join(map(self._line, groups[first : first + _LINES_A_MESSAGE])))
+        for group in groups:
+            if group not in self.groups:  # forgotten while we told it
+                self._send(f"-{group}\n")
+
+    def _send(self, lines: str) -> None:
+        if self.process is None or self.socket is None:
+            return
+        data = lines.encode()
+        try:
+            sent = self.socket.send(data, getattr(socket, "MSG_NOSIGNAL", 0)) if self._owns_socket() else 0
+        except OSError:  # it is dead, or does not read: the next `ensure` sees to it
+            sent = 0
+        if sent < len(data):
+            self._behind = True
+
+    def find(self) -> list[_procfs.Proc]:
+        return _procfs.find(self.groups.copy(), self.program, since=_procfs.start_time(os.getpid()))
+
+    def sweep(self, sig: int, known: list[_procfs.Proc]) -> list[_procfs.Proc]:
+        since = _procfs.start_time(os.getpid())
+        return _procfs.sweep(self.groups.copy(), self.program, sig, since=since, known=known)
+
+    def kill_all(self, within: float, known: list[_procfs.Proc]) -> list[_procfs.Proc]:
+        give_up_at = time.monotonic() + within
+        while self.marks_given or self.groups:
+            known = self.sweep(signal.SIGKILL, known)
+            if not known or time.monotonic() > give_up_at:
+                break
+            time.sleep(0.005)
+        return known
+
+    def terminate_all(self, grace: float) -> list[_procfs.Proc]:
+        if not (self.marks_given or self.groups):
+            return []
+        left = self.sweep(signal.SIGTERM, [])
+        kill_at = time.monotonic() + grace
+        while left and time.monotonic() < kill_at:
+            time.sleep(0.005)
+            left = [proc for proc in left if _procfs.still_alive(proc)]
+        return left
+
+    def dismiss(self, *, nothing_left: bool) -> None:
+        """End the guard, which has nothing to do; or let it go, to do what we could not."""
+        process, self.process = self.process, None
+        if process is not None:
+            if nothing_left:
+                _end(process)
+            process.returncode = process.returncode or 0
+        if self.socket is not None:
+            self.socket.close() if self._owns_socket() else self.socket.detach()
+            self.socket = None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(0.5)
+    process.returncode = process.returncode or 0
+
+
+def _interpreter() -> str | None:
+    """A Python to run the guard. In a frozen or embedding program `sys.executable` is that program, which must not be started."""
+    if getattr(sys, "frozen", False) or not os.path.isfile(_MAIN):
+        return None
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for path in (sys.executable, os.path.join(sys.base_exec_prefix, "bin", version)):
+        if (
+            path
+            and os.path.basename(path).lower().startswith(("python", "pypy"))
+            and os.access(path, os.X_OK)
+        ):
+            return path
+    return None
+
+
+_guardian = _Guardian()
+
+
+def pid() -> int | None:
+    """The guard's process id, if it was started."""
+    return _guardian.process.pid if _guardian.process is not None else None
+
+
+def fd() -> int | None:
+    """Our end of the socket to the guard, if it was started."""
+    return _guardian.socket.fileno() if _guardian.socket is not None else None
+
+
+def program_id() -> str:
+    """The random id that begins every mark of this program."""
+    return _guardian.program
+
+
+def new_mark() -> str:
+    """A mark for one tree. Put it into the child's environment with `marked`."""
+    return _guardian.new_mark()
+
+
+def marked(environment: Mapping[str, str], mark: str) -> dict[str, str]:
+    """A copy of an environment that carries this mark, after those that this program itself inherited."""
+    outer = os.environ.get(_procfs.VARIABLE)
+    return {**environment, _procfs.VARIABLE: f"{outer};{mark}" if outer else mark}
+
+
+def ensure() -> None:
+    """Start the guard if it does not run. Call it before starting a child."""
+    _guardian.ensure()
+
+
+def register(group: int) -> None:
+    """Have this process group killed if we die."""
+    _guardian.register(group)
+
+
+def forget(group: int) -> None:
+    """No longer guard this group. Call it before its leader is reaped."""
+    _guardian.forget(group)
+
+
+def find_all() -> list[_procfs.Proc]:
+    """All living processes of all trees of this program."""
+    return _guardian.find()
+
+
+def kill_all_now(within: float = 0.5) -> list[_procfs.Proc]:
+    """SIGKILL to all trees of this program, and wait that long for them to go. Returns what is left; for use just before `os._exit`."""
+    return _guardian.kill_all(within, [])
+
+
+def stop_all(grace: float = 0.5, within: float = 1.0) -> list[_procfs.Proc]:
+    """SIGTERM to all trees of this program, `grace` seconds, then SIGKILL; all in `within` seconds. Returns what is left."""
+    return _guardian.kill_all(within - grace, _guardian.terminate_all(grace))
+
+
+def _at_exit() -> None:
+    _guardian.dismiss(nothing_left=not stop_all())
+
+
+def _after_fork_in_child() -> None:
+    global _guardian
+    # The guard is the parent's, and not to be ended by us; only our copies of what leads to it go.
+    _guardian.dismiss(nothing_left=False)
+    _guardian = _Guardian()
+
+
+atexit.register(_at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,119 @@
+"""The guard process: waits for its program to die, then kills what the program has left, then ends.
+
+Run as `python -I -S _guardian_main.py <program id> <pid> <start time>` with its end of a socket as standard input (see `_guardian`,
+which starts it). It reads lines:
+
+    +<group> <start time of its leader>     guard this process group
+    -<group>                                no longer
+    =                                       forget all groups: a complete list follows
+
+Two things tell of the program's death, and both are needed:
+
+- **The end of the input**: nobody holds the other end any more. This comes late, and rightly so, if the program died while it was starting
+  a child: until that child has executed its command (and shows its mark) it holds a copy of that end. It also comes when the program
+  replaces itself by exec.
+- **The program's pidfd**: comes at once, even if some process that was forked behind Python's back keeps a copy of that end for ever.
+
+So killing begins with the first of them, and is finished when the input has ended and two scans in a row have found nobody, or
+after `PATIENCE` seconds. Only if the input ends before its first line while the program lives, nothing is killed: starting us was
+interrupted there, and the next guard is on its way.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from quiesce.kernel import _procfs
+else:
+    # Isolated mode leaves this directory out of the path. Appended, so that none of its modules can hide one of the standard library.
+    sys.path.append(os.path.dirname(__file__))
+    import _procfs
+
+PATIENCE = 5.0
+
+
+class Registry:
+    """The groups as the program has last told us."""
+
+    def __init__(self) -> None:
+        self.groups: dict[int, int] = {}
+        self.ended = False
+        self.begun = False
+        self._rest = b""
+
+    def read(self) -> None:
+        """Take in what has arrived, without waiting for more."""
+        try:
+            while data := os.read(0, 65536):
+                *lines, self._rest = (self._rest + data).split(b"\n")
+                for line in lines:
+                    self._obey(line)
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        self.ended = True
+
+    def _obey(self, line: bytes) -> None:
+        self.begun = True
+        try:
+            if line.startswith(b"+"):
+                group, start = line[1:].split()
+                self.groups[int(group)] = int(start)
+            elif line.startswith(b"-"):
+                self.groups.pop(int(line[1:]), None)
+            elif line == b"=":
+                self.groups.clear()
+        except ValueError:
+            pass  # from a newer program, or cut in half: never a reason to stop guarding
+
+
+def wait_for_death(registry: Registry, parent: int) -> None:
+    poll = select.poll()
+    poll.register(0, select.POLLIN)
+    try:
+        poll.register(os.pidfd_open(parent), select.POLLIN)
+    except (AttributeError, OSError):
+        pass  # the input alone has to tell
+    os.set_blocking(0, False)
+    # Whoever is not our parent now has taken its number.
+    while not registry.ended and os.getppid() == parent:
+        poll.poll()
+        registry.read()
+
+
+def kill_all(registry: Registry, program: str, since: int) -> None:
+    give_up_at = time.monotonic() + PATIENCE
+    known: list[_procfs.Proc] = []
+    quiet_scans = 0
+    while quiet_scans < 2 or not registry.ended:
+        registry.read()
+        known = _procfs.sweep(registry.groups, program, signal.SIGKILL, since=since, known=known)
+        quiet_scans = 0 if known else quiet_scans + 1
+        if time.monotonic() > give_up_at:
+            return
+        time.sleep(0.01)
+
+
+def main(program: str, parent: int, since: int) -> None:
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    try:
+        with open("/proc/self/comm", "wb", buffering=0) as name:  # for whoever meets us in `top`
+            name.write(b"quiesce-guard")
+    except OSError:
+        pass
+    registry = Registry()
+    wait_for_death(registry, parent)
+    if registry.begun or os.getppid() != parent:
+        kill_all(registry, program, since)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,83 @@
+"""The task that runs the body of an `async with`.
+
+A failing child stops the body too. On asyncio that is a `cancel()` of that one task, taken back at the exit;
+on trio a cancel scope around the body. Both are wrong for a body that is not running: an async generator
+that hands out values from inside `async with` leaves its consumer in the task, and the consumer
+is innocent. So a body inside a plain async generator is stopped only while the generator itself runs.
+(A generator under `contextlib.asynccontextmanager` is different: there, the code after its yield *is*
+the body.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from abc import ABC, abstractmethod
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from ._current import Node, current_node
+from ._reason import Reason
+
+if TYPE_CHECKING:
+    from ._core import ScopeCore
+
+_CONTEXTLIB = contextlib.__file__
+
+
+def generator_frame(frame: FrameType | None) -> FrameType | None:
+    """The plain async generator in whose body `frame` enters an `async with`, if it is one."""
+    while frame is not None and frame.f_code.co_filename == _CONTEXTLIB:  # AsyncExitStack
+        frame = frame.f_back
+    if frame is None or not frame.f_code.co_flags & inspect.CO_ASYNC_GENERATOR:
+        return None
+    driver = frame.f_back
+    if driver is not None and driver.f_code.co_filename == _CONTEXTLIB:
+        return None
+    return frame
+
+
+class Host(ABC):
+    """One task, while it is inside an `async with` of ours."""
+
+    __slots__ = ("core", "generator", "outer", "requested")
+
+    def __init__(self, core: ScopeCore, generator: FrameType | None) -> None:
+        self.core = core
+        self.generator = generator
+        self.requested = False
+        self.outer: Node | None = None
+        if generator is None:
+            self.outer = current_node.get()
+            current_node.set(core)
+
+    @abstractmethod
+    def is_current(self) -> bool:
+        """Whether the calling code runs in this task."""
+
+    @abstractmethod
+    def interrupt(self, reason: Reason) -> None:
+        """Stop the body, if it is running."""
+
+    @abstractmethod
+    async def leave(self, error: BaseException | None) -> BaseException | None:
+        """Wait for the scope; return the cancellation that is not ours, for the caller to raise."""
+
+    def restore_context(self) -> None:
+        """Take the scope out of the body's context again."""
+        # Not a token: the exit may run in another context, where a reset would fail.
+        if self.generator is None and current_node.get() is self.core:
+            current_node.set(self.outer)
+        self.generator = None
+
+    def reason_of(self, error: BaseException) -> Reason:
+        """Why the body was left, by what it raised: a cancel has the reason of whoever sent it."""
+        if isinstance(error, Exception):
+            return Reason("error", f"the body raised {error!r}", error)
+        above = self.core.above()
+        inherited = above.reason if above is not None else None
+        if inherited is not None:
+            return inherited
+        if getattr(error, "source", None) == "deadline":  # trio says where a cancel came from
+            return Reason("timeout", "a deadline around the scope passed")
+        return Reason("cancelled", str(error))

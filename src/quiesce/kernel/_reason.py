@@ -1,0 +1,63 @@
+"""Why something was stopped, and who asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias, get_args
+
+Kind: TypeAlias = Literal[
+    "user", "timeout", "disconnect", "shutdown", "error", "parent", "cancelled"
+]
+KINDS: Final[tuple[str, ...]] = get_args(Kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Who asked for a stop, and why.
+
+    The kind says who, the message is for people, and `error` holds the exception
+    behind an `"error"`:
+
+    | kind | who asked |
+    |---|---|
+    | `user` | a person, or the program on a person's behalf |
+    | `timeout` | a deadline of ours, or a trio deadline |
+    | `disconnect` | the other side went away |
+    | `shutdown` | the program is ending (SIGTERM, the end of `run`) |
+    | `error` | something beside it failed |
+    | `parent` | its owner ended, and so does all that it owned |
+    | `cancelled` | somebody's `cancel()`; asyncio does not say more |
+
+    ```python
+    await scope.close(reason=Reason("user", "Esc pressed"))
+    # inside a child, while it cleans up:
+    current_token().reason.kind     # "user"
+    ```
+    """
+
+    kind: Kind
+    message: str = ""
+    error: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(
+                f"Reason kind {self.kind!r} is unknown; it must be one of {', '.join(KINDS)}"
+            )
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}" if self.message else self.kind
+
+
+def as_reason(reason: Reason | str | None, default: Reason) -> Reason:
+    """A `Reason` for whatever a caller passed: a plain string is the user's message."""
+    if reason is None:
+        return default
+    if isinstance(reason, Reason):
+        return reason
+    if isinstance(reason, str):
+        return Reason("user", reason)
+    raise TypeError(
+        f"reason must be a Reason or a str, not {type(reason).__name__}: "
+        'for example Reason("user", "Esc pressed")'
+    )

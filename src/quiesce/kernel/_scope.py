@@ -1,0 +1,368 @@
+"""The scope as its users hold it.
+
+This face and the scope proper (`ScopeCore`) are two objects so that a scope which its users have dropped
+without closing can be noticed: children, callbacks and owners refer to the core alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, cast
+
+from ._backend import Backend, current_backend
+from ._core import OPEN, SETTLED, OnChildError, Policy, ScopeCore
+from ._current import current_node
+from ._grace import DEFAULT_GRACE, Grace
+from ._host import Host
+from ._reason import Reason, as_reason
+from ._site import Site, caller_site, describe, site_of
+from ._token import CancelToken
+
+if TYPE_CHECKING:
+    from ._child import Handle
+    from ._report import StopReport
+
+logger = logging.getLogger("quiesce")
+
+
+class Scope:
+    """Owns tasks: none outlives it, and when it has closed you know how each one ended.
+
+    As a block, it waits for its children at the end, and an exception in the body cancels them:
+
+    ```python
+    async with Scope("crawl") as scope:
+        for url in urls:
+            scope.spawn(fetch, url)
+    ```
+
+    Or opened here, used there, and closed from anywhere:
+
+    ```python
+    scope = await Scope.open("session")
+    handle = scope.spawn(serve)                 # from any task
+    report = await scope.close()                # from any other: cancels, waits, reports
+    ```
+
+    `on_error="stop"` (the default): the first child to fail stops the others and the body, and the
+    errors are raised at the end of the block in an ExceptionGroup. `on_error="report"`: a supervisor;
+    siblings live on, each error goes to `on_child_error(handle, error)` (or the log) and into the report.
+
+    `grace` holds the deadlines of its stop, `token` is an outer token whose cancellation stops the
+    scope, and `scope` is its owner: the current scope unless another is given.
+    """
+
+    __slots__ = ("__weakref__", "_borrowed", "_core", "_host", "_options", "_unlink")
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        on_error: Policy = "stop",
+        on_child_error: OnChildError | None = None,
+        grace: Grace | None = None,
+        token: CancelToken | None = None,
+        scope: Scope | None = None,
+    ) -> None:
+        if on_error not in ("stop", "report"):
+            raise ValueError(f'on_error must be "stop" or "report", not {on_error!r}')
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"the name of a scope must be a str, not {type(name).__name__}")
+        self._options = (name, on_error, on_child_error, grace or DEFAULT_GRACE, token, scope)
+        self._core: ScopeCore | None = None
+        self._host: Host | None = None
+        self._borrowed = False
+        self._unlink: Callable[[], None] | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        name: str | None = None,
+        *,
+        on_error: Policy = "stop",
+        on_child_error: OnChildError | None = None,
+        grace: Grace | None = None,
+        token: CancelToken | None = None,
+        scope: Scope | None = None,
+    ) -> Scope:
+        """A scope without a block: whoever holds it closes it, from any task."""
+        made = cls(
+            name,
+            on_error=on_error,
+            on_child_error=on_child_error,
+            grace=grace,
+            token=token,
+            scope=scope,
+        )
+        backend = current_backend()
+        made._bind(backend, scope._opened() if scope else current_core(backend), caller_site())
+        return made
+
+    def _bind(self, backend: Backend, parent: ScopeCore | None, site: Site) -> ScopeCore:
+        if self._core is not None:
+            raise RuntimeError(
+                f"scope {self.name!r} was opened before; a scope is used once: make a new one"
+            )
+        name, on_error, on_child_error, grace, token, _ = self._options
+        self._core = core = ScopeCore(
+            backend,
+            name=name,
+            site=site,
+            on_error=on_error,
+            on_child_error=on_child_error,
+            grace=grace,
+            parent=parent,
+            token_above=token,
+        )
+        core.face = weakref.ref(self)
+        if token is not None:
+            self._unlink = token.on_cancel(lambda: _stop_with(core, token))
+        return core
+
+    def _opened(self) -> ScopeCore:
+        if self._core is None:
+            raise RuntimeError(
+                f"scope {self.name!r} is not open yet: enter it with `async with`, "
+                "or make it with `await Scope.open()`"
+            )
+        return self._core
+
+    # Looking
+
+    @property
+    def name(self) -> str:
+        """What it is called in reports."""
+        return self._core.label if self._core is not None else self._options[0] or "unnamed"
+
+    @property
+    def state(self) -> str:
+        """`"new"`, `"open"`, `"stopping"`, `"expired"` (out of time, something left) or `"settled"`."""
+        return self._core.state if self._core is not None else "new"
+
+    @property
+    def children(self) -> tuple[Handle, ...]:
+        """The child tasks that run now."""
+        from ._child import Handle
+
+        return tuple(c for c in self._opened().children if isinstance(c, Handle))
+
+    @property
+    def token(self) -> CancelToken:
+        """Cancelled, with the reason, as soon as the scope is being stopped."""
+        return self._opened().token
+
+    @property
+    def reason(self) -> Reason | None:
+        """Why it is being stopped, or was; None if nobody stopped it."""
+        return self._core.reason if self._core is not None else None
+
+    @property
+    def report(self) -> StopReport | None:
+        """What the last `close()` or the end of the block reported; None before."""
+        return self._core.last_report if self._core is not None else None
+
+    # Using
+
+    def spawn(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Handle:
+        """Start `fn(*args)`, an async function, as a child task.
+
+        Takes a function, not a coroutine: if the scope refuses (`ScopeClosed`), nothing was started.
+        """
+        core = self._core
+        if core is None:
+            core = self._opened()
+        return core.spawn(fn, args, name, site_of(sys._getframe(1)))
+
+    def cancel(self, reason: Reason | str | None = None, *, grace: Grace | None = None) -> None:
+        """Begin to stop; from any thread, without waiting.
+
+        Cancels every child once, and the body of the block if there is one. Asking again makes it faster:
+        it halves the time that is left, or shortens it to `grace`.
+        """
+        core = self._opened()
+        why = as_reason(reason, Reason("user"))
+        core.backend.run_from_anywhere(
+            lambda: core.stop(why, grace, hurry=core.closed and grace is None)
+        )
+
+    async def close(
+        self,
+        *,
+        deadline: float | None = None,
+        grace: Grace | None = None,
+        reason: Reason | str | None = None,
+    ) -> StopReport:
+        """Cancel every child, wait until each has cleaned up, and report.
+
+        Bounded by `deadline` seconds (or the scope's `Grace`): what has not ended by then is named in the
+        report, stays owned, and can be waited for by closing again. Never raises a child's error. If you
+        are cancelled meanwhile, the clean-up goes on and your cancellation is raised after it; the report
+        is then in `scope.report`. Closing twice, or from several tasks at once, waits for the same drain.
+        """
+        core = self._opened()
+        if not core.backend.is_current():
+            raise RuntimeError(
+                f"scope {self.name!r} belongs to another event loop; from another thread use cancel()"
+            )
+        if deadline is not None:
+            grace = (grace or core.grace).within(deadline)
+        report = await core.close(as_reason(reason, Reason("user", "closed")), grace)
+        self._forget_token()
+        return report
+
+    def _forget_token(self) -> None:
+        if self._unlink is not None:
+            self._unlink()
+            self._unlink = None
+
+    # The block
+
+    async def __aenter__(self) -> Scope:
+        backend = current_backend()
+        owner = self._options[5]
+        if owner is not None:
+            parent: ScopeCore | None = owner._opened()
+        else:
+            node = current_node.get()
+            # At the top level the block itself bounds it; registering with the root would add nothing.
+            parent = node.core if node is not None else None
+        core = self._bind(backend, parent, site_of(sys._getframe(1)))
+        self._host = core.host = backend.make_host(core)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        core, host = self._core, self._host
+        assert core is not None
+        assert host is not None
+        self._host = None
+        try:
+            if error is None and not core.children and not core.nested and core.state is OPEN:
+                core.settle()
+                cancelled = await host.leave(None) if core.backend.name == "trio" else None
+            else:
+                cancelled = await host.leave(error)
+        finally:
+            host.restore_context()
+            core.host = None
+            self._forget_token()
+        return self._finish(core, error, cancelled)
+
+    def _finish(
+        self, core: ScopeCore, error: BaseException | None, cancelled: BaseException | None
+    ) -> bool:
+        """Raise what is to be raised: somebody else's cancel first, then the errors."""
+        report = core.report()
+        if not report.clean:
+            logger.warning("%s", report)
+        failures = report.errors if core.on_error == "stop" else []
+        if cancelled is not None:
+            if failures:
+                cancelled.__cause__ = _group(core, failures)
+            if cancelled is error:
+                return False
+            raise cancelled
+        if isinstance(error, Exception) and core.on_error == "stop":
+            mine = core.reason is not None and core.reason.error is error
+            failures = [error, *failures] if mine else [*failures, error]
+        elif error is not None and not (core.reason is not None and _is_cancel(error)):
+            for failure in failures:
+                error.add_note(f"also failed in scope {core.label!r}: {failure!r}")
+            return False
+        if failures:
+            raise _group(core, failures)
+        return error is not None
+
+    # Dropped
+
+    def __del__(self) -> None:
+        core = self._core
+        if core is None or self._borrowed or core.closed or core.state is SETTLED:
+            return
+        if not core.children and not core.nested:
+            return
+        why = Reason("parent", "the scope was dropped without close()")
+        core.backend.run_from_anywhere(lambda: core.stop(why))
+        warnings.warn(
+            f"scope {core.label!r}, made at {describe(core.site)}, was dropped without close(): "
+            f"{len(core.children)} children are being cancelled",
+            ResourceWarning,
+            source=self,
+            stacklevel=1,
+        )
+
+    def __repr__(self) -> str:
+        return f"<Scope {self.name!r} {self.state}>"
+
+
+def _stop_with(core: ScopeCore, token: CancelToken) -> None:
+    why = token.reason or Reason("cancelled")
+    core.backend.run_from_anywhere(lambda: core.stop(why))
+
+
+def _is_cancel(error: BaseException) -> bool:
+    return not isinstance(error, (Exception, GeneratorExit, KeyboardInterrupt, SystemExit))
+
+
+def _group(core: ScopeCore, errors: list[BaseException]) -> BaseExceptionGroup[BaseException]:
+    return BaseExceptionGroup(f"unhandled errors in scope {core.label!r}", errors)
+
+
+def face_of(core: ScopeCore) -> Scope:
+    """The public face of `core`; a borrowed one if its users have dropped theirs."""
+    face = core.face() if core.face is not None else None
+    if face is None:
+        face = Scope(core.name)
+        face._core = core
+        face._borrowed = True
+        core.face = weakref.ref(face)
+    return cast(Scope, face)
+
+
+def root_core(backend: Backend) -> ScopeCore:
+    """The scope of the whole loop, which `run` closes."""
+    if backend.root is None:
+        before = current_node.set(None)
+        try:
+            backend.root = ScopeCore(
+                backend, name="root", on_error="report", grace=DEFAULT_GRACE, parent=None
+            )
+        finally:
+            current_node.reset(before)
+    return backend.root
+
+
+def current_core(backend: Backend) -> ScopeCore:
+    """The scope that owns what the caller opens without saying more."""
+    node = current_node.get()
+    return node.core if node is not None else root_core(backend)
+
+
+def current_scope() -> Scope:
+    """The scope of the work at hand; outside any, the root scope of the event loop.
+
+    ```python
+    async def tool() -> None:
+        current_scope().spawn(refresh_cache)    # owned by whoever runs the tool
+    ```
+    """
+    return face_of(current_core(current_backend()))
+
+
+def current_token() -> CancelToken:
+    """The token of the work at hand: of the child task, the tool thread, or the scope's body.
+
+    Outside of all of these there is nothing that quiesce could cancel, and the token is one that nobody
+    else holds.
+    """
+    node = current_node.get()
+    return node.token if node is not None else CancelToken()

@@ -1,0 +1,331 @@
+"""The kernel on trio: one owner for the whole run.
+
+A trio task lives in somebody's nursery, and a nursery belongs to the task that opened it. So that scopes
+have no such affinity, one system task a run owns one nursery for the children of all scopes. It also
+keeps the timers, as it has nothing else to do.
+
+- Each child has a cancel scope of its own; the nursery's is never touched.
+- Nothing may escape from a child: an exception in a system task ends the whole run. The `except` stands outside
+  the child's cancel scope, because leaving that scope may itself raise what remains of a group.
+- Children are protected from KeyboardInterrupt, or a Ctrl-C that happens to land in one would be contained
+  there and lost; trio then raises it in the main task.
+- When the main task returns, trio cancels the system tasks. The owner then stays until its children have
+  cleaned up (shielded clean-up goes on, as everywhere in trio), so that deadlines still work.
+
+trio cancels by level: every await in a clean-up raises again unless it is shielded. That is trio's rule,
+and quiesce keeps to it; `shielded` is the way to await there.
+"""
+
+from __future__ import annotations
+
+import heapq
+import sys
+from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial
+from itertools import count
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from ._backend import Backend, Timer, Waiter
+from ._child import CANCELLED, FINISHED, PENDING, RUNNING, Handle
+from ._host import Host, generator_frame
+from ._reason import Reason
+from ._site import Site, stuck_at
+
+if TYPE_CHECKING:
+    from ._core import ScopeCore
+
+
+class TrioHandle(Handle):
+    """A child task on trio."""
+
+    __slots__ = ("cancel_scope", "task")
+
+    def __init__(self, core: ScopeCore, label: object, site: Site | None) -> None:
+        super().__init__(core, label, site)
+        self.cancel_scope = trio.CancelScope()
+        self.task: trio.lowlevel.Task | None = None
+
+    def deliver_cancel(self) -> None:
+        """Cancel the child's own scope."""
+        self.cancel_scope.cancel()
+
+    def runs_in(self, task: object) -> bool:
+        """Whether `task` is this child's own."""
+        return self.task is task
+
+    def stuck_at(self) -> str:
+        """Where the task waits."""
+        return stuck_at(self.task.coro) if self.task is not None else "not started"
+
+
+@trio.lowlevel.enable_ki_protection
+async def _child(handle: TrioHandle, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    handle.state = RUNNING
+    handle.task = trio.lowlevel.current_task()
+    try:
+        with handle.cancel_scope:
+            handle.value = await fn(*args)
+            handle.state = FINISHED
+        if handle.state == RUNNING:  # left through its own cancel scope
+            handle.state = CANCELLED
+    except trio.Cancelled:  # trio itself is ending
+        handle.state = CANCELLED
+        raise
+    except GeneratorExit:
+        handle.state = CANCELLED
+        raise
+    except BaseException as exc:
+        handle.fail(exc)
+    finally:
+        handle.task = None
+        handle.ended()
+
+
+class EventWaiter:
+    """A wait on an event of our own."""
+
+    __slots__ = ("wait", "wake")
+
+    def __init__(self) -> None:
+        event = trio.Event()
+        self.wake = event.set
+        self.wait = event.wait
+
+
+class _OwnerTimer:
+    __slots__ = ("fn",)
+
+    def __init__(self, fn: Callable[[], object]) -> None:
+        self.fn: Callable[[], object] | None = fn
+
+    def cancel(self) -> None:
+        self.fn = None
+
+
+class TrioBackend(Backend):
+    """One trio run."""
+
+    name = "trio"
+
+    def __init__(self) -> None:
+        self.trio_token = trio.lowlevel.current_trio_token()
+        self._nursery: trio.Nursery | None = None
+        self._early: list[Callable[[], object]] = []  # spawned before the owner's first step
+        self._ending = False
+        self._over = False
+        self._timers: list[tuple[float, int, _OwnerTimer]] = []
+        self._order = count()
+        self._nap = trio.CancelScope()
+        trio.lowlevel.spawn_system_task(self._own, name="quiesce owner")
+
+    # The owner
+
+    async def _own(self) -> None:
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                for start in self._early:
+                    start()
+                self._early.clear()
+                while not (self._ending and not nursery.child_tasks):
+                    await self._sleep_until_due()
+                    self._run_due()
+        except BaseExceptionGroup as group:
+            # Only cancellations can be in here; what else a child raised was contained.
+            if group.split(trio.Cancelled)[1] is not None:
+                raise
+        finally:
+            self._over = True
+
+    async def _sleep_until_due(self) -> None:
+        due = self._timers[0][0] if self._timers else float("inf")
+        try:
+            with trio.CancelScope(deadline=due, shield=self._ending) as self._nap:
+                await trio.sleep_forever()
+        except trio.Cancelled:
+            self._ending = True
+
+    def _run_due(self) -> None:
+        now = trio.current_time()
+        while self._timers and self._timers[0][0] <= now:
+            timer = heapq.heappop(self._timers)[2]
+            fn, timer.fn = timer.fn, None
+            if fn is not None:
+                fn()
+
+    def now(self) -> float:
+        """trio's clock."""
+        return trio.current_time()
+
+    def call_at(self, when: float, fn: Callable[[], object]) -> Timer:
+        """Kept by the owner."""
+        timer = _OwnerTimer(fn)
+        while self._timers and self._timers[0][2].fn is None:  # taken back meanwhile
+            heapq.heappop(self._timers)
+        heapq.heappush(self._timers, (when, next(self._order), timer))
+        if self._timers[0][2] is timer:
+            self._nap.deadline = when
+        return timer
+
+    def run_from_anywhere(self, fn: Callable[[], object]) -> None:
+        """At once in trio's own thread, else soon."""
+        if self.is_current():
+            fn()
+            return
+        try:
+            self.trio_token.run_sync_soon(fn)
+        except trio.RunFinishedError:  # there is nobody left to tell
+            pass
+
+    def is_current(self) -> bool:
+        """Whether the calling code runs in this run."""
+        try:
+            return trio.lowlevel.current_trio_token() is self.trio_token
+        except RuntimeError:
+            return False
+
+    def current_task(self) -> object:
+        """The task at hand, or None in a plain callback."""
+        try:
+            return trio.lowlevel.current_task()
+        except RuntimeError:
+            return None
+
+    def make_waiter(self) -> Waiter:
+        """A fresh event."""
+        return EventWaiter()
+
+    async def wait_through(
+        self, ready: Callable[[], bool], waiters: list[Waiter]
+    ) -> BaseException | None:
+        """Wait under a shield; trio keeps the caller's cancellation pending by itself."""
+        with trio.CancelScope(shield=True):
+            while not ready():
+                waiter = EventWaiter()
+                waiters.append(waiter)
+                await waiter.wait()
+        return None
+
+    async def reraise(self, cancelled: BaseException | None) -> None:
+        """Raise the caller's pending cancellation here rather than at its next await."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+    def make_handle(self, core: ScopeCore, label: object, site: Site) -> TrioHandle:
+        """A handle for a child to come."""
+        return TrioHandle(core, label, site)
+
+    def start(self, handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """Start the task in the owner's nursery, with the context of the caller."""
+        assert isinstance(handle, TrioHandle)
+        if self._nursery is None:
+            context = copy_context()
+            self._early.append(partial(context.run, self._start_soon, handle, fn, args))
+        elif self._over:
+            raise RuntimeError("this trio run is over: nothing can be started in it any more")
+        else:
+            self._start_soon(handle, fn, args)
+
+    def _start_soon(self, handle: TrioHandle, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        assert self._nursery is not None
+        self._nursery.start_soon(_child, handle, fn, args, name=handle.name)
+
+    def make_host(self, core: ScopeCore) -> Host:
+        """The task at hand."""
+        return TrioHost(core, generator_frame(sys._getframe(2)))
+
+    async def wait_readable(self, fd: int) -> None:
+        """As trio's."""
+        await trio.lowlevel.wait_readable(fd)
+
+    async def wait_writable(self, fd: int) -> None:
+        """As trio's."""
+        await trio.lowlevel.wait_writable(fd)
+
+
+class TrioHost(Host):
+    """The task that runs an `async with` body, on trio: a cancel scope around the body."""
+
+    __slots__ = ("body", "task")
+
+    def __init__(self, core: ScopeCore, generator: FrameType | None) -> None:
+        super().__init__(core, generator)
+        self.task = trio.lowlevel.current_task()
+        self.body: trio.CancelScope | None = None
+        if generator is None:
+            self.body = trio.CancelScope()
+            self.body.__enter__()
+
+    def is_current(self) -> bool:
+        """Whether the calling code runs in this task."""
+        return trio.lowlevel.current_task() is self.task
+
+    def interrupt(self, reason: Reason) -> None:
+        """Cancel the scope around the body; a body inside an async generator cannot have one."""
+        if self.body is not None:
+            self.requested = True
+            self.body.cancel()
+
+    async def leave(self, error: BaseException | None) -> BaseException | None:
+        """Wait for the children, stop them if need be, and leave the body's scope last."""
+        core = self.core
+        stopped = error
+        if error is not None:
+            core.stop(self.reason_of(error), body=False)
+        while core.children and not core.closed:
+            waiter = EventWaiter()
+            core.waiters.append(waiter)
+            try:
+                await waiter.wait()
+            except trio.Cancelled as exc:
+                core.waiters.remove(waiter)
+                stopped = exc
+                core.stop(self.reason_of(exc), body=False)
+        if not core.closed:
+            if core.nested:
+                core.stop(Reason("parent", f"scope {core.label!r} ended"), body=False)
+            else:
+                core.settle()
+        if not core.is_over():
+            await core.backend.wait_through(core.is_over, core.waiters)
+        return self._leave_body(stopped)
+
+    def _leave_body(self, error: BaseException | None) -> BaseException | None:
+        """Out of the body's scope: what it does not catch of a cancellation is somebody else's."""
+        if self.body is not None:
+            if not self.is_current():
+                raise RuntimeError(
+                    f"scope {self.core.label!r} was entered with `async with` in another task; on trio it "
+                    "must be left there too. To close from anywhere, use Scope.open() and close()"
+                )
+            try:
+                if self.body.__exit__(type(error) if error else None, error, None):
+                    return None
+            except BaseException as remaining:
+                error = remaining
+        return error if error is not None and has_cancelled(error) else None
+
+
+def has_cancelled(error: BaseException) -> bool:
+    """Whether there is a trio cancellation in `error`."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(trio.Cancelled)[0] is not None
+    return isinstance(error, trio.Cancelled)
+
+
+_backend: trio.lowlevel.RunVar[TrioBackend] = trio.lowlevel.RunVar("quiesce")
+
+
+def running_backend() -> TrioBackend | None:
+    """The backend of the trio run that the caller is in, if it is in one."""
+    try:
+        return _backend.get()
+    except LookupError:
+        backend = TrioBackend()
+        _backend.set(backend)
+        return backend
+    except RuntimeError:
+        return None

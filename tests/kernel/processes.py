@@ -1,0 +1,50 @@
+"""Finding the processes of a test: each has the test's token in its command line, most as the odd duration of a sleep."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from quiesce.kernel import _procfs
+
+
+@contextmanager
+def token_of_processes() -> Iterator[str]:
+    """A new token. No process that carries it may be left at the end."""
+    token = str(uuid.uuid4().int)[:12]
+    yield token
+    left = running(token)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left
+
+
+def running(token: str) -> list[int]:
+    """The pids of all living processes with this token, whatever they have become."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if token.encode() in path.read_bytes():  # a zombie's is empty
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return [pid for pid in found if pid != os.getpid()]
+
+
+def is_gone(pid: int) -> bool:
+    proc = _procfs.look_up(pid)
+    return proc is None or proc.zombie
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 5.0) -> bool:
+    give_up_at = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > give_up_at:
+            return False
+        time.sleep(0.005)
+    return True

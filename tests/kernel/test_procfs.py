@@ -1,0 +1,291 @@
+"""Who belongs to a tree, and signals that hit nobody else. Real processes, found by the odd duration of their sleep."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from quiesce.kernel import _procfs
+from tests.kernel.processes import token_of_processes, wait_until
+
+pytestmark = pytest.mark.skipif(not _procfs.available(), reason="needs /proc")
+
+
+@pytest.fixture
+def token() -> Iterator[str]:
+    with token_of_processes() as token:
+        yield token
+
+
+@contextmanager
+def session(*argv: str, mark: str | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """A command in its own session, which is killed at the end."""
+    env = dict(os.environ)
+    if mark is not None:
+        env[_procfs.VARIABLE] = mark
+    process = subprocess.Popen(argv, start_new_session=True, env=env, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        with process.stdout:
+            yield process
+    finally:
+        _procfs.sweep({process.pid: 0}, "none", signal.SIGKILL)
+        process.kill()
+        process.wait()
+
+
+def python(code: str, token: str) -> list[str]:
+    return [sys.executable, "-I", "-S", "-c", code, token]
+
+
+def pids(procs: list[_procfs.Proc]) -> set[int]:
+    return {proc.pid for proc in procs}
+
+
+def test_members_of_the_session_are_found_with_what_names_them(token: str) -> None:
+    with session("sh", "-c", f"sleep 300.{token} & wait") as leader:
+        start = _procfs.start_time(leader.pid)
+        assert wait_until(
+            lambda: "sleep" in [proc.comm for proc in _procfs.find({leader.pid: start}, "none")]
+        )
+        shell, sleep = sorted(_procfs.find({leader.pid: start}, "none"), key=lambda proc: proc.pid)
+        assert (shell.pid, shell.ppid, shell.pgrp, shell.session) == (
+            leader.pid,
+            os.getpid(),
+            leader.pid,
+            leader.pid,
+        )
+        assert (sleep.ppid, sleep.session, sleep.comm) == (leader.pid, leader.pid, "sleep")
+        assert wait_until(lambda: _procfs.still_alive(sleep) and f"sleep 300.{token}" in sleep.describe())
+        assert _procfs.send_signal(sleep, signal.SIGKILL)
+        assert wait_until(lambda: not _procfs.still_alive(sleep))
+        assert sleep.describe() == f"pid {sleep.pid}: sleep"
+
+
+@pytest.mark.parametrize("name", [") Z 1 1 1 (", "a b\nc", "((", "))", "\xff"])
+def test_a_name_may_hold_anything(name: str, token: str) -> None:
+    code = f"""
+import time
+with open("/proc/self/comm", "wb") as comm: comm.write({name.encode("latin-1")!r})
+print(flush=True)
+time.sleep(300)
+"""
+    with session(*python(code, token)) as leader:
+        assert leader.stdout is not None
+        leader.stdout.readline()
+        (found,) = _procfs.find({leader.pid: 0}, "none")
+        assert (found.pid, found.session, found.ppid) == (leader.pid, leader.pid, os.getpid())
+        assert found.starttime == _procfs.start_time(leader.pid) > 0
+
+
+def test_our_own_process_is_never_found() -> None:
+    assert os.getpid() not in pids(_procfs.find({os.getsid(0): 0, os.getpgrp(): 0}, "none"))
+
+
+def test_zombies_are_not_found() -> None:
+    with session("true") as leader:
+        os.waitid(os.P_PID, leader.pid, os.WEXITED | os.WNOWAIT)
+        zombie = _procfs.look_up(leader.pid)
+        assert zombie is not None
+        assert zombie.zombie
+        assert not _procfs.still_alive(zombie)
+        assert not _procfs.find({leader.pid: zombie.starttime}, "none")
+
+
+@pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "aarch64"), reason="the number of the exit call is not known here"
+)
+def test_a_process_whose_main_thread_has_ended_is_alive(token: str) -> None:
+    number = {"x86_64": 60, "aarch64": 93}[platform.machine()]
+    code = f"""
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(300,)).start()
+ctypes.CDLL(None).syscall({number}, 0)
+"""
+    with session(*python(code, token)) as leader:
+        assert wait_until(lambda: getattr(_procfs.look_up(leader.pid), "state", "") == "Z")
+        assert pids(_procfs.find({leader.pid: 0}, "none")) == {leader.pid}
+
+
+def test_a_mark_matches_whole_and_a_program_matches_all_its_marks(token: str) -> None:
+    with session("sleep", f"300.{token}", mark=f"outer.1;{token}.12") as leader:
+
+        def finds(mark: str) -> bool:
+            return leader.pid in pids(_procfs.find({}, mark))
+
+        assert finds(f"{token}.12")
+        assert finds(token)
+        assert finds("outer.1")
+        assert finds("outer")
+        assert not finds(f"{token}.1")
+        assert not finds(f"{token}.123")
+        assert not finds(token[:-1])
+
+
+def test_processes_of_older_sessions_are_not_even_looked_at(
+    token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with session("sh", "-c", f"sleep 300.{token} & wait", mark=f"{token}.1") as leader:
+        start = _procfs.start_time(leader.pid)
+        assert wait_until(lambda: len(_procfs.find({}, token, since=start)) == 2)
+        (child,) = pids(_procfs.find({}, token, since=start)) - {leader.pid}
+        read: list[str] = []
+        real = _procfs._read
+        monkeypatch.setattr(_procfs, "_read", lambda path: read.append(path) or real(path))  # type: ignore[func-returns-value]
+        assert not _procfs.find({}, token, since=_procfs.start_time(child) + 1)
+        assert f"/proc/{leader.pid}/stat" in read
+        assert f"/proc/{leader.pid}/environ" not in read
+        assert f"/proc/{child}/environ" not in read
+        assert read.count(f"/proc/{child}/stat") == 1  # the test's own look for its start time
+
+
+def test_a_child_without_session_and_mark_is_found_through_its_parent_and_then_remembered(token: str) -> None:
+    with session("sh", "-c", f"env -i setsid sleep 300.{token} & wait", mark=f"{token}.1") as leader:
+        groups = {leader.pid: _procfs.start_time(leader.pid)}
+
+        def escaped() -> list[_procfs.Proc]:
+            return [proc for proc in _procfs.find(groups, f"{token}.1") if proc.comm == "sleep"]
+
+        assert wait_until(escaped)
+        (child,) = known = escaped()
+        assert child.session == child.pid
+        leader.kill()
+        leader.wait()
+        # Without knowing it from before, nothing leads to it any more.
+        assert not _procfs.find(groups, f"{token}.1")
+        assert _procfs.find(groups, f"{token}.1", known=known) == [child]
+        assert _procfs.sweep(groups, f"{token}.1", signal.SIGKILL, known=known) == [child]
+        assert wait_until(lambda: not _procfs.still_alive(child))
+
+
+HOPPING = """
+import os, time
+while True:
+    if os.fork(): os._exit(0)
+    os.setsid()
+    time.sleep(0.005)
+"""
+
+
+def test_a_process_that_forks_and_leaves_does_not_slip_through_a_scan(token: str) -> None:
+    with session(*python(HOPPING, token), mark=f"{token}.1") as leader:
+        leader.wait()
+        try:
+            looks = [bool(_procfs.find({}, token)) for _ in range(50)]
+        finally:
+            assert wait_until(lambda: not _procfs.sweep({}, token, signal.SIGKILL))
+    assert all(looks)
+
+
+def test_a_process_that_shows_no_environment_during_exec_is_looked_at_again(
+    token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with session("sleep", f"300.{token}", mark=f"{token}.1") as leader:
+        read, empty_answers = _procfs._read, [b"", b""]
+
+        def read_during_exec(path: str) -> bytes:
+            if path == f"/proc/{leader.pid}/environ" and empty_answers:
+                return empty_answers.pop()
+            return read(path)
+
+        monkeypatch.setattr(_procfs, "_read", read_during_exec)
+        assert pids(_procfs.find({}, token)) == {leader.pid}
+
+
+def test_guards_belong_to_no_tree(token: str) -> None:
+    guard = f"env {_procfs.VARIABLE}={_procfs.GUARD_TAG} setsid sleep 300.{token}"
+    with session("sh", "-c", f"{guard} & echo $!; wait", mark=f"{token}.1") as leader:
+        assert leader.stdout is not None
+        pid = int(leader.stdout.readline())
+        assert wait_until(lambda: getattr(_procfs.look_up(pid), "comm", "") == "sleep")
+        found = _procfs.look_up(pid)
+        assert found is not None
+        assert pids(_procfs.find({leader.pid: 0}, f"{token}.1")) == {leader.pid}
+        assert _procfs.send_signal(found, signal.SIGKILL)
+        assert wait_until(lambda: not _procfs.still_alive(found))
+
+
+def test_a_reused_pid_is_neither_found_nor_signalled(token: str) -> None:
+    with session("sleep", f"300.{token}") as leader:
+        now = _procfs.look_up(leader.pid)
+        earlier = _procfs.look_up(leader.pid)
+        assert now is not None
+        assert earlier is not None
+        earlier.starttime -= 1
+        assert not _procfs.still_alive(earlier)
+        assert not _procfs.find({leader.pid: earlier.starttime}, "none", known=[earlier])
+        assert not _procfs.send_signal(earlier, signal.SIGKILL)
+        assert not _procfs.sweep({leader.pid: earlier.starttime}, "none", signal.SIGKILL, known=[earlier])
+        assert _procfs.still_alive(now)
+
+
+@pytest.mark.parametrize("refusal", [AttributeError(), OSError(errno.ENOSYS, ""), OSError(errno.EMFILE, "")])
+def test_signals_arrive_without_pidfds(
+    refusal: Exception, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(pid: int, flags: int = 0) -> int:
+        raise refusal
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    with session("sleep", f"300.{token}") as leader:
+        proc = _procfs.look_up(leader.pid)
+        assert proc is not None
+        assert _procfs.send_signal(proc, signal.SIGKILL)
+        assert leader.wait(5) == -signal.SIGKILL
+
+
+def test_processes_that_vanish_or_hide_during_a_scan_are_passed_over(
+    token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with session("sleep", f"300.{token}", mark=f"{token}.1") as leader:
+        listed, read = os.listdir("/proc"), _procfs._read
+
+        def hide(path: str) -> bytes:
+            if path == "/proc/1/stat":
+                raise ProcessLookupError(errno.ESRCH, "gone while it was read")
+            if path.endswith("/environ") and str(leader.pid) not in path:
+                raise PermissionError(errno.EACCES, "somebody else's")
+            return read(path)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "listdir", lambda path: [*listed, "4194304"])
+            patch.setattr(_procfs, "_read", hide)
+            found = _procfs.find({}, f"{token}.1")
+        assert pids(found) == {leader.pid}
+
+
+@pytest.mark.parametrize("blindness", ["no /proc", "no descriptors"])
+def test_who_cannot_look_asks_the_group_and_says_so(
+    blindness: str, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: str) -> bytes:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with session("sleep", f"300.{token}") as leader:
+        if blindness == "no /proc":
+            monkeypatch.setattr(_procfs, "available", lambda: False)
+        else:
+            monkeypatch.setattr(_procfs, "_read", fail)
+        (group,) = _procfs.find({leader.pid: 1}, "none")
+        assert group.starttime == 0
+        assert group.pgrp == leader.pid
+        assert group.describe().startswith(f"process group {leader.pid} (")
+        assert _procfs.still_alive(group)
+        assert _procfs.sweep({leader.pid: 1}, "none", signal.SIGTERM) == [group]
+        assert leader.wait(5) == -signal.SIGTERM
+        assert not _procfs.find({leader.pid: 1}, "none")
+
+
+def test_a_scan_leaves_no_descriptor_open(token: str) -> None:
+    with session("sleep", f"300.{token}"):
+        before = os.listdir("/proc/self/fd")
+        _procfs.find({1: 0}, "none")
+        assert os.listdir("/proc/self/fd") == before

@@ -1,0 +1,84 @@
+"""The scripts behind `make`."""
+
+from __future__ import annotations
+
+import platform
+import runpy
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPTS = Path(__file__).parent.parent / "scripts"
+
+
+@pytest.fixture
+def offences() -> Any:
+    return runpy.run_path(str(SCRIPTS / "check_tree.py"))["offences"]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "index-url = https://" + "pypi" + ".org/simple",
+        "resolved: https://registry." + "npmjs" + ".org/left-pad",
+        "cd /" + "work/main",
+        "see /" + "root/.cache",
+        "PATH=/" + "opt/tool/bin:$PATH",
+        "open('/" + "home/someone/notes')",
+    ],
+)
+def test_a_registry_host_or_a_machine_path_is_found_with_its_line(
+    tree: Path, offences: Any, line: str
+) -> None:
+    (tree / "notes.txt").write_text(f"first\n{line}\n")
+    (found,) = offences(tree)
+    assert found.startswith("notes.txt:2: ")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "https://example.org/" + "work/item",
+        "the " + "work" + "/life balance, root/branch",
+        "src/" + "opt/module.py and ./" + "root/",
+        "#!/usr/bin/env bash",
+        "/proc/self/fd, /tmp/x, /dev/null",
+    ],
+)
+def test_ordinary_paths_and_prose_are_no_offence(tree: Path, offences: Any, line: str) -> None:
+    (tree / "notes.txt").write_text(line)
+    assert list(offences(tree)) == []
+
+
+def test_ignored_files_are_not_part_of_the_tree(tree: Path, offences: Any) -> None:
+    (tree / ".gitignore").write_text("build/\n")
+    (tree / "build").mkdir()
+    (tree / "build" / "log").write_text("/" + "work/main")
+    assert list(offences(tree)) == []
+
+
+def test_this_interpreter_or_one_like_it_is_found() -> None:
+    found = runpy.run_path(str(SCRIPTS / "interpreters.py"))["find_interpreters"]()
+    minors = [interpreter.minor for interpreter in found]
+    assert ".".join(platform.python_version_tuple()[:2]) in minors
+    assert len(set(minors)) == len(minors)
+
+
+def test_pins_that_differ_between_interpreters_carry_markers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    constraint_lines = runpy.run_path(str(SCRIPTS / "pin_versions.py"))["constraint_lines"]
+    resolved = {"3.11": {"b": "1", "old": "5"}, "3.12": {"b": "1", "A": "2"}, "3.13": {"b": "3", "A": "2"}}
+    assert constraint_lines(resolved) == [
+        "A==2; python_version == '3.12' or python_version == '3.13'",
+        "b==1; python_version == '3.11' or python_version == '3.12'",
+        "b==3; python_version == '3.13'",
+        "old==5; python_version == '3.11'",
+    ]
