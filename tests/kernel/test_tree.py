@@ -163,9 +163,9 @@ def test_reaping_a_running_leader_does_nothing(token: str) -> None:
     assert tree.exit_status() is None
     assert not tree.reap()
     assert tree in _tree.live()
-    assert tree.pid in _guardian._guardian.groups
+    assert tree.pid in _guardian._current.groups
     stop(tree)
-    assert tree.pid not in _guardian._guardian.groups
+    assert tree.pid not in _guardian._current.groups
 
 
 def test_the_exit_descriptor_becomes_readable_when_the_leader_exits_though_others_hold_its_pipes(
@@ -340,11 +340,11 @@ def test_what_cannot_be_started_says_why_and_leaves_nothing(
         Path(name).write_text(text)
         Path(name).chmod(0o755)
     _guardian.ensure()
-    groups, descriptors = dict(_guardian._guardian.groups), os.listdir("/proc/self/fd")
+    groups, descriptors = dict(_guardian._current.groups), os.listdir("/proc/self/fd")
     with pytest.raises(kind, match=words) as caught:
         Tree([command], cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert f"cannot start {command!r}: " in str(caught.value)
-    assert (_guardian._guardian.groups, os.listdir("/proc/self/fd"), _tree.live()) == (
+    assert (_guardian._current.groups, os.listdir("/proc/self/fd"), _tree.live()) == (
         groups,
         descriptors,
         [],
@@ -393,7 +393,7 @@ def test_a_tree_that_cannot_be_looked_into_is_its_group_until_that_was_killed(
         if blindness == "no /proc":
             patch.setattr(_procfs, "available", lambda: False)
         patch.setattr(_procfs, "_read", fail)
-        tree._seen.clear()
+        tree._seen = frozenset()
         (group,) = tree.members()
         assert group.describe().startswith(f"process group {tree.pid} (")
         tree.signal(signal.SIGTERM)

@@ -17,16 +17,16 @@ import sys
 from asyncio import CancelledError
 from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ._backend import Backend, Timer, Waiter
 from ._child import CANCELLED, FAILED, FINISHED, PENDING, RUNNING, Handle
-from ._host import Host, generator_frame
+from ._core import ScopeCore
+from ._current import current_node
+from ._grace import Rung
+from ._host import Host
 from ._reason import Reason
 from ._site import Site, awaiting_frames, stuck_at
-
-if TYPE_CHECKING:
-    from ._core import ScopeCore
 
 _get_running_loop = asyncio._get_running_loop
 
@@ -51,10 +51,29 @@ class AsyncioHandle(Handle):
         self.deferred = False
         self.task: asyncio.Task[None] | None = None
 
+    def climb(self, rung: Rung) -> None:
+        """As for every handle, with the common case first and flat."""
+        if rung is Rung.CANCEL and not self.asked and self.on_stop is None and not self.deferred:
+            reason = self.core.reason
+            if reason is not None:
+                if self.reason is None:
+                    self.reason = reason
+                if self._token is not None:
+                    self._token.cancel(reason)
+            self.asked = 1
+            self.deliver_cancel()
+        else:
+            super().climb(rung)
+
     def deliver_cancel(self) -> None:
         """Cancel the task; while it is still inside its eager first step there is none yet."""
-        if self.task is not None:
-            self.task.cancel(str(self.reason) if self.reason is not None else None)
+        task = self.task
+        if task is None:
+            return
+        if self.state is PENDING:
+            task.remove_done_callback(self.never_started)
+            task.add_done_callback(self.never_started)
+        _cancel(task, self.reason.text if self.reason is not None else None)
 
     def runs_in(self, task: object) -> bool:
         """Whether `task` is this child's own."""
@@ -70,6 +89,9 @@ class AsyncioHandle(Handle):
             self.state = CANCELLED
             self.task = None
             self.ended()
+
+
+_cancel = asyncio.Task.cancel  # without the detour through `OwnedTask.cancel`
 
 
 class OwnedTask(asyncio.Task[None]):
@@ -126,29 +148,54 @@ async def _child(handle: AsyncioHandle, fn: Callable[..., Any], args: tuple[Any,
         handle.task = None
         core = handle.core
         core.children.pop(handle, None)
-        if handle.asked or core.closed or core.waiters or handle.waiters or handle.state is FAILED:
-            core.child_ended(handle)
+        if core.children and handle.waiters is None and handle.state is not FAILED and not core.closing:
+            core.ended += 1  # nobody to tell
         else:
-            core.ended += 1
+            core.child_ended(handle)
 
 
-class FutureWaiter:
+class AsyncioCore(ScopeCore):
+    """A scope on asyncio: the same, with `spawn` written out flat for the common case."""
+
+    __slots__ = ()
+
+    def spawn(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], name: str | None, site: Site
+    ) -> Handle:
+        """Start a child task."""
+        loop: asyncio.AbstractEventLoop = self.backend.loop  # type: ignore[attr-defined]
+        if (
+            self.closed
+            or _get_running_loop() is not loop
+            or loop.get_task_factory() is not None
+            or not callable(fn)
+        ):
+            return super().spawn(fn, args, name, site)
+        handle = AsyncioHandle(self, name or fn, site)
+        before = current_node.set(handle)
+        try:
+            handle.task = task = OwnedTask(_child(handle, fn, args), loop=loop)
+        finally:
+            current_node.reset(before)
+        task.handle = handle
+        self.children[handle] = None
+        return handle
+
+
+class FutureWaiter(asyncio.Future[None]):
     """A wait on a future of our own: a CancelledError that comes out of it is the waiter's."""
-
-    __slots__ = ("_future", "_loop")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._future: asyncio.Future[None] = loop.create_future()
 
     def wake(self) -> None:
         """Let the waiter go on."""
-        if not self._future.done() and not self._loop.is_closed():
-            self._future.set_result(None)
+        if not self.done():
+            try:
+                self.set_result(None)
+            except RuntimeError:  # the loop is closed: nobody waits any more
+                pass
 
     async def wait(self) -> None:
         """Until `wake`."""
-        await self._future
+        await self
 
 
 def _enter_anyio_shield() -> Any:
@@ -170,9 +217,11 @@ class AsyncioBackend(Backend):
     """One asyncio event loop."""
 
     name = "asyncio"
+    core_type = AsyncioCore
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        super().__init__()
 
     def now(self) -> float:
         """The loop's clock."""
@@ -202,7 +251,7 @@ class AsyncioBackend(Backend):
 
     def make_waiter(self) -> Waiter:
         """A fresh future."""
-        return FutureWaiter(self.loop)
+        return FutureWaiter(loop=self.loop)
 
     async def wait_through(
         self, ready: Callable[[], bool], waiters: list[Waiter]
@@ -212,10 +261,10 @@ class AsyncioBackend(Backend):
         shield: Any = None
         try:
             while not ready():
-                waiter = FutureWaiter(self.loop)
+                waiter = FutureWaiter(loop=self.loop)
                 waiters.append(waiter)
                 try:
-                    await waiter.wait()
+                    await waiter
                 except CancelledError as exc:
                     if waiter in waiters:
                         waiters.remove(waiter)
@@ -226,11 +275,6 @@ class AsyncioBackend(Backend):
             if shield is not None:
                 shield.__exit__(None, None, None)
         return cancelled
-
-    async def reraise(self, cancelled: BaseException | None) -> None:
-        """The very same exception, so that whoever cancelled recognises it."""
-        if cancelled is not None:
-            raise cancelled
 
     def make_handle(self, core: ScopeCore, label: object, site: Site) -> AsyncioHandle:
         """A handle for a child to come."""
@@ -260,7 +304,7 @@ class AsyncioBackend(Backend):
 
     def make_host(self, core: ScopeCore) -> Host:
         """The task at hand."""
-        return AsyncioHost(core, generator_frame(sys._getframe(2)))
+        return AsyncioHost(core, sys._getframe(2))
 
     async def wait_readable(self, fd: int) -> None:
         """One reader a file descriptor, as asyncio has it."""
@@ -273,7 +317,7 @@ class AsyncioBackend(Backend):
     async def _wait_fd(
         self, fd: int, add: Callable[..., object], remove: Callable[[int], object]
     ) -> None:
-        waiter = FutureWaiter(self.loop)
+        waiter = FutureWaiter(loop=self.loop)
         add(fd, waiter.wake)
         try:
             await waiter.wait()
@@ -289,9 +333,9 @@ class AsyncioHost(Host):
 
     __slots__ = ("cancels_before", "task")
 
-    def __init__(self, core: ScopeCore, generator: FrameType | None) -> None:
-        super().__init__(core, generator)
-        task = asyncio.current_task()
+    def __init__(self, core: ScopeCore, entered_by: FrameType) -> None:
+        super().__init__(core, entered_by)
+        task = asyncio.current_task(core.backend.loop)  # type: ignore[attr-defined]
         if task is None:
             raise RuntimeError("a scope needs a task around it, not a bare callback of the loop")
         self.task = task
@@ -300,6 +344,14 @@ class AsyncioHost(Host):
     def is_current(self) -> bool:
         """Whether the calling code runs in this task."""
         return asyncio.current_task() is self.task
+
+    def nothing_to_wait_for(self) -> bool:
+        """The quick way out of a block whose children are gone."""
+        core = self.core
+        if core.closed or core.children or core.nested:
+            return False
+        core.settle()
+        return True
 
     def interrupt(self, reason: Reason) -> None:
         """Cancel the task, unless the body is a generator that has handed out a value."""
@@ -319,26 +371,10 @@ class AsyncioHost(Host):
         return self.generator in awaiting_frames(self.task.get_coro())
 
     async def leave(self, error: BaseException | None) -> BaseException | None:
-        """Wait for the children, stop them if need be, and tell our cancel from other people's."""
+        """Wait until all is over, and tell our own cancel from other people's."""
         core = self.core
         cancelled = error if isinstance(error, CancelledError) else None
-        if error is not None:
-            core.stop(self.reason_of(error), body=False)
-        while core.children and not core.closed:
-            waiter = core.backend.make_waiter()
-            core.waiters.append(waiter)
-            try:
-                await waiter.wait()
-            except CancelledError as exc:
-                if waiter in core.waiters:
-                    core.waiters.remove(waiter)
-                cancelled = cancelled or exc
-                core.stop(self.reason_of(exc), body=False)
-        if not core.closed:
-            if core.nested:
-                core.stop(Reason("parent", f"scope {core.label!r} ended"), body=False)
-            else:
-                core.settle()
+        self.begin_to_leave(error)
         if not core.is_over():
             late = await core.backend.wait_through(core.is_over, core.waiters)
             cancelled = cancelled or late

@@ -9,8 +9,12 @@ from __future__ import annotations
 import asyncio
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from math import inf
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol
+
+from . import _watchdog
 
 if TYPE_CHECKING:
     from ._child import Handle
@@ -29,14 +33,44 @@ class Waiter(Protocol):
 
     def wake(self) -> None: ...
 
+    def __await__(self) -> Generator[Any, None, None]: ...
+
     async def wait(self) -> None: ...
 
 
 class Backend(ABC):
-    """One event loop, as the kernel sees it."""
+    """One event loop, as the kernel sees it.
+
+    It keeps the list of stops under way and one alarm for the earliest rung among them. The alarm is not taken
+    back when that stop is over: most stops are over in a moment, and setting a timer for each would
+    cost more than all the rest of it.
+    """
 
     name: str
+    core_type: type[ScopeCore]
     root: ScopeCore | None = None
+
+    def __init__(self) -> None:
+        self.thread = get_ident()
+        self.stopping: dict[ScopeCore, None] = {}
+        self._alarm: Timer | None = None
+        self._alarm_at = inf
+        _watchdog.attend(self)
+
+    def climb_later(self, core: ScopeCore, when: float) -> None:
+        """A stop is under way and has its next rung at `when`."""
+        self.stopping[core] = None
+        if when < self._alarm_at:
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._alarm_at = when
+            self._alarm = self.call_at(when, self._ring)
+        _watchdog.stay_awake()
+
+    def _ring(self) -> None:
+        self._alarm, self._alarm_at = None, inf
+        for core in list(self.stopping):
+            core.climb()
 
     @abstractmethod
     def now(self) -> float:
@@ -68,12 +102,17 @@ class Backend(ABC):
     ) -> BaseException | None:
         """Wait until `ready()`, however often the caller is cancelled meanwhile.
 
-        Returns the caller's own cancellation, if there was one, to be raised by `reraise`.
+        Returns the caller's own cancellation, if there was one, for the caller to raise when it is done.
         """
 
-    @abstractmethod
     async def reraise(self, cancelled: BaseException | None) -> None:
-        """Deliver the caller's own cancellation that `wait_through` kept."""
+        """Raise the caller's own cancellation that `wait_through` kept: the very same exception."""
+        if cancelled is not None:
+            raise cancelled
+
+    def make_core(self, **options: Any) -> ScopeCore:
+        """A `ScopeCore` on this backend."""
+        return self.core_type(self, **options)
 
     @abstractmethod
     def make_handle(self, core: ScopeCore, label: object, site: Any) -> Handle:
@@ -102,15 +141,17 @@ _get_running_loop: Callable[[], asyncio.AbstractEventLoop | None] = asyncio._get
 def current_backend() -> Backend:
     """The backend of the event loop that runs the caller; an error if there is none."""
     loop = _get_running_loop()
-    trio = sys.modules.get("trio")
     # A trio run in guest mode lives inside an asyncio loop: there, a callback without a task.
-    if trio is not None and (loop is None or asyncio.current_task(loop) is None):
+    if "trio" in sys.modules and (loop is None or asyncio.current_task(loop) is None):
         from . import _trio
 
         found = _trio.running_backend()
         if found is not None:
             return found
     if loop is not None:
+        known: Backend | None = getattr(loop, "_quiesce", None)
+        if known is not None:
+            return known
         from . import _asyncio
 
         return _asyncio.backend_of(loop)

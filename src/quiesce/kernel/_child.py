@@ -95,6 +95,12 @@ class Child(TokenHolder):
         core.children.pop(self, None)
         core.child_ended(self)
 
+    def settle(self) -> None:
+        """Ended: wake whoever waits for this child."""
+        waiters, self.waiters = self.waiters, None
+        for waiter in waiters or ():
+            waiter.wake()
+
 
 class Handle(Child):
     """One child task of a scope: what `spawn` returns.
@@ -164,6 +170,8 @@ class Handle(Child):
         if self._hurry is not None:
             self._hurry.cancel()
         self._hurry = backend.call_at(backend.now() + patience, self._cancel_again)
+        if self.waiters is None:
+            self.waiters = []  # there is something to settle at its end
 
     def _cancel_again(self) -> None:
         self._hurry = None
@@ -237,9 +245,7 @@ class Handle(Child):
         if self._hurry is not None:
             self._hurry.cancel()
             self._hurry = None
-        waiters, self.waiters = self.waiters, None
-        for waiter in waiters or ():
-            waiter.wake()
+        super().settle()
 
     def __repr__(self) -> str:
         return f"<Handle {self.name!r} {self.state}>"

@@ -19,7 +19,7 @@ has no task affinity: anybody may spawn, anybody may close, and the opener may b
 on a wake-up of their own, never on a child: what comes out of that wait is the closer's own
 cancellation, never somebody else's.
 
-One ladder (`Grace`) and one timer a scope drive a stop, however many wait for it.
+One ladder (`Grace`) a scope drives a stop, however many wait for it; the backend rings when a rung is due.
 
 A closer that itself runs inside the scope cannot wait for itself, nor for anybody who waits for it. The
 children on the path from the scope down to such a closer are marked in `closing`; closers of that
@@ -44,20 +44,20 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from . import _watchdog
 from ._child import FAILED, Child, Handle
 from ._current import Node, current_node
-from ._grace import Grace, Rung
+from ._grace import DEFAULT_GRACE, Grace, Rung
 from ._reason import Reason
 from ._report import Leftover, State, StopReport
 from ._site import Site, describe, label_of
 from ._token import CancelToken, TokenHolder
 
 if TYPE_CHECKING:
-    from ._backend import Backend, Timer, Waiter
+    from ._backend import Backend, Waiter
     from ._host import Host
 
 logger = logging.getLogger("quiesce")
@@ -70,6 +70,8 @@ STOPPING: Final = "stopping"
 EXPIRED: Final = "expired"
 SETTLED: Final = "settled"
 
+NEXT = (Rung.CANCEL, Rung.TERMINATE, Rung.KILL, Rung.EXPIRED)
+NO_ENDS = (inf, inf, inf, inf)
 KEPT_FAILURES = 100  # of a supervisor that runs for months; the report counts the rest
 
 
@@ -107,33 +109,34 @@ class ScopeCore(TokenHolder):
         "started",
         "state",
         "stopped",
-        "timer",
         "token_above",
+        "took",
+        "unlink",
         "waiters",
     )
 
     def __init__(
         self,
         backend: Backend,
-        *,
         name: str | None = None,
         site: Site | None = None,
         on_error: Policy = "stop",
         on_child_error: OnChildError | None = None,
-        grace: Grace,
-        parent: ScopeCore | None,
+        grace: Grace = DEFAULT_GRACE,
+        parent: ScopeCore | None = None,
         token_above: CancelToken | None = None,
         late: bool = False,
     ) -> None:
+        while late and parent is not None and parent.state is SETTLED:
+            parent = parent.parent
         self.backend = backend
         self.name = name
         self.site = site
         self.on_error = on_error
         self.on_child_error = on_child_error
         self.grace = grace
-        while late and parent is not None and parent.state is SETTLED:
-            parent = parent.parent
         self.parent = parent
+        self.token_above = token_above
         self.late = late  # clean-up: accepted while the parent stops, and not stopped by it
         self.opener: Node | None = current_node.get()
         self.host: Host | None = None
@@ -142,20 +145,20 @@ class ScopeCore(TokenHolder):
         self.nested: dict[ScopeCore, None] = {}
         self.waiters: list[Waiter] = []
         self.closing: dict[Child | ScopeCore, int] = {}
-        self.state = OPEN
+        self.state: str = OPEN
         self.closed = False
-        self.reason: Reason | None = None
-        self._token: CancelToken | None = None
-        self.token_above = token_above
+        self.reason = None
+        self._token = None
         self.ended = 0
         self.failed = 0
         self.failures: deque[tuple[str, BaseException]] | None = None
-        self.stopped: list[Child] = []
-        self.rung = Rung.COOPERATE
+        self.stopped: Sequence[Child] = ()
         self.started: float | None = None
-        self.ends = (0.0, 0.0, 0.0, 0.0)
-        self.timer: Timer | None = None
-        self.notes: list[str] = []
+        self.took = 0.0
+        self.rung = Rung.COOPERATE
+        self.ends = NO_ENDS
+        self.unlink: Callable[[], None] | None = None  # forgets the outer token
+        self.notes: Sequence[str] = ()
         self.last_report: StopReport | None = None
         if parent is not None:
             if parent.closed and not late:
@@ -224,13 +227,18 @@ class ScopeCore(TokenHolder):
     def child_ended(self, child: Child) -> None:
         """A child has left `children`; called in the loop's thread, exactly once a child."""
         self.ended += 1
-        self.closing.pop(child, None)
-        if isinstance(child, Handle):
+        if child.waiters is not None:
             child.settle()
-        if child.state == FAILED:
+        if child.state is FAILED:
             self._child_failed(child)
-        if self.closed or self.waiters:
+        if self.closing:
+            self.closing.pop(child, None)
             self.progress()
+        elif not self.children:
+            if self.closed:
+                self.progress()
+            elif self.waiters:
+                self.wake()
 
     def _child_failed(self, child: Child) -> None:
         error: BaseException = child.value
@@ -257,19 +265,15 @@ class ScopeCore(TokenHolder):
         self, reason: Reason, grace: Grace | None = None, *, hurry: bool = False, body: bool = True
     ) -> None:
         """Ask for the stop. Only ever makes it earlier; `hurry` halves what is left of it."""
-        if self.state is SETTLED:
-            return
-        now = self.backend.now()
         if self.closed:
             if self.state is STOPPING:
-                self._shorten(now, grace, hurry)
+                self._shorten(self.backend.now(), grace, hurry)
             return
+        now = self.backend.now()
         self.closed = True
         self.state = STOPPING
         self.reason = reason
         self.started = now
-        self.stopped = list(self.children)
-        self.ends = (grace or self.grace).ends(now)
         if self._token is not None:
             self._token.cancel(reason)
         if body and self.host is not None:
@@ -277,10 +281,20 @@ class ScopeCore(TokenHolder):
         if not self.children and not self.nested:
             self.settle()
             return
-        _watchdog.watch(self)
-        for child in self.stopped:
-            child.note_reason(reason)
-        self._climb()
+        self.stopped = stopped = list(self.children)
+        self.ends = ends = (grace or self.grace).ends(now)
+        if ends[0] > now:
+            for child in stopped:
+                child.note_reason(reason)
+            self.backend.climb_later(self, ends[0])
+        else:
+            self.rung = Rung.CANCEL
+            for child in stopped:
+                child.climb(Rung.CANCEL)
+            if ends[1] > now:
+                self.backend.climb_later(self, ends[1])
+            else:
+                self.climb()
         if not self.children:
             self.progress()
 
@@ -290,7 +304,7 @@ class ScopeCore(TokenHolder):
         self.state = STOPPING
         self.rung = Rung.CANCEL
         self.ends = grace.ends(now)
-        self._climb()
+        self.climb()
 
     def _shorten(self, now: float, grace: Grace | None, hurry: bool) -> None:
         if hurry:
@@ -305,32 +319,28 @@ class ScopeCore(TokenHolder):
         else:
             return
         self.ends = (ends[0], ends[1], ends[2], ends[3])
-        self._climb()
+        self.climb()
         for scope in list(self.nested):
             if scope.closed:
                 scope._shorten(now, scope.grace.within(max(self.ends[3] - now, 0.0)), False)
 
-    def _climb(self) -> None:
+    def climb(self) -> None:
         """Do what is due, and come back when the next rung is."""
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
         if self.state is not STOPPING:
             return
         now = self.backend.now()
-        while self.rung < Rung.EXPIRED and now >= self.ends[self.rung]:
-            self.rung = Rung(self.rung + 1)
+        while now >= self.ends[self.rung]:
+            self.rung = NEXT[self.rung]
             if self.rung is Rung.EXPIRED:
                 self.state = EXPIRED
-                _watchdog.forget(self)
+                self.backend.stopping.pop(self, None)
                 self.wake()
                 return
             for child in list(self.children):
                 child.climb(self.rung)
             if self.rung >= Rung.TERMINATE:
                 self._stop_nested()
-        if self.state is STOPPING and self.ends[self.rung] != float("inf"):
-            self.timer = self.backend.call_at(self.ends[self.rung], self._climb)
+        self.backend.climb_later(self, self.ends[self.rung])
 
     def _stop_nested(self) -> None:
         """Last opened, first stopped, within what is left of our own time."""
@@ -369,26 +379,25 @@ class ScopeCore(TokenHolder):
         """Empty, for good."""
         self.closed = True
         self.state = SETTLED
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
         if self.started is not None:
-            _watchdog.forget(self)
+            self.took = self.backend.now() - self.started
+            self.backend.stopping.pop(self, None)
+        if self.unlink is not None:
+            self.unlink()
+            self.unlink = None
         parent = self.parent
         if parent is not None:
             parent.nested.pop(self, None)
-            parent.closing.pop(self, None)
-            if parent.closed or parent.waiters:
+            if parent.closed or parent.waiters or parent.closing:
+                parent.closing.pop(self, None)
                 parent.progress()
         self.wake()
 
     def wake(self) -> None:
         """Let everybody who waits look again."""
-        if self.waiters:
-            waiters = self.waiters.copy()
-            self.waiters.clear()
-            for waiter in waiters:
-                waiter.wake()
+        waiters = self.waiters
+        while waiters:
+            waiters.pop().wake()
 
     # Waiting
 
@@ -424,8 +433,8 @@ class ScopeCore(TokenHolder):
     async def close(self, reason: Reason, grace: Grace | None) -> StopReport:
         """Stop, wait, report; then raise the closer's own cancellation if there was one."""
         node = current_node.get()
-        marked = self.path_to(node) if node is not None else ()
-        myself = self._child_at_hand(marked)
+        marked = self.path_to(node) if node is not None else None
+        myself = self._child_at_hand(marked) if marked else None
         if myself is not None:
             myself.deferred = True
         host = self.host
@@ -436,7 +445,7 @@ class ScopeCore(TokenHolder):
             self.stop(reason, grace, body=not by_body)
         cancelled: BaseException | None = None
         if self.state is not SETTLED:
-            for item in marked:
+            for item in marked or ():
                 self.closing[item] = self.closing.get(item, 0) + 1
             if marked:
                 self.progress()
@@ -444,18 +453,19 @@ class ScopeCore(TokenHolder):
             try:
                 cancelled = await self.backend.wait_through(ready, self.waiters)
             finally:
-                for item in marked:
+                for item in marked or ():
                     self._unmark(item)
-        report = self.report(marked)
+        report = self.report(marked or ())
         if myself is not None:
             myself.deferred = False
             if cancelled is None and myself.asked and not myself.done:
                 myself.deliver_cancel()
-        await self.backend.reraise(cancelled)
+        if cancelled is not None:
+            raise cancelled
         return report
 
     def _child_at_hand(self, marked: Collection[Child | ScopeCore]) -> Handle | None:
-        task = self.backend.current_task() if marked else None
+        task = self.backend.current_task()
         for item in marked:
             if isinstance(item, Handle) and item.runs_in(task):
                 return item
@@ -472,6 +482,11 @@ class ScopeCore(TokenHolder):
 
     def report(self, closing: Collection[Child | ScopeCore] = ()) -> StopReport:
         """What the stop has done so far."""
+        if self.state is SETTLED and not self.failed and not self.notes:
+            self.last_report = report = StopReport(
+                self.label, self.reason, self.took, (), self.ended, (), self.stopped
+            )
+            return report
         open_states: dict[Child, State] = {}
         left: list[Leftover] = []
         for child in self.children:
@@ -487,11 +502,13 @@ class ScopeCore(TokenHolder):
         dropped = self.failed - len(self.failures or ())
         if dropped:
             notes.append(f"{dropped} earlier failures are not listed")
-        now = self.backend.now()
+        elapsed = self.took
+        if self.state is not SETTLED and self.started is not None:
+            elapsed = self.backend.now() - self.started
         self.last_report = StopReport(
             name=self.label,
             reason=self.reason,
-            elapsed=now - self.started if self.started is not None else 0.0,
+            elapsed=elapsed,
             left=left,
             ended=self.ended,
             notes=notes,

@@ -48,11 +48,12 @@ class _Guardian:
 
     def __init__(self) -> None:
         self.program = os.urandom(16).hex()
+        self._since = _procfs.start_time(os.getpid())
         self.groups: dict[int, int] = {}
         self.marks_given = False
         self.process: subprocess.Popen[bytes] | None = None
         self.socket: socket.socket | None = None
-        self._socket_identity = (0, 0)
+        self._identity: tuple[int, int] | None = None
         self._numbers = itertools.count(1)
         self._lock = threading.RLock()
         self._starting = False
@@ -107,13 +108,7 @@ class _Guardian:
 
     def _owns_socket(self) -> bool:
         # A program that closes all descriptors, as daemons do, may since have opened its own file under this number.
-        if self.socket is None:
-            return False
-        try:
-            status = os.fstat(self.socket.fileno())
-        except OSError:
-            return False
-        return (status.st_dev, status.st_ino) == self._socket_identity
+        return self.socket is not None and _identity(self.socket) == self._identity
 
     def _start(self) -> None:
         python = _interpreter()
@@ -134,16 +129,7 @@ class _Guardian:
             with theirs:
                 ours.setblocking(False)
                 self.process = subprocess.Popen(
-                    [
-                        python,
-                        "-I",
-                        "-S",
-                        "-B",
-                        _MAIN,
-                        self.program,
-                        str(os.getpid()),
-                        str(_procfs.start_time(os.getpid())),
-                    ],
+                    [python, "-I", "-S", "-B", _MAIN, self.program, str(os.getpid()), str(self._since)],
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
@@ -152,7 +138,7 @@ class _Guardian:
                     start_new_session=True,
                 )
             self._started_at = time.monotonic()
-            status = os.fstat(ours.fileno())
+            identity = _identity(ours)
             if self.socket is not None and self._owns_socket():
                 os.dup2(ours.fileno(), self.socket.fileno(), inheritable=False)
             else:
@@ -160,7 +146,7 @@ class _Guardian:
                     self.socket.detach()  # closing it would close somebody else's file
                 self.socket = ours
                 unless_kept.pop_all()
-            self._socket_identity = (status.st_dev, status.st_ino)
+            self._identity = identity
 
     def _tell_all(self) -> None:
         self._behind = False
@@ -181,35 +167,35 @@ class _Guardian:
                 self._send(f"-{group}\n")
 
     def _send(self, lines: str) -> None:
-        if self.process is None or self.socket is None:
+        end, data = self.socket, lines.encode()
+        if end is None:
             return
-        data = lines.encode()
         try:
-            sent = self.socket.send(data, getattr(socket, "MSG_NOSIGNAL", 0)) if self._owns_socket() else 0
+            sent = end.send(data, getattr(socket, "MSG_NOSIGNAL", 0)) if self._owns_socket() else 0
         except OSError:  # it is dead, or does not read: the next `ensure` sees to it
             sent = 0
         if sent < len(data):
             self._behind = True
 
     def find(self) -> list[_procfs.Proc]:
-        return _procfs.find(self.groups.copy(), self.program, since=_procfs.start_time(os.getpid()))
+        if not self.marks_given and not self.groups:
+            return []
+        return _procfs.find(self.groups.copy(), self.program, since=self._since)
 
     def sweep(self, sig: int, known: list[_procfs.Proc]) -> list[_procfs.Proc]:
-        since = _procfs.start_time(os.getpid())
-        return _procfs.sweep(self.groups.copy(), self.program, sig, since=since, known=known)
+        if not self.marks_given and not self.groups:
+            return []
+        return _procfs.sweep(self.groups.copy(), self.program, sig, since=self._since, known=set(known))
 
     def kill_all(self, within: float, known: list[_procfs.Proc]) -> list[_procfs.Proc]:
         give_up_at = time.monotonic() + within
-        while self.marks_given or self.groups:
-            known = self.sweep(signal.SIGKILL, known)
-            if not known or time.monotonic() > give_up_at:
+        while known := self.sweep(signal.SIGKILL, known):
+            if time.monotonic() > give_up_at:
                 break
             time.sleep(0.005)
         return known
 
     def terminate_all(self, grace: float) -> list[_procfs.Proc]:
-        if not (self.marks_given or self.groups):
-            return []
         left = self.sweep(signal.SIGTERM, [])
         kill_at = time.monotonic() + grace
         while left and time.monotonic() < kill_at:
@@ -225,8 +211,19 @@ class _Guardian:
                 _end(process)
             process.returncode = process.returncode or 0
         if self.socket is not None:
-            self.socket.close() if self._owns_socket() else self.socket.detach()
+            if self._owns_socket():
+                self.socket.close()
+            else:
+                self.socket.detach()
             self.socket = None
+
+
+def _identity(end: socket.socket) -> tuple[int, int] | None:
+    try:
+        status = os.fstat(end.fileno())
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -251,27 +248,27 @@ def _interpreter() -> str | None:
     return None
 
 
-_guardian = _Guardian()
+_current = _Guardian()
 
 
 def pid() -> int | None:
     """The guard's process id, if it was started."""
-    return _guardian.process.pid if _guardian.process is not None else None
+    return _current.process.pid if _current.process is not None else None
 
 
 def fd() -> int | None:
     """Our end of the socket to the guard, if it was started."""
-    return _guardian.socket.fileno() if _guardian.socket is not None else None
+    return _current.socket.fileno() if _current.socket is not None else None
 
 
 def program_id() -> str:
     """The random id that begins every mark of this program."""
-    return _guardian.program
+    return _current.program
 
 
 def new_mark() -> str:
     """A mark for one tree. Put it into the child's environment with `marked`."""
-    return _guardian.new_mark()
+    return _current.new_mark()
 
 
 def marked(environment: Mapping[str, str], mark: str) -> dict[str, str]:
@@ -282,43 +279,43 @@ def marked(environment: Mapping[str, str], mark: str) -> dict[str, str]:
 
 def ensure() -> None:
     """Start the guard if it does not run. Call it before starting a child."""
-    _guardian.ensure()
+    _current.ensure()
 
 
 def register(group: int) -> None:
     """Have this process group killed if we die."""
-    _guardian.register(group)
+    _current.register(group)
 
 
 def forget(group: int) -> None:
     """No longer guard this group. Call it before its leader is reaped."""
-    _guardian.forget(group)
+    _current.forget(group)
 
 
 def find_all() -> list[_procfs.Proc]:
     """All living processes of all trees of this program."""
-    return _guardian.find()
+    return _current.find()
 
 
 def kill_all_now(within: float = 0.5) -> list[_procfs.Proc]:
     """SIGKILL to all trees of this program, and wait that long for them to go. Returns what is left; for use just before `os._exit`."""
-    return _guardian.kill_all(within, [])
+    return _current.kill_all(within, [])
 
 
 def stop_all(grace: float = 0.5, within: float = 1.0) -> list[_procfs.Proc]:
     """SIGTERM to all trees of this program, `grace` seconds, then SIGKILL; all in `within` seconds. Returns what is left."""
-    return _guardian.kill_all(within - grace, _guardian.terminate_all(grace))
+    return _current.kill_all(within - grace, _current.terminate_all(grace))
 
 
 def _at_exit() -> None:
-    _guardian.dismiss(nothing_left=not stop_all())
+    _current.dismiss(nothing_left=not kill_all_now(within=0.1))
 
 
 def _after_fork_in_child() -> None:
-    global _guardian
+    global _current
     # The guard is the parent's, and not to be ended by us; only our copies of what leads to it go.
-    _guardian.dismiss(nothing_left=False)
-    _guardian = _Guardian()
+    _current.dismiss(nothing_left=False)
+    _current = _Guardian()
 
 
 atexit.register(_at_exit)

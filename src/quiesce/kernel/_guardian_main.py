@@ -90,11 +90,11 @@ def wait_for_death(registry: Registry, parent: int) -> None:
 
 def kill_all(registry: Registry, program: str, since: int) -> None:
     give_up_at = time.monotonic() + PATIENCE
-    known: list[_procfs.Proc] = []
+    known: set[_procfs.Proc] = set()
     quiet_scans = 0
     while quiet_scans < 2 or not registry.ended:
         registry.read()
-        known = _procfs.sweep(registry.groups, program, signal.SIGKILL, since=since, known=known)
+        known = set(_procfs.sweep(registry.groups, program, signal.SIGKILL, since=since, known=known))
         quiet_scans = 0 if known else quiet_scans + 1
         if time.monotonic() > give_up_at:
             return

@@ -11,8 +11,8 @@ the body.)
 from __future__ import annotations
 
 import contextlib
-import inspect
 from abc import ABC, abstractmethod
+from inspect import CO_ASYNC_GENERATOR
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ def generator_frame(frame: FrameType | None) -> FrameType | None:
     """The plain async generator in whose body `frame` enters an `async with`, if it is one."""
     while frame is not None and frame.f_code.co_filename == _CONTEXTLIB:  # AsyncExitStack
         frame = frame.f_back
-    if frame is None or not frame.f_code.co_flags & inspect.CO_ASYNC_GENERATOR:
+    if frame is None or not frame.f_code.co_flags & CO_ASYNC_GENERATOR:
         return None
     driver = frame.f_back
     if driver is not None and driver.f_code.co_filename == _CONTEXTLIB:
@@ -42,13 +42,16 @@ class Host(ABC):
 
     __slots__ = ("core", "generator", "outer", "requested")
 
-    def __init__(self, core: ScopeCore, generator: FrameType | None) -> None:
+    def __init__(self, core: ScopeCore, entered_by: FrameType) -> None:
+        code = entered_by.f_code
+        generator = None
+        if code.co_flags & CO_ASYNC_GENERATOR or code.co_filename == _CONTEXTLIB:
+            generator = generator_frame(entered_by)
         self.core = core
         self.generator = generator
         self.requested = False
-        self.outer: Node | None = None
+        self.outer: Node | None = core.opener
         if generator is None:
-            self.outer = current_node.get()
             current_node.set(core)
 
     @abstractmethod
@@ -59,9 +62,27 @@ class Host(ABC):
     def interrupt(self, reason: Reason) -> None:
         """Stop the body, if it is running."""
 
+    def nothing_to_wait_for(self) -> bool:
+        """Whether the block may be left without further ado; the scope is then settled."""
+        return False
+
     @abstractmethod
     async def leave(self, error: BaseException | None) -> BaseException | None:
-        """Wait for the scope; return the cancellation that is not ours, for the caller to raise."""
+        """The children are gone, or `error` came: end the scope, however often we are cancelled.
+
+        Returns the cancellation that is not ours, for the caller to raise.
+        """
+
+    def begin_to_leave(self, error: BaseException | None) -> None:
+        """Stop what is there: the children because of an error, else what they were given."""
+        core = self.core
+        if error is not None:
+            core.stop(self.reason_of(error), body=False)
+        elif not core.closed:
+            if core.nested:
+                core.stop(Reason("parent", f"scope {core.label!r} ended"), body=False)
+            else:
+                core.settle()
 
     def restore_context(self) -> None:
         """Take the scope out of the body's context again."""

@@ -125,9 +125,7 @@ def find(groups: Mapping[int, int], mark: str, *, since: int = 0, known: Collect
     if not available():
         return _groups_that_answer(groups, "there is no /proc to look into")
     try:
-        ours = {
-            group for group, start in groups.items() if not (start and start_time(group) not in (0, start))
-        }
+        ours = {group for group, start in groups.items() if not start or start_time(group) in (0, start)}
         members: list[Proc] = []
         others: dict[int, list[Proc]] = {}
         for proc in _scan(since):
@@ -140,9 +138,7 @@ def find(groups: Mapping[int, int], mark: str, *, since: int = 0, known: Collect
                 elif GUARD_TAG not in tags:
                     others.setdefault(proc.ppid, []).append(proc)
     except OSError as error:
-        if error.errno not in _OUT_OF_DESCRIPTORS:
-            raise
-        return _groups_that_answer(groups, "could not look: no file descriptor left")
+        return _groups_that_answer(groups, f"could not look into it: {error.strerror}")
     for parent in members:  # grows as it goes: children of children
         # A child is never older than its parent: if it is, the parent's pid was reused between two lines of the scan.
         members += [child for child in others.pop(parent.pid, ()) if child.starttime >= parent.starttime]
@@ -201,7 +197,7 @@ def collect(proc: Proc) -> None:
 def _delivered(send: Callable[[int, int], None], target: int, sig: int) -> bool:
     try:
         send(target, sig)
-    except OSError:
+    except (ProcessLookupError, PermissionError):
         return False
     return True
 
@@ -244,7 +240,7 @@ def _scan(since: int = 0) -> Iterator[Proc]:
             if is_old[session]:
                 continue
             stat = _read_if_there(f"/proc/{name}/stat")
-            if stat is not None:
+            if stat:
                 yield Proc(int(name), stat)
 
 

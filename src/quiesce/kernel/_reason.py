@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias, get_args
 
 Kind: TypeAlias = Literal[
@@ -38,15 +38,18 @@ class Reason:
     kind: Kind
     message: str = ""
     error: BaseException | None = None
+    text: str = field(init=False, repr=False, compare=False)  # what str() gives; read for every child
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(
                 f"Reason kind {self.kind!r} is unknown; it must be one of {', '.join(KINDS)}"
             )
+        text = f"{self.kind}: {self.message}" if self.message else self.kind
+        object.__setattr__(self, "text", text)
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.message}" if self.message else self.kind
+        return self.text
 
 
 def as_reason(reason: Reason | str | None, default: Reason) -> Reason:

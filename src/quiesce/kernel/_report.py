@@ -50,7 +50,7 @@ class Outcome:
         return f"{self.name}: {self.state}, {type(self.error).__name__}: {self.error}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class StopReport:
     """What a stop did.
 
@@ -77,7 +77,7 @@ class StopReport:
     notes: Sequence[str] = ()
     # Children, not outcomes: a thousand small objects that mostly nobody reads are made on demand.
     _children: Sequence[Child] = field(default=(), repr=False)
-    _open: dict[Child, State] = field(default_factory=dict, repr=False)
+    _open: dict[Child, State] | None = field(default=None, repr=False)
     _failures: Sequence[tuple[str, BaseException]] = field(default=(), repr=False)
 
     @property
@@ -93,7 +93,8 @@ class StopReport:
     @property
     def outcomes(self) -> list[Outcome]:
         """How each child ended."""
-        listed = [child.outcome(self._open.get(child)) for child in self._children]
+        still = self._open or {}
+        listed = [child.outcome(still.get(child)) for child in self._children]
         known = {id(outcome.error) for outcome in listed}
         earlier = [
             Outcome(name, "failed", error)

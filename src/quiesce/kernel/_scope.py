@@ -18,9 +18,8 @@ from ._backend import Backend, current_backend
 from ._core import OPEN, SETTLED, OnChildError, Policy, ScopeCore
 from ._current import current_node
 from ._grace import DEFAULT_GRACE, Grace
-from ._host import Host
 from ._reason import Reason, as_reason
-from ._site import Site, caller_site, describe, site_of
+from ._site import Site, describe, site_of
 from ._token import CancelToken
 
 if TYPE_CHECKING:
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
     from ._report import StopReport
 
 logger = logging.getLogger("quiesce")
+
+_CLOSED = Reason("user", "closed")
 
 
 class Scope:
@@ -57,7 +58,7 @@ class Scope:
     scope, and `scope` is its owner: the current scope unless another is given.
     """
 
-    __slots__ = ("__weakref__", "_borrowed", "_core", "_host", "_options", "_unlink")
+    __slots__ = ("__weakref__", "_borrowed", "_core", "_options")
 
     def __init__(
         self,
@@ -69,15 +70,13 @@ class Scope:
         token: CancelToken | None = None,
         scope: Scope | None = None,
     ) -> None:
-        if on_error not in ("stop", "report"):
+        if on_error != "stop" and on_error != "report":
             raise ValueError(f'on_error must be "stop" or "report", not {on_error!r}')
         if name is not None and not isinstance(name, str):
             raise TypeError(f"the name of a scope must be a str, not {type(name).__name__}")
         self._options = (name, on_error, on_child_error, grace or DEFAULT_GRACE, token, scope)
         self._core: ScopeCore | None = None
-        self._host: Host | None = None
         self._borrowed = False
-        self._unlink: Callable[[], None] | None = None
 
     @classmethod
     async def open(
@@ -100,7 +99,8 @@ class Scope:
             scope=scope,
         )
         backend = current_backend()
-        made._bind(backend, scope._opened() if scope else current_core(backend), caller_site())
+        parent = scope._opened() if scope is not None else current_core(backend)
+        made._bind(backend, parent, site_of(sys._getframe(1)))
         return made
 
     def _bind(self, backend: Backend, parent: ScopeCore | None, site: Site) -> ScopeCore:
@@ -109,19 +109,12 @@ class Scope:
                 f"scope {self.name!r} was opened before; a scope is used once: make a new one"
             )
         name, on_error, on_child_error, grace, token, _ = self._options
-        self._core = core = ScopeCore(
-            backend,
-            name=name,
-            site=site,
-            on_error=on_error,
-            on_child_error=on_child_error,
-            grace=grace,
-            parent=parent,
-            token_above=token,
+        self._core = core = backend.core_type(
+            backend, name, site, on_error, on_child_error, grace, parent, token
         )
         core.face = weakref.ref(self)
         if token is not None:
-            self._unlink = token.on_cancel(lambda: _stop_with(core, token))
+            core.unlink = token.on_cancel(lambda: _stop_with(core, token))
         return core
 
     def _opened(self) -> ScopeCore:
@@ -164,7 +157,12 @@ class Scope:
     @property
     def report(self) -> StopReport | None:
         """What the last `close()` or the end of the block reported; None before."""
-        return self._core.last_report if self._core is not None else None
+        core = self._core
+        if core is None:
+            return None
+        if core.last_report is None and core.state is SETTLED:
+            return core.report()
+        return core.last_report
 
     # Using
 
@@ -211,14 +209,7 @@ class Scope:
             )
         if deadline is not None:
             grace = (grace or core.grace).within(deadline)
-        report = await core.close(as_reason(reason, Reason("user", "closed")), grace)
-        self._forget_token()
-        return report
-
-    def _forget_token(self) -> None:
-        if self._unlink is not None:
-            self._unlink()
-            self._unlink = None
+        return await core.close(as_reason(reason, _CLOSED), grace)
 
     # The block
 
@@ -232,7 +223,7 @@ class Scope:
             # At the top level the block itself bounds it; registering with the root would add nothing.
             parent = node.core if node is not None else None
         core = self._bind(backend, parent, site_of(sys._getframe(1)))
-        self._host = core.host = backend.make_host(core)
+        core.host = backend.make_host(core)
         return self
 
     async def __aexit__(
@@ -241,30 +232,39 @@ class Scope:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        core, host = self._core, self._host
+        core = self._core
         assert core is not None
+        host = core.host
         assert host is not None
-        self._host = None
+        waiting: BaseException | None = None
         try:
-            if error is None and not core.children and not core.nested and core.state is OPEN:
-                core.settle()
-                cancelled = await host.leave(None) if core.backend.name == "trio" else None
-            else:
-                cancelled = await host.leave(error)
+            if error is None:
+                try:
+                    while core.children and not core.closed:
+                        waiter = core.backend.make_waiter()
+                        core.waiters.append(waiter)
+                        await waiter
+                except BaseException as exc:
+                    waiting = exc
+                if waiting is None and host.nothing_to_wait_for():
+                    return False
+            cancelled = await host.leave(error or waiting)
         finally:
             host.restore_context()
             core.host = None
-            self._forget_token()
+        if waiting is not None and cancelled is None and not _is_cancel(waiting):
+            raise waiting
         return self._finish(core, error, cancelled)
 
     def _finish(
         self, core: ScopeCore, error: BaseException | None, cancelled: BaseException | None
     ) -> bool:
         """Raise what is to be raised: somebody else's cancel first, then the errors."""
-        report = core.report()
-        if not report.clean:
-            logger.warning("%s", report)
-        failures = report.errors if core.on_error == "stop" else []
+        if core.state is not SETTLED:
+            logger.warning("%s", core.report())
+        failures: list[BaseException] = []
+        if core.failures and core.on_error == "stop":
+            failures = [failure for _, failure in core.failures]
         if cancelled is not None:
             if failures:
                 cancelled.__cause__ = _group(core, failures)
@@ -286,9 +286,7 @@ class Scope:
 
     def __del__(self) -> None:
         core = self._core
-        if core is None or self._borrowed or core.closed or core.state is SETTLED:
-            return
-        if not core.children and not core.nested:
+        if core is None or core.closed or self._borrowed or not (core.children or core.nested):
             return
         why = Reason("parent", "the scope was dropped without close()")
         core.backend.run_from_anywhere(lambda: core.stop(why))
@@ -333,8 +331,8 @@ def root_core(backend: Backend) -> ScopeCore:
     if backend.root is None:
         before = current_node.set(None)
         try:
-            backend.root = ScopeCore(
-                backend, name="root", on_error="report", grace=DEFAULT_GRACE, parent=None
+            backend.root = backend.make_core(
+                name="root", on_error="report", grace=DEFAULT_GRACE, parent=None
             )
         finally:
             current_node.reset(before)

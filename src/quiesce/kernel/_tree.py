@@ -65,7 +65,7 @@ class Tree:
         self._status: int | None = None
         self._exit_fd: int | None = None
         self._group_was_killed = False
-        self._seen: list[_procfs.Proc] = []
+        self._seen: frozenset[_procfs.Proc] = frozenset()
         # Nothing of the tree is older than we are; the leader's own start time, if it can be read, is sharper.
         self._since = _procfs.start_time(self._owner)
         self._leader_start = 0
@@ -146,8 +146,7 @@ class Tree:
         """Who is alive in the tree now. Without /proc: at most one entry, which stands for the whole group."""
         self._must_be_ours()
         groups = {self.pid: self._leader_start}
-        self._remember(_procfs.find(groups, self.mark, since=self._since, known=self._seen))
-        return list(self._seen)
+        return self._remember(_procfs.find(groups, self.mark, since=self._since, known=self._seen))
 
     def signal(self, sig: int) -> None:
         """Send a signal to the whole tree, whatever sessions it has spread to. Stopped processes are woken to act on one that ends them."""
@@ -176,13 +175,15 @@ class Tree:
         self._let_go(status)
         return True
 
-    def _remember(self, found: list[_procfs.Proc]) -> None:
+    def _remember(self, found: list[_procfs.Proc]) -> list[_procfs.Proc]:
         # A group that cannot be looked into answers as long as its zombie leader is there. After SIGKILL nobody else can be in it.
         all_dead = self._group_was_killed and self.exit_status() is not None
-        before, self._seen = self._seen, [proc for proc in found if proc.starttime or not all_dead]
-        for proc in before:
-            if proc.pid != self.pid and proc not in self._seen:
+        alive = [proc for proc in found if proc.starttime or not all_dead]
+        before, self._seen = self._seen, frozenset(alive)
+        for proc in before - self._seen:
+            if proc.pid != self.pid:
                 _procfs.collect(proc)
+        return alive
 
     def _let_go(self, status: int) -> None:
         self._popen.returncode = status
@@ -273,14 +274,11 @@ def _explained(error: OSError, command: str, cwd: str | os.PathLike[str] | None,
 
 
 def _at_exit() -> None:
-    if not _live:
-        return
     if left := _guardian.find_all():
         _log.warning("still running at exit, and ended now: %s", "; ".join(proc.describe() for proc in left))
     _guardian.stop_all()
     for tree in live():
-        if not tree.reap():
-            tree._let_go(UNKNOWN_STATUS)  # so that Popen does not complain of what we cannot change
+        tree.reap()
 
 
 def _after_fork_in_child() -> None:

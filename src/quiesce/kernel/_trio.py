@@ -20,23 +20,21 @@ from __future__ import annotations
 
 import heapq
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextvars import copy_context
 from functools import partial
 from itertools import count
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 
 from ._backend import Backend, Timer, Waiter
 from ._child import CANCELLED, FINISHED, PENDING, RUNNING, Handle
-from ._host import Host, generator_frame
+from ._core import ScopeCore
+from ._host import Host
 from ._reason import Reason
 from ._site import Site, stuck_at
-
-if TYPE_CHECKING:
-    from ._core import ScopeCore
 
 
 class TrioHandle(Handle):
@@ -95,6 +93,9 @@ class EventWaiter:
         self.wake = event.set
         self.wait = event.wait
 
+    def __await__(self) -> Generator[Any, None, None]:
+        return self.wait().__await__()
+
 
 class _OwnerTimer:
     __slots__ = ("fn",)
@@ -110,6 +111,7 @@ class TrioBackend(Backend):
     """One trio run."""
 
     name = "trio"
+    core_type = ScopeCore
 
     def __init__(self) -> None:
         self.trio_token = trio.lowlevel.current_trio_token()
@@ -120,6 +122,7 @@ class TrioBackend(Backend):
         self._timers: list[tuple[float, int, _OwnerTimer]] = []
         self._order = count()
         self._nap = trio.CancelScope()
+        super().__init__()
         trio.lowlevel.spawn_system_task(self._own, name="quiesce owner")
 
     # The owner
@@ -202,17 +205,17 @@ class TrioBackend(Backend):
     async def wait_through(
         self, ready: Callable[[], bool], waiters: list[Waiter]
     ) -> BaseException | None:
-        """Wait under a shield; trio keeps the caller's cancellation pending by itself."""
+        """Wait under a shield, then collect the caller's cancellation that trio has kept pending."""
         with trio.CancelScope(shield=True):
             while not ready():
                 waiter = EventWaiter()
                 waiters.append(waiter)
                 await waiter.wait()
+        try:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        except trio.Cancelled as exc:
+            return exc
         return None
-
-    async def reraise(self, cancelled: BaseException | None) -> None:
-        """Raise the caller's pending cancellation here rather than at its next await."""
-        await trio.lowlevel.checkpoint_if_cancelled()
 
     def make_handle(self, core: ScopeCore, label: object, site: Site) -> TrioHandle:
         """A handle for a child to come."""
@@ -235,7 +238,7 @@ class TrioBackend(Backend):
 
     def make_host(self, core: ScopeCore) -> Host:
         """The task at hand."""
-        return TrioHost(core, generator_frame(sys._getframe(2)))
+        return TrioHost(core, sys._getframe(2))
 
     async def wait_readable(self, fd: int) -> None:
         """As trio's."""
@@ -251,11 +254,11 @@ class TrioHost(Host):
 
     __slots__ = ("body", "task")
 
-    def __init__(self, core: ScopeCore, generator: FrameType | None) -> None:
-        super().__init__(core, generator)
+    def __init__(self, core: ScopeCore, entered_by: FrameType) -> None:
+        super().__init__(core, entered_by)
         self.task = trio.lowlevel.current_task()
         self.body: trio.CancelScope | None = None
-        if generator is None:
+        if self.generator is None:
             self.body = trio.CancelScope()
             self.body.__enter__()
 
@@ -270,28 +273,13 @@ class TrioHost(Host):
             self.body.cancel()
 
     async def leave(self, error: BaseException | None) -> BaseException | None:
-        """Wait for the children, stop them if need be, and leave the body's scope last."""
+        """Wait until all is over; the scope around the body is left last."""
         core = self.core
-        stopped = error
-        if error is not None:
-            core.stop(self.reason_of(error), body=False)
-        while core.children and not core.closed:
-            waiter = EventWaiter()
-            core.waiters.append(waiter)
-            try:
-                await waiter.wait()
-            except trio.Cancelled as exc:
-                core.waiters.remove(waiter)
-                stopped = exc
-                core.stop(self.reason_of(exc), body=False)
-        if not core.closed:
-            if core.nested:
-                core.stop(Reason("parent", f"scope {core.label!r} ended"), body=False)
-            else:
-                core.settle()
+        self.begin_to_leave(error)
         if not core.is_over():
-            await core.backend.wait_through(core.is_over, core.waiters)
-        return self._leave_body(stopped)
+            late = await core.backend.wait_through(core.is_over, core.waiters)
+            error = error or late
+        return self._leave_body(error)
 
     def _leave_body(self, error: BaseException | None) -> BaseException | None:
         """Out of the body's scope: what it does not catch of a cancellation is somebody else's."""

@@ -3,7 +3,7 @@
 A child that blocks the thread of the event loop holds up every deadline: nothing inside the loop can notice.
 One daemon thread for the whole program looks at the stops under way. It is started by the first stop,
 polls while stops come and go, and sleeps on a lock when there has been none for a while: a stop costs
-two dict operations and, after a quiet time, one wake-up.
+one look at a flag and, after a quiet time, one wake-up.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import logging
 import os
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING
 
 from ._site import thread_stuck_at
 
 if TYPE_CHECKING:
+    from ._backend import Backend
     from ._core import ScopeCore
 
 logger = logging.getLogger("quiesce")
@@ -25,23 +27,22 @@ BLOCKED_AFTER = 0.5  # seconds without a sign of life from the loop before it is
 POLL = 0.25
 QUIET = 10.0  # seconds without a stop before the thread goes to sleep
 
-_watched: dict[ScopeCore, int] = {}  # a stop under way → the thread of its loop
+_backends: weakref.WeakSet[Backend] = weakref.WeakSet()
 _bell = threading.Lock()  # held while the thread is awake; releasing it rings
 _bell.acquire()
 _asleep = True
 _thread: threading.Thread | None = None
 
 
-def watch(core: ScopeCore) -> None:
-    """A stop has begun; called in the loop's thread."""
-    _watched[core] = threading.get_ident()
+def attend(backend: Backend) -> None:
+    """There is another event loop to look at."""
+    _backends.add(backend)
+
+
+def stay_awake() -> None:
+    """A stop has begun somewhere."""
     if _asleep:
         _wake_up()
-
-
-def forget(core: ScopeCore) -> None:
-    """A stop is over."""
-    _watched.pop(core, None)
 
 
 def _wake_up() -> None:
@@ -66,38 +67,46 @@ def _look_on() -> None:
     while True:
         time.sleep(POLL)
         now = time.monotonic()
-        stops = list(_watched.items())
-        told.intersection_update(core for core, _ in stops)
-        asked = {core: asked[core] for core, _ in stops if core in asked}
+        stops = _stops_under_way()
+        told.intersection_update(stops)
+        asked = {core: asked[core] for core in stops if core in asked}
         if stops:
             last_stop = now
         elif now - last_stop > QUIET:
             _asleep = True
-            if not _watched:  # one that came in between has seen _asleep as False
+            if not _stops_under_way():  # one that came in between has rung already
                 _bell.acquire()
             _asleep = False
             last_stop = time.monotonic()
             continue
-        for core, ident in stops:
+        for core in stops:
             pending = asked.get(core)
             if not pending:
                 pending = asked[core] = [now]
                 core.backend.run_from_anywhere(pending.clear)
             elif now - pending[0] >= BLOCKED_AFTER and core not in told:
                 told.add(core)
-                _tell(core, ident, now - pending[0])
+                _tell(core, now - pending[0])
+        del stops
 
 
-def _tell(core: ScopeCore, ident: int, seconds: float) -> None:
-    where = thread_stuck_at(ident)
+def _stops_under_way() -> list[ScopeCore]:
+    while True:
+        try:
+            return [core for backend in list(_backends) for core in list(backend.stopping)]
+        except RuntimeError:  # changed while we looked
+            continue
+
+
+def _tell(core: ScopeCore, seconds: float) -> None:
+    where = thread_stuck_at(core.backend.thread)
     note = f"the event loop's thread was blocked for over {seconds:.1f} s at {where}"
-    core.notes.append(note)
+    core.notes = [*core.notes, note]
     logger.warning("stopping scope %r: %s", core.label, note)
 
 
 def _forked() -> None:
     global _asleep, _thread
-    _watched.clear()
     _asleep, _thread = True, None
 
 
