@@ -16,6 +16,7 @@ import asyncio
 import sys
 from asyncio import CancelledError
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -29,6 +30,7 @@ from ._reason import Reason
 from ._site import Site, awaiting_frames, stuck_at
 
 _get_running_loop = asyncio._get_running_loop
+_current_task = asyncio.current_task
 
 
 class AsyncioHandle(Handle):
@@ -221,6 +223,7 @@ class AsyncioBackend(Backend):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        self.make_waiter = partial(FutureWaiter, loop=loop)  # type: ignore[method-assign]
         super().__init__()
 
     def now(self) -> float:
@@ -249,7 +252,7 @@ class AsyncioBackend(Backend):
         """The task at hand."""
         return asyncio.current_task(self.loop)
 
-    def make_waiter(self) -> Waiter:
+    def make_waiter(self) -> Waiter:  # every instance has a cheaper one
         """A fresh future."""
         return FutureWaiter(loop=self.loop)
 
@@ -334,8 +337,8 @@ class AsyncioHost(Host):
     __slots__ = ("cancels_before", "task")
 
     def __init__(self, core: ScopeCore, entered_by: FrameType) -> None:
-        super().__init__(core, entered_by)
-        task = asyncio.current_task(core.backend.loop)  # type: ignore[attr-defined]
+        self.enter(core, entered_by)
+        task = _current_task()
         if task is None:
             raise RuntimeError("a scope needs a task around it, not a bare callback of the loop")
         self.task = task

@@ -39,7 +39,7 @@ class ChildCancelled(Exception):
 class Child(TokenHolder):
     """What a scope needs to know of the things it owns."""
 
-    __slots__ = ("core", "label", "site", "state", "value", "waiters")
+    __slots__ = ("_token", "core", "label", "reason", "site", "state", "value", "waiters")
 
     kind: str = "task"
 

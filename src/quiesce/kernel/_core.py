@@ -71,7 +71,6 @@ EXPIRED: Final = "expired"
 SETTLED: Final = "settled"
 
 NEXT = (Rung.CANCEL, Rung.TERMINATE, Rung.KILL, Rung.EXPIRED)
-NO_ENDS = (inf, inf, inf, inf)
 KEPT_FAILURES = 100  # of a supervisor that runs for months; the report counts the rest
 
 
@@ -82,38 +81,28 @@ class ScopeClosed(RuntimeError):
 class ScopeCore(TokenHolder):
     """The scope itself, without the public face that its users hold."""
 
-    __slots__ = (
-        "__weakref__",
-        "backend",
-        "children",
-        "closed",
-        "closing",
-        "ended",
-        "ends",
-        "face",
-        "failed",
-        "failures",
-        "grace",
-        "host",
-        "last_report",
-        "late",
-        "name",
-        "nested",
-        "notes",
-        "on_child_error",
-        "on_error",
-        "opener",
-        "parent",
-        "rung",
-        "site",
-        "started",
-        "state",
-        "stopped",
-        "token_above",
-        "took",
-        "unlink",
-        "waiters",
-    )
+    # What most scopes never set stays on the class: a scope of one child is made and gone in
+    # microseconds.
+    reason: Reason | None = None
+    _token: CancelToken | None = None
+    on_child_error: OnChildError | None = None
+    token_above: CancelToken | None = None
+    unlink: Callable[[], None] | None = None  # forgets the outer token
+    late = False  # clean-up: accepted while the parent stops, and not stopped by it
+    host: Host | None = None
+    face: Callable[[], Any] | None = None
+    state: str = OPEN
+    closed = False
+    ended = 0
+    failed = 0
+    failures: deque[tuple[str, BaseException]] | None = None
+    stopped: Sequence[Child] = ()
+    started: float | None = None
+    took = 0.0
+    rung = Rung.COOPERATE
+    ends = (inf, inf, inf, inf)
+    notes: Sequence[str] = ()
+    last_report: StopReport | None = None
 
     def __init__(
         self,
@@ -127,39 +116,25 @@ class ScopeCore(TokenHolder):
         token_above: CancelToken | None = None,
         late: bool = False,
     ) -> None:
-        while late and parent is not None and parent.state is SETTLED:
-            parent = parent.parent
         self.backend = backend
         self.name = name
         self.site = site
         self.on_error = on_error
-        self.on_child_error = on_child_error
         self.grace = grace
+        if on_child_error is not None:
+            self.on_child_error = on_child_error
+        if token_above is not None:
+            self.token_above = token_above
+        if late:
+            self.late = True
+            while parent is not None and parent.state is SETTLED:
+                parent = parent.parent
         self.parent = parent
-        self.token_above = token_above
-        self.late = late  # clean-up: accepted while the parent stops, and not stopped by it
         self.opener: Node | None = current_node.get()
-        self.host: Host | None = None
-        self.face: Callable[[], Any] | None = None
         self.children: dict[Child, None] = {}
         self.nested: dict[ScopeCore, None] = {}
         self.waiters: list[Waiter] = []
         self.closing: dict[Child | ScopeCore, int] = {}
-        self.state: str = OPEN
-        self.closed = False
-        self.reason = None
-        self._token = None
-        self.ended = 0
-        self.failed = 0
-        self.failures: deque[tuple[str, BaseException]] | None = None
-        self.stopped: Sequence[Child] = ()
-        self.started: float | None = None
-        self.took = 0.0
-        self.rung = Rung.COOPERATE
-        self.ends = NO_ENDS
-        self.unlink: Callable[[], None] | None = None  # forgets the outer token
-        self.notes: Sequence[str] = ()
-        self.last_report: StopReport | None = None
         if parent is not None:
             if parent.closed and not late:
                 raise parent.refusal("open a scope in")

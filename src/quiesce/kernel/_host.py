@@ -42,17 +42,24 @@ class Host(ABC):
 
     __slots__ = ("core", "generator", "outer", "requested")
 
-    def __init__(self, core: ScopeCore, entered_by: FrameType) -> None:
+    core: ScopeCore
+    generator: FrameType | None
+    requested: bool
+    outer: Node | None
+
+    def enter(self, core: ScopeCore, entered_by: FrameType) -> None:
+        """Take the task at hand for the host of `core`, whose block `entered_by` enters."""
         code = entered_by.f_code
-        generator = None
-        if code.co_flags & CO_ASYNC_GENERATOR or code.co_filename == _CONTEXTLIB:
-            generator = generator_frame(entered_by)
         self.core = core
-        self.generator = generator
         self.requested = False
-        self.outer: Node | None = core.opener
-        if generator is None:
-            current_node.set(core)
+        self.outer = core.opener
+        if code.co_flags & CO_ASYNC_GENERATOR or code.co_filename == _CONTEXTLIB:
+            self.generator = generator_frame(entered_by)
+            if self.generator is not None:
+                return
+        else:
+            self.generator = None
+        current_node.set(core)
 
     @abstractmethod
     def is_current(self) -> bool:

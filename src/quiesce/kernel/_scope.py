@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("quiesce")
 
+_getframe = sys._getframe
 _CLOSED = Reason("user", "closed")
 
 
@@ -100,7 +101,7 @@ class Scope:
         )
         backend = current_backend()
         parent = scope._opened() if scope is not None else current_core(backend)
-        made._bind(backend, parent, site_of(sys._getframe(1)))
+        made._bind(backend, parent, site_of(_getframe(1)))
         return made
 
     def _bind(self, backend: Backend, parent: ScopeCore | None, site: Site) -> ScopeCore:
@@ -174,7 +175,8 @@ class Scope:
         core = self._core
         if core is None:
             core = self._opened()
-        return core.spawn(fn, args, name, site_of(sys._getframe(1)))
+        caller = _getframe(1)
+        return core.spawn(fn, args, name, (caller.f_code, caller.f_lasti))
 
     def cancel(self, reason: Reason | str | None = None, *, grace: Grace | None = None) -> None:
         """Begin to stop; from any thread, without waiting.
@@ -222,7 +224,7 @@ class Scope:
             node = current_node.get()
             # At the top level the block itself bounds it; registering with the root would add nothing.
             parent = node.core if node is not None else None
-        core = self._bind(backend, parent, site_of(sys._getframe(1)))
+        core = self._bind(backend, parent, site_of(_getframe(1)))
         core.host = backend.make_host(core)
         return self
 

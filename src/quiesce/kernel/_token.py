@@ -210,7 +210,7 @@ class TokenHolder:
     read, and the reason is written before the token is looked for.
     """
 
-    __slots__ = ("_token", "reason")
+    __slots__ = ()
 
     _token: CancelToken | None
     reason: Reason | None

@@ -255,7 +255,7 @@ class TrioHost(Host):
     __slots__ = ("body", "task")
 
     def __init__(self, core: ScopeCore, entered_by: FrameType) -> None:
-        super().__init__(core, entered_by)
+        self.enter(core, entered_by)
         self.task = trio.lowlevel.current_task()
         self.body: trio.CancelScope | None = None
         if self.generator is None:
