@@ -18,6 +18,7 @@ def token_of_processes() -> Iterator[str]:
     """A new token. No process that carries it may be left at the end."""
     token = str(uuid.uuid4().int)[:12]
     yield token
+    wait_until(lambda: not running(token), 1)  # what was killed may take an instant to go
     left = running(token)
     for pid in left:
         os.kill(pid, signal.SIGKILL)

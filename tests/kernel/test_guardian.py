@@ -80,6 +80,12 @@ class Program:
         self.process.wait()
 
 
+def is_on_guard(pid: int) -> bool:
+    """Whether this process has got so far as to name itself."""
+    proc = _procfs.look_up(pid)
+    return proc is not None and proc.comm == "quiesce-guard"
+
+
 @contextmanager
 def program(token: str, body: str, *options: str) -> Iterator[Program]:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -114,16 +120,18 @@ def test_when_the_program_dies_its_trees_and_then_the_guard_go(death: str, token
 
 def test_a_child_that_was_started_but_not_yet_registered_goes_too(token: str) -> None:
     body = """
-_guardian.ensure()
-env = _guardian.marked(os.environ, _guardian.new_mark())
-subprocess.Popen(["setsid", "sleep", f"300.{token}"], env=env)
-say(_guardian.pid())
-hear()
+def die(group):
+    say(_guardian.pid())
+    hear()
+    os.kill(os.getpid(), signal.SIGKILL)
+_guardian.register = die
+Tree(["setsid", "sleep", f"300.{token}"])
 """
     with program(token, body) as dying:
         guard = dying.hear_pid()
         assert wait_until(lambda: len(running(token)) == 2)
-        dying.kill()
+        dying.tell()
+        dying.process.wait(5)
         assert wait_until(lambda: not running(token), 2)
         assert wait_until(lambda: is_gone(guard), 2)
 
@@ -136,13 +144,14 @@ _guardian.ensure()
 env = _guardian.marked(os.environ, _guardian.new_mark())
 if ctypes.PyDLL(None).fork() == 0:
     os.setsid()
-    time.sleep(0.6)
+    time.sleep(0.8)
     os.execvpe("sleep", ["sleep", f"300.{token}"], env)
 say(_guardian.pid())
 hear()
 """
     with program(token, body) as dying:
         guard = dying.hear_pid()
+        assert wait_until(lambda: is_on_guard(guard))
         dying.kill()
         time.sleep(0.2)
         assert not is_gone(guard)
@@ -163,6 +172,7 @@ hear()
 """
     with program(token, body) as dying:
         guard, stray = dying.hear_pid(), dying.hear_pid()
+        assert wait_until(lambda: is_on_guard(guard))
         dying.kill()
         try:
             assert wait_until(lambda: running(token) == [stray], 2)
@@ -228,18 +238,19 @@ while tree.members() or not tree.reap():
         assert forking.complaints() == ""
 
 
-def test_a_guard_that_was_killed_is_replaced_at_the_next_registration(token: str) -> None:
-    body = """
+@pytest.mark.parametrize("step", ["ensure()", "forget(second.pid), _guardian.register(second.pid)"])
+def test_a_guard_that_was_killed_is_replaced_at_the_next_registration(step: str, token: str) -> None:
+    body = f"""
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # writing to a dead guard must not kill us
-first = family()
+first, second = family(), sleeper()
 old, fd = _guardian.pid(), _guardian.fd()
 os.kill(old, signal.SIGKILL)
 os.waitid(os.P_PID, old, os.WEXITED | os.WNOWAIT)
-_guardian.forget(first.pid)
-_guardian.register(first.pid)
+# The new guard will not find these trees by mark, only by what it is told.
+_guardian._current.program = "other"
+_guardian.{step}
 assert _guardian.pid() != old and _guardian.fd() == fd
-assert not os.path.exists(f"/proc/{old}"), "the old guard was not reaped"
-sleeper()
+assert not os.path.exists("/proc/" + str(old)), "the old guard was not reaped"
 say(_guardian.pid())
 hear()
 """
@@ -294,6 +305,26 @@ hear()
         dying.kill()
         assert wait_until(lambda: not running(token), 2)
         assert wait_until(lambda: is_gone(guard), 2)
+
+
+def test_no_thread_goes_on_before_the_guard_is_there(token: str) -> None:
+    body = """
+real = subprocess.Popen
+def slow(*args, **kwargs):
+    time.sleep(0.1)
+    return real(*args, **kwargs)
+subprocess.Popen = slow
+def start():
+    _guardian.ensure()
+    say(_guardian.pid())
+threads = [threading.Thread(target=start) for _ in range(3)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+    with program(token, body) as starting:
+        assert starting.process.wait(5) == 0
+        (guard,) = {starting.hear_pid() for _ in range(3)}
+        assert is_gone(guard)
 
 
 def test_registering_in_signal_handlers_and_finalizers_while_registering(token: str) -> None:
@@ -529,7 +560,7 @@ def test_the_guard_obeys_its_lines_and_ignores_what_it_does_not_know(token: str)
 def test_signals_that_end_others_do_not_end_the_guard(token: str) -> None:
     with bare_guard(token) as (guard, ours):
         ours.sendall(b"=\n")
-        assert wait_until(lambda: Path(f"/proc/{guard.pid}/comm").read_text() == "quiesce-guard\n")
+        assert wait_until(lambda: is_on_guard(guard.pid))
         for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             guard.send_signal(ignored)
         time.sleep(0.05)

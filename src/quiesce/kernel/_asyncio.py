@@ -224,6 +224,7 @@ class AsyncioBackend(Backend):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.make_waiter = partial(FutureWaiter, loop=loop)  # type: ignore[method-assign]
+        self._fd_waiters: dict[int, list[tuple[FutureWaiter, Callable[[int], object]]]] = {}
         super().__init__()
 
     def now(self) -> float:
@@ -321,11 +322,25 @@ class AsyncioBackend(Backend):
         self, fd: int, add: Callable[..., object], remove: Callable[[int], object]
     ) -> None:
         waiter = FutureWaiter(loop=self.loop)
+        waiting = self._fd_waiters.setdefault(fd, [])
+        waiting.append((waiter, remove))
         add(fd, waiter.wake)
         try:
-            await waiter.wait()
+            await waiter
         finally:
+            if (waiter, remove) in waiting:
+                waiting.remove((waiter, remove))
+                remove(fd)
+            if not waiting:
+                self._fd_waiters.pop(fd, None)
+
+    def stop_waiting_for(self, fd: int) -> None:
+        """Take it out of the selector while it is still ours, and wake the waiters."""
+        waiting = self._fd_waiters.pop(fd, [])
+        for waiter, remove in waiting:
             remove(fd)
+            waiter.wake()
+        waiting.clear()
 
 
 _eager_task_factory = getattr(asyncio, "eager_task_factory", None)

@@ -134,6 +134,10 @@ class Backend(ABC):
     async def wait_writable(self, fd: int) -> None:
         """Wait until a write to `fd` would not block."""
 
+    @abstractmethod
+    def stop_waiting_for(self, fd: int) -> None:
+        """`fd` is about to be closed: let whoever waits for it look again."""
+
 
 _get_running_loop: Callable[[], asyncio.AbstractEventLoop | None] = asyncio._get_running_loop
 

@@ -37,7 +37,10 @@ class ChildCancelled(Exception):
 
 
 class Child(TokenHolder):
-    """What a scope needs to know of the things it owns."""
+    """What a scope needs to know of the things it owns.
+
+    One without a label is plumbing of something that has one: it is waited for, but not named in reports.
+    """
 
     __slots__ = ("_token", "core", "label", "reason", "site", "state", "value", "waiters")
 

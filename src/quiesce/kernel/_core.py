@@ -87,7 +87,7 @@ class ScopeCore(TokenHolder):
     _token: CancelToken | None = None
     on_child_error: OnChildError | None = None
     token_above: CancelToken | None = None
-    unlink: Callable[[], None] | None = None  # forgets the outer token
+    on_settled: Callable[[], object] | None = None  # lets go of what is not a child: a pipe, an outer token
     late = False  # clean-up: accepted while the parent stops, and not stopped by it
     host: Host | None = None
     face: Callable[[], Any] | None = None
@@ -357,9 +357,9 @@ class ScopeCore(TokenHolder):
         if self.started is not None:
             self.took = self.backend.now() - self.started
             self.backend.stopping.pop(self, None)
-        if self.unlink is not None:
-            self.unlink()
-            self.unlink = None
+        if self.on_settled is not None:
+            on_settled, self.on_settled = self.on_settled, None
+            on_settled()
         parent = self.parent
         if parent is not None:
             parent.nested.pop(self, None)
@@ -467,7 +467,7 @@ class ScopeCore(TokenHolder):
         for child in self.children:
             if child in closing or child in self.closing:
                 open_states[child] = "closing"
-            else:
+            elif child.label is not None:
                 open_states[child] = "still running"
                 left.append(child.leftover())
         for scope in self.nested:
@@ -487,7 +487,7 @@ class ScopeCore(TokenHolder):
             left=left,
             ended=self.ended,
             notes=notes,
-            _children=self.stopped,
+            _children=[child for child in self.stopped if child.label is not None],
             _open=open_states,
             _failures=tuple(self.failures or ()),
         )
@@ -495,7 +495,7 @@ class ScopeCore(TokenHolder):
 
     def leftovers(self) -> list[Leftover]:
         """Everything that is still there, all the way down."""
-        left = [child.leftover() for child in self.children]
+        left = [child.leftover() for child in self.children if child.label is not None]
         for scope in self.nested:
             left += scope.leftovers()
         if not left:

@@ -94,7 +94,7 @@ class StopReport:
     def outcomes(self) -> list[Outcome]:
         """How each child ended."""
         still = self._open or {}
-        listed = [child.outcome(still.get(child)) for child in self._children]
+        listed = [c.outcome(still.get(c)) for c in self._children if c.label is not None]
         known = {id(outcome.error) for outcome in listed}
         earlier = [
             Outcome(name, "failed", error)

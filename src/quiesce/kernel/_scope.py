@@ -115,7 +115,7 @@ class Scope:
         )
         core.face = weakref.ref(self)
         if token is not None:
-            core.unlink = token.on_cancel(lambda: _stop_with(core, token))
+            core.on_settled = token.on_cancel(lambda: _stop_with(core, token))
         return core
 
     def _opened(self) -> ScopeCore:

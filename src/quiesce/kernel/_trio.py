@@ -21,6 +21,7 @@ from __future__ import annotations
 import heapq
 import sys
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from itertools import count
@@ -241,12 +242,18 @@ class TrioBackend(Backend):
         return TrioHost(core, sys._getframe(2))
 
     async def wait_readable(self, fd: int) -> None:
-        """As trio's."""
-        await trio.lowlevel.wait_readable(fd)
+        """As trio's; woken when the descriptor is closed."""
+        with suppress(trio.ClosedResourceError):
+            await trio.lowlevel.wait_readable(fd)
 
     async def wait_writable(self, fd: int) -> None:
+        """As trio's; woken when the descriptor is closed."""
+        with suppress(trio.ClosedResourceError):
+            await trio.lowlevel.wait_writable(fd)
+
+    def stop_waiting_for(self, fd: int) -> None:
         """As trio's."""
-        await trio.lowlevel.wait_writable(fd)
+        trio.lowlevel.notify_closing(fd)
 
 
 class TrioHost(Host):

@@ -1,0 +1,91 @@
+"""The task that made a scope for the length of one call, and waits for it.
+
+`guarded` and `shielded` are calls, not blocks: the caller's context stays its own, nobody interrupts it, and
+it leaves when the scope is over. Two things depend on knowing who it is. A closer deep inside the scope
+must not wait for this caller, which waits for that closer (`ScopeCore.path_to` asks `host` for it). And
+what a child raises belongs to the caller, as long as the call lasts; from what the call had to leave
+behind, errors go to the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ._core import SETTLED, ScopeCore, logger
+from ._host import Host
+from ._reason import Reason
+from ._scope import Scope, current_core
+
+if TYPE_CHECKING:
+    from ._backend import Backend
+    from ._child import Handle
+
+
+def owner_of(backend: Backend, scope: Scope | None) -> ScopeCore:
+    """The scope that owns what a call opens: the one that it was given, or the current one."""
+    if scope is None:
+        return current_core(backend)
+    owner = scope._opened()
+    if owner.backend is not backend:
+        raise RuntimeError(f"scope {scope.name!r} belongs to another event loop than the caller's")
+    return owner
+
+
+class Caller(Host):
+    """Whoever awaits a call that has a scope of its own."""
+
+    __slots__ = ("failures", "over", "task")
+
+    def __init__(self, core: ScopeCore) -> None:
+        # Not the base's: that puts the scope into the context of the task at hand, as for a body.
+        self.core = core
+        self.generator = None
+        self.requested = False
+        self.outer = core.opener
+        self.task = core.backend.current_task()
+        self.failures: list[tuple[Handle, BaseException]] = []
+        self.over = False
+        core.host = self
+        core.on_child_error = self.child_failed
+
+    def is_current(self) -> bool:
+        """Whether the calling code runs in this task."""
+        return self.core.backend.current_task() is self.task
+
+    def interrupt(self, reason: Reason) -> None:
+        """Nothing: it sees the end of the children, and that is all it waits for."""
+
+    def child_failed(self, handle: Handle, error: BaseException) -> None:
+        """Keep what a child raised, and let the caller look."""
+        if self.over:
+            logger.error(
+                "%s in %r failed after the call had returned", handle.name, self.core.label, exc_info=error
+            )
+        else:
+            self.failures.append((handle, error))
+            self.core.wake()
+
+    async def leave(self, error: BaseException | None) -> BaseException | None:
+        """End the scope and wait until it is over; returns the caller's own cancellation."""
+        self.begin_to_leave(error)
+        late = await self.wait_until(self.core.is_over)
+        return error or late
+
+    async def wait_until(self, ready: Callable[[], bool]) -> BaseException | None:
+        """Wait through cancels, and through a Ctrl-C that trio raises here; returns the first of them."""
+        interrupted: BaseException | None = None
+        while True:
+            try:
+                late = await self.core.backend.wait_through(ready, self.core.waiters)
+            except KeyboardInterrupt as exc:
+                interrupted = interrupted or exc
+            else:
+                return interrupted or late
+
+    def go(self) -> None:
+        """The call returns. What it leaves is named, stays owned, and has the log for its errors."""
+        self.over = True
+        self.core.host = None
+        if self.core.state is not SETTLED:
+            logger.warning("%s", self.core.report())

@@ -1,0 +1,132 @@
+"""Clean-up that is not cut short.
+
+The clean-up runs in a task of its own, in a small scope that hangs below the owner but is not stopped with it
+(`late`): it is when the owner stops that it is needed. So whoever cancels the caller, once or five times,
+reaches only the caller's wait. Three more things would reach the clean-up itself, and may not:
+
+- the sweep of `asyncio.run` over all tasks at its end. A child that counts as asked to stop ignores it, so this
+  one is marked as asked from the beginning, and unmarked when its time is over;
+- the end of a trio run, which cancels everything in it: the child's own cancel scope is a shield;
+- the caller's token, which is cancelled by then. The clean-up has a token of its own, or a tool that looks
+  at `current_token()` would refuse to work in it.
+
+What bounds it is its own time alone. When that is over it is cancelled, once, and has the `terminate` seconds
+of the owner's `Grace` to react; then it is left to the owner, which names it in its report.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ._backend import current_backend
+from ._caller import Caller, owner_of
+from ._child import FAILED, FINISHED, ChildCancelled, Handle
+from ._core import OPEN, check_function
+from ._grace import Grace, Rung, check_seconds
+from ._reason import Reason
+from ._site import caller_site, label_of
+from ._token import CancelToken
+
+if TYPE_CHECKING:
+    from ._scope import Scope
+
+T = TypeVar("T")
+
+
+async def shielded(
+    fn: Callable[..., Awaitable[T]],
+    *args: Any,
+    within: float | None = None,
+    scope: Scope | None = None,
+) -> T:
+    """Run `fn(*args)` to its end, however often the caller is cancelled meanwhile; return its result.
+
+    ```python
+    try:
+        await serve(connection)
+    finally:
+        await shielded(connection.say_goodbye, within=2)
+    ```
+
+    Your cancellation is raised when `fn` has ended. `fn` runs in its own task, in a copy of your context.
+    Its error is raised as itself; if you were cancelled too, the cancellation is raised and the error is its
+    cause.
+
+    `within` bounds it, in seconds; by default it has as long as the owner's `Grace` gives to a clean-up
+    (`Grace.cancel`). When that is over, `fn` is cancelled once and `TimeoutError` is raised. If it then ignores
+    even its cancellation, it is logged, and `scope` (the current scope, unless given) goes on owning it. The
+    owner may be stopping, or have ended: that is what this is for.
+    """
+    check_function("shielded", fn)
+    backend = current_backend()
+    owner = owner_of(backend, scope)
+    seconds = owner.grace.cancel if within is None else check_seconds("within", within)
+    site = caller_site()
+    core = backend.make_core(
+        name=f"shielded {label_of(fn)}",
+        site=site,
+        on_error="report",
+        grace=owner.grace,
+        parent=owner,
+        token_above=CancelToken(),
+        late=True,
+    )
+    call = Caller(core)
+    handle = backend.make_handle(core, fn, site)
+    core.children[handle] = None
+    try:
+        _start(handle, fn, args)
+        expiry = partial(_expire, handle, Reason("timeout", f"it took longer than {seconds:g} s"))
+        timer = backend.call_at(backend.now() + seconds, expiry) if seconds < math.inf else None
+        cancelled = await call.wait_until(lambda: not core.children or core.is_over())
+        if timer is not None and not core.closed:
+            timer.cancel()
+        late = await call.leave(None)
+        cancelled = cancelled or late
+        call.go()
+        error = _error_of(handle)
+        if cancelled is not None:
+            if error is not None:
+                cancelled.__cause__ = error
+            raise cancelled
+        if error is not None:
+            raise error
+        result: T = handle.value
+        return result
+    finally:
+        del call, core, handle  # or an error raised here would hold itself, through this frame
+
+
+def _start(handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    shield = getattr(handle, "cancel_scope", None)  # trio's
+    if shield is not None:
+        shield.shield = True
+    handle.on_stop = lambda rung: rung is not Rung.CANCEL  # cancelled once, and never again by us
+    handle.core.start(handle, fn, args)
+    handle.asked = max(handle.asked, 1)
+
+
+def _expire(handle: Handle, reason: Reason) -> None:
+    core = handle.core
+    handle.asked = 0
+    if core.state is OPEN:
+        core.stop(reason, Grace(cooperate=0.0, cancel=core.grace.terminate, terminate=0.0, kill=0.0))
+    else:
+        handle.note_reason(reason)
+        handle.climb(Rung.CANCEL)
+
+
+def _error_of(handle: Handle) -> BaseException | None:
+    if handle.state == FINISHED:
+        return None
+    if handle.state == FAILED:
+        error: BaseException = handle.value
+        return error
+    reason = handle.reason
+    if reason is None or reason.kind != "timeout":
+        return ChildCancelled(handle.name, reason)
+    how = "was cancelled" if handle.done else f"ignores its cancellation, at {handle.stuck_at()}"
+    return TimeoutError(f"the clean-up {handle.name!r} {how}: {reason.message}")
