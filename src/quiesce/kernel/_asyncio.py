@@ -50,7 +50,7 @@ class AsyncioHandle(Handle):
         self._hurry = None
         self.on_stop = None
         self.asked = 0
-        self.deferred = False
+        self.deferred = 0
         self.task: asyncio.Task[None] | None = None
 
     def climb(self, rung: Rung) -> None:
@@ -127,7 +127,8 @@ class EagerTask(OwnedTask):
     __slots__ = ()
 
     def __init__(self, handle: AsyncioHandle, coro: Any, loop: asyncio.AbstractEventLoop) -> None:
-        self.handle = handle  # its body may cancel it before the constructor returns
+        self.handle = handle  # its body may look for it, or cancel it, before the constructor returns
+        handle.task = self
         super().__init__(coro, loop=loop, eager_start=True)  # type: ignore[call-overload, unused-ignore]
 
 
@@ -150,7 +151,7 @@ async def _child(handle: AsyncioHandle, fn: Callable[..., Any], args: tuple[Any,
         handle.task = None
         core = handle.core
         core.children.pop(handle, None)
-        if core.children and handle.waiters is None and handle.state is not FAILED and not core.closing:
+        if core.children and handle.waiters is None and handle.state is not FAILED and not core.closers:
             core.ended += 1  # nobody to tell
         else:
             core.child_ended(handle)
@@ -301,10 +302,7 @@ class AsyncioBackend(Backend):
         else:
             made = loop.create_task(coro)
             made.add_done_callback(handle.never_started)
-        if not handle.done:
-            handle.task = made
-            if handle.asked and not handle.deferred:  # stopped during its own first step
-                handle.deliver_cancel()
+        handle.task = None if handle.done else made
 
     def make_host(self, core: ScopeCore) -> Host:
         """The task at hand."""
@@ -371,12 +369,15 @@ class AsyncioHost(Host):
         core.settle()
         return True
 
-    def interrupt(self, reason: Reason) -> None:
+    def cancel_body(self, reason: Reason) -> bool:
         """Cancel the task, unless the body is a generator that has handed out a value."""
-        if self.requested or self.task.done() or not self._in_body():
-            return
-        self.requested = True
-        self.task.cancel(str(reason))
+        task = self.task
+        if task.done() or not self._in_body():
+            return False
+        if isinstance(task, OwnedTask) and task.handle.asked:
+            return False  # its own scope has cancelled it: a second one would cut its clean-up
+        task.cancel(reason.text)
+        return True
 
     def _in_body(self) -> bool:
         if self.generator is None:

@@ -5,6 +5,8 @@ it leaves when the scope is over. Two things depend on knowing who it is. A clos
 must not wait for this caller, which waits for that closer (`ScopeCore.path_to` asks `host` for it). And
 what a child raises belongs to the caller, as long as the call lasts; from what the call had to leave
 behind, errors go to the log.
+
+The block of an `Inflight` is like that too: its handlers do not run in its context, and never interrupt it.
 """
 
 from __future__ import annotations
@@ -33,28 +35,29 @@ def owner_of(backend: Backend, scope: Scope | None) -> ScopeCore:
 
 
 class Caller(Host):
-    """Whoever awaits a call that has a scope of its own."""
+    """Whoever waits, in the end, for a scope that is not its context."""
 
     __slots__ = ("failures", "over", "task")
 
     def __init__(self, core: ScopeCore) -> None:
-        # Not the base's: that puts the scope into the context of the task at hand, as for a body.
+        # Without `enter`: that puts the scope into the context of the task at hand, as for a body.
         self.core = core
         self.generator = None
         self.requested = False
+        self.held = 0
         self.outer = core.opener
         self.task = core.backend.current_task()
         self.failures: list[tuple[Handle, BaseException]] = []
         self.over = False
         core.host = self
-        core.on_child_error = self.child_failed
 
     def is_current(self) -> bool:
         """Whether the calling code runs in this task."""
         return self.core.backend.current_task() is self.task
 
-    def interrupt(self, reason: Reason) -> None:
-        """Nothing: it sees the end of the children, and that is all it waits for."""
+    def cancel_body(self, reason: Reason) -> bool:
+        """There is none. It sees the end of the children, and that is all it waits for."""
+        return False
 
     def child_failed(self, handle: Handle, error: BaseException) -> None:
         """Keep what a child raised, and let the caller look."""
@@ -65,6 +68,10 @@ class Caller(Host):
         else:
             self.failures.append((handle, error))
             self.core.wake()
+
+    def children_gone(self) -> bool:
+        """Whether the work is done, or its time is over."""
+        return not self.core.children or self.core.is_over()
 
     async def leave(self, error: BaseException | None) -> BaseException | None:
         """End the scope and wait until it is over; returns the caller's own cancellation."""

@@ -122,13 +122,13 @@ class Handle(Child):
     __slots__ = ("_hurry", "asked", "deferred", "on_stop")
 
     asked: int
-    deferred: bool
+    deferred: int
     on_stop: Callable[[Rung], bool] | None
 
     def __init__(self, core: ScopeCore, label: object, site: Site | None) -> None:
         super().__init__(core, label, site)
         self.asked = 0  # cancels of ours that were delivered
-        self.deferred = False  # it is closing its own scope: its cancel waits for that
+        self.deferred = 0  # closes of scopes around it that it is in: its cancel waits for them
         self.on_stop = None  # an owner's own way to leave; True if it dealt with the rung
         self._hurry: Timer | None = None
 
@@ -216,6 +216,16 @@ class Handle(Child):
     def deliver_cancel(self) -> None:
         """Make the task's next await raise."""
         raise NotImplementedError  # abstract: the backends' handles do it
+
+    def hold(self) -> None:
+        """It closes a scope that it runs in: its cancel waits until that has returned."""
+        self.deferred += 1
+
+    def release(self, *, deliver: bool) -> None:
+        """The close is over: what was held back arrives at its next await."""
+        self.deferred -= 1
+        if deliver and self.asked and not self.deferred and not self.done:
+            self.deliver_cancel()
 
     async def wait(self) -> None:
         """Wait until it has ended. Its error is not raised, your cancel is not forwarded to it."""

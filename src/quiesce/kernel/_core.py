@@ -21,9 +21,9 @@ cancellation, never somebody else's.
 
 One ladder (`Grace`) a scope drives a stop, however many wait for it; the backend rings when a rung is due.
 
-A closer that itself runs inside the scope cannot wait for itself, nor for anybody who waits for it. The
-children on the path from the scope down to such a closer are marked in `closing`; closers of that
-kind wait only for the others. Closers from outside wait for all.
+A closer that itself runs inside the scope cannot wait for itself, nor for anybody who waits for it: who hosts
+the block it runs in, who is closing a scope that it runs in, and so on (`who_waits_for`). It waits for the
+others, and its own cancel is held back until `close()` has returned. Closers from outside wait for all.
 
 States
 ------
@@ -44,9 +44,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 from ._child import FAILED, Child, Handle
 from ._current import Node, current_node
@@ -76,6 +76,14 @@ KEPT_FAILURES = 100  # of a supervisor that runs for months; the report counts t
 
 class ScopeClosed(RuntimeError):
     """Raised when something is spawned into a scope that is stopping or has ended."""
+
+
+class Holdable(Protocol):
+    """Whose cancel can be held back while it closes a scope that it runs in."""
+
+    def hold(self) -> None: ...
+
+    def release(self, *, deliver: bool) -> None: ...
 
 
 class ScopeCore(TokenHolder):
@@ -129,12 +137,12 @@ class ScopeCore(TokenHolder):
             self.late = True
             while parent is not None and parent.state is SETTLED:
                 parent = parent.parent
-        self.parent = parent
+        self.parent: ScopeCore | None = parent
         self.opener: Node | None = current_node.get()
         self.children: dict[Child, None] = {}
         self.nested: dict[ScopeCore, None] = {}
         self.waiters: list[Waiter] = []
-        self.closing: dict[Child | ScopeCore, int] = {}
+        self.closers: dict[Node, int] = {}  # who is inside a `close()` of ours now
         if parent is not None:
             if parent.closed and not late:
                 raise parent.refusal("open a scope in")
@@ -206,8 +214,7 @@ class ScopeCore(TokenHolder):
             child.settle()
         if child.state is FAILED:
             self._child_failed(child)
-        if self.closing:
-            self.closing.pop(child, None)
+        if self.closers:
             self.progress()
         elif not self.children:
             if self.closed:
@@ -346,9 +353,10 @@ class ScopeCore(TokenHolder):
 
     def _busy(self) -> bool:
         """Whether any child is there that is not itself waiting for us to close."""
-        if not self.closing:
+        if not self.children or not self.closers:
             return bool(self.children)
-        return any(child not in self.closing for child in self.children)
+        excused = self.who_waits_for(self.closers)
+        return any(child not in excused for child in self.children)
 
     def settle(self) -> None:
         """Empty, for good."""
@@ -363,8 +371,7 @@ class ScopeCore(TokenHolder):
         parent = self.parent
         if parent is not None:
             parent.nested.pop(self, None)
-            if parent.closed or parent.waiters or parent.closing:
-                parent.closing.pop(self, None)
+            if parent.closed or parent.waiters:
                 parent.progress()
         self.wake()
 
@@ -381,37 +388,42 @@ class ScopeCore(TokenHolder):
         return self.state is SETTLED or self.state is EXPIRED
 
     def only_closers_left(self) -> bool:
-        """Over, for a closer from inside: only such closers are left."""
-        return self.is_over() or len(self.closing) == len(self.children) + len(self.nested)
+        """Over, for a closer from inside: the others all wait for one of us."""
+        if self.is_over():
+            return True
+        excused = self.who_waits_for(self.closers)
+        return excused.issuperset(self.children) and excused.issuperset(self.nested)
 
-    def path_to(self, node: Node | None) -> set[Child | ScopeCore]:
-        """Which of our children and nested scopes contain `node`."""
+    def who_waits_for(self, nodes: Iterable[Node]) -> set[Child | ScopeCore]:
+        """Which of our children and nested scopes contain one of `nodes`, or wait for one of them."""
         found: set[Child | ScopeCore] = set()
-        seen: set[ScopeCore] = set()
-        nodes = [node]
-        while nodes:
-            inner = nodes.pop()
-            if inner is None:
-                continue
-            core: ScopeCore | None = inner.core
-            if isinstance(inner, Child) and core is self:
-                found.add(inner)
-            while core is not None and core not in seen and core is not self:
+        seen: set[Node] = set()
+        queue: list[Node] = list(nodes)
+        while queue:
+            node = queue.pop()
+            core: ScopeCore | None = node.core
+            if core is self and node is not self:
+                found.add(node)
+            while core is not None and core is not self and core not in seen:
                 seen.add(core)
-                if core.host is not None:
-                    nodes.append(core.opener)
+                if core.host is not None and core.opener is not None:
+                    queue.append(core.opener)
+                queue += [closer for closer in core.closers if closer not in seen]
                 if core.parent is self:
                     found.add(core)
                 core = core.parent
-        return {item for item in found if item in self.children or item in self.nested}
+            seen.add(node)
+        return found
+
+    def contains(self, node: Node | None) -> bool:
+        """Whether `node` runs inside this scope."""
+        return node is not None and bool(self.who_waits_for((node,)))
 
     async def close(self, reason: Reason, grace: Grace | None) -> StopReport:
         """Stop, wait, report; then raise the closer's own cancellation if there was one."""
         node = current_node.get()
-        marked = self.path_to(node) if node is not None else None
-        myself = self._child_at_hand(marked) if marked else None
-        if myself is not None:
-            myself.deferred = True
+        inside = self.contains(node)
+        held = self._hold_back(node) if inside else ()
         host = self.host
         by_body = host is not None and host.is_current()
         if self.state is EXPIRED:
@@ -419,39 +431,53 @@ class ScopeCore(TokenHolder):
         else:
             self.stop(reason, grace, body=not by_body)
         cancelled: BaseException | None = None
-        if self.state is not SETTLED:
-            for item in marked or ():
-                self.closing[item] = self.closing.get(item, 0) + 1
-            if marked:
-                self.progress()
-            ready = self.only_closers_left if marked else self.is_over
-            try:
-                cancelled = await self.backend.wait_through(ready, self.waiters)
-            finally:
-                for item in marked or ():
-                    self._unmark(item)
-        report = self.report(marked or ())
-        if myself is not None:
-            myself.deferred = False
-            if cancelled is None and myself.asked and not myself.done:
-                myself.deliver_cancel()
+        excused: Collection[Child | ScopeCore] = ()
+        try:
+            if self.state is not SETTLED:
+                if node is not None:
+                    self._enter_close(node)
+                ready = self.only_closers_left if inside else self.is_over
+                try:
+                    cancelled = await self.backend.wait_through(ready, self.waiters)
+                    excused = self.who_waits_for(self.closers) if inside else ()
+                finally:
+                    if node is not None:
+                        self._leave_close(node)
+            report = self.report(excused)
+        finally:
+            for holder in held:
+                holder.release(deliver=cancelled is None)
         if cancelled is not None:
             raise cancelled
         return report
 
-    def _child_at_hand(self, marked: Collection[Child | ScopeCore]) -> Handle | None:
+    def _hold_back(self, node: Node | None) -> list[Holdable]:
+        """The cancels of the closer itself wait until it has closed: of the blocks it is in, of its task."""
         task = self.backend.current_task()
-        for item in marked:
-            if isinstance(item, Handle) and item.runs_in(task):
-                return item
-        return None
+        held: list[Holdable] = []
+        while isinstance(node, ScopeCore):
+            if node.host is not None and node.host.is_current():
+                held.append(node.host)
+            node = node.opener
+        if isinstance(node, Handle) and node.runs_in(task):
+            held.append(node)
+        for holder in held:
+            holder.hold()
+        return held
 
-    def _unmark(self, item: Child | ScopeCore) -> None:
-        count = self.closing.get(item, 0) - 1
-        if count > 0:
-            self.closing[item] = count
-        else:
-            self.closing.pop(item, None)
+    def _enter_close(self, node: Node) -> None:
+        self.closers[node] = self.closers.get(node, 0) + 1
+        self.progress()
+        above = self.parent
+        while above is not None:  # closers further up may be waiting for this very task
+            if above.closers:
+                above.progress()
+            above = above.parent
+
+    def _leave_close(self, node: Node) -> None:
+        self.closers[node] -= 1
+        if not self.closers[node]:
+            del self.closers[node]
 
     # Reporting
 
@@ -465,13 +491,13 @@ class ScopeCore(TokenHolder):
         open_states: dict[Child, State] = {}
         left: list[Leftover] = []
         for child in self.children:
-            if child in closing or child in self.closing:
+            if child in closing:
                 open_states[child] = "closing"
             elif child.label is not None:
                 open_states[child] = "still running"
                 left.append(child.leftover())
         for scope in self.nested:
-            if scope not in closing and scope not in self.closing:
+            if scope not in closing:
                 left += scope.leftovers()
         notes = list(self.notes)
         dropped = self.failed - len(self.failures or ())

@@ -104,16 +104,16 @@ def _check_functions(*functions: Function) -> None:
 class _GuardedCall(Caller):
     """One call of `guarded`: who takes part, and what has gone wrong so far."""
 
-    __slots__ = ("guards", "primary", "ranks")
+    __slots__ = ("guards", "primary", "quitters", "ranks")
 
-    def __init__(
-        self, core: ScopeCore, primary: Function, guards: tuple[Function, ...], site: Site
-    ) -> None:
+    def __init__(self, core: ScopeCore, primary: Function, guards: tuple[Function, ...], site: Site) -> None:
         super().__init__(core)
+        core.on_child_error = self.child_failed
         make_handle = core.backend.make_handle
         # All are known before the first one starts: an eager one may fail in its first step.
         self.guards = [make_handle(core, guard, site) for guard in guards]
         self.primary = make_handle(core, primary, site)
+        self.quitters: list[Handle] = []  # cancelled, though we had not stopped them
         self.ranks: list[int] = []  # one a failure: 0 a guard's verdict, 1 an error, 2 an aftermath
 
     @property
@@ -146,7 +146,8 @@ class _GuardedCall(Caller):
                 await self._next_event()
         except BaseException as exc:
             return exc
-        if self.has_failed():
+        if self.has_failed() and not core.closed:
+            self.quitters = [handle for handle in self.taking_part if handle.state == CANCELLED]
             who, error = self.verdict()
             core.stop(Reason("error", f"{who} failed: {error!r}", error))
         return None
@@ -182,9 +183,9 @@ class _GuardedCall(Caller):
         if best < 2:
             handle, error = self.failures[self.ranks.index(best)]
             return handle.name, error
-        for handle in self.taking_part:
+        for handle in (*self.quitters, *self.taking_part):
             if handle.state != FINISHED and handle.error is None:
-                return handle.name, ChildCancelled(handle.name, handle.reason or self.core.reason)
+                return handle.name, ChildCancelled(handle.name, handle.reason)
         if self.failures:
             return self.failures[0][0].name, self.failures[0][1]
         return self.primary.name, None

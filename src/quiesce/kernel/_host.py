@@ -40,11 +40,12 @@ def generator_frame(frame: FrameType | None) -> FrameType | None:
 class Host(ABC):
     """One task, while it is inside an `async with` of ours."""
 
-    __slots__ = ("core", "generator", "outer", "requested")
+    __slots__ = ("core", "generator", "held", "outer", "requested")
 
     core: ScopeCore
     generator: FrameType | None
     requested: bool
+    held: int
     outer: Node | None
 
     def enter(self, core: ScopeCore, entered_by: FrameType) -> None:
@@ -52,6 +53,7 @@ class Host(ABC):
         code = entered_by.f_code
         self.core = core
         self.requested = False
+        self.held = 0
         self.outer = core.opener
         if code.co_flags & CO_ASYNC_GENERATOR or code.co_filename == _CONTEXTLIB:
             self.generator = generator_frame(entered_by)
@@ -65,9 +67,24 @@ class Host(ABC):
     def is_current(self) -> bool:
         """Whether the calling code runs in this task."""
 
-    @abstractmethod
     def interrupt(self, reason: Reason) -> None:
         """Stop the body, if it is running."""
+        if not self.requested:
+            self.requested = not self.held and self.cancel_body(reason)
+
+    @abstractmethod
+    def cancel_body(self, reason: Reason) -> bool:
+        """Cancel the body; False if there is nothing to cancel."""
+
+    def hold(self) -> None:
+        """The body closes a scope around its own: its cancel waits until that has returned."""
+        self.held += 1
+
+    def release(self, *, deliver: bool) -> None:
+        """The close is over: what was held back arrives at the body's next await."""
+        self.held -= 1
+        if deliver and self.core.closed and self.core.reason is not None:
+            self.interrupt(self.core.reason)
 
     def nothing_to_wait_for(self) -> bool:
         """Whether the block may be left without further ado; the scope is then settled."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Hashable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from ._backend import current_backend
 from ._caller import Caller, owner_of
@@ -50,7 +50,7 @@ class Inflight:
     cancels whoever is left and waits for the clean-up; or `await Inflight.open()` … `await inflight.close()`.
     """
 
-    __slots__ = ("_handles", "_on_error", "_scope")
+    __slots__ = ("_handles", "_on_error", "_owner", "_scope")
 
     def __init__(
         self,
@@ -65,6 +65,7 @@ class Inflight:
         self._scope = Scope(
             name or "inflight", on_error="report", on_child_error=_told_already, grace=grace, scope=scope
         )
+        self._owner = scope
         self._on_error = on_error
         self._handles: dict[Hashable, Handle] = {}
 
@@ -76,7 +77,7 @@ class Inflight:
         scope: Scope | None = None,
         grace: Grace | None = None,
         on_error: OnError | None = None,
-    ) -> Inflight:
+    ) -> Self:
         """One without a block: whoever holds it closes it, from any task."""
         made = cls(name, scope=scope, grace=grace, on_error=on_error)
         made._bind()
@@ -84,8 +85,7 @@ class Inflight:
 
     def _bind(self) -> ScopeCore:
         backend = current_backend()
-        scope = self._scope
-        return scope._bind(backend, owner_of(backend, scope._options[5]), caller_site())
+        return self._scope._bind(backend, owner_of(backend, self._owner), caller_site())
 
     # Looking
 
@@ -167,7 +167,7 @@ class Inflight:
         """Cancel every handler, wait until each has cleaned up, and report; as `Scope.close()`."""
         return await self._scope.close(deadline=deadline, grace=grace, reason=reason)
 
-    async def __aenter__(self) -> Inflight:
+    async def __aenter__(self) -> Self:
         Caller(self._bind())
         return self
 
@@ -195,20 +195,24 @@ class Inflight:
 class _Entry:
     """Waits, as far as the handle knows; when woken, it strikes the id off."""
 
-    __slots__ = ("handle", "handles", "id", "on_error")
+    __slots__ = ("handle", "handles", "key", "on_error")
 
     def __init__(
-        self, handles: dict[Hashable, Handle], id: Hashable, handle: Handle, on_error: OnError | None  # noqa: A002
+        self,
+        handles: dict[Hashable, Handle],
+        key: Hashable,
+        handle: Handle,
+        on_error: OnError | None,
     ) -> None:
         self.handles = handles
-        self.id = id
+        self.key = key
         self.handle = handle
         self.on_error = on_error
 
     def wake(self) -> None:
         """The handler has ended."""
-        if self.handles.get(self.id) is self.handle:
-            del self.handles[self.id]
+        if self.handles.get(self.key) is self.handle:
+            del self.handles[self.key]
         if self.handle.state != FAILED:
             return
         error: BaseException = self.handle.value
@@ -216,9 +220,9 @@ class _Entry:
             logger.error("%s in %r failed", self.handle.name, self.handle.core.label, exc_info=error)
             return
         try:
-            self.on_error(self.id, error)
+            self.on_error(self.key, error)
         except Exception:
-            logger.exception("on_error of %r failed for id %r", self.handle.core.label, self.id)
+            logger.exception("on_error of %r failed for id %r", self.handle.core.label, self.key)
 
     async def wait(self) -> None:
         """Nobody does."""

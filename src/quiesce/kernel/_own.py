@@ -107,6 +107,7 @@ class Keeper(Generic[T]):
         try:
             async with self.cm as self.value:
                 self.entered = True
+                self.leaving = self.core.closed  # it was asked to stop, and entered all the same
                 self.core.wake()
                 await self._until_asked_to_leave()
                 if self.thrown is not None:

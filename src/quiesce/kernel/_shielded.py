@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ._backend import current_backend
 from ._caller import Caller, owner_of
 from ._child import FAILED, FINISHED, ChildCancelled, Handle
-from ._core import OPEN, check_function
+from ._core import OPEN, check_function, logger
 from ._grace import Grace, Rung, check_seconds
 from ._reason import Reason
 from ._site import caller_site, label_of
@@ -75,18 +75,22 @@ async def shielded(
         late=True,
     )
     call = Caller(core)
+    core.on_child_error = call.child_failed
     handle = backend.make_handle(core, fn, site)
     core.children[handle] = None
     try:
         _start(handle, fn, args)
         expiry = partial(_expire, handle, Reason("timeout", f"it took longer than {seconds:g} s"))
         timer = backend.call_at(backend.now() + seconds, expiry) if seconds < math.inf else None
-        cancelled = await call.wait_until(lambda: not core.children or core.is_over())
+        cancelled = await call.wait_until(call.children_gone)
         if timer is not None and not core.closed:
             timer.cancel()
         late = await call.leave(None)
         cancelled = cancelled or late
         call.go()
+        for other, failure in call.failures:
+            if other is not handle:
+                logger.error("%s in %r failed", other.name, core.label, exc_info=failure)
         error = _error_of(handle)
         if cancelled is not None:
             if error is not None:

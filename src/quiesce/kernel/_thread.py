@@ -1,74 +1,61 @@
 """Sync work in a thread that a scope owns.
 
-Python cannot stop a thread; it can only be asked. So a thread is a child like any other (it has a token, a name, a place
-where it is stuck, and an end that it reports), except that its ladder has one rung: the token.
+Python cannot stop a thread; it can only be asked. So a thread is a child like any other (it has a token, a
+name, a place where it is stuck, and an end that it reports), except that its ladder has one rung: the token.
 
 Rules
 - The caller waits for the thread while nobody stops it. Cancelled, it asks the thread to stop, waits on for the
   thread's grace through any further cancels, and then raises its cancellation, with or without the thread.
-- An outcome that comes after the caller was cancelled is written down and logged. It is never returned, never raised,
-  and never counts as a failure of the scope.
-- A thread counts against its limiter, and stays in the scope, until it has really ended.
-- A thread that its caller has given up moves into a scope of its own, nested in the owner: nobody waits for it
-  without end, as the normal end of a block does for children, but every report names it.
-- Everything here is touched in the loop's own thread, except `_work`, which runs in the other and reports back by
-  `run_from_anywhere`. If the loop is gone by then, there is nobody to tell.
+- An outcome that comes after the caller was cancelled is written down and logged. It is never returned, never
+  raised, and never counts as a failure of the scope.
+- A thread stays in its scope, and counts against its limiter, until it has really ended.
+- A thread that its caller has given up moves into a scope of its own, nested in the owner: the normal end of a
+  block waits for children without end, but for what is nested in it only as long as its grace lasts.
+- Everything here is touched in the loop's own thread, except `_work`, which runs in the other and reports back
+  by `run_from_anywhere`. If the loop is gone by then, there is nobody to tell.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import math
 import sys
-from collections import deque
 from collections.abc import Callable
 from contextvars import Context, copy_context
 from functools import partial
 from threading import get_ident
-from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple, Unpack
-from weakref import WeakKeyDictionary
+from types import CoroutineType, FrameType
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, cast
 
-from ._backend import Backend, Waiter, current_backend
+from ._backend import Timer, Waiter, current_backend
+from ._caller import owner_of
 from ._child import CANCELLED, FAILED, FINISHED, PENDING, RUNNING, Child, Handle, Life
-from ._core import KEPT_FAILURES, ScopeClosed, ScopeCore
+from ._core import KEPT_FAILURES, ScopeClosed, ScopeCore, logger
 from ._current import Node, current_node
 from ._grace import Grace, Rung
 from ._idle_threads import Delivery, run_in_thread
+from ._limiter import Limiter, default_limiter
 from ._reason import Reason
-from ._scope import current_core
-from ._site import Site, label_of, site_of, thread_stuck_at
+from ._site import Site, _is_machinery, label_of, site_of, thread_stuck_at
 from ._token import CancelToken, TokenCancelled
 
 if TYPE_CHECKING:
     from ._scope import Scope
 
-logger = logging.getLogger("quiesce")
-
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
-THREADS_A_LOOP = 40
 NO_GRACE = Grace(0.0, 0.0, 0.0, 0.0)
 LOOK_AGAIN = 0.05  # seconds; trio wakes nobody for a second cancel, so there a waiting caller looks
 
-# These mean something to whoever drives a coroutine, and would be taken for its doing, not the function's.
-_NOT_TO_BE_RAISED_IN_A_COROUTINE = (StopIteration, GeneratorExit, asyncio.CancelledError)
-
-
-class Limiter(Protocol):
-    """What `to_thread` needs of a limiter: anyio's and trio's `CapacityLimiter` have it."""
-
-    async def acquire_on_behalf_of(self, borrower: Any, /) -> None: ...
-
-    def release_on_behalf_of(self, borrower: Any, /) -> None: ...
+# They mean something to whoever drives a coroutine, and would be taken for its own doing.
+_NOT_FOR_A_COROUTINE = (StopIteration, GeneratorExit, asyncio.CancelledError)
 
 
 async def to_thread(
     fn: Callable[[Unpack[Args]], T],
-    *args: Unpack[Args],
+    *args: *Args,
     scope: Scope | None = None,
     limiter: Limiter | None = None,
     grace: Grace | None = None,
@@ -77,120 +64,121 @@ async def to_thread(
     """Run `fn(*args)`, a sync function, in a thread; returns its result or raises its error.
 
     ```python
-    def grep(path: str) -> int:
+    def count_todos(path: str) -> int:
         token, found = current_token(), 0
         for line in open(path):
-            token.raise_if_cancelled()      # a cancelled caller is heard here
+            token.raise_if_cancelled()      # here it hears that its caller was cancelled
             found += "TODO" in line
         return found
 
-    found = await to_thread(grep, "app.log")
+    found = await to_thread(count_todos, "app.log")
     ```
 
     Inside, context variables are the caller's (changes stay inside), and `current_token()` is a token of the
-    thread's own. When the caller is cancelled, or the scope stopped, that token is set at once, and the thread has
-    `grace.cooperate + grace.cancel` seconds to return (`grace` is the scope's unless given). One that does not
-    stays owned by the scope and is named in its reports, with where it is stuck; what it returns or raises later
-    is logged and not used. The event loop is never blocked.
+    thread's own. When the caller is cancelled or the scope is stopped, that token is set at once, and the thread
+    has `grace.cooperate + grace.cancel` seconds to return (the scope's `Grace` unless one is given). If it does
+    not, the scope goes on owning it and names it in its reports, with where it is stuck; what it returns or
+    raises later is logged and not used. The event loop is never blocked.
 
-    At most 40 threads a loop run at once, and threads that were given up count until they end. `limiter`, an anyio
-    or trio `CapacityLimiter`, sets another limit. `scope` is the owner: the current scope unless given; one
-    that is being stopped refuses with `ScopeClosed`.
+    At most 40 threads a loop run at once; those that were given up count until they end. `limiter`, an anyio or
+    trio `CapacityLimiter`, sets another limit. `scope` is the owner, the current scope unless given. One that
+    is being stopped refuses with `ScopeClosed`; for clean-up, write `await shielded(to_thread, file.close)`.
     """
     _check_sync_function(fn)
     backend = current_backend()
     opener = current_node.get()
-    core = scope._opened() if scope is not None else current_core(backend)
-    if core.backend is not backend:
-        raise RuntimeError(
-            f"scope {core.label!r} belongs to another event loop than the caller's: give to_thread a scope of this one"
-        )
-    _check_open(core, name or fn)
-    if limiter is None:
-        limiter = _default_limiter(backend)
-    thread = ThreadChild(core, name or fn, _site_of_call(sys._getframe(1), opener), opener, limiter)
-    await backend.reraise(None)  # on trio, a caller that is already cancelled starts nothing
+    owner = owner_of(backend, scope)
+    limiter = limiter or default_limiter(backend)
+    thread = ThreadChild(owner, name or fn, _site_of_call(sys._getframe(1), opener), opener, limiter)
+    thread.check_owner_is_open()
+    # On trio, a caller that is already cancelled starts nothing.
+    await backend.reraise(await backend.wait_through(_at_once, []))
     await limiter.acquire_on_behalf_of(thread)
     try:
-        _check_open(core, name or fn)
+        thread.check_owner_is_open()
         thread.start(fn, args)
     except BaseException:
         limiter.release_on_behalf_of(thread)
         raise
     try:
-        await thread.attend()
-    except GeneratorExit:  # the loop is gone and the collector closes the caller: there is nowhere to wait
-        thread.note_reason(Reason("shutdown", "the event loop is gone"))
-        raise
-    except ScopeClosed:
-        raise
-    except BaseException as cancelled:
-        thread.note_reason(_why(opener, cancelled))
-        await thread.wait_for_its_grace(grace or core.grace)
-        raise
-    try:
-        return thread.outcome_for_caller()  # type: ignore[no-any-return]
+        await thread.attend(grace or owner.grace)
+        return cast(T, thread.result_for_caller())
     finally:
-        del thread  # an error's traceback holds this frame, which must not hold the error
+        del thread  # an error raised here has this frame in its traceback, which must not hold the error
 
 
 class ThreadChild(Child):
     """A thread, as its scope sees it."""
 
-    __slots__ = ("attended", "ident", "limiter", "opener")
+    __slots__ = ("attended", "ident", "limiter", "opener", "owner")
 
     kind = "thread"
+    waiters: list[Waiter]
 
     def __init__(
-        self, core: ScopeCore, label: object, site: Site | None, opener: Node | None, limiter: Limiter
+        self, owner: ScopeCore, label: object, site: Site | None, opener: Node | None, limiter: Limiter
     ) -> None:
-        super().__init__(core, label, site)
+        super().__init__(owner, label, site)
+        self.waiters = []
+        self.owner = owner
         self.opener = opener
         self.limiter = limiter
         self.ident: int | None = None
-        self.attended = True  # its caller waits for it and was not cancelled
+        self.attended = True  # somebody waits for it who will take its outcome
 
     # As a child
 
     def above(self) -> CancelToken:
-        """Its caller's token, so that it is set with it at once, even while the loop is busy."""
+        """Its caller's token: that is set at once by a cancel from another thread, even if the loop is busy."""
         opener = self.opener
-        if opener is not None and opener.core is self.core:
+        if opener is not None and opener.core is self.owner:
             return opener.token
-        return self.core.token
+        return self.owner.token
 
     def climb(self, rung: Rung) -> None:
         """The token is all there is; when the time is over, the caller is let go."""
         if self.core.reason is not None:
             self.note_reason(self.core.reason)
         if rung >= Rung.TERMINATE:
-            self.wake()
+            self.settle()
 
     def stuck_at(self) -> str:
         """Where the thread is now."""
-        return thread_stuck_at(self.ident)
+        return thread_stuck_at(self.ident) if self.ident is not None else "its very beginning or end"
 
     @property
     def over(self) -> bool:
         """Whether the thread has ended."""
         return self.state != PENDING and self.state != RUNNING
 
-    # The thread's side
+    def settle(self) -> None:
+        """Let the caller look again. The list stays: the caller may wait on."""
+        waiters = self.waiters.copy()
+        self.waiters.clear()
+        for waiter in waiters:
+            waiter.wake()
+
+    # In the thread
+
+    def check_owner_is_open(self) -> None:
+        """Nothing is started in a scope that is being stopped."""
+        if self.owner.closed:
+            raise self.owner.refusal(f"start thread {self.name!r} in")
 
     def start(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        """Register with the scope and begin."""
+        """Register with the scope, and begin."""
         context = copy_context()
         context.run(current_node.set, self)
         self.state = RUNNING
-        self.core.children[self] = None
+        self.owner.children[self] = None
         try:
             run_in_thread(self.name, partial(self._work, context, fn, args))
         except BaseException:  # no more threads: nothing has begun
-            self.core.children.pop(self, None)
+            self.owner.children.pop(self, None)
             raise
 
     def _work(self, context: Context, fn: Callable[..., Any], args: tuple[Any, ...]) -> Delivery:
-        """In the thread; returns how the loop is told."""
+        """In the thread; returns what tells the loop."""
         self.ident = get_ident()
         state: Life = FINISHED
         value: Any
@@ -199,92 +187,175 @@ class ThreadChild(Child):
         except BaseException as error:
             value = error
             if error.__traceback__ is not None:
-                error.__traceback__ = error.__traceback__.tb_next  # this frame, which would hold the child
+                error.__traceback__ = error.__traceback__.tb_next  # without this frame, which holds us
             state = CANCELLED if isinstance(error, TokenCancelled) and self.token.cancelled else FAILED
-        return partial(self.core.backend.run_from_anywhere, partial(self._conclude, state, value))
+        self.ident = None
+        return partial(self.owner.backend.run_from_anywhere, partial(self._conclude, state, value))
 
     def _conclude(self, state: Life, value: Any) -> None:
         """In the loop's thread: it has ended, in whichever way."""
-        self.ident = None
         # First the end, then how: an error is the caller's, or too late, but not the scope's to act on.
         self.ended()
         self.state, self.value = state, value
         self.limiter.release_on_behalf_of(self)
-        self.wake()
         if not self.attended:
             self._tell_late()
 
-    # The caller's side
+    # For the caller
 
-    async def attend(self) -> None:
-        """Wait until it has ended; a cancel that comes out of here is the caller's own."""
-        self.waiters = waiters = []
-        while not self.over:
-            if self.core.rung >= Rung.TERMINATE:
-                self.attended = False
-                raise ScopeClosed(
-                    f"thread {self.name!r} did not end in time while scope {self.core.label!r}, its owner, was stopped "
-                    f"({self.core.reason}); it is waited for no longer"
-                )
-            waiter = self.core.backend.make_waiter()
-            waiters.append(waiter)
-            await waiter.wait()
+    async def attend(self, grace: Grace) -> None:
+        """Wait until it has ended, or until the caller is cancelled and the thread has had its grace."""
+        try:
+            while not self.over:
+                self._check_time_is_left()
+                waiter = self.owner.backend.make_waiter()
+                self.waiters.append(waiter)
+                await waiter
+        except ScopeClosed:
+            self.attended = False
+            raise
+        except GeneratorExit:  # the loop is gone, and the collector closes the caller: no place to wait
+            self.attended = False
+            self.note_reason(Reason("shutdown", "the event loop is gone"))
+            raise
+        except BaseException as cancelled:
+            self.attended = False
+            self.note_reason(_why(self.opener, cancelled))
+            await self._wait_for_its_grace(grace)
+            raise
 
-    async def wait_for_its_grace(self, grace: Grace) -> None:
-        """Its caller was cancelled: wait for it a little longer, then let it go."""
-        self.attended = False
-        if self.over:  # in the very same turn of the loop
+    def _check_time_is_left(self) -> None:
+        """For a caller outside the scope that owns the thread: it is not cancelled with it."""
+        owner = self.owner
+        if owner.rung >= Rung.TERMINATE:
+            raise ScopeClosed(
+                f"thread {self.name!r} did not end in time when its scope {owner.label!r} was stopped "
+                f"({owner.reason}); it is waited for no longer"
+            )
+
+    async def _wait_for_its_grace(self, grace: Grace) -> None:
+        if self.over:  # in the very turn of the loop in which the cancel came
             self._tell_late()
             return
-        backend = self.core.backend
         patience = _Patience(self, grace.cooperate + grace.cancel)
-        self.waiters = waiters = []
         try:
-            await backend.wait_through(patience.is_over, waiters)
+            await self.owner.backend.wait_through(patience.is_over, self.waiters)
         finally:
             patience.forget()
-        if not self.over:
-            self._leave_to_its_scope()
+            # A closed owner bounds the wait for its children itself.
+            if not self.over and not self.owner.closed:
+                self._move_out()
 
-    def _leave_to_its_scope(self) -> None:
-        owner = self.core
-        if owner.closed:  # its own ladder bounds the wait for this child
-            return
-        holder = ScopeCore(
-            owner.backend, name=self.name, site=self.site, on_error="report", grace=owner.grace, parent=owner
+    def _move_out(self) -> None:
+        owner = self.owner
+        self.core = owner.backend.make_core(
+            name=self.name, site=self.site, on_error="report", grace=owner.grace, parent=owner
         )
         owner.children.pop(self, None)
-        holder.children[self] = None
-        self.core = holder
-        holder.stop(self.reason or Reason("cancelled"), NO_GRACE)
-        if owner.waiters:
-            owner.progress()
+        self.core.children[self] = None
+        self.core.stop(self.reason or Reason("cancelled"), NO_GRACE)
+        owner.progress()
 
-    def outcome_for_caller(self) -> Any:
-        """The result, or the error itself."""
+    def result_for_caller(self) -> object:
+        """The result; or the error itself, raised."""
         if self.state == FINISHED:
             return self.value
         error: BaseException = self.value
         try:
-            if isinstance(error, _NOT_TO_BE_RAISED_IN_A_COROUTINE):
+            if isinstance(error, _NOT_FOR_A_COROUTINE):
                 raise RuntimeError(
-                    f"{self.name} raised {type(error).__name__} in its thread, which cannot be passed on to a coroutine"
+                    f"{self.name} raised {type(error).__name__} in its thread; a coroutine cannot pass that on"
                 ) from error
             raise error
         finally:
             del error, self
 
-    def wake(self) -> None:
-        """Let the caller look again."""
-        waiters, self.waiters = self.waiters, None
-        for waiter in waiters or ():
-            waiter.wake()
-
     def _tell_late(self) -> None:
         if self.state != FAILED:
-            logger.info("thread %r ended (%s) after its caller was cancelled; its result is not used", self.name, self.state)
+            logger.info("thread %r has %s after its caller was cancelled: not used", self.name, self.state)
             return
         logger.warning("thread %r failed after its caller was cancelled", self.name, exc_info=self.value)
-        core = self.core
-        if len(core.notes) < KEPT_FAILURES:
-            core.notes.append(f"thread {self.name!r} failed after its caller was cancelled: {self.value!r}")
+        notes = self.owner.notes
+        if len(notes) < KEPT_FAILURES:
+            late = f"thread {self.name!r} failed after its caller was cancelled: {self.value!r}"
+            self.owner.notes = [*notes, late]
+
+
+class _Patience:
+    """How long a cancelled caller waits for its thread."""
+
+    __slots__ = ("_glance", "_out_of_time", "_thread", "_timer")
+
+    def __init__(self, thread: ThreadChild, seconds: float) -> None:
+        backend = thread.owner.backend
+        self._thread = thread
+        self._out_of_time = False
+        self._timer: Timer | None = None
+        self._glance: Timer | None = None
+        if not math.isinf(seconds):
+            self._timer = backend.call_at(backend.now() + seconds, self._end)
+        if backend.name == "trio" and isinstance(thread.opener, Handle):
+            self._look_again()
+
+    def is_over(self) -> bool:
+        """The thread has ended, or its time has, or its owner's, or the caller's own."""
+        thread, opener = self._thread, self._thread.opener
+        return (
+            thread.over
+            or self._out_of_time
+            or thread.owner.rung >= Rung.TERMINATE
+            or (opener is not None and opener.core.rung >= Rung.TERMINATE)
+            or (isinstance(opener, Handle) and opener.asked > 1)
+        )
+
+    def _end(self) -> None:
+        self._out_of_time = True
+        self._thread.settle()
+
+    def _look_again(self) -> None:
+        backend = self._thread.owner.backend
+        self._glance = backend.call_at(backend.now() + LOOK_AGAIN, self._look_again)
+        self._thread.settle()
+
+    def forget(self) -> None:
+        """No more wake-ups."""
+        for timer in (self._timer, self._glance):
+            if timer is not None:
+                timer.cancel()
+
+
+def _at_once() -> bool:
+    return True
+
+
+def _why(opener: Node | None, cancelled: BaseException) -> Reason:
+    """Why the caller was cancelled, as far as anybody said."""
+    reason = opener.token.reason if opener is not None else None
+    if reason is not None:
+        return reason
+    if getattr(cancelled, "source", None) == "deadline":  # trio says where a cancel came from
+        return Reason("timeout", "a deadline around to_thread passed")
+    return Reason("cancelled", str(cancelled))
+
+
+def _site_of_call(caller: FrameType, opener: Node | None) -> Site | None:
+    """Where `to_thread` was awaited; or where its task was made, if that does nothing else."""
+    return opener.site if opener is not None and _is_machinery(caller) else site_of(caller)
+
+
+def _check_sync_function(fn: object) -> None:
+    """An error that explains, where something async was passed."""
+    if isinstance(fn, CoroutineType):
+        fn.close()  # nobody will await it now; without this Python warns about that too
+        raise TypeError(
+            f"to_thread takes a sync function and its arguments, not a coroutine: await {label_of(fn)}(...) instead"
+        )
+    if not callable(fn):
+        raise TypeError(
+            "to_thread takes a sync function and its arguments: write to_thread(fn, arg), not "
+            f"to_thread(fn(arg)), which here gave it {type(fn).__name__}"
+        )
+    if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__):
+        raise TypeError(
+            f"to_thread takes a sync function, and {label_of(fn)} is async: await it, or spawn it in a scope"
+        )

@@ -273,11 +273,12 @@ class TrioHost(Host):
         """Whether the calling code runs in this task."""
         return trio.lowlevel.current_task() is self.task
 
-    def interrupt(self, reason: Reason) -> None:
+    def cancel_body(self, reason: Reason) -> bool:
         """Cancel the scope around the body; a body inside an async generator cannot have one."""
-        if self.body is not None:
-            self.requested = True
-            self.body.cancel()
+        if self.body is None:
+            return False
+        self.body.cancel()
+        return True
 
     async def leave(self, error: BaseException | None) -> BaseException | None:
         """Wait until all is over; the scope around the body is left last."""

@@ -1,0 +1,416 @@
+"""Demand 3: the closer is cancelled while it drains. Clean-up is not cut, the cancel comes out after it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+
+import anyio
+import pytest
+import trio
+
+from quiesce import Grace, Reason, Scope
+from tests.kernel.temperaments import (
+    Stubborn,
+    an_innocent_bystander,
+    sleeper,
+    swallows,
+    turns,
+    virtual_asyncio,
+    virtual_worlds,
+)
+from tests.world import asyncio_only, trio_only
+
+
+async def a_scope(log: list[str], tidy: float) -> Scope:
+    scope = await Scope.open("scope")
+    scope.spawn(sleeper, log, "child", tidy)
+    await turns()
+    return scope
+
+
+# asyncio: once, twice, three times --------------------------------------------------------------------------
+
+
+@virtual_asyncio
+@pytest.mark.parametrize("moments", [[0.0], [0.5], [0.1, 0.2], [0.0, 0.0, 0.0], [0.1, 0.5, 0.9], [0.999]])
+async def test_a_closer_cancelled_while_draining_drains_and_is_cancelled_after(moments: list[float]) -> None:
+    log: list[str] = []
+    scope = await a_scope(log, 1.0)
+    start = anyio.current_time()
+    closer = asyncio.create_task(scope.close())
+    await asyncio.sleep(0)
+    for moment in moments:
+        await asyncio.sleep(start + moment - anyio.current_time())
+        closer.cancel("mine")
+    await asyncio.wait([closer])
+    assert anyio.current_time() - start == pytest.approx(1.0)
+    assert closer.cancelled()
+    with pytest.raises(asyncio.CancelledError, match="mine"):
+        closer.result()
+    assert log == ["child stops", "child is tidy"]
+    assert scope.state == "settled"
+    assert scope.report is not None
+    assert scope.report.clean
+    assert closer.cancelling() == len(moments)  # nobody took them back
+
+
+@asyncio_only
+async def test_a_closer_cancelled_before_its_first_step_never_closed() -> None:
+    log: list[str] = []
+    scope = await a_scope(log, 0.01)
+    closer = asyncio.Task(scope.close())
+    closer.cancel()
+    await asyncio.wait([closer])
+    assert closer.cancelled()
+    assert scope.state == "open"
+    await scope.close()
+    assert log == ["child stops", "child is tidy"]
+
+
+@asyncio_only
+async def test_a_closer_with_a_cancel_pending_when_it_calls_close_drains_first() -> None:
+    log: list[str] = []
+    scope = await a_scope(log, 0.02)
+    after = []
+
+    async def closes() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        try:
+            await scope.close()
+        except asyncio.CancelledError:
+            after.append(scope.state)
+            raise
+
+    closer = asyncio.create_task(closes())
+    await asyncio.wait([closer])
+    assert closer.cancelled()
+    assert log == ["child stops", "child is tidy"]
+    assert after == ["settled"]
+
+
+@virtual_asyncio
+async def test_of_several_closers_only_the_cancelled_one_is_cancelled() -> None:
+    log: list[str] = []
+    scope = await a_scope(log, 1.0)
+    closers = [asyncio.create_task(scope.close()) for _ in range(3)]
+    await asyncio.sleep(0.1)
+    closers[1].cancel()
+    await asyncio.wait(closers)
+    assert [closer.cancelled() for closer in closers] == [False, True, False]
+    assert closers[0].result().clean
+    assert [closer.cancelling() for closer in closers] == [0, 1, 0]
+    assert log == ["child stops", "child is tidy"]
+
+
+@virtual_asyncio
+async def test_the_cancelled_closer_of_a_stubborn_child_is_held_no_longer_than_the_deadline() -> None:
+    stubborn = Stubborn()
+    scope = await Scope.open()
+    scope.spawn(stubborn)
+    await turns()
+    start = anyio.current_time()
+    closer = asyncio.create_task(scope.close(deadline=0.5))
+    await asyncio.sleep(0.1)
+    closer.cancel()
+    await asyncio.wait([closer])
+    assert closer.cancelled()
+    assert anyio.current_time() - start == pytest.approx(0.5)
+    assert scope.report is not None
+    assert len(scope.report.left) == 1
+    stubborn.let_go()
+    assert (await scope.close()).clean
+
+
+@virtual_asyncio
+async def test_the_end_of_a_block_holds_a_cancel_until_the_children_are_tidy() -> None:
+    log: list[str] = []
+
+    async def hosts() -> None:
+        async with Scope() as scope:
+            scope.spawn(sleeper, log, "child", 1.0)
+
+    host = asyncio.create_task(hosts())
+    await asyncio.sleep(0.1)
+    host.cancel("once")
+    await asyncio.sleep(0.1)
+    assert log == ["child stops"]
+    host.cancel("twice")
+    await asyncio.sleep(0.1)
+    host.cancel("thrice")
+    await asyncio.wait([host])
+    assert host.cancelled()
+    assert log == ["child stops", "child is tidy"]
+    with pytest.raises(asyncio.CancelledError, match="once"):
+        host.result()
+
+
+# asyncio: timeouts ------------------------------------------------------------------------------------------
+
+
+@virtual_asyncio
+async def test_a_timeout_around_a_close_raises_timeouterror_after_the_drain() -> None:
+    log: list[str] = []
+    scope = await a_scope(log, 1.0)
+    start = anyio.current_time()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await scope.close()
+    assert anyio.current_time() - start == pytest.approx(1.0)
+    assert log == ["child stops", "child is tidy"]
+    assert cancelling() == 0
+    await asyncio.sleep(0)  # no cancel is left behind
+
+
+@virtual_asyncio
+async def test_a_timeout_around_a_block_raises_timeouterror_after_the_drain() -> None:
+    log: list[str] = []
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            async with Scope() as scope:
+                scope.spawn(sleeper, log, "child", 1.0)
+                await asyncio.sleep(100)
+    assert log == ["child stops", "child is tidy"]
+    assert cancelling() == 0
+    await asyncio.sleep(0)
+
+
+@virtual_asyncio
+@pytest.mark.parametrize(("inner", "outer"), [(0.2, 0.4), (0.4, 0.2), (0.3, 0.3)])
+async def test_of_nested_timeouts_around_a_close_that_both_fire_the_outer_one_raises(
+    inner: float, outer: float
+) -> None:
+    log: list[str] = []
+    scope = await a_scope(log, 1.0)
+    raised = []
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(outer) as around:
+            try:
+                async with asyncio.timeout(inner) as within:
+                    await scope.close()
+            except BaseException as error:
+                raised.append(type(error))
+                raise
+    assert log == ["child stops", "child is tidy"]
+    assert around.expired()
+    assert within.expired()
+    # both want the one cancellation: asyncio gives it to the outer one
+    assert raised == [asyncio.CancelledError]
+    assert cancelling() == 0
+    await asyncio.sleep(0)
+
+
+@virtual_asyncio
+async def test_only_the_inner_timeout_fires_and_the_task_goes_on() -> None:
+    log: list[str] = []
+    scope = await a_scope(log, 1.0)
+    async with asyncio.timeout(10):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await scope.close()
+        await asyncio.sleep(0.1)
+        log.append("goes on")
+    assert log == ["child stops", "child is tidy", "goes on"]
+    assert cancelling() == 0
+
+
+@virtual_asyncio
+async def test_wait_for_around_a_close_raises_timeouterror_after_the_drain() -> None:
+    log: list[str] = []
+    scope = await a_scope(log, 1.0)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(scope.close(), 0.2)
+    assert log == ["child stops", "child is tidy"]
+    assert cancelling() == 0
+
+
+@virtual_asyncio
+async def test_a_timeout_that_fires_after_the_drain_takes_nothing_away() -> None:
+    log: list[str] = []
+    scope = await a_scope(log, 0.1)
+    async with asyncio.timeout(1):
+        report = await scope.close()
+        await asyncio.sleep(0.5)
+    assert report.clean
+
+
+def cancelling() -> int:
+    task = asyncio.current_task()
+    assert task is not None
+    return task.cancelling()
+
+
+@virtual_asyncio
+async def test_a_task_group_around_a_closer_sees_its_own_cancel_only() -> None:
+    """The group cancels its tasks when one fails; the closer among them drains and is then cancelled."""
+    log: list[str] = []
+    scope = await a_scope(log, 1.0)
+
+    async def fails() -> None:
+        await asyncio.sleep(0.1)
+        raise ValueError("sibling")
+
+    with pytest.raises(ExceptionGroup) as caught:
+        async with asyncio.TaskGroup() as group:
+            closer = group.create_task(scope.close())
+            group.create_task(fails())
+    assert closer.cancelled()
+    assert log == ["child stops", "child is tidy"]
+    assert caught.group_contains(ValueError) if hasattr(caught, "group_contains") else True
+    assert cancelling() == 0
+
+
+# anyio and trio: a cancelled scope around the closer --------------------------------------------------------
+
+
+@virtual_worlds
+async def test_a_closer_inside_a_cancelled_scope_drains_and_is_cancelled_after() -> None:
+    log: list[str] = []
+    scope = await a_scope(log, 1.0)
+    start = anyio.current_time()
+    with anyio.CancelScope() as around:
+        around.cancel()
+        await scope.close()
+        log.append("never")
+    assert around.cancelled_caught
+    assert anyio.current_time() - start == pytest.approx(1.0)
+    assert log == ["child stops", "child is tidy"]
+    await anyio.sleep(0)
+
+
+@virtual_worlds
+async def test_anyio_timeouts_nested_around_a_close() -> None:
+    log: list[str] = []
+    scope = await a_scope(log, 1.0)
+    with pytest.raises(TimeoutError):
+        with anyio.fail_after(0.4), anyio.move_on_after(0.2):
+            await scope.close()
+            log.append("never")
+    assert log == ["child stops", "child is tidy"]
+    await anyio.sleep(0)
+
+
+@virtual_worlds
+async def test_a_deadline_around_a_block_stops_it_and_passes() -> None:
+    log: list[str] = []
+    with anyio.move_on_after(0.2) as around:
+        async with Scope() as scope:
+            scope.spawn(sleeper, log, "child", 1.0)
+            await anyio.sleep_forever()
+    assert around.cancelled_caught
+    assert log == ["child stops", "child is tidy"]
+    assert scope.state == "settled"
+
+
+@pytest.mark.real_time
+async def test_draining_inside_a_cancelled_scope_does_not_spin() -> None:
+    log: list[str] = []
+    scope = await a_scope(log, 0.4)
+    cpu = time.process_time()
+    with anyio.CancelScope() as around:
+        around.cancel()
+        await scope.close()
+    spent = time.process_time() - cpu
+    assert log == ["child stops", "child is tidy"]
+    assert spent < 0.15
+
+
+@pytest.mark.real_time
+async def test_the_end_of_a_block_inside_a_cancelled_scope_does_not_spin() -> None:
+    log: list[str] = []
+    cpu = time.process_time()
+    with anyio.CancelScope() as around:
+        async with Scope() as scope:
+            scope.spawn(sleeper, log, "child", 0.4)
+            await turns()
+            around.cancel()
+            await anyio.sleep_forever()
+    spent = time.process_time() - cpu
+    assert log == ["child stops", "child is tidy"]
+    assert spent < 0.15
+
+
+@asyncio_only
+@pytest.mark.real_time
+async def test_waiting_for_a_child_that_swallows_does_not_spin() -> None:
+    log: list[str] = []
+    scope = await Scope.open()
+    scope.spawn(swallows, 0.4, log)
+    await turns()
+    cpu = time.process_time()
+    await scope.close()
+    assert time.process_time() - cpu < 0.15
+    assert log == ["swallowed"]
+
+
+@asyncio_only
+async def test_a_native_cancel_and_an_anyio_cancel_at_once() -> None:
+    log: list[str] = []
+    scope = await a_scope(log, 0.05)
+    around = anyio.CancelScope()
+
+    async def closes() -> None:
+        with around:
+            await scope.close()
+            log.append("never")
+        log.append("anyio took it for its own")
+
+    closer = asyncio.create_task(closes())
+    await asyncio.sleep(0.01)
+    around.cancel()
+    closer.cancel()
+    await asyncio.wait([closer])
+    assert log == ["child stops", "child is tidy"]
+    assert closer.cancelled()
+
+
+@trio_only
+async def test_on_trio_a_deadline_is_a_timeout_in_the_reason() -> None:
+    async with an_innocent_bystander():
+        with trio.move_on_after(0.2):
+            async with Scope() as scope:
+                scope.spawn(sleeper)
+                await trio.sleep_forever()
+    assert scope.reason is not None
+    assert scope.reason.kind == "timeout"
+
+
+async def test_the_reason_of_a_cancelled_block_reaches_its_children() -> None:
+    from quiesce import current_token
+
+    seen: list[Reason | None] = []
+
+    async def child() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            seen.append(current_token().reason)
+
+    with anyio.CancelScope() as around:
+        async with Scope() as scope:
+            scope.spawn(child)
+            await turns()
+            around.cancel()
+            await anyio.sleep_forever()
+    assert seen == [scope.reason]
+    assert scope.reason is not None
+    assert scope.reason.kind == "cancelled"
+
+
+@virtual_worlds
+async def test_a_closer_cancelled_while_the_second_rung_is_due_still_escalates() -> None:
+    stubborn = Stubborn()
+    scope = await Scope.open(grace=Grace(cancel=0.5, terminate=0.5, kill=0))
+    scope.spawn(stubborn)
+    await turns()
+    start = anyio.current_time()
+    with anyio.move_on_after(0.25) as around:
+        await scope.close()
+    assert around.cancelled_caught
+    assert anyio.current_time() - start == pytest.approx(1.0)
+    assert stubborn.cancels == (0 if sys.modules.get("trio") and trio.lowlevel.in_trio_run() else 2)
+    stubborn.let_go()
+    assert (await scope.close()).clean
