@@ -79,7 +79,7 @@ class Stubborn:
     """A child that ignores every cancel until it is let go."""
 
     def __init__(self) -> None:
-        self.cancels = 0
+        self.cancels: list[float] = []  # when each came; trio, for which there is one for good, tells none
         self.gone = False
         self._let_go = anyio.Event()
 
@@ -89,7 +89,7 @@ class Stubborn:
                 with anyio.CancelScope(shield=True):
                     await self._let_go.wait()
             except asyncio.CancelledError:
-                self.cancels += 1
+                self.cancels.append(anyio.current_time())
         self.gone = True
 
     def let_go(self) -> None:

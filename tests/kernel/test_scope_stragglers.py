@@ -14,11 +14,9 @@ from quiesce import Grace, Reason, Scope, ScopeClosed, current_token
 from tests.kernel.temperaments import (
     Stubborn,
     fails_in_clean_up,
-    on_trio,
     quick,
     sleeper,
     swallows,
-    tidy_up,
     turns,
     virtual_asyncio,
     virtual_worlds,
@@ -423,101 +421,51 @@ async def test_who_cooperates_at_once_is_not_made_to_wait() -> None:
 
 @virtual_asyncio
 async def test_a_second_cancel_comes_when_the_time_for_the_first_is_over_and_no_third() -> None:
-    cancels: list[float] = []
-
-    async def child() -> None:
-        while not release.is_set():
-            try:
-                await release.wait()
-            except asyncio.CancelledError:
-                cancels.append(anyio.current_time() - start)
-
-    release = asyncio.Event()
+    stubborn = Stubborn()
     scope = await Scope.open(grace=Grace(cooperate=0.5, cancel=1, terminate=2, kill=4))
-    scope.spawn(child)
+    scope.spawn(stubborn)
     await turns()
     start = anyio.current_time()
     report = await scope.close()
-    assert cancels == [pytest.approx(0.5), pytest.approx(1.5)]
+    stubborn.let_go()
+    assert (await scope.close()).clean
+    assert stubborn.cancels == [pytest.approx(start + 0.5), pytest.approx(start + 1.5)]
     assert report.elapsed == pytest.approx(7.5)
     assert len(report.left) == 1
-    release.set()
-    assert (await scope.close()).clean
 
 
 @virtual_asyncio
 async def test_a_child_stopped_by_its_handle_and_then_by_its_scope_gets_two_cancels_at_most() -> None:
-    cancels: list[float] = []
-
-    async def child() -> None:
-        while not release.is_set():
-            try:
-                await release.wait()
-            except asyncio.CancelledError:
-                cancels.append(anyio.current_time() - start)
-
-    release = asyncio.Event()
+    stubborn = Stubborn()
     scope = await Scope.open()
-    handle = scope.spawn(child)
+    handle = scope.spawn(stubborn)
     await turns()
     start = anyio.current_time()
     handle.cancel()
     await asyncio.sleep(1)
     await scope.close()
-    assert len(cancels) == 2
-    assert cancels[0] == 0
-    release.set()
+    stubborn.let_go()
     assert (await scope.close()).clean
+    assert len(stubborn.cancels) == 2
+    assert stubborn.cancels[0] == start
 
 
 @virtual_asyncio
-async def test_asking_a_handle_again_never_makes_it_later() -> None:
-    cancels: list[float] = []
-
-    async def child() -> None:
-        while not release.is_set():
-            try:
-                await release.wait()
-            except asyncio.CancelledError:
-                cancels.append(anyio.current_time() - start)
-
-    release = asyncio.Event()
+@pytest.mark.parametrize(("again", "due"), [(0.5, 1.5), (1.0, 2.0), (2.5, 3.0), (2.9, 3.0)])
+async def test_asking_a_handle_again_makes_it_sooner_and_never_later(again: float, due: float) -> None:
+    stubborn = Stubborn()
     scope = await Scope.open(grace=Grace(cancel=3, terminate=1, kill=1))
-    handle = scope.spawn(child)
+    handle = scope.spawn(stubborn)
     await turns()
     start = anyio.current_time()
     handle.cancel()
-    await asyncio.sleep(2.5)
+    await asyncio.sleep(again)
     handle.cancel()
     await asyncio.sleep(10)
-    assert cancels[:2] == [0, pytest.approx(3)]
-    release.set()
-    assert (await scope.close()).clean
-
-
-@virtual_asyncio
-async def test_asking_a_handle_again_makes_it_sooner() -> None:
-    cancels: list[float] = []
-
-    async def child() -> None:
-        while not release.is_set():
-            try:
-                await release.wait()
-            except asyncio.CancelledError:
-                cancels.append(anyio.current_time() - start)
-
-    release = asyncio.Event()
-    scope = await Scope.open(grace=Grace(cancel=3, terminate=1, kill=1))
-    handle = scope.spawn(child)
-    await turns()
-    start = anyio.current_time()
-    handle.cancel()
-    await asyncio.sleep(0.5)
-    handle.cancel()
-    await asyncio.sleep(10)
-    assert cancels[:2] == [0, pytest.approx(1.5)]
-    release.set()
-    assert (await scope.close()).clean
+    stubborn.let_go()
+    await handle.wait()
+    assert stubborn.cancels == [start, pytest.approx(start + due)]
+    await scope.close()
 
 
 # A body is cancelled once too -------------------------------------------------------------------------------
@@ -660,5 +608,3 @@ async def test_on_asyncio_a_clean_up_may_await_as_often_as_it_likes() -> None:
     await scope.close()
     assert count == 20
 
-
-_ = on_trio, tidy_up

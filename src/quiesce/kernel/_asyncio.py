@@ -36,7 +36,7 @@ _current_task = asyncio.current_task
 class AsyncioHandle(Handle):
     """A child task on asyncio."""
 
-    __slots__ = ("task",)
+    __slots__ = ("interrupted", "task")
 
     def __init__(self, core: ScopeCore, label: object, site: Site | None) -> None:
         # Written out flat, without the calls to the bases: this is the hot path of `spawn`.
@@ -52,6 +52,7 @@ class AsyncioHandle(Handle):
         self.asked = 0
         self.deferred = 0
         self.task: asyncio.Task[None] | None = None
+        self.interrupted: AsyncioHost | None = None  # a block in this task that is being stopped
 
     def climb(self, rung: Rung) -> None:
         """As for every handle, with the common case first and flat."""
@@ -71,6 +72,10 @@ class AsyncioHandle(Handle):
         """Cancel the task; while it is still inside its eager first step there is none yet."""
         task = self.task
         if task is None:
+            return
+        if self.interrupted is not None and self.asked < 2:
+            # Its block is cleaning up after a cancel already: this one is due when the block is left.
+            self.interrupted.owed = True
             return
         if self.state is PENDING:
             task.remove_done_callback(self.never_started)
@@ -129,7 +134,7 @@ class EagerTask(OwnedTask):
     def __init__(self, handle: AsyncioHandle, coro: Any, loop: asyncio.AbstractEventLoop) -> None:
         self.handle = handle  # its body may look for it, or cancel it, before the constructor returns
         handle.task = self
-        super().__init__(coro, loop=loop, eager_start=True)  # type: ignore[call-overload, unused-ignore]
+        super().__init__(coro, loop=loop, eager_start=True)  # type: ignore[call-arg, unused-ignore]
 
 
 async def _child(handle: AsyncioHandle, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
@@ -347,7 +352,7 @@ _eager_task_factory = getattr(asyncio, "eager_task_factory", None)
 class AsyncioHost(Host):
     """The task that runs an `async with` body, on asyncio."""
 
-    __slots__ = ("cancels_before", "task")
+    __slots__ = ("cancels_before", "owed", "task")
 
     def __init__(self, core: ScopeCore, entered_by: FrameType) -> None:
         self.enter(core, entered_by)
@@ -356,6 +361,7 @@ class AsyncioHost(Host):
             raise RuntimeError("a scope needs a task around it, not a bare callback of the loop")
         self.task = task
         self.cancels_before = task.cancelling()
+        self.owed = False  # a cancel of the whole task that came while we had cancelled the body
 
     def is_current(self) -> bool:
         """Whether the calling code runs in this task."""
@@ -374,8 +380,11 @@ class AsyncioHost(Host):
         task = self.task
         if task.done() or not self._in_body():
             return False
-        if isinstance(task, OwnedTask) and task.handle.asked:
-            return False  # its own scope has cancelled it: a second one would cut its clean-up
+        if isinstance(task, OwnedTask):
+            if task.handle.asked:
+                return False  # its own scope has cancelled it: a second one would cut its clean-up
+            if task.handle.interrupted is None:
+                task.handle.interrupted = self
         task.cancel(reason.text)
         return True
 
@@ -392,7 +401,7 @@ class AsyncioHost(Host):
     async def leave(self, error: BaseException | None) -> BaseException | None:
         """Wait until all is over, and tell our own cancel from other people's."""
         core = self.core
-        cancelled = error if isinstance(error, CancelledError) else None
+        cancelled: BaseException | None = error if isinstance(error, CancelledError) else None
         self.begin_to_leave(error)
         if not core.is_over():
             late = await core.backend.wait_through(core.is_over, core.waiters)
@@ -407,7 +416,12 @@ class AsyncioHost(Host):
                 await asyncio.sleep(0)  # ours may not have been delivered yet
             except CancelledError as exc:
                 cancelled = exc
-        others = self.task.uncancel() > self.cancels_before
+        task = self.task
+        if isinstance(task, OwnedTask) and task.handle.interrupted is self:
+            task.handle.interrupted = None
+        if self.owed:  # ours has become the one that is owed
+            return cancelled or CancelledError(str(self.core.reason))
+        others = task.uncancel() > self.cancels_before
         return cancelled if others or not mine else None
 
 

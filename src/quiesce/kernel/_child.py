@@ -130,7 +130,7 @@ class Handle(Child):
         self.asked = 0  # cancels of ours that were delivered
         self.deferred = 0  # closes of scopes around it that it is in: its cancel waits for them
         self.on_stop = None  # an owner's own way to leave; True if it dealt with the rung
-        self._hurry: Timer | None = None
+        self._hurry: tuple[float, Timer] | None = None  # when it is cancelled again
 
     @property
     def done(self) -> bool:
@@ -163,16 +163,17 @@ class Handle(Child):
     def _cancel_here(self) -> None:
         if self.done:
             return
-        grace = self.core.grace
+        grace, backend = self.core.grace, self.core.backend
         if self.asked == 0:
             self.climb(Rung.CANCEL)
-            patience = grace.cancel
+            due = backend.now() + grace.cancel
         else:
-            patience = min(grace.cancel, grace.terminate)
-        backend = self.core.backend
+            due = backend.now() + min(grace.cancel, grace.terminate)
         if self._hurry is not None:
-            self._hurry.cancel()
-        self._hurry = backend.call_at(backend.now() + patience, self._cancel_again)
+            if self._hurry[0] <= due:
+                return
+            self._hurry[1].cancel()
+        self._hurry = due, backend.call_at(due, self._cancel_again)
         if self.waiters is None:
             self.waiters = []  # there is something to settle at its end
 
@@ -192,7 +193,7 @@ class Handle(Child):
                 return
             if not self.deferred:
                 self.deliver_cancel()
-        elif rung is Rung.TERMINATE:
+        elif rung is Rung.TERMINATE and self.asked < 2:
             self.asked = 2
             if self.on_stop is None or not self.on_stop(rung):
                 self.deliver_cancel()
@@ -256,7 +257,7 @@ class Handle(Child):
     def settle(self) -> None:
         """Ended: forget the timer, wake the waiters."""
         if self._hurry is not None:
-            self._hurry.cancel()
+            self._hurry[1].cancel()
             self._hurry = None
         super().settle()
 

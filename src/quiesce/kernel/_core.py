@@ -286,6 +286,9 @@ class ScopeCore(TokenHolder):
         self.state = STOPPING
         self.rung = Rung.CANCEL
         self.ends = grace.ends(now)
+        for child in self.children:
+            if isinstance(child, Handle):
+                child.asked = min(child.asked, 1)
         self.climb()
 
     def _shorten(self, now: float, grace: Grace | None, hurry: bool) -> None:

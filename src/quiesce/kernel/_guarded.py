@@ -75,18 +75,15 @@ async def guarded(
         parent=owner,
     )
     call = _GuardedCall(core, primary, guards, site)
-    try:
-        interrupted = await call.leave(await call.run(primary, guards))
-        call.go()
-        if interrupted is not None:
-            raise call.annotated(interrupted)
-        _, error = call.verdict()
-        if error is not None:
-            raise call.annotated(error)
-        result: T = call.primary.value
-        return result
-    finally:
-        del call, core  # or an error raised here would hold itself, through this frame
+    interrupted = await call.leave(await call.run(primary, guards))
+    call.go()
+    if interrupted is not None:
+        raise call.annotated(interrupted)
+    _, error = call.verdict()
+    if error is not None:
+        raise call.annotated(error)
+    result: T = call.primary.value
+    return result
 
 
 def _check_functions(*functions: Function) -> None:
@@ -138,6 +135,9 @@ class _GuardedCall(Caller):
         Returns what came at the caller meanwhile.
         """
         core = self.core
+        cancelled = await self.wait_until(lambda: True)
+        if cancelled is not None:  # trio has had one pending: start nothing
+            return cancelled
         core.children.update(dict.fromkeys(self.taking_part))
         try:
             for handle, fn in zip(self.taking_part, (*guards, primary), strict=True):

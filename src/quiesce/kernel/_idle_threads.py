@@ -67,6 +67,7 @@ class _IdleThread:
         self._thread.name = IDLE_NAME
         _idle[self] = None
         deliver()
+        del deliver  # an error's traceback may keep this frame alive, and with it the error
 
 
 def _take_out(thread: _IdleThread) -> bool:

@@ -17,6 +17,7 @@ of the owner's `Grace` to react; then it is left to the owner, which names it in
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,7 +26,7 @@ from ._backend import current_backend
 from ._caller import Caller, owner_of
 from ._child import FAILED, FINISHED, ChildCancelled, Handle
 from ._core import OPEN, check_function, logger
-from ._grace import Grace, Rung, check_seconds
+from ._grace import DEFAULT_GRACE, Grace, Rung, check_seconds
 from ._reason import Reason
 from ._site import caller_site, label_of
 from ._token import CancelToken
@@ -61,9 +62,13 @@ async def shielded(
     owner may be stopping, or have ended: that is what this is for.
     """
     check_function("shielded", fn)
+    if within is not None:
+        check_seconds("within", within)
+    if _is_too_late_for_a_task():
+        return await _run_in_place(fn, args, DEFAULT_GRACE.cancel if within is None else within)
     backend = current_backend()
     owner = owner_of(backend, scope)
-    seconds = owner.grace.cancel if within is None else check_seconds("within", within)
+    seconds = owner.grace.cancel if within is None else within
     site = caller_site()
     core = backend.make_core(
         name=f"shielded {label_of(fn)}",
@@ -78,30 +83,27 @@ async def shielded(
     core.on_child_error = call.child_failed
     handle = backend.make_handle(core, fn, site)
     core.children[handle] = None
-    try:
-        _start(handle, fn, args)
-        expiry = partial(_expire, handle, Reason("timeout", f"it took longer than {seconds:g} s"))
-        timer = backend.call_at(backend.now() + seconds, expiry) if seconds < math.inf else None
-        cancelled = await call.wait_until(call.children_gone)
-        if timer is not None and not core.closed:
-            timer.cancel()
-        late = await call.leave(None)
-        cancelled = cancelled or late
-        call.go()
-        for other, failure in call.failures:
-            if other is not handle:
-                logger.error("%s in %r failed", other.name, core.label, exc_info=failure)
-        error = _error_of(handle)
-        if cancelled is not None:
-            if error is not None:
-                cancelled.__cause__ = error
-            raise cancelled
+    _start(handle, fn, args)
+    expiry = partial(_expire, handle, Reason("timeout", f"it took longer than {seconds:g} s"))
+    timer = backend.call_at(backend.now() + seconds, expiry) if seconds < math.inf else None
+    cancelled = await call.wait_until(call.children_gone)
+    if timer is not None:
+        timer.cancel()
+    late = await call.leave(None)
+    call.go()
+    for other, failure in call.failures:
+        if other is not handle:
+            logger.error("%s in %r failed", other.name, core.label, exc_info=failure)
+    error = _error_of(handle)
+    cancelled = cancelled or late
+    if cancelled is not None:
         if error is not None:
-            raise error
-        result: T = handle.value
-        return result
-    finally:
-        del call, core, handle  # or an error raised here would hold itself, through this frame
+            cancelled.__cause__ = error
+        raise cancelled
+    if error is not None:
+        raise error
+    result: T = handle.value
+    return result
 
 
 def _start(handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
@@ -134,3 +136,24 @@ def _error_of(handle: Handle) -> BaseException | None:
         return ChildCancelled(handle.name, reason)
     how = "was cancelled" if handle.done else f"ignores its cancellation, at {handle.stuck_at()}"
     return TimeoutError(f"the clean-up {handle.name!r} {how}: {reason.message}")
+
+
+def _is_too_late_for_a_task() -> bool:
+    """Whether this is the very end of a trio run, where the generators that are left are finalised."""
+    trio = sys.modules.get("trio")
+    if trio is None or not trio.lowlevel.in_trio_task():
+        return False
+    try:
+        return getattr(current_backend(), "over", False)
+    except RuntimeError:  # it was not in use so far, and cannot begin now
+        return True
+
+
+async def _run_in_place(fn: Callable[..., Awaitable[T]], args: tuple[Any, ...], seconds: float) -> T:
+    import trio
+
+    with trio.CancelScope(deadline=trio.current_time() + seconds, shield=True):
+        result = await fn(*args)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        return result
+    raise TimeoutError(f"the clean-up {label_of(fn)!r} was cancelled: it took longer than {seconds:g} s")

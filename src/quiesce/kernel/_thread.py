@@ -190,7 +190,10 @@ class ThreadChild(Child):
                 error.__traceback__ = error.__traceback__.tb_next  # without this frame, which holds us
             state = CANCELLED if isinstance(error, TokenCancelled) and self.token.cancelled else FAILED
         self.ident = None
-        return partial(self.owner.backend.run_from_anywhere, partial(self._conclude, state, value))
+        try:
+            return partial(self.owner.backend.run_from_anywhere, partial(self._conclude, state, value))
+        finally:
+            del self, value, context  # frames in the error's traceback lead back to this one
 
     def _conclude(self, state: Life, value: Any) -> None:
         """In the loop's thread: it has ended, in whichever way."""

@@ -227,7 +227,7 @@ class TokenHolder:
             made = CancelToken(parent=self.above())
             with _making:
                 if self._token is None:
-                    self._token = made
+                    self._token = made  # type: ignore[misc]  # in the subclasses' slots
                 token = self._token
             if self.reason is not None:
                 token.cancel(self.reason)
@@ -236,6 +236,6 @@ class TokenHolder:
     def note_reason(self, reason: Reason) -> None:
         """Keep why it is being stopped (the first reason stays) and signal it."""
         if self.reason is None:
-            self.reason = reason
+            self.reason = reason  # type: ignore[misc]
         if self._token is not None:
             self._token.cancel(reason)

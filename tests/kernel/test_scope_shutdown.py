@@ -1,0 +1,313 @@
+"""Demand 3: `asyncio.run` or `trio.run` ends underneath. Clean-up is not cut, and nothing hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import anyio
+import pytest
+import trio
+import uvloop
+
+from quiesce import Grace, Reason, Scope, StopReport, current_token
+from tests.kernel.temperaments import sleeper, tidy_up, turns
+
+Main = Callable[[], Coroutine[Any, Any, Any]]
+Run = Callable[[Main], Any]
+
+
+def eager_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.SelectorEventLoop()
+    loop.set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined, unused-ignore]
+    return loop
+
+
+def run_asyncio(factory: Callable[[], asyncio.AbstractEventLoop]) -> Run:
+    def run(main: Main) -> Any:
+        with asyncio.Runner(loop_factory=factory) as runner:
+            return runner.run(main())
+
+    return run
+
+
+ASYNCIO = {"asyncio": run_asyncio(asyncio.SelectorEventLoop), "uvloop": run_asyncio(uvloop.new_event_loop)}
+if sys.version_info >= (3, 12):
+    ASYNCIO["asyncio-eager"] = run_asyncio(eager_loop)
+ALL: dict[str, Run] = {**ASYNCIO, "trio": trio.run}
+
+everywhere = pytest.mark.parametrize("run", ALL.values(), ids=ALL.keys())
+on_asyncio = pytest.mark.parametrize("run", ASYNCIO.values(), ids=ASYNCIO.keys())
+pytestmark = pytest.mark.time_limit(8)
+
+
+@everywhere
+def test_a_scope_left_open_when_main_returns_is_cleaned_up_by_the_loops_own_end(run: Run) -> None:
+    log: list[str] = []
+    kept = []
+
+    async def main() -> None:
+        kept.append(scope := await Scope.open("left open"))
+        scope.spawn(sleeper, log, "child", 0.05)
+        await turns()
+
+    run(main)
+    assert log == ["child stops", "child is tidy"]
+
+
+@everywhere
+def test_the_end_of_the_loop_is_a_shutdown_for_those_it_ends(run: Run) -> None:
+    seen: list[Reason | None] = []
+    kept = []
+
+    async def child() -> None:
+        token = current_token()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            seen.append(token.reason)
+
+    async def main() -> None:
+        kept.append(scope := await Scope.open("left open"))
+        scope.spawn(child)
+        await turns()
+
+    run(main)
+    assert seen[0] is not None
+    assert seen[0].kind == "shutdown"
+
+
+@everywhere
+def test_a_stop_under_way_when_main_returns_is_not_cut(run: Run) -> None:
+    log: list[str] = []
+    kept = []
+
+    async def main() -> None:
+        kept.append(scope := await Scope.open())
+        scope.spawn(sleeper, log, "child", 0.05)
+        await turns()
+        scope.cancel()
+        await turns()
+        assert log == ["child stops"]
+
+    run(main)
+    assert log == ["child stops", "child is tidy"]
+    assert kept[0].state == "settled"
+
+
+@on_asyncio
+def test_a_close_under_way_in_another_task_drains_and_is_cancelled_after(run: Run) -> None:
+    log: list[str] = []
+    closers = []
+
+    async def main() -> None:
+        scope = await Scope.open()
+        scope.spawn(sleeper, log, "child", 0.05)
+        await turns()
+        closers.append(asyncio.create_task(scope.close()))
+        await asyncio.sleep(0.01)
+
+    run(main)
+    assert log == ["child stops", "child is tidy"]
+    assert closers[0].cancelled()
+
+
+@on_asyncio
+def test_a_block_in_another_task_drains_when_the_loop_ends(run: Run) -> None:
+    log: list[str] = []
+    tasks = []
+
+    async def hosts() -> None:
+        async with Scope() as scope:
+            scope.spawn(sleeper, log, "child", 0.05)
+            await sleeper(log, "body", 0.02)
+
+    async def main() -> None:
+        tasks.append(asyncio.create_task(hosts()))
+        await asyncio.sleep(0.01)
+
+    run(main)
+    assert sorted(log) == ["body is tidy", "body stops", "child is tidy", "child stops"]
+    assert tasks[0].cancelled()
+
+
+@everywhere
+def test_an_error_out_of_main_passes_while_the_scopes_are_ended(run: Run) -> None:
+    log: list[str] = []
+    kept = []
+
+    async def main() -> None:
+        kept.append(scope := await Scope.open())
+        scope.spawn(sleeper, log, "child", 0.02)
+        await turns()
+        raise ValueError("main")
+
+    with pytest.raises(ValueError, match="main"):
+        run(main)
+    assert log == ["child stops", "child is tidy"]
+
+
+@everywhere
+def test_a_child_that_fails_while_the_loop_ends_is_contained(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = []
+
+    async def child() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            await tidy_up(0.01)
+            raise ValueError("in clean-up")
+
+    async def main() -> None:
+        kept.append(scope := await Scope.open())
+        kept.append(scope.spawn(child))
+        await turns()
+
+    run(main)
+    assert kept[1].state == "failed"
+    assert not [record for record in caplog.records if "never retrieved" in record.getMessage()]
+
+
+@everywhere
+def test_many_scopes_left_open_in_all_kinds_of_nesting_do_not_hang_the_end(run: Run) -> None:
+    log: list[str] = []
+    kept: list[Scope] = []
+
+    async def child(depth: int) -> None:
+        kept.append(scope := await Scope.open(f"depth {depth}"))
+        scope.spawn(sleeper, log, f"grandchild {depth}", 0.01)
+        if depth:
+            scope.spawn(child, depth - 1)
+        await anyio.sleep_forever()
+
+    async def main() -> None:
+        kept.append(scope := await Scope.open())
+        scope.spawn(child, 3)
+        await turns(20)
+
+    run(main)
+    assert len([line for line in log if "is tidy" in line]) == 4
+
+
+@everywhere
+def test_deadlines_hold_while_the_loop_ends(run: Run) -> None:
+    """A clean-up that runs in the loop's last moments closes something stubborn, with a deadline."""
+    reports: list[StopReport] = []
+    kept = []
+
+    async def stubborn() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                try:
+                    await anyio.sleep(0.5)
+                except asyncio.CancelledError:
+                    await anyio.sleep(0.5)
+
+    async def child(inner: Scope) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                reports.append(await inner.close(deadline=0.05))
+
+    async def main() -> None:
+        inner = await Scope.open("inner")
+        outer = await Scope.open("outer")
+        kept.extend([inner, outer])
+        inner.spawn(stubborn, name="stubborn")
+        outer.spawn(child, inner)
+        await turns()
+
+    run(main)
+    assert [left.name for left in reports[0].left] == ["stubborn"]
+    assert reports[0].elapsed < 0.4
+
+
+@everywhere
+def test_ctrl_c_stops_the_block_of_main_drains_it_and_passes(run: Run) -> None:
+    log: list[str] = []
+
+    async def main() -> None:
+        async with Scope() as scope:
+            scope.spawn(sleeper, log, "child", 0.05)
+            await turns()
+            signal.raise_signal(signal.SIGINT)
+            await anyio.sleep(5)
+            log.append("never")
+
+    with pytest.raises(KeyboardInterrupt):
+        run(main)
+    assert log == ["child stops", "child is tidy"]
+
+
+@everywhere
+def test_a_scope_closed_in_the_finally_of_main_settles_before_the_loop_ends(run: Run) -> None:
+    log: list[str] = []
+    states = []
+
+    async def main() -> None:
+        scope = await Scope.open(grace=Grace(cancel=1))
+        try:
+            scope.spawn(sleeper, log, "child", 0.02)
+            await turns()
+        finally:
+            await scope.close()
+            states.append(scope.state)
+
+    run(main)
+    assert states == ["settled"]
+    assert log == ["child stops", "child is tidy"]
+
+
+@everywhere
+def test_two_runs_one_after_the_other_share_nothing(run: Run) -> None:
+    kept: list[Scope] = []
+
+    async def main() -> None:
+        scope = await Scope.open()
+        kept.append(scope)
+        scope.spawn(sleeper)
+        await turns()
+        await scope.close()
+
+    run(main)
+    run(main)
+    assert [scope.state for scope in kept] == ["settled", "settled"]
+
+    async def wrong() -> None:
+        await kept[0].close()
+
+    with pytest.raises(RuntimeError, match="another event loop"):
+        run(wrong)
+
+
+@everywhere
+def test_cancelling_a_scope_after_its_loop_is_closed_is_harmless(run: Run) -> None:
+    kept: list[Scope] = []
+
+    async def main() -> None:
+        scope = await Scope.open()
+        kept.append(scope)
+        scope.spawn(sleeper)
+        await turns()
+
+    run(main)
+    kept[0].cancel("late")
+    handle_or_none = kept[0].children
+    for handle in handle_or_none:
+        handle.cancel("late")
+    assert kept[0].token.cancelled
+
+
+def test_a_trio_run_that_ends_while_nobody_used_a_scope_is_left_alone() -> None:
+    async def main() -> str:
+        return "done"
+
+    assert trio.run(main) == "done"
