@@ -12,14 +12,23 @@ if TYPE_CHECKING:
     from .kernel._child import ChildCancelled as ChildCancelled
     from .kernel._child import Handle as Handle
     from .kernel._core import ScopeClosed as ScopeClosed
+    from .kernel._contain import contain as contain
     from .kernel._grace import Grace as Grace
+    from .kernel._guarded import guarded as guarded
+    from .kernel._inflight import Inflight as Inflight
+    from .kernel._own import own as own
+    from .kernel._process import Process as Process
     from .kernel._reason import Reason as Reason
     from .kernel._report import Leftover as Leftover
     from .kernel._report import Outcome as Outcome
     from .kernel._report import StopReport as StopReport
     from .kernel._scope import Scope as Scope
     from .kernel._scope import current_scope as current_scope
+    from .kernel._run import run as run
     from .kernel._scope import current_token as current_token
+    from .kernel._shielded import shielded as shielded
+    from .kernel._stream import stream as stream
+    from .kernel._thread import to_thread as to_thread
     from .kernel._token import CancelToken as CancelToken
     from .kernel._token import TokenCancelled as TokenCancelled
 
@@ -30,15 +39,24 @@ _HOME = {
     "ChildCancelled": "kernel._child",
     "Grace": "kernel._grace",
     "Handle": "kernel._child",
+    "Inflight": "kernel._inflight",
     "Leftover": "kernel._report",
     "Outcome": "kernel._report",
+    "Process": "kernel._process",
     "Reason": "kernel._reason",
     "Scope": "kernel._scope",
     "ScopeClosed": "kernel._core",
     "StopReport": "kernel._report",
     "TokenCancelled": "kernel._token",
+    "contain": "kernel._contain",
     "current_scope": "kernel._scope",
     "current_token": "kernel._scope",
+    "guarded": "kernel._guarded",
+    "own": "kernel._own",
+    "run": "kernel._run",
+    "shielded": "kernel._shielded",
+    "stream": "kernel._stream",
+    "to_thread": "kernel._thread",
 }
 
 __all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]

@@ -32,10 +32,15 @@ async def tidy_up(seconds: float) -> None:
         await asyncio.sleep(seconds)
 
 
+async def forever() -> None:
+    """Wait for what never happens; without a timer, which an event loop might keep when it is cancelled."""
+    await anyio.Event().wait()
+
+
 async def sleeper(log: list[str] | None = None, name: str = "sleeper", tidy: float = 0.0) -> None:
     """Sleeps for ever; says when its clean-up begins, and when it came to its end."""
     try:
-        await anyio.sleep_forever()
+        await forever()
     finally:
         if log is not None:
             log.append(f"{name} stops")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,11 +9,12 @@ from unittest.mock import MagicMock
 
 import anyio
 import pytest
+import trio
 
 from quiesce import Scope
 from quiesce.kernel._own import Held, own
 from quiesce.kernel._site import label_of
-from tests.kernel.temperaments import tidy_up, turns
+from tests.kernel.temperaments import tidy_up
 from tests.kernel.test_own import Recorder
 
 
@@ -63,25 +63,16 @@ def test_a_mock_has_a_name() -> None:
     assert label_of(MagicMock()) == "MagicMock"
 
 
-async def test_a_dropped_one_that_the_collector_finds_during_a_report_does_no_harm() -> None:
-    """`__del__` may run in the middle of any line of the kernel, in the loop's own thread."""
-    scope = await Scope.open()
-    for _ in range(3):
-        held = await own(Recorder(), scope=scope).open()
-        cycle: list[Any] = [held]
-        cycle.append(cycle)
-        del held, cycle
-    core = scope._opened()
+@pytest.mark.time_limit(3)
+def test_a_trio_run_ends_though_a_child_was_left_to_it() -> None:
+    """The owner, once the run is ending, must wake when its last child has ended."""
+    ended = []
 
-    class Collecting(dict[Any, Any]):
-        def __iter__(self) -> Any:
-            for key in super().__iter__():
-                gc.collect()
-                yield key
+    async def main() -> None:
+        scope = await Scope.open("left open")
+        scope.spawn(trio.sleep_forever)
+        await trio.sleep(0.01)
+        ended.append(scope)
 
-    nested = core.nested
-    core.nested = Collecting(nested)
-    with pytest.warns(ResourceWarning):
-        core.report()
-    await turns()
-    await scope.close()
+    trio.run(main)
+    assert len(ended) == 1

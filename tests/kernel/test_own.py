@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
-import logging
 import threading
 import warnings
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
@@ -19,22 +20,22 @@ import anyio.abc
 import pytest
 
 from quiesce import Grace, Reason, Scope, ScopeClosed, current_scope
-from quiesce.kernel._own import Held, NotHeld, own
+from quiesce.kernel._keeper import NotHeld
+from quiesce.kernel._own import Held, own
 from tests.kernel.temperaments import (
+    Stubborn,
     an_innocent_bystander,
     cancellation,
     in_the_background,
-    on_trio,
     sleeper,
     swallows,
     tidy_up,
     turns,
-    virtual_asyncio,
     virtual_worlds,
 )
-from tests.world import World, asyncio_only, trio_only
+from tests.world import World, asyncio_only
 
-SECOND_CANCEL = Grace(cancel=0.1, terminate=0.1, kill=0.0)
+SHORT = Grace(cancel=0.1, terminate=0.1, kill=0.0)
 
 
 class Recorder:
@@ -449,7 +450,9 @@ async def test_one_that_does_not_leave_is_bounded_by_its_grace_and_named() -> No
     before = anyio.current_time()
     report = await held.close(deadline=0.1)
     assert anyio.current_time() - before == pytest.approx(0.1)
-    assert [left.name for left in report.left] == ["test_one_that_does_not_leave_is_bounded_by_its_grace_and_named.<locals>.clings"]
+    assert [left.name for left in report.left] == [
+        "test_one_that_does_not_leave_is_bounded_by_its_grace_and_named.<locals>.clings"
+    ]
     assert "in test_one_that_does_not_leave" in report.left[0].stuck_at
     assert "test_own.py" in report.left[0].made_at
     release.set()
@@ -469,7 +472,7 @@ async def test_one_that_leaves_slowly_is_cancelled_when_its_time_is_over() -> No
             log.append("cancelled")
             raise
 
-    held = await own(slow(), grace=SECOND_CANCEL).open()
+    held = await own(slow(), grace=SHORT).open()
     before = anyio.current_time()
     report = await held.close()
     assert report.clean
@@ -494,7 +497,7 @@ async def test_a_block_whose_context_manager_does_not_leave_ends_and_says_so(
                 pass
 
     before = anyio.current_time()
-    owned = own(clings(), name="leech", grace=SECOND_CANCEL)
+    owned = own(clings(), name="leech", grace=SHORT)
     async with owned:
         pass
     assert anyio.current_time() - before == pytest.approx(0.2)
@@ -639,7 +642,9 @@ async def test_trap_5_an_open_cancelled_in_the_tick_of_its_success_is_left_again
         scope = anyio.CancelScope()
 
         async def opens(
-            scope: anyio.CancelScope = scope, recorder: Recorder = recorder, helds: list[Held[Recorder]] = helds
+            scope: anyio.CancelScope = scope,
+            recorder: Recorder = recorder,
+            helds: list[Held[Recorder]] = helds,
         ) -> None:
             with scope:
                 helds.append(await own(recorder).open())
@@ -688,16 +693,40 @@ async def test_a_stop_of_the_owner_scope_while_entering_ends_open_with_an_error(
     assert "being entered" in str(caught[0])
 
 
+@asyncio_only
 async def test_entering_that_is_cancelled_from_inside_is_an_error_and_not_the_openers_cancel() -> None:
+    class CancelsItself(Recorder):
+        async def __aenter__(self) -> Recorder:
+            raise asyncio.CancelledError("not you")
+
+    with pytest.raises(NotHeld, match="cancelled from inside"):
+        await own(CancelsItself()).open()
+
+
+@virtual_worlds
+async def test_one_that_cannot_be_stopped_while_entering_does_not_hold_up_its_opener_for_ever() -> None:
+    stubborn = Stubborn()
+
     @asynccontextmanager
-    async def cancels_itself() -> AsyncIterator[None]:
-        if on_trio():
-            raise NotImplementedError
-        raise asyncio.CancelledError("not you")
+    async def never_entered() -> AsyncIterator[None]:
+        await stubborn()
         yield
 
-    with pytest.raises(NotImplementedError if on_trio() else NotHeld):
-        await own(cancels_itself()).open()
+    scope = await Scope.open("session")
+    before = anyio.current_time()
+
+    async def opens() -> None:
+        with pytest.raises(NotHeld, match="being entered"):
+            await own(never_entered(), scope=scope, grace=SHORT).open()
+        assert anyio.current_time() - before == pytest.approx(0.2)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(opens)
+        await turns(5)
+        report = await scope.close(deadline=0.3)
+        assert len(report.left) == 1
+    stubborn.let_go()
+    assert (await scope.close()).clean
 
 
 # Failing in use ---------------------------------------------------------------------------------------------
@@ -874,6 +903,28 @@ async def test_what_the_context_manager_suppresses_is_suppressed() -> None:
         raise ValueError("body")
     assert recorder.exit is not None
     assert recorder.exit[0] is ValueError
+
+
+@virtual_worlds
+async def test_an_exception_is_not_suppressed_by_a_clean_up_that_had_to_be_cancelled() -> None:
+    @asynccontextmanager
+    async def transaction() -> AsyncIterator[None]:
+        try:
+            yield
+        except ValueError:
+            await anyio.sleep(100)
+
+    with pytest.raises(ValueError, match="body"):
+        async with own(transaction(), grace=SHORT):
+            raise ValueError("body")
+
+
+@virtual_worlds
+async def test_a_block_does_not_wait_for_anybody_to_cooperate() -> None:
+    before = anyio.current_time()
+    async with own(Recorder(), grace=Grace(cooperate=5)):
+        pass
+    assert anyio.current_time() == before
 
 
 async def test_what_the_context_manager_raises_instead_is_raised_with_the_bodys_as_context() -> None:
@@ -1146,9 +1197,32 @@ async def test_a_held_one_belongs_to_its_loop() -> None:
         except RuntimeError as error:
             caught.append(error)
 
-    await asyncio.to_thread(elsewhere)
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
     assert "another event loop" in str(caught[0])
     await held.close()
+
+
+@asyncio_only
+async def test_a_failure_does_not_hold_its_users_frames() -> None:
+    class Marker:
+        pass
+
+    async def uses() -> weakref.ref[Marker]:
+        marker = Marker()
+        with contextlib.suppress(OSError):
+            async with own(Recorder(fails_leaving=OSError("broken pipe"))):
+                pass
+        return weakref.ref(marker)
+
+    gc.disable()
+    try:
+        reference = await uses()
+        await turns()
+        assert reference() is None
+    finally:
+        gc.enable()
 
 
 # Bad use ----------------------------------------------------------------------------------------------------
@@ -1212,6 +1286,3 @@ async def test_it_says_what_it_is() -> None:
     await held.close()
     assert repr(held) == "<Held 'socket' settled>"
     assert repr(own(Recorder(), name="socket")) == "<Owned 'socket'>"
-
-
-_ = (logging, virtual_asyncio, trio_only)

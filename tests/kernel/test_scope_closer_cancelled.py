@@ -13,6 +13,8 @@ from quiesce import Grace, Reason, Scope, current_token
 from tests.kernel.temperaments import (
     Stubborn,
     an_innocent_bystander,
+    fails,
+    forever,
     on_trio,
     sleeper,
     swallows,
@@ -365,6 +367,54 @@ async def test_a_native_cancel_and_an_anyio_cancel_at_once() -> None:
     await asyncio.wait([closer])
     assert log == ["child stops", "child is tidy"]
     assert closer.cancelled()
+
+
+@virtual_asyncio
+@pytest.mark.parametrize(("native", "anyios"), [(0.1, 0.2), (0.2, 0.1), (0.1, None), (None, 0.1)])
+async def test_native_and_anyio_cancels_one_after_the_other_each_reach_whom_they_belong_to(
+    native: float | None, anyios: float | None
+) -> None:
+    log: list[str] = []
+    scope = await a_scope(log, 1.0)
+    around = anyio.CancelScope()
+
+    async def closes() -> None:
+        with around:
+            await scope.close()
+            log.append("never")
+        log.append("goes on")
+
+    closer = asyncio.create_task(closes())
+    loop = asyncio.get_running_loop()
+    if native is not None:
+        loop.call_later(native, closer.cancel)
+    if anyios is not None:
+        loop.call_later(anyios, around.cancel)
+    await asyncio.wait([closer])
+    assert log[:2] == ["child stops", "child is tidy"]
+    assert log[2:] == (["goes on"] if native is None else [])
+    assert closer.cancelled() == (native is not None)
+
+
+@virtual_asyncio
+@pytest.mark.parametrize("ours", [0.0, 0.1, 0.3])
+@pytest.mark.parametrize("theirs", [0.0, 0.2])
+async def test_the_cancel_of_an_anyio_scope_around_a_block_that_fails_reaches_that_scope(
+    ours: float, theirs: float
+) -> None:
+    """anyio knows its own cancellations by their text: ours must not be raised in their place."""
+    log: list[str] = []
+    with anyio.CancelScope() as around:
+        async with Scope() as scope:
+            scope.spawn(sleeper, log, "sibling", 1.0)
+            await turns()
+            asyncio.get_running_loop().call_later(theirs, around.cancel)
+            scope.spawn(fails, ValueError("child"), ours)
+            await forever()
+    assert around.cancelled_caught
+    assert log == ["sibling stops", "sibling is tidy"]
+    assert cancelling() == 0
+    await asyncio.sleep(0)
 
 
 @trio_only

@@ -437,6 +437,16 @@ async def test_what_it_starts_in_the_current_scope_is_waited_for(caplog: pytest.
     assert "OSError: helper" in caplog.text
 
 
+async def test_a_block_inside_it_works_as_everywhere() -> None:
+    async def clean_up() -> None:
+        async with Scope() as scope:
+            scope.spawn(fails, OSError("child"), 0.01)
+            await anyio.sleep_forever()
+
+    with pytest.raises(ExceptionGroup):
+        await shielded(clean_up)
+
+
 @asyncio_only
 async def test_one_that_cancels_itself_is_not_the_callers_cancel() -> None:
     async def clean_up() -> None:
@@ -529,6 +539,47 @@ def test_the_end_of_the_run_does_not_cut_it(backend: str, what: str) -> None:
     # asyncio had delivered its one cancel before the clean-up began; trio's comes again after it.
     tidy = ["tidy"] if backend == "asyncio" and what == "work" else []
     assert printed.split() == ["step0", "step1", "step2", *tidy, "end"]
+
+
+FINALISER = """
+    import trio
+    from quiesce import Scope
+    from quiesce.kernel._shielded import shielded
+
+    async def clean_up(seconds):
+        print("begun")
+        await trio.sleep(seconds)
+        print("done")
+
+    async def numbers(seconds, within):
+        try:
+            yield 1
+        finally:
+            try:
+                await shielded(clean_up, seconds, within=within)
+            except TimeoutError as error:
+                print(str(error).replace(" ", "_"))
+
+    held = []
+
+    async def main(known, seconds, within):
+        if known:
+            async with Scope():
+                pass
+        held.append(numbers(seconds, within))
+        await anext(held[0])
+
+    trio.run(main, {known}, {seconds}, {within})
+"""
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_generator_that_is_finalised_at_the_very_end_of_a_trio_run(known: bool) -> None:
+    """Trap 20: no system task can be started there any more."""
+    assert run_program(FINALISER.format(known=known, seconds=0.01, within=None)).split() == ["begun", "done"]
+    begun, timeout = run_program(FINALISER.format(known=known, seconds=60, within=0.05)).split()
+    assert begun == "begun"
+    assert timeout == "the_clean-up_'clean_up'_was_cancelled:_it_took_longer_than_0.05_s"
 
 
 # Bad use ----------------------------------------------------------------------------------------------------

@@ -15,13 +15,13 @@ from __future__ import annotations
 import asyncio
 import sys
 from asyncio import CancelledError
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import FrameType
 from typing import Any
 
 from ._backend import Backend, Timer, Waiter
-from ._child import CANCELLED, FAILED, FINISHED, PENDING, RUNNING, Handle
+from ._child import CANCELLED, FAILED, FINISHED, PENDING, RUNNING, Child, Handle
 from ._core import ScopeCore
 from ._current import current_node
 from ._grace import Rung
@@ -53,20 +53,6 @@ class AsyncioHandle(Handle):
         self.deferred = 0
         self.task: asyncio.Task[None] | None = None
         self.interrupted: AsyncioHost | None = None  # a block in this task that is being stopped
-
-    def climb(self, rung: Rung) -> None:
-        """As for every handle, with the common case first and flat."""
-        if rung is Rung.CANCEL and not self.asked and self.on_stop is None and not self.deferred:
-            reason = self.core.reason
-            if reason is not None:
-                if self.reason is None:
-                    self.reason = reason
-                if self._token is not None:
-                    self._token.cancel(reason)
-            self.asked = 1
-            self.deliver_cancel()
-        else:
-            super().climb(rung)
 
     def deliver_cancel(self) -> None:
         """Cancel the task; while it is still inside its eager first step there is none yet."""
@@ -145,10 +131,10 @@ async def _child(handle: AsyncioHandle, fn: Callable[..., Any], args: tuple[Any,
     except CancelledError:
         handle.state = CANCELLED
         raise
-    except GeneratorExit:  # the loop is gone and the collector closes the coroutine
-        handle.state = CANCELLED
-        raise
     except BaseException as exc:
+        if isinstance(exc, GeneratorExit) and not handle.core.backend.is_current():
+            handle.state = CANCELLED  # the loop is gone and the collector closes the coroutine
+            raise
         handle.fail(exc)
         if isinstance(exc, KeyboardInterrupt):
             raise
@@ -188,6 +174,27 @@ class AsyncioCore(ScopeCore):
         task.handle = handle
         self.children[handle] = None
         return handle
+
+    def cancel_once(self, children: Sequence[Child]) -> None:
+        """The first rung for all of them, with the common case flat."""
+        reason = self.reason
+        assert reason is not None
+        text = reason.text
+        for child in children:
+            if (
+                type(child) is AsyncioHandle
+                and child.state is RUNNING
+                and not (child.asked or child.deferred or child.on_stop or child.interrupted)
+            ):
+                if child.reason is None:
+                    child.reason = reason
+                if child._token is not None:
+                    child._token.cancel(reason)
+                child.asked = 1
+                if child.task is not None:
+                    _cancel(child.task, text)
+            else:
+                child.climb(Rung.CANCEL)
 
 
 class FutureWaiter(asyncio.Future[None]):
@@ -405,7 +412,8 @@ class AsyncioHost(Host):
         self.begin_to_leave(error)
         if not core.is_over():
             late = await core.backend.wait_through(core.is_over, core.waiters)
-            cancelled = cancelled or late
+            if cancelled is None or (late is not None and self.requested):
+                cancelled = late  # the first was ours, so this is the one to be told apart
         return await self._whose(cancelled) if self.requested else cancelled
 
     async def _whose(self, cancelled: BaseException | None) -> BaseException | None:
@@ -422,6 +430,13 @@ class AsyncioHost(Host):
         if self.owed:  # ours has become the one that is owed
             return cancelled or CancelledError(str(self.core.reason))
         others = task.uncancel() > self.cancels_before
+        if mine and others and cancelled is not None and str(cancelled) == str(self.core.reason):
+            # Both came in one turn and only ours was delivered. An anyio scope knows its own by their
+            # text and sends another; a plain cancel was this one.
+            try:
+                await asyncio.sleep(0)
+            except CancelledError as exc:
+                cancelled = exc
         return cancelled if others or not mine else None
 
 

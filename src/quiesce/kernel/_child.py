@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
 
 from ._grace import Rung
 from ._reason import Reason, as_reason
-from ._report import Leftover, Outcome, State
+from ._report import Leftover
 from ._site import Site, describe, label_of
 from ._token import CancelToken, TokenHolder
 
@@ -77,20 +77,11 @@ class Child(TokenHolder):
         """What it is called in reports."""
         return label_of(self.label)
 
-    def leftover(self) -> Leftover:
+    def leftovers(self) -> list[Leftover]:
         """This child, as something that a stop could not end."""
-        return Leftover(self.kind, self.name, describe(self.site), self.stuck_at())
-
-    def outcome(self, open_state: State | None) -> Outcome:
-        """How it ended; `open_state` if it had not when the report was made."""
-        if open_state is not None:
-            return Outcome(self.name, open_state)
-        state = self.state
-        if state == FINISHED or state == CANCELLED:
-            return Outcome(self.name, state)
-        if state == FAILED:
-            return Outcome(self.name, state, self.value)
-        return Outcome(self.name, "still running")
+        if self.label is None:
+            return []
+        return [Leftover(self.kind, self.name, describe(self.site), self.stuck_at())]
 
     def ended(self) -> None:
         """Tell the scope and whoever waits. The state has been set before."""

@@ -43,16 +43,19 @@ States
 from __future__ import annotations
 
 import logging
+import sys
+import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
-from ._child import FAILED, Child, Handle
+from ._child import FAILED, PENDING, RUNNING, Child, Handle
 from ._current import Node, current_node
 from ._grace import DEFAULT_GRACE, Grace, Rung
 from ._reason import Reason
-from ._report import Leftover, State, StopReport
+from ._report import Leftover, Row, State, StopReport
 from ._site import Site, describe, label_of
 from ._token import CancelToken, TokenHolder
 
@@ -71,6 +74,7 @@ EXPIRED: Final = "expired"
 SETTLED: Final = "settled"
 
 NEXT = (Rung.CANCEL, Rung.TERMINATE, Rung.KILL, Rung.EXPIRED)
+NO_ENDS = (inf, inf, inf, inf)
 KEPT_FAILURES = 100  # of a supervisor that runs for months; the report counts the rest
 
 
@@ -89,28 +93,41 @@ class Holdable(Protocol):
 class ScopeCore(TokenHolder):
     """The scope itself, without the public face that its users hold."""
 
-    # What most scopes never set stays on the class: a scope of one child is made and gone in
-    # microseconds.
-    reason: Reason | None = None
-    _token: CancelToken | None = None
-    on_child_error: OnChildError | None = None
-    token_above: CancelToken | None = None
-    on_settled: Callable[[], object] | None = None  # lets go of what is not a child: a pipe, an outer token
-    late = False  # clean-up: accepted while the parent stops, and not stopped by it
-    host: Host | None = None
-    face: Callable[[], Any] | None = None
-    state: str = OPEN
-    closed = False
-    ended = 0
-    failed = 0
-    failures: deque[tuple[str, BaseException]] | None = None
-    stopped: Sequence[Child] = ()
-    started: float | None = None
-    took = 0.0
-    rung = Rung.COOPERATE
-    ends = (inf, inf, inf, inf)
-    notes: Sequence[str] = ()
-    last_report: StopReport | None = None
+    __slots__ = (
+        "__weakref__",
+        "_token",
+        "backend",
+        "children",
+        "closed",
+        "closers",
+        "ended",
+        "ends",
+        "face",
+        "failed",
+        "failures",
+        "grace",
+        "host",
+        "last_report",
+        "late",
+        "name",
+        "nested",
+        "notes",
+        "on_child_error",
+        "on_error",
+        "on_settled",
+        "opener",
+        "parent",
+        "reason",
+        "rows",
+        "rung",
+        "site",
+        "started",
+        "state",
+        "stopped",
+        "token_above",
+        "took",
+        "waiters",
+    )
 
     def __init__(
         self,
@@ -124,25 +141,40 @@ class ScopeCore(TokenHolder):
         token_above: CancelToken | None = None,
         late: bool = False,
     ) -> None:
+        while late and parent is not None and parent.state is SETTLED:
+            parent = parent.parent
         self.backend = backend
         self.name = name
         self.site = site
         self.on_error = on_error
+        self.on_child_error = on_child_error
+        self.on_settled: Callable[[], object] | None = None  # lets go of a pipe, an outer token
         self.grace = grace
-        if on_child_error is not None:
-            self.on_child_error = on_child_error
-        if token_above is not None:
-            self.token_above = token_above
-        if late:
-            self.late = True
-            while parent is not None and parent.state is SETTLED:
-                parent = parent.parent
         self.parent: ScopeCore | None = parent
+        self.token_above = token_above
+        self.late = late  # clean-up: accepted while the parent stops, and not stopped by it
         self.opener: Node | None = current_node.get()
+        self.host: Host | None = None
+        self.face: Callable[[], Any] | None = None
         self.children: dict[Child, None] = {}
         self.nested: dict[ScopeCore, None] = {}
         self.waiters: list[Waiter] = []
         self.closers: dict[Node, int] = {}  # who is inside a `close()` of ours now
+        self.state: str = OPEN
+        self.closed = False
+        self.reason = None
+        self._token = None
+        self.ended = 0
+        self.failed = 0
+        self.failures: deque[tuple[str, BaseException]] | None = None
+        self.stopped: Sequence[Child] = ()
+        self.rows: Sequence[Row] = ()
+        self.started: float | None = None
+        self.took = 0.0
+        self.rung = Rung.COOPERATE
+        self.ends = NO_ENDS
+        self.notes: Sequence[str] = ()
+        self.last_report: StopReport | None = None
         if parent is not None:
             if parent.closed and not late:
                 raise parent.refusal("open a scope in")
@@ -271,14 +303,18 @@ class ScopeCore(TokenHolder):
             self.backend.climb_later(self, ends[0])
         else:
             self.rung = Rung.CANCEL
-            for child in stopped:
-                child.climb(Rung.CANCEL)
+            self.cancel_once(stopped)
             if ends[1] > now:
                 self.backend.climb_later(self, ends[1])
             else:
                 self.climb()
         if not self.children:
             self.progress()
+
+    def cancel_once(self, children: Sequence[Child]) -> None:
+        """The first rung for all of them."""
+        for child in children:
+            child.climb(Rung.CANCEL)
 
     def resume(self, grace: Grace) -> None:
         """Time ran out before; somebody waits again. The next rung is another cancel, not a pause."""
@@ -334,6 +370,17 @@ class ScopeCore(TokenHolder):
         for scope in reversed(list(self.nested)):
             if not scope.closed and not scope.late:
                 scope.stop(self.reason, scope.grace.within(min(remaining, scope.grace.total)))
+
+    def dropped(self) -> None:
+        """Nobody holds the scope's face any more, and nobody has closed it."""
+        if self.closed:
+            return
+        if self.children or self.nested:
+            warn_of_leak(
+                f"scope {self.label!r}, made at {describe(self.site)}, was dropped without close(): "
+                f"what runs in it is being cancelled ({len(self.children)} children)"
+            )
+        self.stop(Reason("parent", "the scope was dropped without close()"))
 
     def abandon(self, reason: Reason) -> None:
         """Stop, though nobody will wait: signal at once, all the way down, what can be signalled."""
@@ -458,7 +505,7 @@ class ScopeCore(TokenHolder):
         """The cancels of the closer itself wait until it has closed: of the blocks it is in, of its task."""
         task = self.backend.current_task()
         held: list[Holdable] = []
-        while isinstance(node, ScopeCore):
+        while isinstance(node, ScopeCore) and node is not self:
             if node.host is not None and node.host.is_current():
                 held.append(node.host)
             node = node.opener
@@ -486,50 +533,60 @@ class ScopeCore(TokenHolder):
 
     def report(self, closing: Collection[Child | ScopeCore] = ()) -> StopReport:
         """What the stop has done so far."""
-        if self.state is SETTLED and not self.failed and not self.notes:
-            self.last_report = report = StopReport(
-                self.label, self.reason, self.took, (), self.ended, (), self.stopped
-            )
-            return report
-        open_states: dict[Child, State] = {}
         left: list[Leftover] = []
-        for child in self.children:
-            if child in closing:
-                open_states[child] = "closing"
-            elif child.label is not None:
-                open_states[child] = "still running"
-                left.append(child.leftover())
-        for scope in self.nested:
-            if scope not in closing:
-                left += scope.leftovers()
+        if self.state is SETTLED:
+            elapsed = self.took
+            if self.stopped:
+                self.rows = [
+                    (child.label, child.state, child.value if child.state is FAILED else None)
+                    for child in self.stopped
+                    if child.label is not None
+                ]
+                self.stopped = ()  # they lead back here
+            rows = self.rows
+        else:
+            elapsed = self.backend.now() - self.started if self.started is not None else 0.0
+            rows = [self._row(child, closing) for child in self.stopped if child.label is not None]
+            for item in (*self.children, *self.nested):
+                if item not in closing:
+                    left += item.leftovers()
         notes = list(self.notes)
-        dropped = self.failed - len(self.failures or ())
-        if dropped:
-            notes.append(f"{dropped} earlier failures are not listed")
-        elapsed = self.took
-        if self.state is not SETTLED and self.started is not None:
-            elapsed = self.backend.now() - self.started
+        failures = self.failures or ()
+        if self.failed > len(failures):
+            notes.append(f"{self.failed - len(failures)} earlier failures are not listed")
         self.last_report = StopReport(
-            name=self.label,
-            reason=self.reason,
-            elapsed=elapsed,
-            left=left,
-            ended=self.ended,
-            notes=notes,
-            _children=[child for child in self.stopped if child.label is not None],
-            _open=open_states,
-            _failures=tuple(self.failures or ()),
+            self.label, self.reason, elapsed, left, self.ended, notes, rows, tuple(failures)
         )
         return self.last_report
 
+    def _row(self, child: Child, closing: Collection[Child | ScopeCore]) -> Row:
+        state: State
+        if child.state == PENDING or child.state == RUNNING:
+            state = "closing" if child in closing else "still running"
+        else:
+            state = child.state
+        return child.label, state, child.value if state == "failed" else None
+
     def leftovers(self) -> list[Leftover]:
         """Everything that is still there, all the way down."""
-        left = [child.leftover() for child in self.children if child.label is not None]
-        for scope in self.nested:
-            left += scope.leftovers()
-        if not left:
-            left.append(Leftover("scope", self.label, describe(self.site), "nothing runs in it"))
-        return left
+        left = [found for item in (*self.children, *self.nested) for found in item.leftovers()]
+        return left or [Leftover("scope", self.label, describe(self.site), "nothing runs in it")]
+
+
+def warn_of_leak(message: str) -> None:
+    """A ResourceWarning from a callback; where warnings are errors it is unraisable, as in `__del__`."""
+    try:
+        warnings.warn(message, ResourceWarning, stacklevel=2)
+    except ResourceWarning as error:
+        sys.unraisablehook(_Unraisable(ResourceWarning, error, error.__traceback__, message, None))
+
+
+class _Unraisable(NamedTuple):
+    exc_type: type[BaseException]
+    exc_value: BaseException
+    exc_traceback: TracebackType | None
+    err_msg: str
+    object: object
 
 
 def check_function(verb: str, fn: object) -> None:

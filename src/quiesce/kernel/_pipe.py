@@ -11,7 +11,6 @@ that writes without pause would otherwise hold its reader, and with it the whole
 
 from __future__ import annotations
 
-import fcntl
 import os
 from typing import IO, Final
 
@@ -112,12 +111,14 @@ class Pipe:
 
     def make_room(self) -> None:
         """Let the other side write a little more than it could, where the system knows how."""
-        size = getattr(fcntl, "F_SETPIPE_SZ", None)
-        if size is not None and not self.closed:
-            try:
-                fcntl.fcntl(self.fd, size, LARGEST)
-            except OSError:  # no more memory for pipes: it was a favour
-                pass
+        if self.closed:
+            return
+        try:
+            from fcntl import F_SETPIPE_SZ, fcntl
+
+            fcntl(self.fd, F_SETPIPE_SZ, LARGEST)
+        except (ImportError, OSError):  # another system, or no more memory for pipes: it was a favour
+            pass
 
 
 class Output:
@@ -152,30 +153,31 @@ class Output:
         buffer, scanned = self._buffer, 0
         while True:
             cut = buffer.find(b"\n", scanned)
-            if cut < 0 and len(buffer) <= limit and not self._skipping:
-                scanned = len(buffer)
-            elif self._skipping:
-                del buffer[: cut + 1 if cut >= 0 else None]
-                self._skipping = cut < 0
+            length = cut if cut >= 0 else len(buffer)
+            if self._skipping:
+                del buffer[: length + 1]
                 scanned = 0
-                if not self._skipping:
+                if cut >= 0:
+                    self._skipping = False
                     continue
-            elif 0 <= cut <= limit:
+            elif length > limit:
+                self._skipping = True
+                raise LineTooLong(f"a line at {self.pipe.what} is longer than the limit of {limit} bytes")
+            elif cut >= 0:
                 line = bytes(buffer[:cut])
                 del buffer[: cut + 1]
                 return line.removesuffix(b"\r")
             else:
-                self._skipping = True
-                raise LineTooLong(f"a line at {self.pipe.what} is longer than the limit of {limit} bytes")
+                scanned = length
             data = await self.pipe.read(CHUNK)
-            if data:
-                buffer += data
-                continue
-            self._skipping = False
-            # Cut off by us, half a line is nothing; at the end of all output it is the last line.
-            line = bytes(buffer) if self.pipe.at_end else b""
-            buffer.clear()
-            return line or None
+            if not data:
+                break
+            buffer += data
+        self._skipping = False
+        # Cut off by us, half a line is nothing; at the end of all output it is the last line.
+        rest = bytes(buffer) if self.pipe.at_end else b""
+        buffer.clear()
+        return rest or None
 
 
 class Tail:

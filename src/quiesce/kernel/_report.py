@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from ._reason import Reason
-
-if TYPE_CHECKING:
-    from ._child import Child
+from ._site import label_of
 
 State: TypeAlias = Literal["finished", "failed", "cancelled", "still running", "closing"]
+Row: TypeAlias = tuple[object, State, BaseException | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +74,9 @@ class StopReport:
     left: Sequence[Leftover]
     ended: int
     notes: Sequence[str] = ()
-    # Children, not outcomes: a thousand small objects that mostly nobody reads are made on demand.
-    _children: Sequence[Child] = field(default=(), repr=False)
-    _open: dict[Child, State] | None = field(default=None, repr=False)
+    # Rows of (function or name, state, error): `Outcome`s are made when somebody reads them, and nothing here
+    # leads back to the scope, which would keep each in the other's way until the collector comes.
+    _rows: Sequence[Row] = field(default=(), repr=False)
     _failures: Sequence[tuple[str, BaseException]] = field(default=(), repr=False)
 
     @property
@@ -93,8 +92,7 @@ class StopReport:
     @property
     def outcomes(self) -> list[Outcome]:
         """How each child ended."""
-        still = self._open or {}
-        listed = [c.outcome(still.get(c)) for c in self._children if c.label is not None]
+        listed = [Outcome(label_of(label), state, error) for label, state, error in self._rows]
         known = {id(outcome.error) for outcome in listed}
         earlier = [
             Outcome(name, "failed", error)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import warnings
 import weakref
 from collections.abc import Callable
 from types import TracebackType
@@ -186,6 +185,8 @@ class Scope:
         """
         core = self._opened()
         why = as_reason(reason, Reason("user"))
+        if not core.backend.is_current():
+            core.token.cancel(why)  # at once, whatever the loop is busy with
         core.backend.run_from_anywhere(
             lambda: core.stop(why, grace, hurry=core.closed and grace is None)
         )
@@ -288,17 +289,16 @@ class Scope:
 
     def __del__(self) -> None:
         core = self._core
-        if core is None or core.closed or self._borrowed or not (core.children or core.nested):
+        if core is None or core.closed or self._borrowed:
             return
-        why = Reason("parent", "the scope was dropped without close()")
-        core.backend.run_from_anywhere(lambda: core.stop(why))
-        warnings.warn(
-            f"scope {core.label!r}, made at {describe(core.site)}, was dropped without close(): "
-            f"{len(core.children)} children are being cancelled",
-            ResourceWarning,
-            source=self,
-            stacklevel=1,
-        )
+        backend = core.backend
+        if not backend.is_current():
+            backend.run_from_anywhere(core.dropped)
+        elif not core.children and not core.nested:
+            core.settle()
+        else:
+            # It may be the last child that lets go of it, on its way out: look again one turn later.
+            backend.call_at(backend.now(), core.dropped)
 
     def __repr__(self) -> str:
         return f"<Scope {self.name!r} {self.state}>"

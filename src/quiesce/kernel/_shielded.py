@@ -4,11 +4,13 @@ The clean-up runs in a task of its own, in a small scope that hangs below the ow
 (`late`): it is when the owner stops that it is needed. So whoever cancels the caller, once or five times,
 reaches only the caller's wait. Three more things would reach the clean-up itself, and may not:
 
-- the sweep of `asyncio.run` over all tasks at its end. A child that counts as asked to stop ignores it, so this
-  one is marked as asked from the beginning, and unmarked when its time is over;
+- the sweep of `asyncio.run` over all tasks at its end, which a child of a `late` scope ignores;
 - the end of a trio run, which cancels everything in it: the child's own cancel scope is a shield;
 - the caller's token, which is cancelled by then. The clean-up has a token of its own, or a tool that looks
   at `current_token()` would refuse to work in it.
+
+At the very end of a trio run, where the async generators that are left are finalised, no task can be started
+any more: there the clean-up runs in the caller's own task, under a shield with the same deadline.
 
 What bounds it is its own time alone. When that is over it is cancelled, once, and has the `terminate` seconds
 of the owner's `Grace` to react; then it is left to the owner, which names it in its report.
@@ -112,12 +114,10 @@ def _start(handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...]) -> Non
         shield.shield = True
     handle.on_stop = lambda rung: rung is not Rung.CANCEL  # cancelled once, and never again by us
     handle.core.start(handle, fn, args)
-    handle.asked = max(handle.asked, 1)
 
 
 def _expire(handle: Handle, reason: Reason) -> None:
     core = handle.core
-    handle.asked = 0
     if core.state is OPEN:
         core.stop(reason, Grace(cooperate=0.0, cancel=core.grace.terminate, terminate=0.0, kill=0.0))
     else:
@@ -153,7 +153,5 @@ async def _run_in_place(fn: Callable[..., Awaitable[T]], args: tuple[Any, ...], 
     import trio
 
     with trio.CancelScope(deadline=trio.current_time() + seconds, shield=True):
-        result = await fn(*args)
-        await trio.lowlevel.checkpoint_if_cancelled()
-        return result
+        return await fn(*args)
     raise TimeoutError(f"the clean-up {label_of(fn)!r} was cancelled: it took longer than {seconds:g} s")

@@ -110,16 +110,15 @@ async def to_thread(
 class ThreadChild(Child):
     """A thread, as its scope sees it."""
 
-    __slots__ = ("attended", "ident", "limiter", "opener", "owner")
+    __slots__ = ("attended", "callers", "fn", "ident", "limiter", "opener", "owner")
 
     kind = "thread"
-    waiters: list[Waiter]
 
     def __init__(
         self, owner: ScopeCore, label: object, site: Site | None, opener: Node | None, limiter: Limiter
     ) -> None:
         super().__init__(owner, label, site)
-        self.waiters = []
+        self.callers: list[Waiter] = []
         self.owner = owner
         self.opener = opener
         self.limiter = limiter
@@ -140,23 +139,26 @@ class ThreadChild(Child):
         if self.core.reason is not None:
             self.note_reason(self.core.reason)
         if rung >= Rung.TERMINATE:
-            self.settle()
+            self.wake_caller()
 
     def stuck_at(self) -> str:
         """Where the thread is now."""
-        return thread_stuck_at(self.ident) if self.ident is not None else "its very beginning or end"
+        frame = sys._current_frames().get(self.ident) if self.ident is not None else None
+        if frame is None:
+            return "its very beginning or end"
+        if frame.f_code is ThreadChild._work.__code__:
+            return f"{label_of(self.fn)}, which runs no Python code"
+        return thread_stuck_at(self.ident)
 
     @property
     def over(self) -> bool:
         """Whether the thread has ended."""
         return self.state != PENDING and self.state != RUNNING
 
-    def settle(self) -> None:
-        """Let the caller look again. The list stays: the caller may wait on."""
-        waiters = self.waiters.copy()
-        self.waiters.clear()
-        for waiter in waiters:
-            waiter.wake()
+    def wake_caller(self) -> None:
+        """Let the caller look again."""
+        while self.callers:
+            self.callers.pop().wake()
 
     # In the thread
 
@@ -169,6 +171,7 @@ class ThreadChild(Child):
         """Register with the scope, and begin."""
         context = copy_context()
         context.run(current_node.set, self)
+        self.fn = fn
         self.state = RUNNING
         self.owner.children[self] = None
         try:
@@ -200,6 +203,7 @@ class ThreadChild(Child):
         # First the end, then how: an error is the caller's, or too late, but not the scope's to act on.
         self.ended()
         self.state, self.value = state, value
+        self.wake_caller()
         self.limiter.release_on_behalf_of(self)
         if not self.attended:
             self._tell_late()
@@ -212,7 +216,7 @@ class ThreadChild(Child):
             while not self.over:
                 self._check_time_is_left()
                 waiter = self.owner.backend.make_waiter()
-                self.waiters.append(waiter)
+                self.callers.append(waiter)
                 await waiter
         except ScopeClosed:
             self.attended = False
@@ -242,7 +246,7 @@ class ThreadChild(Child):
             return
         patience = _Patience(self, grace.cooperate + grace.cancel)
         try:
-            await self.owner.backend.wait_through(patience.is_over, self.waiters)
+            await self.owner.backend.wait_through(patience.is_over, self.callers)
         finally:
             patience.forget()
             # A closed owner bounds the wait for its children itself.
@@ -313,12 +317,12 @@ class _Patience:
 
     def _end(self) -> None:
         self._out_of_time = True
-        self._thread.settle()
+        self._thread.wake_caller()
 
     def _look_again(self) -> None:
         backend = self._thread.owner.backend
         self._glance = backend.call_at(backend.now() + LOOK_AGAIN, self._look_again)
-        self._thread.settle()
+        self._thread.wake_caller()
 
     def forget(self) -> None:
         """No more wake-ups."""

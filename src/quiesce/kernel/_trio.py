@@ -9,8 +9,8 @@ keeps the timers, as it has nothing else to do.
   the child's cancel scope, because leaving that scope may itself raise what remains of a group.
 - Children are protected from KeyboardInterrupt, or a Ctrl-C that happens to land in one would be contained
   there and lost; trio then raises it in the main task.
-- When the main task returns, trio cancels the system tasks. The owner then stays until its children have
-  cleaned up (shielded clean-up goes on, as everywhere in trio), so that deadlines still work.
+- When the main task returns, trio cancels the system tasks. The owner is shielded from that; a sentinel beside
+  it stops the scopes instead, so that tokens and reasons are set first and deadlines still work.
 
 trio cancels by level: every await in a clean-up raises again unless it is shielded. That is trio's rule,
 and quiesce keeps to it; `shielded` is the way to await there.
@@ -19,12 +19,14 @@ and quiesce keeps to it; `shielded` is the way to await there.
 from __future__ import annotations
 
 import heapq
+import logging
 import sys
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from itertools import count
+from math import inf
 from types import FrameType
 from typing import Any
 
@@ -37,6 +39,9 @@ from ._current import current_node
 from ._host import Host
 from ._reason import Reason
 from ._site import Site, stuck_at
+
+
+logger = logging.getLogger("quiesce")
 
 
 class TrioHandle(Handle):
@@ -86,10 +91,10 @@ async def _child(handle: TrioHandle, fn: Callable[..., Any], args: tuple[Any, ..
     except trio.Cancelled:  # trio itself is ending
         handle.state = CANCELLED
         raise
-    except GeneratorExit:
-        handle.state = CANCELLED
-        raise
     except BaseException as exc:
+        if isinstance(exc, GeneratorExit) and not handle.core.backend.is_current():
+            handle.state = CANCELLED  # the run is gone and the collector closes the coroutine
+            raise
         handle.fail(exc)
     finally:
         handle.task = None
@@ -99,10 +104,15 @@ async def _child(handle: TrioHandle, fn: Callable[..., Any], args: tuple[Any, ..
             core.ended += 1  # nobody to tell
         else:
             core.child_ended(handle)
+        backend: TrioBackend = core.backend  # type: ignore[assignment]
+        if backend.ending:
+            backend.nap.cancel()  # the owner may be waiting for this child alone
 
 
 class TrioCore(ScopeCore):
     """A scope on trio: the same, with `spawn` written out flat for the common case."""
+
+    __slots__ = ()
 
     def spawn(
         self, fn: Callable[..., Any], args: tuple[Any, ...], name: str | None, site: Site
@@ -156,40 +166,44 @@ class TrioBackend(Backend):
         self.trio_token = trio.lowlevel.current_trio_token()
         self.nursery: trio.Nursery | None = None
         self._early: list[Callable[[], object]] = []  # spawned before the owner's first step
-        self._ending = False
+        self.ending = False
         self.over = False
         self._timers: list[tuple[float, int, _OwnerTimer]] = []
         self._order = count()
-        self._nap = trio.CancelScope()
+        self.nap = trio.CancelScope()
         super().__init__()
         trio.lowlevel.spawn_system_task(self._own, name="quiesce owner")
+        trio.lowlevel.spawn_system_task(self._watch_for_the_end, name="quiesce owner's sentinel")
 
     # The owner
 
     async def _own(self) -> None:
         try:
-            async with trio.open_nursery() as nursery:
-                self.nursery = nursery
-                for start in self._early:
-                    start()
-                self._early.clear()
-                while not (self._ending and not nursery.child_tasks):
-                    await self._sleep_until_due()
-                    self._run_due()
-        except BaseExceptionGroup as group:
-            # Only cancellations can be in here; what else a child raised was contained.
-            if group.split(trio.Cancelled)[1] is not None:
-                raise
+            with trio.CancelScope(shield=True):
+                async with trio.open_nursery() as nursery:
+                    self.nursery = nursery
+                    while self._early:
+                        self._early.pop(0)()  # a loop variable would keep the last one alive
+                    while not (self.ending and not nursery.child_tasks):
+                        due = self._timers[0][0] if self._timers else inf
+                        with trio.CancelScope(deadline=due) as self.nap:
+                            await trio.sleep_forever()
+                        self._run_due()
         finally:
             self.over = True
 
-    async def _sleep_until_due(self) -> None:
-        due = self._timers[0][0] if self._timers else float("inf")
+    async def _watch_for_the_end(self) -> None:
         try:
-            with trio.CancelScope(deadline=due, shield=self._ending) as self._nap:
-                await trio.sleep_forever()
-        except trio.Cancelled:
-            self._ending = True
+            await trio.sleep_forever()
+        finally:
+            self.ending = True
+            self.nap.cancel()
+            for task in tuple(self.nursery.child_tasks) if self.nursery is not None else ():
+                node = task.context.get(current_node)
+                while isinstance(node, ScopeCore):  # it is in a block: its own scope is further out
+                    node = node.opener
+                if node is not None:
+                    node.core.stop(Reason("shutdown", "the trio run is ending"))
 
     def _run_due(self) -> None:
         now = trio.current_time()
@@ -197,7 +211,10 @@ class TrioBackend(Backend):
             timer = heapq.heappop(self._timers)[2]
             fn, timer.fn = timer.fn, None
             if fn is not None:
-                fn()
+                try:
+                    fn()
+                except Exception:  # it must not end the owner, and with it the whole run
+                    logger.exception("a timer of the kernel failed")
 
     def now(self) -> float:
         """trio's clock."""
@@ -210,7 +227,7 @@ class TrioBackend(Backend):
             heapq.heappop(self._timers)
         heapq.heappush(self._timers, (when, next(self._order), timer))
         if self._timers[0][2] is timer:
-            self._nap.deadline = when
+            self.nap.deadline = when
         return timer
 
     def run_from_anywhere(self, fn: Callable[[], object]) -> None:

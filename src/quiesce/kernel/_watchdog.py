@@ -19,7 +19,6 @@ from ._site import thread_stuck_at
 
 if TYPE_CHECKING:
     from ._backend import Backend
-    from ._core import ScopeCore
 
 logger = logging.getLogger("quiesce")
 
@@ -61,48 +60,56 @@ def _wake_up() -> None:
 
 def _look_on() -> None:
     global _asleep
-    asked: dict[ScopeCore, list[float]] = {}  # a stop → when its loop was asked for a sign of life
-    told: set[ScopeCore] = set()
+    asked: dict[Backend, list[float]] = {}  # a loop → when it was asked for a sign of life
+    told: set[Backend] = set()
     last_stop = time.monotonic()
     while True:
         time.sleep(POLL)
         now = time.monotonic()
-        stops = _stops_under_way()
-        told.intersection_update(stops)
-        asked = {core: asked[core] for core in stops if core in asked}
-        if stops:
+        if _look_once(asked, told, now):
             last_stop = now
         elif now - last_stop > QUIET:
             _asleep = True
-            if not _stops_under_way():  # one that came in between has rung already
+            if not _loops_with_stops():  # one that came in between has rung already
                 _bell.acquire()
             _asleep = False
             last_stop = time.monotonic()
-            continue
-        for core in stops:
-            pending = asked.get(core)
-            if not pending:
-                pending = asked[core] = [now]
-                core.backend.run_from_anywhere(pending.clear)
-            elif now - pending[0] >= BLOCKED_AFTER and core not in told:
-                told.add(core)
-                _tell(core, now - pending[0])
-        del stops
 
 
-def _stops_under_way() -> list[ScopeCore]:
+def _look_once(asked: dict[Backend, list[float]], told: set[Backend], now: float) -> bool:
+    loops = _loops_with_stops()
+    told.intersection_update(loops)
+    for gone in asked.keys() - loops:
+        del asked[gone]
+    for backend in loops:
+        pending = asked.get(backend)
+        if not pending:
+            pending = asked[backend] = [now]
+            told.discard(backend)
+            backend.run_from_anywhere(pending.clear)
+        elif now - pending[0] >= BLOCKED_AFTER and backend not in told:
+            told.add(backend)
+            _tell(backend, now - pending[0])
+    return bool(loops)
+
+
+def _loops_with_stops() -> list[Backend]:
+    return [backend for backend in list(_backends) if backend.stopping]
+
+
+def _tell(backend: Backend, seconds: float) -> None:
+    where = thread_stuck_at(backend.thread)
+    note = f"the event loop's thread was blocked for over {seconds:.1f} s at {where}"
     while True:
         try:
-            return [core for backend in list(_backends) for core in list(backend.stopping)]
+            stops = list(backend.stopping)
+            break
         except RuntimeError:  # changed while we looked
             continue
-
-
-def _tell(core: ScopeCore, seconds: float) -> None:
-    where = thread_stuck_at(core.backend.thread)
-    note = f"the event loop's thread was blocked for over {seconds:.1f} s at {where}"
-    core.notes = [*core.notes, note]
-    logger.warning("stopping scope %r: %s", core.label, note)
+    for core in stops:
+        core.notes = [*core.notes, note]
+    names = ", ".join(repr(core.label) for core in stops[:3])
+    logger.warning("stopping scope %s: %s", names if len(stops) < 4 else f"{names} and others", note)
 
 
 def _forked() -> None:

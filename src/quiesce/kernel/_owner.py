@@ -1,0 +1,61 @@
+"""What the owners of other people's code have in common: errors that cross from one task into another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn, cast
+
+from ._core import ScopeCore
+from ._grace import Grace
+from ._reason import Reason, as_reason
+from ._site import describe
+
+if TYPE_CHECKING:
+    from ._report import StopReport
+
+
+async def close_core(
+    core: ScopeCore, deadline: float | None, grace: Grace | None, reason: Reason | str | None
+) -> StopReport:
+    """Close the scope of an owned thing on behalf of a user."""
+    if not core.backend.is_current():
+        raise RuntimeError(
+            f"{core.label!r}, made at {describe(core.site)}, belongs to another event loop: close it there"
+        )
+    if deadline is not None:
+        grace = (grace or core.grace).within(deadline)
+    return await core.close(as_reason(reason, Reason("user", "closed")), grace)
+
+
+def reason_of_cancel(core: ScopeCore, cancelled: BaseException) -> Reason:
+    """Why somebody who waited was cancelled."""
+    above = core.above()
+    inherited = above.reason if above is not None else None
+    if inherited is not None:
+        return inherited
+    if getattr(cancelled, "source", None) == "deadline":  # trio says where a cancel came from
+        return Reason("timeout", "a deadline passed")
+    return Reason("cancelled", str(cancelled))
+
+
+def is_cancel(error: BaseException) -> bool:
+    """Whether `error` is a backend's cancellation."""
+    return not isinstance(
+        error, (Exception, BaseExceptionGroup, GeneratorExit, KeyboardInterrupt, SystemExit)
+    )
+
+
+def without_cancels(error: BaseException) -> BaseException | None:
+    """What remains of `error`, or of the group that it is, without cancellations."""
+    if isinstance(error, BaseExceptionGroup):
+        return cast("BaseExceptionGroup[BaseException]", error).split(is_cancel)[1]
+    return None if is_cancel(error) else error
+
+
+def raise_unchanged(error: BaseException, context: BaseException | None = None) -> NoReturn:
+    """Raise an exception of another task without making what happens here its context."""
+    context = error.__context__ or context
+    try:
+        raise error
+    finally:
+        error.__context__ = context
+        del error, context

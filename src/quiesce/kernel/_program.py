@@ -1,0 +1,258 @@
+"""One program, from its start to its exit, on whichever event loop.
+
+Rules
+- `main` is a child of the root scope, and the only task there is while it runs. When it has ended, or a signal came, the
+  root scope is closed by one ladder. Everything is over when that ladder is, or a `Grace.kill` later.
+- A signal handler may run between any two bytecodes, also while sync code blocks the loop: it notes the signal, sees to
+  it that the process ends in time even if the loop never hears of it, and pokes the loop. All else is done there.
+- First signal: the grace as given. Second: what is left of it is shortened to a ladder of `terminate + kill` seconds.
+  Third: the process ends there and then.
+- Only the main thread has signals, and only from there may the process be ended: in another thread this is not the
+  program, but a part of it.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import sys
+import threading
+import time
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+from types import FrameType
+from typing import TYPE_CHECKING, Any, cast
+
+from ._backend import current_backend
+from ._child import FAILED
+from ._core import EXPIRED, logger
+from ._grace import DEFAULT_GRACE, Grace
+from ._last_resort import LastResort, bound_exit, end_process, say
+from ._reason import Reason
+from ._report import Leftover, StopReport
+from ._scope import root_core
+from ._site import Site, thread_stuck_at
+from ._watchdog import BLOCKED_AFTER
+
+if TYPE_CHECKING:
+    from ._backend import Waiter
+    from ._child import Handle
+    from ._core import ScopeCore
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopped(SystemExit):
+    """Raised by `run` when a signal has stopped the program.
+
+    As a `SystemExit` it ends the process with the conventional status: `code` is 130 after SIGINT, 143 after
+    SIGTERM. `reason` and `report` say why and with what outcome, for those who catch it.
+    """
+
+    def __init__(self, code: int, reason: Reason, report: StopReport) -> None:
+        super().__init__(code)
+        self.reason = reason
+        self.report = report
+
+
+class Program(ABC):
+    """What `run` does on every backend."""
+
+    def __init__(self, main: Callable[..., Any], args: tuple[Any, ...], grace: Grace, site: Site) -> None:
+        self._main = main
+        self._args = args
+        self._site = site
+        self.grace = grace
+        self.signals: list[int] = []
+        self.interrupt: BaseException | None = None  # came out of the event loop, past every task
+        self.root: ScopeCore | None = None
+        self.handle: Handle | None = None
+        self.report: StopReport | None = None
+        self._waits_for_main = True
+        self._thread = threading.get_ident()
+        self._is_entry_point = threading.current_thread() is threading.main_thread()
+        self._started: float | None = None  # the stop; on the monotonic clock, which every thread can read
+        self.ends_at = math.inf
+        self._last_resort = LastResort(self._status, self._describe_refusal)
+
+    @abstractmethod
+    def drive(self) -> None:
+        """Run the event loop to its end."""
+
+    @abstractmethod
+    def poke(self, fn: Callable[[], object]) -> None:
+        """Have the loop call `fn()` soon; for a signal handler in the loop's own thread."""
+
+    @abstractmethod
+    def leave_main(self) -> None:
+        """Wait for main no longer."""
+
+    def execute(self) -> Any:
+        """All of it; returns what main returned, or raises."""
+        known = threading.enumerate()
+        before = self._take_signals() if self._is_entry_point else {}
+        try:
+            self.drive()
+        finally:
+            self._last_resort.call_off()
+            self._give_signals_back(before)
+            if self._is_entry_point:
+                bound_exit(self._status(), self._seconds_to_exit, known)
+        return self._conclude()
+
+    def _conclude(self) -> Any:
+        handle, report = self.handle, self.report
+        assert handle is not None
+        assert report is not None
+        if report.left:
+            say(str(report))
+        if self.signals:
+            raise Stopped(self._status(), self.reason(), report) from handle.error
+        if self.interrupt is not None:
+            raise self.interrupt
+        return handle.result()
+
+    # In the loop
+
+    def start_main(self) -> None:
+        """Spawn main."""
+        backend = current_backend()
+        root = self.root = root_core(backend)
+        root.grace = self.grace
+        root.on_child_error = self._child_failed
+        self.handle = root.spawn(self._main, self._args, None, self._site)
+        if self.handle.done:  # in its eager first step
+            self.wake()
+        else:
+            self.handle.waiters = [cast("Waiter", self)]  # nobody awaits it: the loop itself is what waits
+        if self.signals:
+            self._heed()
+
+    def wake(self) -> None:
+        """Main has ended, or is waited for no longer."""
+        if self._waits_for_main:
+            self._waits_for_main = False
+            self.leave_main()
+
+    def _child_failed(self, child: Handle, error: BaseException) -> None:
+        if child is not self.handle or self.signals:  # main's error is otherwise raised
+            logger.error("%s in scope 'root' failed", child.name, exc_info=error)
+
+    def begin_stop(self) -> None:
+        """Close the root scope."""
+        root = self.root
+        assert root is not None
+        self._end_in_time()
+        if root.state is EXPIRED:
+            root.resume(self.grace)
+        else:
+            root.stop(self.reason(), self.grace)
+
+    def reason(self) -> Reason:
+        """Why the program ends."""
+        if self.signals:
+            name = signal.Signals(self.signals[0]).name
+            return Reason("user" if name == "SIGINT" else "shutdown", name)
+        if self.interrupt is not None:
+            return Reason("error", f"{type(self.interrupt).__name__} ended the event loop", self.interrupt)
+        if self.handle is not None and self.handle.done:
+            return Reason("shutdown", "main has ended")
+        return Reason("shutdown", "the event loop was stopped")
+
+    # Signals
+
+    def _take_signals(self) -> dict[signal.Signals, Any]:
+        before: dict[signal.Signals, Any] = {}
+        for number in SIGNALS:
+            handler = signal.getsignal(number)
+            # Ignored on purpose, as under nohup; or not Python's, and could not be given back.
+            if handler is not signal.SIG_IGN and handler is not None:
+                before[number] = handler
+                signal.signal(number, self._on_signal)
+        return before
+
+    def _give_signals_back(self, before: dict[signal.Signals, Any]) -> None:
+        for number, handler in before.items():
+            if signal.getsignal(number) == self._on_signal:
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.signals.append(number)
+        count, name = len(self.signals), signal.Signals(number).name
+        if count > 2:
+            end_process(128 + number, f"ending now ({name})\n{self._describe_refusal()}")
+        if count == 2:
+            self.grace = _hurried(self.grace)
+        self._end_in_time()
+        if count == 1:
+            _announce(f"stopping ({name})", "press again to hurry")
+        else:
+            _announce(f"stopping within {self.grace.total:.1f} s ({name})", "press again to end now")
+        self.poke(self._heed)
+
+    def _heed(self) -> None:
+        if self.root is not None:
+            self.begin_stop()
+        self.wake()
+
+    # Time
+
+    def _end_in_time(self) -> None:
+        now = time.monotonic()
+        if self._started is None:
+            self._started = now
+        self.ends_at = min(self.ends_at, now + self.grace.total)
+        if self._is_entry_point:
+            self._last_resort.end_by(self.ends_at + self.grace.kill + BLOCKED_AFTER)
+
+    def _seconds_to_exit(self) -> float:
+        """How long threads may keep the interpreter from ending."""
+        if not self.signals:
+            return self.grace.total
+        return max(self.ends_at - time.monotonic(), self.grace.kill)
+
+    def _status(self) -> int:
+        return 128 + self.signals[0] if self.signals else 1
+
+    # What is left
+
+    def add_leftovers(self, left: list[Leftover]) -> None:
+        """Name these in the report too."""
+        assert self.report is not None
+        self.report = replace(self.report, left=[*self.report.left, *left])
+
+    def _describe_refusal(self) -> str:
+        """What is left, as far as can be seen from outside the loop."""
+        root, left, ended, notes = self.root, list[Leftover](), 0, list[str]()
+        if root is not None:
+            ended, notes = root.ended, list(root.notes)
+            for _ in range(10):
+                try:
+                    left = root.leftovers() if root.children or root.nested else []
+                    break
+                except RuntimeError:  # changed while we looked
+                    continue
+        notes.append(f"the event loop's thread is at {thread_stuck_at(self._thread)}")
+        elapsed = time.monotonic() - self._started if self._started is not None else 0.0
+        lines = [str(StopReport("root", self.reason(), elapsed, left, ended, notes))]
+        handle = self.handle
+        if handle is not None and handle.state == FAILED and not self.signals:
+            lines[:0] = ["".join(traceback.format_exception(handle.value)).rstrip()]
+        return "\n".join(lines)
+
+
+def _hurried(grace: Grace) -> Grace:
+    seconds = grace.terminate + grace.kill
+    if math.isinf(seconds):
+        seconds = DEFAULT_GRACE.terminate + DEFAULT_GRACE.kill
+    return grace.within(min(seconds, grace.total))
+
+
+def _announce(what: str, hint: str) -> None:
+    try:
+        by_hand = sys.stderr is not None and sys.stderr.isatty()
+    except Exception:  # closed
+        by_hand = False
+    say(f"{what}; {hint}" if by_hand else what)

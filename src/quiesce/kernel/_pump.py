@@ -1,0 +1,408 @@
+"""The owner task of somebody else's async generator.
+
+An async generator runs in whichever task asks it for an item, and is closed in whichever task happens to drop it. One
+that holds a task group or a timeout across a `yield` cannot survive that. So one owner task asks it for every item
+and closes it; consumers only hand over requests and get items back.
+
+Invariants
+- The generator runs only while an item is asked for, unless `prefetch` allows it to run ahead. A hand-over costs two
+  task switches and two futures; there is no queue and no timer.
+- The owner is a child of a scope of its own, and is started for the first item. Closing is closing that scope: bounded,
+  repeatable, from several tasks at once, through cancels, reported. Before the first item nothing is owned.
+- A generator that stands at its `yield` is closed there (`GeneratorExit`) and not cancelled, so its clean-up can await.
+  One that is at work is cancelled, as the consumer's cancel would have done, and then closed.
+- What cancels the owner while the generator stands at its `yield`, though nobody has asked for a stop, comes from
+  inside (a timeout around the yield, a crash in a task group around it) and is raised there, at the yield.
+- Whoever waits for an item when the stream is stopped gets the end of the iteration, after the drain.
+- An error is told exactly once: to the consumer if the generator raised it at work, else to whoever closes; to the log if
+  there is neither.
+- The owner refers to none of the objects that consumers hold, so that releasing those is noticed.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+
+from ._grace import Grace, Rung
+from ._owner import close_core, is_cancel, raise_unchanged, reason_of_cancel
+from ._reason import Reason
+from ._site import Site, describe
+
+if TYPE_CHECKING:
+    from ._backend import Waiter
+    from ._child import Handle
+    from ._core import ScopeCore
+    from ._report import StopReport
+
+T = TypeVar("T")
+
+logger = logging.getLogger("quiesce")
+
+
+class Pump(Generic[T]):
+    """What the owner task and those who ask it share."""
+
+    def __init__(
+        self,
+        source: AsyncIterable[T],
+        prefetch: int,
+        parent: ScopeCore,
+        name: str,
+        grace: Grace,
+        site: Site,
+    ) -> None:
+        self.source = source
+        self.prefetch = prefetch
+        self.parent = parent
+        self.backend = parent.backend
+        self.name = name
+        self.grace = grace
+        self.site = site
+        self.core: ScopeCore | None = None
+        self.handle: Handle | None = None
+        self.iterator: AsyncIterator[T] | None = None
+        self.items: deque[T] = deque()
+        self.step: Callable[[], Awaitable[T]] | None = None  # what the consumer asks for
+        self.asking = False  # somebody waits for an item
+        self.waiter: Waiter | None = None  # of the consumer
+        self.nap: Waiter | None = None  # of the owner
+        self.at_work = False  # the generator runs
+        self.leaving = False
+        self.over = False
+        self.stopped = False  # by a user of the stream, not from above
+        self.in_block = False
+        self.unattended = False  # nobody will be told of an error in the clean-up
+        self.error: BaseException | None = None  # of the generator, for the consumer
+        self.closing_error: BaseException | None = None
+
+    # In the owner task
+
+    async def own(self) -> None:
+        """Ask for items on demand, then close: the whole life of the owner."""
+        items, prefetch, make_waiter = self.items, self.prefetch, self.backend.make_waiter
+        assert self.iterator is not None
+        next_item = self.iterator.__anext__
+        try:
+            while True:
+                try:
+                    while not self.leaving and self.step is None and len(items) >= prefetch:
+                        self.nap = make_waiter()
+                        await self.nap
+                except BaseException as cut:
+                    step = self._cut_short(cut)
+                else:
+                    if self.leaving:
+                        break
+                    step, self.step = self.step or next_item, None
+                self.at_work = True
+                try:
+                    items.append(await step())
+                except StopAsyncIteration:
+                    break
+                finally:
+                    self.at_work = False
+                if self.waiter is not None:
+                    self.waiter.wake()
+        except BaseException as error:
+            if self.leaving or self.handle is None or self.handle.asked:
+                self._clean_up_failed(error)
+            else:
+                self.error = error
+            raise
+        finally:
+            self.leaving = True
+            try:
+                if not isinstance(sys.exc_info()[1], GeneratorExit):  # then the loop is gone
+                    await self._close_source()
+            finally:
+                self.over = True
+                if self.handle is not None:
+                    self.handle.on_stop = None
+                if self.waiter is not None:
+                    self.waiter.wake()
+
+    def _cut_short(self, cut: BaseException) -> Callable[[], Awaitable[T]]:
+        """The owner was cancelled while the generator stood at its yield: that is where it belongs.
+
+        A timeout around the yield has passed, or a task group around it has a crash to tell of.
+        """
+        athrow = getattr(self.iterator, "athrow", None)
+        if self.leaving or athrow is None or not is_cancel(cut):
+            raise cut
+        return partial(athrow, cut)
+
+    async def _close_source(self) -> None:
+        try:
+            await _aclose(self.iterator)
+            if self.source is not self.iterator:
+                await _aclose(self.source)
+        except BaseException as error:
+            self._clean_up_failed(error)
+            if isinstance(error, RuntimeError) and "ignored GeneratorExit" in str(error):
+                error.add_note(
+                    f"stream {self.name!r}, made at {describe(self.site)}: its generator yields while it is being closed"
+                )
+                await self._close_for_good()
+            raise
+
+    async def _close_for_good(self) -> None:
+        """It yielded while it was being closed: let it come to its end here, not in the collector's hands."""
+        assert self.iterator is not None
+        try:
+            await self.iterator.__anext__()
+        except (Exception, GeneratorExit):
+            pass
+
+    def _clean_up_failed(self, error: BaseException) -> None:
+        if is_cancel(error) or isinstance(error, GeneratorExit):
+            return
+        self.closing_error = error
+        if self.unattended:
+            logger.error(
+                "stream %r, made at %s, failed while it was being closed",
+                self.name,
+                describe(self.site),
+                exc_info=error,
+            )
+
+    # Starting and stopping
+
+    def bind(self) -> ScopeCore:
+        """The scope of this stream, made on first use."""
+        core = self.core
+        if core is None:
+            if not self.backend.is_current():
+                raise RuntimeError(
+                    f"stream {self.name!r}, made at {describe(self.site)}, belongs to another event loop: use it there"
+                )
+            self.core = core = self.backend.make_core(
+                name=self.name,
+                site=self.site,
+                grace=self.grace,
+                parent=self.parent,
+                late=self.parent.closed,  # too late for items, but it can still be closed
+            )
+        return core
+
+    def _start(self) -> None:
+        core = self.bind()
+        if self.parent.closed and not self.leaving:
+            raise self.parent.refusal(f"start stream {self.name!r} in")
+        if self.iterator is None:
+            self.iterator = aiter(self.source)
+        self.handle = handle = self.backend.make_handle(core, self.name, self.site)
+        handle.on_stop = self._on_stop
+        core.children[handle] = None
+        core.start(handle, self.own, ())
+
+    def _on_stop(self, rung: Rung) -> bool:
+        if rung is not Rung.CANCEL:
+            return False
+        if not self.stopped and not self.over and self._is_forgotten():
+            self.unattended = True
+            _Complaint(
+                f"stream {self.name!r}, made at {describe(self.site)}, was still open when scope "
+                f"{self.parent.label!r} ended: it is being closed. Close it, or use `async with stream(...)`"
+            )
+        if self.waiter is not None:
+            self.waiter.wake()
+        return self._leave()
+
+    def _leave(self) -> bool:
+        """Ask the owner to leave; False if the generator is at work and must be cancelled for that."""
+        self.leaving = True
+        self.items.clear()
+        if self.nap is not None:
+            self.nap.wake()
+        return not self.at_work
+
+    def _is_forgotten(self) -> bool:
+        """Stopped from above, where nobody is left who could have closed it."""
+        parent: ScopeCore | None = self.parent
+        if self.in_block or parent is None or not parent.closed or parent.children:
+            return False
+        while parent is not None:
+            if parent.host is not None and parent.host.requested:
+                return False  # the body around it is on its way out
+            parent = parent.parent
+        return True
+
+    def abandon(self, why: str) -> None:
+        """Stop at once, though nobody will wait."""
+        core = self.core
+        if core is None or core.closed:
+            return
+        self.stopped = self.unattended = True
+        core.abandon(Reason("user", why))
+        if not self.at_work:
+            self._leave()  # without waiting for the rung: there is nobody to cooperate with
+
+    async def close(
+        self, deadline: float | None, grace: Grace | None, reason: Reason | str | None
+    ) -> StopReport:
+        """Stop, wait until the generator has cleaned up, and report."""
+        core = self.bind()
+        self.stopped = True
+        self.unattended = False
+        self.items.clear()
+        if self.handle is None and not core.closed:
+            self.leaving = True
+            self._start()  # only to close the source
+        return await close_core(core, deadline, grace, reason)
+
+    # Asking
+
+    async def ask(self, holder: object, step: Callable[[], Awaitable[T]] | None = None) -> T:
+        """One item. `holder`, the iterator, must not be released while it is being asked for."""
+        core = self.core
+        if core is not None and (core.closed or self.over) and not self.items:
+            await self._end(core)
+        if self.asking:
+            raise RuntimeError(
+                f"stream {self.name!r}, made at {describe(self.site)}: another task is waiting for its next "
+                "item; one task at a time can ask"
+            )
+        self.asking = True
+        try:
+            if self.prefetch == 0:
+                self.step = step or self.next_item
+            if core is None or self.handle is None:
+                self._start()
+            if not self.items:
+                if self.nap is not None:
+                    self.nap.wake()
+                self.waiter = waiter = self.backend.make_waiter()
+                try:
+                    await waiter
+                except GeneratorExit:  # our coroutine is thrown away: nothing can be awaited
+                    self.backend.run_from_anywhere(partial(self.abandon, "the consumer is gone"))
+                    raise
+                except BaseException as mine:
+                    if is_cancel(mine):
+                        await self._cancelled(mine)
+                    raise
+        finally:
+            self.asking = False
+            self.waiter = None
+        if self.items:
+            item = self.items.popleft()
+            if self.prefetch and self.nap is not None:
+                self.nap.wake()
+            return item
+        return await self._end(self.bind())
+
+    def next_item(self) -> Awaitable[T]:
+        """The plain request."""
+        assert self.iterator is not None
+        return self.iterator.__anext__()
+
+    async def _cancelled(self, mine: BaseException) -> None:
+        """The consumer was cancelled while it waited: drain, and let it have its cancel."""
+        core = self.bind()
+        self.stopped = True
+        core.stop(reason_of_cancel(core, mine))
+        if not self.at_work:
+            self._leave()
+        await self.backend.wait_through(core.is_over, core.waiters)
+        if self.closing_error is not None:
+            mine.__cause__ = self.closing_error
+
+    async def _end(self, core: ScopeCore) -> NoReturn:
+        """Nothing more comes: an error that nobody has seen yet, or the end of the iteration."""
+        if not core.closed:
+            if core.children or core.nested:
+                core.stop(Reason("parent", "the stream came to its end"))
+            else:
+                core.settle()
+        await self.backend.reraise(await self.backend.wait_through(core.is_over, core.waiters))
+        error = self.error
+        if error is None and not self.stopped and core.reason is not None:
+            error = core.reason.error  # of a task that the generator had spawned
+        self.error = None
+        self.stopped = True
+        try:
+            if error is None:
+                raise StopAsyncIteration
+            if is_cancel(error):
+                raise RuntimeError(
+                    f"stream {self.name!r}, made at {describe(self.site)}, was cancelled from inside; "
+                    "nobody has cancelled you"
+                ) from error
+            raise_unchanged(error)
+        finally:
+            del error  # or it would hold itself, by way of its traceback and this frame
+
+    def take_failure(self) -> BaseException | None:
+        """An error that nobody has seen yet."""
+        failure = self.error or self.closing_error
+        self.error = self.closing_error = None
+        return failure
+
+    def method(self, name: str) -> Callable[[Any], Awaitable[T]]:
+        """`asend` or `athrow` of the generator, or a clear refusal."""
+        if self.prefetch:
+            raise TypeError(
+                f"stream {self.name!r} is {self.prefetch} items ahead of its consumer: {name} needs prefetch=0"
+            )
+        if self.iterator is None:
+            self.iterator = aiter(self.source)
+        found: Callable[[Any], Awaitable[T]] | None = getattr(self.iterator, name, None)
+        if found is None:
+            raise TypeError(
+                f"stream {self.name!r}: a {type(self.iterator).__name__} has no {name}; "
+                "only async generators do"
+            )
+        return found
+
+    # Dropping
+
+    def released(self, user: object, by_collector: bool) -> None:
+        """The last reference that could have asked for an item is gone."""
+        core = self.core
+        if self.error is not None and not self.stopped:
+            logger.error(
+                "stream %r, made at %s, failed, and nobody has looked",
+                self.name,
+                describe(self.site),
+                exc_info=self.error,
+            )
+        if core is None or core.closed or self.in_block:
+            return
+        late = "by the garbage collector" if by_collector else ""
+        if not self.backend.is_current():
+            late = "outside its event loop"
+        self.backend.run_from_anywhere(partial(self.abandon, "the iteration was left"))
+        if late and not self.over:
+            warnings.warn(
+                f"stream {self.name!r}, made at {describe(self.site)}, was released late, {late}: it is being "
+                "closed. Close it, or use `async with stream(...)`",
+                ResourceWarning,
+                source=user,
+                stacklevel=2,
+            )
+
+
+class _Complaint:
+    """A warning from the middle of a stop.
+
+    Where warnings are errors, one raised there would break the stop in half; raised in a `__del__` it is told all the
+    same, and goes no further.
+    """
+
+    def __init__(self, message: str) -> None:
+        self._message = message
+
+    def __del__(self) -> None:
+        warnings.warn(self._message, ResourceWarning, stacklevel=2)
+
+
+async def _aclose(thing: object) -> None:
+    aclose = getattr(thing, "aclose", None)
+    if aclose is not None:
+        await aclose()
