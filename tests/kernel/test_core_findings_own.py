@@ -31,14 +31,13 @@ async def test_two_in_one_scope_are_left_last_opened_first() -> None:
 
 async def test_what_the_body_uses_is_left_after_the_interrupted_body_has_left() -> None:
     log: list[Any] = []
-    async with Scope() as scope:
-        async with own(Recorder(log)):
-            scope.cancel()
-            try:
-                await anyio.sleep_forever()
-            finally:
-                await tidy_up(0.02)
-                log.append("body is tidy")
+    async with Scope() as scope, own(Recorder(log)):
+        scope.cancel()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            await tidy_up(0.02)
+            log.append("body is tidy")
     assert log == ["it entered", "body is tidy", "it leaving", "it left"]
 
 

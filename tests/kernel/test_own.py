@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 from unittest.mock import MagicMock
 
 import anyio
@@ -62,7 +62,7 @@ class Recorder:
         self.exit: tuple[type[BaseException] | None, BaseException | None, TracebackType | None] | None = None
         self.tasks: list[int] = []
 
-    async def __aenter__(self) -> Recorder:
+    async def __aenter__(self) -> Self:
         self.tasks.append(anyio.get_current_task().id)
         if self.entering:
             await anyio.sleep(self.entering)
@@ -696,7 +696,7 @@ async def test_a_stop_of_the_owner_scope_while_entering_ends_open_with_an_error(
 @asyncio_only
 async def test_entering_that_is_cancelled_from_inside_is_an_error_and_not_the_openers_cancel() -> None:
     class CancelsItself(Recorder):
-        async def __aenter__(self) -> Recorder:
+        async def __aenter__(self) -> Self:
             raise asyncio.CancelledError("not you")
 
     with pytest.raises(NotHeld, match="cancelled from inside"):
@@ -1134,10 +1134,9 @@ async def test_a_scope_that_has_ended_takes_no_more() -> None:
 
 async def test_dropped_without_close_it_warns_and_is_left() -> None:
     log: list[Any] = []
-    held = await own(Recorder(log)).open()
+    box = [await own(Recorder(log)).open()]
     with pytest.warns(ResourceWarning, match=r"'Recorder', made at .*test_own\.py.*without close"):
-        del held
-        gc.collect()
+        box.clear()
     while log[-1] != "it left":
         await anyio.sleep(0.01)
 
@@ -1253,7 +1252,7 @@ async def test_what_is_no_async_context_manager_is_refused_with_a_hint() -> None
 async def test_it_is_opened_once(form: str) -> None:
     owned = own(Recorder(), name="socket")
     async with owned:
-        with pytest.raises(RuntimeError, match="'socket'.* was opened before"):
+        with pytest.raises(RuntimeError, match=r"'socket'.* was opened before"):
             if form == "open":
                 await owned.open()
             else:

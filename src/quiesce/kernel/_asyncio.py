@@ -51,6 +51,7 @@ class AsyncioHandle(Handle):
         self.on_stop = None
         self.asked = 0
         self.deferred = 0
+        self.withheld = False
         self.task: asyncio.Task[None] | None = None
         self.interrupted: AsyncioHost | None = None  # a block in this task that is being stopped
 
@@ -101,7 +102,7 @@ class OwnedTask(asyncio.Task[None]):
             self.remove_done_callback(handle.never_started)
             self.add_done_callback(handle.never_started)
         if not self.get_loop().is_running():
-            if handle.asked:
+            if handle.asked or handle.core.is_clean_up():
                 return False
             handle.asked = 1
             handle.note_reason(Reason("shutdown", "the event loop is ending"))

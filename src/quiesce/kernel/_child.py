@@ -110,16 +110,18 @@ class Handle(Child):
     ```
     """
 
-    __slots__ = ("_hurry", "asked", "deferred", "on_stop")
+    __slots__ = ("_hurry", "asked", "deferred", "on_stop", "withheld")
 
     asked: int
     deferred: int
+    withheld: bool
     on_stop: Callable[[Rung], bool] | None
 
     def __init__(self, core: ScopeCore, label: object, site: Site | None) -> None:
         super().__init__(core, label, site)
         self.asked = 0  # cancels of ours that were delivered
         self.deferred = 0  # closes of scopes around it that it is in: its cancel waits for them
+        self.withheld = False  # a cancel that waits for that
         self.on_stop = None  # an owner's own way to leave; True if it dealt with the rung
         self._hurry: tuple[float, Timer] | None = None  # when it is cancelled again
 
@@ -182,7 +184,9 @@ class Handle(Child):
             self.asked = 1
             if self.on_stop is not None and self.on_stop(rung):
                 return
-            if not self.deferred:
+            if self.deferred:
+                self.withheld = True
+            else:
                 self.deliver_cancel()
         elif rung is Rung.TERMINATE and self.asked < 2:
             self.asked = 2
@@ -216,8 +220,10 @@ class Handle(Child):
     def release(self, *, deliver: bool) -> None:
         """The close is over: what was held back arrives at its next await."""
         self.deferred -= 1
-        if deliver and self.asked and not self.deferred and not self.done:
-            self.deliver_cancel()
+        if self.withheld and not self.deferred:
+            self.withheld = False
+            if deliver and not self.done:
+                self.deliver_cancel()
 
     async def wait(self) -> None:
         """Wait until it has ended. Its error is not raised, your cancel is not forwarded to it."""

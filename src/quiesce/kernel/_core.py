@@ -6,8 +6,9 @@ Rules
 - A stop is asked for once and only ever gets faster; the first reason stays.
 - Each child is cancelled once, and once more when its time is over. Nothing else is ever cancelled,
   except the task that runs the scope's own `async with` body, while it is inside that body.
-- Children end before what they were given: nested scopes (owned resources, processes) are stopped when
-  the children are gone, or when their time is over.
+- Children, and the body of the block, end before what they were given: nested scopes (owned resources,
+  processes) are stopped when those are gone, the last opened first, each after the one before; or all at
+  once when the time for that is over.
 - Settled means empty. A scope whose time ran out is not settled; it keeps what is left and can be
   waited for again.
 
@@ -197,7 +198,9 @@ class ScopeCore(TokenHolder):
         if self.token_above is not None:
             return self.token_above
         opener, parent = self.opener, self.parent
-        if opener is not None and (parent is None or opener.core is parent):
+        if opener is not None and (
+            parent is None or opener.core is parent or opener.core.backend is not self.backend
+        ):
             return opener.token
         return parent.token if parent is not None else None
 
@@ -296,7 +299,7 @@ class ScopeCore(TokenHolder):
             self.settle()
             return
         self.stopped = stopped = list(self.children)
-        self.ends = ends = (grace or self.grace).ends(now)
+        self.ends = ends = self._ends(grace or self.grace, now)
         if ends[0] > now:
             for child in stopped:
                 child.note_reason(reason)
@@ -310,6 +313,31 @@ class ScopeCore(TokenHolder):
                 self.climb()
         if not self.children:
             self.progress()
+
+    def _ends(self, grace: Grace, now: float) -> tuple[float, float, float, float]:
+        """The ladder; inside another stop it ends with a step to spare for those who wait for us."""
+        ends = grace.ends(now)
+        outer = self.parent
+        while outer is not None:
+            if outer.state is STOPPING:
+                limit = outer.time_for_nested(now)
+                if limit < ends[3]:
+                    ends = grace.within(max(limit - now, 0.0)).ends(now)
+            outer = outer.parent
+        return ends
+
+    def time_for_nested(self, now: float) -> float:
+        """Until when what is nested in us should be gone."""
+        return self.ends[2] if self.ends[2] > now else self.ends[3]
+
+    def is_clean_up(self) -> bool:
+        """Whether we are, or are inside, a clean-up that nobody but its own deadline may cut."""
+        core: ScopeCore | None = self
+        while core is not None:
+            if core.late and not core.closed:
+                return True
+            core = core.parent
+        return False
 
     def cancel_once(self, children: Sequence[Child]) -> None:
         """The first rung for all of them."""
@@ -342,8 +370,9 @@ class ScopeCore(TokenHolder):
         self.ends = (ends[0], ends[1], ends[2], ends[3])
         self.climb()
         for scope in list(self.nested):
-            if scope.closed:
-                scope._shorten(now, scope.grace.within(max(self.ends[3] - now, 0.0)), False)
+            if scope.state is STOPPING:
+                left = self.time_for_nested(now) - now
+                scope._shorten(now, scope.grace.within(max(left, 0.0)), False)
 
     def climb(self) -> None:
         """Do what is due, and come back when the next rung is."""
@@ -364,12 +393,15 @@ class ScopeCore(TokenHolder):
         self.backend.climb_later(self, self.ends[self.rung])
 
     def _stop_nested(self) -> None:
-        """Last opened, first stopped, within what is left of our own time."""
+        """Last opened, first stopped, each when the one before is gone; all at once from TERMINATE on."""
         assert self.reason is not None
-        remaining = max(self.ends[3] - self.backend.now(), 0.0)
         for scope in reversed(list(self.nested)):
-            if not scope.closed and not scope.late:
-                scope.stop(self.reason, scope.grace.within(min(remaining, scope.grace.total)))
+            if scope.late:
+                continue
+            if not scope.closed:
+                scope.stop(self.reason)
+            if scope.state is STOPPING and self.rung < Rung.TERMINATE:
+                return
 
     def dropped(self) -> None:
         """Nobody holds the scope's face any more, and nobody has closed it."""
@@ -392,9 +424,9 @@ class ScopeCore(TokenHolder):
 
     def progress(self) -> None:
         """Something has ended: see how far that brings us."""
-        if self.closed and not self._busy():
+        if self.closed:
             if self.nested:
-                if self.state is STOPPING:
+                if self.state is STOPPING and not self._busy():
                     self._stop_nested()
             elif not self.children and self.state is not SETTLED:
                 self.settle()
@@ -402,10 +434,13 @@ class ScopeCore(TokenHolder):
         self.wake()
 
     def _busy(self) -> bool:
-        """Whether any child is there that is not itself waiting for us to close."""
-        if not self.children or not self.closers:
-            return bool(self.children)
+        """Whether anybody is there who may be using what is nested, and does not wait for us to close."""
+        in_body = self.host is not None and self.host.in_body()
+        if not self.closers:
+            return in_body or bool(self.children)
         excused = self.who_waits_for(self.closers)
+        if in_body and self not in excused:
+            return True
         return any(child not in excused for child in self.children)
 
     def settle(self) -> None:
@@ -445,15 +480,18 @@ class ScopeCore(TokenHolder):
         return excused.issuperset(self.children) and excused.issuperset(self.nested)
 
     def who_waits_for(self, nodes: Iterable[Node]) -> set[Child | ScopeCore]:
-        """Which of our children and nested scopes contain one of `nodes`, or wait for one of them."""
+        """Which of our children and nested scopes contain one of `nodes`, or wait for one of them.
+
+        Ourselves among them means: the body of our own block does.
+        """
         found: set[Child | ScopeCore] = set()
         seen: set[Node] = set()
         queue: list[Node] = list(nodes)
         while queue:
             node = queue.pop()
             core: ScopeCore | None = node.core
-            if core is self and node is not self:
-                found.add(node)
+            if core is self:
+                found.add(node)  # a child of ours, or ourselves: the body of our own block
             while core is not None and core is not self and core not in seen:
                 seen.add(core)
                 if core.host is not None and core.opener is not None:
@@ -467,7 +505,7 @@ class ScopeCore(TokenHolder):
 
     def contains(self, node: Node | None) -> bool:
         """Whether `node` runs inside this scope."""
-        return node is not None and bool(self.who_waits_for((node,)))
+        return node is not None and bool(self.who_waits_for((node,)) - {self})
 
     async def close(self, reason: Reason, grace: Grace | None) -> StopReport:
         """Stop, wait, report; then raise the closer's own cancellation if there was one."""

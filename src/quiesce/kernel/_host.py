@@ -40,12 +40,13 @@ def generator_frame(frame: FrameType | None) -> FrameType | None:
 class Host(ABC):
     """One task, while it is inside an `async with` of ours."""
 
-    __slots__ = ("core", "generator", "held", "outer", "requested")
+    __slots__ = ("core", "generator", "held", "leaving", "outer", "requested")
 
     core: ScopeCore
     generator: FrameType | None
     requested: bool
     held: int
+    leaving: bool
     outer: Node | None
 
     def enter(self, core: ScopeCore, entered_by: FrameType) -> None:
@@ -54,6 +55,7 @@ class Host(ABC):
         self.core = core
         self.requested = False
         self.held = 0
+        self.leaving = False
         self.outer = core.opener
         if code.co_flags & CO_ASYNC_GENERATOR or code.co_filename == _CONTEXTLIB:
             self.generator = generator_frame(entered_by)
@@ -97,9 +99,14 @@ class Host(ABC):
         Returns the cancellation that is not ours, for the caller to raise.
         """
 
+    def in_body(self) -> bool:
+        """Whether the body may still be using what was opened in it."""
+        return self.generator is None and not self.leaving
+
     def begin_to_leave(self, error: BaseException | None) -> None:
         """Stop what is there: the children because of an error, else what they were given."""
         core = self.core
+        self.leaving = True
         if error is not None:
             core.stop(self.reason_of(error), body=False)
         elif not core.closed:
@@ -107,6 +114,8 @@ class Host(ABC):
                 core.stop(Reason("parent", f"scope {core.label!r} ended"), body=False)
             else:
                 core.settle()
+        if core.closed:
+            core.progress()  # what the body was using can go now
 
     def restore_context(self) -> None:
         """Take the scope out of the body's context again."""

@@ -23,12 +23,11 @@ from __future__ import annotations
 import logging
 import warnings
 from contextlib import AbstractAsyncContextManager
-from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ._child import FINISHED
 from ._grace import Rung
-from ._owner import raise_unchanged, reason_of_cancel, without_cancels
+from ._owner import hide_frame, raise_unchanged, reason_of_cancel, without_cancels
 from ._reason import Reason
 from ._site import Site, describe
 
@@ -77,6 +76,7 @@ class Keeper(Generic[T]):
                 if self.thrown is not None:
                     raise self.thrown
         except BaseException as error:
+            hide_frame(error, Keeper.hold.__code__)
             failure = self._judge(error)
             if failure is error:
                 raise
@@ -108,7 +108,6 @@ class Keeper(Generic[T]):
         thrown = self.thrown
         if error is thrown:
             self.passed_on = True
-            error.__traceback__ = _without_our_frame(error.__traceback__)
             return None
         if thrown is not None and without_cancels(thrown) is None:
             # Cancel scopes inside may have made another cancellation of it, or a group with one in it.
@@ -157,10 +156,13 @@ class Keeper(Generic[T]):
                 raise
         if self.entered and not self.leaving:
             return
-        core.stop(Reason("error", f"{self.name} could not be entered"))
+        core.stop(Reason("error", "cancelled from inside"))  # unless it was stopped, or has failed
         await backend.reraise(await backend.wait_through(core.is_over, core.waiters))
-        self.raise_failure()
-        raise self.not_held()
+        failure = self.take_failure() or self.not_held()
+        try:
+            raise_unchanged(failure)
+        finally:
+            del self, core, failure
 
     # How it went
 
@@ -171,21 +173,24 @@ class Keeper(Generic[T]):
         return failures[0][1] if failures else None
 
     @property
+    def has_ended_itself(self) -> bool:
+        """Whether it has cut the owner short, and taken that back."""
+        return self.broke and self.handle.state == FINISHED
+
+    @property
     def has_suppressed(self) -> bool:
         """Whether it has ended well though the body's exception was raised in it."""
         return self.handle.state == FINISHED and not self.passed_on
 
-    def raise_failure(self, context: BaseException | None = None) -> None:
-        """Raise what it raised, if it failed."""
-        if self.failure is not None:
-            self.told = True
-            raise_unchanged(self.failure, context)
+    def take_failure(self) -> BaseException | None:
+        """What it raised, for somebody who will raise it."""
+        self.told = True
+        return self.failure
 
     def attach_failure(self, cancelled: BaseException) -> None:
         """Somebody's cancellation goes first; let it carry what it raised, if it failed."""
         if self.failure is not None:
-            self.told = True
-            cancelled.__cause__ = self.failure
+            cancelled.__cause__ = self.take_failure()
 
     def not_held(self) -> NotHeld:
         """The error for somebody who uses it after its end."""
@@ -195,15 +200,13 @@ class Keeper(Generic[T]):
         elif self.broke:
             how = "it ended by itself"
         elif not self.entered:
-            how = f"it was stopped while it was being entered ({core.reason or 'cancelled from inside'})"
+            how = f"it was stopped while it was being entered ({core.reason})"
         else:
             how = f"it was left ({core.reason})"
         error = NotHeld(
             f"context manager {self.name!r}, made at {describe(core.site)}, is not held any more: {how}"
         )
-        if failure is not None:
-            self.told = True
-            error.__cause__ = failure
+        error.__cause__ = self.take_failure()
         return error
 
     def dropped(self, user: object) -> None:
@@ -227,9 +230,3 @@ class Keeper(Generic[T]):
             source=user,
             stacklevel=2,
         )
-
-
-def _without_our_frame(traceback: TracebackType | None) -> TracebackType | None:
-    while traceback is not None and traceback.tb_frame.f_code is Keeper.hold.__code__:
-        traceback = traceback.tb_next
-    return traceback

@@ -10,11 +10,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ._backend import Backend, current_backend
-from ._child import FINISHED
 from ._core import SETTLED
 from ._grace import DEFAULT_GRACE, Grace
 from ._keeper import Keeper
-from ._owner import close_core, is_cancel, without_cancels
+from ._owner import close_core, is_cancel, raise_unchanged, without_cancels
 from ._reason import Reason
 from ._scope import Scope, current_core
 from ._site import Site, describe, site_of
@@ -105,13 +104,21 @@ class Owned(Generic[T]):
         If entering fails, that error is raised. If you are cancelled meanwhile, it is stopped and drained first.
         """
         keeper = self._start(current_backend())
-        await keeper.wait_until_entered()
+        try:
+            await keeper.wait_until_entered()
+        except BaseException:
+            del self, keeper
+            raise
         return Held(keeper)
 
     async def __aenter__(self) -> T:
         backend = current_backend()
         keeper = self._start(backend)
-        await keeper.wait_until_entered()
+        try:
+            await keeper.wait_until_entered()
+        except BaseException:
+            del self, keeper
+            raise
         self._host = host = keeper.core.host = backend.make_host(keeper.core)
         if host.generator is None:
             host.restore_context()  # what the body spawns belongs to the body's scope, not in here
@@ -139,7 +146,23 @@ class Owned(Generic[T]):
         report = core.report()
         if core.state is not SETTLED:
             logger.warning("%s", report)
-        return _finish(keeper, error, cancelled)
+        if cancelled is not None:
+            keeper.attach_failure(cancelled)
+            if cancelled is error:
+                return False
+            raise cancelled
+        interrupted = error is not None and without_cancels(error) is None
+        failure = keeper.take_failure()
+        if failure is not None:
+            try:
+                raise_unchanged(failure, None if interrupted else error)
+            finally:
+                del self, keeper, host, core, report, failure, error, traceback
+        if interrupted and keeper.has_ended_itself:
+            return True  # it cancelled the body and caught that, as `move_on_after` does
+        if interrupted:
+            raise keeper.not_held() from None
+        return error is not None and error is keeper.thrown and keeper.has_suppressed
 
     def __del__(self) -> None:
         if getattr(self, "_host", None) is not None and self._keeper is not None:
@@ -147,22 +170,6 @@ class Owned(Generic[T]):
 
     def __repr__(self) -> str:
         return f"<Owned {self._options[2]!r}>"
-
-
-def _finish(keeper: Keeper[T], error: BaseException | None, cancelled: BaseException | None) -> bool:
-    """The end of a block, as `async with` on the context manager itself would have it."""
-    if cancelled is not None:
-        keeper.attach_failure(cancelled)
-        if cancelled is error:
-            return False
-        raise cancelled
-    interrupted = error is not None and without_cancels(error) is None
-    keeper.raise_failure(context=None if interrupted else error)
-    if interrupted:
-        if keeper.broke and keeper.handle.state == FINISHED:
-            return True  # it cancelled the body and caught that itself, as `move_on_after` does
-        raise keeper.not_held() from None
-    return error is not None and error is keeper.thrown and keeper.has_suppressed
 
 
 class Held(Generic[T]):
@@ -226,7 +233,12 @@ class Held(Generic[T]):
             if is_cancel(mine):
                 keeper.attach_failure(mine)
             raise
-        keeper.raise_failure()
+        failure = keeper.take_failure()
+        if failure is not None:
+            try:
+                raise_unchanged(failure)
+            finally:
+                del self, keeper, report, failure
         return report
 
     def __del__(self) -> None:

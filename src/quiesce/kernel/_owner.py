@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import CodeType
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from ._core import ScopeCore
@@ -59,3 +60,13 @@ def raise_unchanged(error: BaseException, context: BaseException | None = None) 
     finally:
         error.__context__ = context
         del error, context
+
+
+def hide_frame(error: BaseException, code: CodeType) -> None:
+    """Take an owner's frame, of which only kernel code can make sense, off the top of a traceback.
+
+    The frame holds the owner, which holds the error: with it, every error would wait for the collector, and the frames
+    of its users with it. For the same reason, who raises such an error must `del` what refers to the owner.
+    """
+    while error.__traceback__ is not None and error.__traceback__.tb_frame.f_code is code:
+        error.__traceback__ = error.__traceback__.tb_next

@@ -12,6 +12,7 @@ that writes without pause would otherwise hold its reader, and with it the whole
 from __future__ import annotations
 
 import os
+import select
 from typing import IO, Final
 
 from ._backend import Backend
@@ -108,6 +109,14 @@ class Pipe:
     def _check_open(self) -> None:
         if self.closed:
             raise PipeClosed(f"cannot write to {self.what}: it was closed")
+
+    def nobody_reads(self) -> bool:
+        """Whether the other end of a pipe that we write to is closed. (Or ours: it makes no difference.)"""
+        if self.closed:
+            return True
+        poll = select.poll()
+        poll.register(self.fd, 0)
+        return bool(poll.poll(0))
 
     def make_room(self) -> None:
         """Let the other side write a little more than it could, where the system knows how."""

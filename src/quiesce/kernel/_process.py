@@ -349,8 +349,8 @@ class _Lines:
         return line
 
 
-def _chosen(which: str, given: str, streams: dict[str, int | None]) -> int | None:
-    if given not in streams:
+def _chosen(which: str, given: object, streams: dict[str, int | None]) -> int | None:
+    if not isinstance(given, str) or given not in streams:
         allowed = ", ".join(map(repr, streams))
         raise ValueError(f"{which} must be one of {allowed}, not {given!r}")
     return streams[given]

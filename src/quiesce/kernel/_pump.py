@@ -27,10 +27,10 @@ import warnings
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ._grace import Grace, Rung
-from ._owner import close_core, is_cancel, raise_unchanged, reason_of_cancel
+from ._owner import close_core, hide_frame, is_cancel, raise_unchanged, reason_of_cancel
 from ._reason import Reason
 from ._site import Site, describe
 
@@ -110,6 +110,7 @@ class Pump(Generic[T]):
                 if self.waiter is not None:
                     self.waiter.wake()
         except BaseException as error:
+            hide_frame(error, Pump.own.__code__)
             if self.leaving or self.handle is None or self.handle.asked:
                 self._clean_up_failed(error)
             else:
@@ -260,50 +261,55 @@ class Pump(Generic[T]):
 
     async def ask(self, holder: object, step: Callable[[], Awaitable[T]] | None = None) -> T:
         """One item. `holder`, the iterator, must not be released while it is being asked for."""
-        core = self.core
-        if core is not None and (core.closed or self.over) and not self.items:
-            await self._end(core)
-        if self.asking:
-            raise RuntimeError(
-                f"stream {self.name!r}, made at {describe(self.site)}: another task is waiting for its next "
-                "item; one task at a time can ask"
-            )
-        self.asking = True
-        try:
-            if self.prefetch == 0:
-                self.step = step or self.next_item
-            if core is None or self.handle is None:
-                self._start()
-            if not self.items:
-                if self.nap is not None:
+        if self.items or not self._is_at_its_end():
+            if self.asking:
+                raise RuntimeError(
+                    f"stream {self.name!r}, made at {describe(self.site)}: another task is waiting for its next "
+                    "item; one task at a time can ask"
+                )
+            self.asking = True
+            try:
+                if self.prefetch == 0:
+                    self.step = step or self.next_item
+                if self.handle is None:
+                    self._start()
+                if not self.items:
+                    if self.nap is not None:
+                        self.nap.wake()
+                    self.waiter = waiter = self.backend.make_waiter()
+                    try:
+                        await waiter
+                    except BaseException as mine:
+                        await self._cut_off(mine)
+                        raise
+            finally:
+                self.asking = False
+                self.waiter = None
+            if self.items:
+                item = self.items.popleft()
+                if self.prefetch and self.nap is not None:
                     self.nap.wake()
-                self.waiter = waiter = self.backend.make_waiter()
-                try:
-                    await waiter
-                except GeneratorExit:  # our coroutine is thrown away: nothing can be awaited
-                    self.backend.run_from_anywhere(partial(self.abandon, "the consumer is gone"))
-                    raise
-                except BaseException as mine:
-                    if is_cancel(mine):
-                        await self._cancelled(mine)
-                    raise
+                return item
+        end = await self._end()
+        try:
+            raise_unchanged(end)
         finally:
-            self.asking = False
-            self.waiter = None
-        if self.items:
-            item = self.items.popleft()
-            if self.prefetch and self.nap is not None:
-                self.nap.wake()
-            return item
-        return await self._end(self.bind())
+            del self, holder, step, end
+
+    def _is_at_its_end(self) -> bool:
+        return self.over or (self.core is not None and self.core.closed)
 
     def next_item(self) -> Awaitable[T]:
         """The plain request."""
         assert self.iterator is not None
         return self.iterator.__anext__()
 
-    async def _cancelled(self, mine: BaseException) -> None:
+    async def _cut_off(self, mine: BaseException) -> None:
         """The consumer was cancelled while it waited: drain, and let it have its cancel."""
+        if isinstance(mine, GeneratorExit):  # its coroutine is thrown away: nothing can be awaited
+            self.backend.run_from_anywhere(partial(self.abandon, "the consumer is gone"))
+        if not is_cancel(mine):
+            return
         core = self.bind()
         self.stopped = True
         core.stop(reason_of_cancel(core, mine))
@@ -313,8 +319,9 @@ class Pump(Generic[T]):
         if self.closing_error is not None:
             mine.__cause__ = self.closing_error
 
-    async def _end(self, core: ScopeCore) -> NoReturn:
+    async def _end(self) -> BaseException:
         """Nothing more comes: an error that nobody has seen yet, or the end of the iteration."""
+        core = self.bind()
         if not core.closed:
             if core.children or core.nested:
                 core.stop(Reason("parent", "the stream came to its end"))
@@ -326,17 +333,14 @@ class Pump(Generic[T]):
             error = core.reason.error  # of a task that the generator had spawned
         self.error = None
         self.stopped = True
-        try:
-            if error is None:
-                raise StopAsyncIteration
-            if is_cancel(error):
-                raise RuntimeError(
-                    f"stream {self.name!r}, made at {describe(self.site)}, was cancelled from inside; "
-                    "nobody has cancelled you"
-                ) from error
-            raise_unchanged(error)
-        finally:
-            del error  # or it would hold itself, by way of its traceback and this frame
+        if error is not None and is_cancel(error):
+            told = RuntimeError(
+                f"stream {self.name!r}, made at {describe(self.site)}, was cancelled from inside; "
+                "nobody has cancelled you"
+            )
+            told.__cause__ = error
+            return told
+        return error or StopAsyncIteration()
 
     def take_failure(self) -> BaseException | None:
         """An error that nobody has seen yet."""

@@ -224,7 +224,7 @@ class Scope:
         else:
             node = current_node.get()
             # At the top level the block itself bounds it; registering with the root would add nothing.
-            parent = node.core if node is not None else None
+            parent = node.core if node is not None and node.core.backend is backend else None
         core = self._bind(backend, parent, site_of(_getframe(1)))
         core.host = backend.make_host(core)
         return self
@@ -344,7 +344,9 @@ def root_core(backend: Backend) -> ScopeCore:
 def current_core(backend: Backend) -> ScopeCore:
     """The scope that owns what the caller opens without saying more."""
     node = current_node.get()
-    return node.core if node is not None else root_core(backend)
+    if node is None or node.core.backend is not backend:  # of the loop that started this thread
+        return root_core(backend)
+    return node.core
 
 
 def current_scope() -> Scope:

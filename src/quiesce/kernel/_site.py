@@ -13,6 +13,7 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType
 from typing import Any, TypeAlias
 
@@ -122,6 +123,6 @@ def label_of(fn: object) -> str:
     if isinstance(fn, str):
         return fn
     inner = fn
-    while hasattr(inner, "func"):  # functools.partial
+    while isinstance(inner, partial):
         inner = inner.func
     return str(getattr(inner, "__qualname__", None) or type(inner).__qualname__)

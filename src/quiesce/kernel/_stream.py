@@ -140,13 +140,13 @@ class Stream(_Releasable, Generic[T]):
         """What the last `close()` or the end of the block reported; None before."""
         return self._pump.core.last_report if self._pump.core is not None else None
 
-    async def asend(self, value: Any) -> T:
+    def asend(self, value: Any) -> Awaitable[T]:
         """Send a value into the generator, and get its next item; as an async generator's own."""
-        return await self._pump.ask(self, partial(self._pump.method("asend"), value))
+        return self._pump.ask(self, partial(self._pump.method("asend"), value))
 
-    async def athrow(self, error: BaseException | type[BaseException]) -> T:
+    def athrow(self, error: BaseException | type[BaseException]) -> Awaitable[T]:
         """Raise an error inside the generator, and get its next item; as an async generator's own."""
-        return await self._pump.ask(self, partial(self._pump.method("athrow"), error))
+        return self._pump.ask(self, partial(self._pump.method("athrow"), error))
 
     async def aclose(self) -> StopReport:
         """The same as `close()`, under the name that async generators have for it."""

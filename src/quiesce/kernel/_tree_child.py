@@ -4,7 +4,7 @@ Three things that are easily confused are kept apart: the exit of the leader (kn
 the pipes), the pipes (which a grandchild may hold open for ever), and the tree (which may outlive the leader).
 
 The ladder is: close stdin, SIGTERM, SIGKILL, the signals to the whole tree. A step that cannot help is skipped and
-takes no time: without a stdin that we could close, or without a leader to notice, SIGTERM comes at once. SIGKILL is
+takes no time: without a stdin that somebody reads, or without a leader to notice, SIGTERM comes at once. SIGKILL is
 repeated as long as anybody is found: whoever forks while the tree is being killed does not get away.
 
 The leader stays a zombie until the rest of its tree is gone, so that its number, which is also the group's, cannot
@@ -263,7 +263,7 @@ class TreeChild(Child):
     def climb(self, rung: Rung) -> None:
         """End of input, SIGTERM, SIGKILL."""
         if rung is Rung.CANCEL:
-            if self.stdin is None or self.stdin.closed or self.tree.exit_status() is not None:
+            if self.stdin is None or self.stdin.nobody_reads() or self.tree.exit_status() is not None:
                 self._terminate_early()
             else:
                 self.stdin.close()

@@ -62,6 +62,7 @@ class TrioHandle(Handle):
         self.on_stop = None
         self.asked = 0
         self.deferred = 0
+        self.withheld = False
         self.cancel_scope = trio.CancelScope()
         self.task: trio.lowlevel.Task | None = None
 
@@ -202,7 +203,7 @@ class TrioBackend(Backend):
                 node = task.context.get(current_node)
                 while isinstance(node, ScopeCore):  # it is in a block: its own scope is further out
                     node = node.opener
-                if node is not None:
+                if node is not None and not node.core.is_clean_up():
                     node.core.stop(Reason("shutdown", "the trio run is ending"))
 
     def _run_due(self) -> None:
