@@ -1204,15 +1204,26 @@ async def test_a_held_one_belongs_to_its_loop() -> None:
 
 
 @asyncio_only
-async def test_a_failure_does_not_hold_its_users_frames() -> None:
+@pytest.mark.parametrize("form", ["open", "block", "close"])
+async def test_a_failure_does_not_hold_its_users_frames(form: str) -> None:
     class Marker:
         pass
+
+    @asynccontextmanager
+    async def fails() -> AsyncIterator[None]:
+        if form == "open":
+            raise OSError("broken pipe")
+        yield
+        raise OSError("broken pipe")
 
     async def uses() -> weakref.ref[Marker]:
         marker = Marker()
         with contextlib.suppress(OSError):
-            async with own(Recorder(fails_leaving=OSError("broken pipe"))):
-                pass
+            if form == "block":
+                async with own(fails()):
+                    pass
+            else:
+                await (await own(fails()).open()).close()
         return weakref.ref(marker)
 
     gc.disable()

@@ -710,6 +710,6 @@ async def test_one_that_ended_by_itself_may_be_dropped_without_a_word() -> None:
     assert child.core in root.nested
     del process
     gc.collect()
-    assert child.core not in root.nested
+    await until(lambda: child.core not in root.nested)
     assert isinstance(child.stdin, Pipe)
     assert child.stdin.closed

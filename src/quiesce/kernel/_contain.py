@@ -6,7 +6,7 @@ beginning it has one child, the block itself (`_Block`): whoever stops the owner
 until the block has been left. At the end of the block the tasks that are found become its children too, and
 from there on the ladder, the waiting and the report are those of every scope.
 
-- Each task is cancelled once, by us or by another task that hands its own cancel on (see `_foreign`), and
+- Each task is cancelled once, by us or by another task that hands its own cancel on (see `_waits`), and
   once more when its time is over.
 - When those that were found are gone, there may be new ones: it is over when a look finds none.
 - Tasks of the kernel's own belong to their scopes. Those that a predicate keeps are not touched; a
@@ -20,26 +20,26 @@ from __future__ import annotations
 import asyncio
 import sys
 from asyncio import CancelledError
+from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Self, cast
+from weakref import WeakSet
 
 from ._backend import current_backend
 from ._caller import owner_of
 from ._child import RUNNING, Child
-from ._core import EXPIRED, OPEN, SETTLED, ScopeCore, logger
-from ._current import current_node
+from ._core import EXPIRED, STOPPING, ScopeCore, logger
+from ._foreign import Adopted, Births, adopter_of, descends, is_kernels_own, node_of
 from ._grace import Grace, Rung
 from ._reason import Reason
 from ._site import Site, site_of, stuck_at
+from ._waits import Task, Waits
 
 if TYPE_CHECKING:
     from ._asyncio import AsyncioHost
-    from ._foreign import Births
     from ._report import StopReport
     from ._scope import Scope
-
-Task: TypeAlias = "asyncio.Task[Any]"  # Any: other people's results
 
 
 def contain(
@@ -72,7 +72,7 @@ def contain(
 class Containment:
     """What `async with contain() as box` gives: its `report`, when the block has been left."""
 
-    __slots__ = ("_births", "_block", "_core", "_inner", "_kept", "_options", "report")
+    __slots__ = ("_births", "_block", "_inner", "_kept", "_options", "_scope", "_used", "report")
 
     def __init__(
         self,
@@ -84,11 +84,11 @@ class Containment:
         if keep is not None and not callable(keep):
             raise TypeError(f"keep must be a function of a task, not {keep!r}")
         self._options = (keep, grace, scope, name or "containment")
-        self._core: ScopeCore | None = None
-        self._kept: set[Task] = set()
+        self._used = False
+        self._kept: WeakSet[Task] = WeakSet()
         self.report: StopReport | None = None
 
-    async def __aenter__(self) -> Containment:
+    async def __aenter__(self) -> Self:
         backend = current_backend()
         _, grace, scope, name = self._options
         if backend.name != "asyncio":
@@ -96,12 +96,11 @@ class Containment:
                 "contain() is for asyncio, where anybody can start a task that nobody owns. On trio that cannot "
                 "happen: every task lives in a nursery, which waits for it. Use a nursery, or a Scope"
             )
-        if self._core is not None:
+        if self._used:
             raise RuntimeError(f"containment {name!r} was used before: make a new one with contain()")
-        from ._foreign import Births
-
         owner, site = owner_of(backend, scope), site_of(sys._getframe(1))
-        self._core = core = backend.make_core(
+        self._used = True
+        self._scope = core = backend.make_core(
             name=name, site=site, on_error="report", grace=grace or owner.grace, parent=owner
         )
         self._inner = inner = backend.make_core(
@@ -116,7 +115,7 @@ class Containment:
                 "consumer's tasks would be taken for its own. Put contain() around the loop that consumes it"
             )
         self._block = _Block(core, inner, site)
-        self._births: Births | None = Births.begin(cast(Any, backend).loop)
+        self._births = Births.begin(cast(Any, backend).loop)
         return self
 
     async def __aexit__(
@@ -147,29 +146,136 @@ class Containment:
 
     async def _drain(self, error: BaseException | None) -> BaseException | None:
         """Stop all that is inside, however often we are cancelled; returns the first of those cancels."""
-        core, inner, block = self._core, self._inner, self._block
-        assert core is not None
-        assert inner.host is not None
-        reason = inner.host.reason_of(error) if error else Reason("parent", f"the block of {core.label!r} ended")
-        block.leaving = True
-        core.closers[block] = 1  # it waits for the others, not they for it
-        found = self._adopt()
+        core, inner, host = self._scope, self._inner, self._inner.host
+        assert host is not None
+        reason = Reason("parent", f"the block of {core.label!r} ended")
+        if error is not None:
+            reason = host.reason_of(error)
+        self._block.leaving = True
+        core.closers[self._block] = 1  # it waits for the others, and nobody for it
+        self._adopt()
+        self._see_who_is_cancelled()
         if core.state is EXPIRED:
             core.resume(core.grace)
         core.stop(reason)
-        inner.stop(core.reason or reason, body=False)
-        self._cancel(found)
+        remaining = max(core.ends[3] - core.backend.now(), 0.0)
+        inner.stop(core.reason or reason, inner.grace.within(remaining), body=False)
         cancelled: BaseException | None = None
+        seen = -1
+
+        def is_news() -> bool:
+            return core.ended != seen or core.only_closers_left()
+
         while not core.is_over():
-            ended = core.ended
-            late = await core.backend.wait_through(
-                lambda seen=ended: core.ended != seen or core.only_closers_left(),  # type: ignore[misc]
-                core.waiters,
-            )
+            if core.only_closers_left() and not self._adopt():
+                break
+            self._see_who_is_cancelled()
+            seen = core.ended
+            late = await core.backend.wait_through(is_news, core.waiters)
             cancelled = cancelled or late
-            if core.only_closers_left():
-                found = self._adopt()
-                if not found:
-                    break
-            self._cancel([child for child in core.children if isinstance(child, Adopted)])
+        if core.is_over():  # out of time: name also those that nobody has seen so far
+            self._adopt()
+            self._see_who_is_cancelled()
         return cancelled
+
+    def _adopt(self) -> list[Adopted]:
+        """Look for tasks that are ours, and are not in anybody's hands yet."""
+        core, host_task = self._scope, cast("AsyncioHost", self._inner.host).task
+        found: list[Adopted] = []
+        for task in asyncio.all_tasks():
+            if task is host_task or task is asyncio.current_task() or task in self._kept:
+                continue
+            if is_kernels_own(task) or not descends(node_of(task), self._inner):
+                continue
+            adopter = adopter_of(task)
+            if adopter is core or (adopter is not None and adopter.state is STOPPING):
+                continue
+            if self._keeps(task):
+                self._kept.add(task)
+            else:
+                found.append(Adopted(core, task))
+        if core.closed:
+            core.stopped = [*core.stopped, *found]
+        return found
+
+    def _keeps(self, task: Task) -> bool:
+        keep = self._options[0]
+        try:
+            return keep is not None and bool(keep(task))
+        except Exception:
+            logger.exception("keep of containment %r failed for %r: it is not kept", self._scope.label, task)
+            return False
+
+    def _see_who_is_cancelled(self) -> None:
+        """Cancel those that have not been, except for whom another one hands its cancel on to."""
+        core, us = self._scope, asyncio.current_task()
+        assert us is not None
+        adopted = {child.task: child for child in core.children if isinstance(child, Adopted)}
+        if all(child.asked for child in adopted.values()):
+            return
+        waits = Waits([*adopted, us])
+        for task in waits.leading_to(us):
+            adopted[task].waits_for_us = True
+            core.closers[adopted[task]] = 1
+        tellers = [task for task, child in adopted.items() if not child.waits_for_us]
+        spared = waits.told_by_others(tellers) | waits.cleaning_up(tellers)
+        for task, child in adopted.items():
+            child.spared = task in spared
+            if core.closed and core.rung >= Rung.CANCEL:
+                child.climb(Rung.CANCEL)
+
+    def _finish(self) -> None:
+        """Take the block out; what is there besides is left."""
+        core, inner = self._scope, self._inner
+        excused = core.who_waits_for(core.closers)
+        core.children.pop(self._block, None)
+        core.closers.clear()
+        core.stopped = [child for child in (*core.stopped, *inner.stopped) if child is not self._block]
+        if inner.failures:
+            core.failures = deque([*(core.failures or ()), *inner.failures])
+            core.failed += inner.failed
+        core.progress()
+        self.report = core.report(excused)
+        if not self.report.clean:
+            logger.warning("%s", self.report)
+
+
+class _Block(Child):
+    """The block, as a child of the owner's scope: it ends by being left."""
+
+    __slots__ = ("inner", "leaving")
+
+    kind = "containment"
+
+    def __init__(self, core: ScopeCore, inner: ScopeCore, site: Site) -> None:
+        super().__init__(core, core.label, site)
+        self.state = RUNNING
+        self.inner = inner
+        self.leaving = False
+        core.children[self] = None
+
+    def climb(self, rung: Rung) -> None:
+        """Stop the body."""
+        if not self.leaving and self.inner.host is not None and self.core.reason is not None:
+            self.inner.host.interrupt(self.core.reason)
+
+    def stuck_at(self) -> str:
+        """Where the body is."""
+        host = cast("AsyncioHost | None", self.inner.host)
+        return stuck_at(host.task.get_coro()) if host is not None else "its end"
+
+
+async def _swallowed_cancel(host: AsyncioHost) -> BaseException | None:
+    """The cancel of the task that was sent since the block began and has not come through."""
+    if host.task.cancelling() <= host.cancels_before:
+        return None
+    try:
+        # It may just not have been delivered yet. anyio's scopes know theirs only by the exception they sent.
+        if "anyio" in sys.modules:
+            from anyio.lowlevel import checkpoint_if_cancelled
+
+            await checkpoint_if_cancelled()
+        await asyncio.sleep(0)
+    except CancelledError as exc:
+        return exc
+    return CancelledError("cancelled inside contain(), where it was swallowed")

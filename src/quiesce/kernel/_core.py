@@ -403,6 +403,13 @@ class ScopeCore(TokenHolder):
             if scope.state is STOPPING and self.rung < Rung.TERMINATE:
                 return
 
+    def is_run_by_its_last_child(self) -> bool:
+        """Whether the caller is the only child that is left."""
+        if len(self.children) != 1:
+            return False
+        (child,) = self.children
+        return isinstance(child, Handle) and child.runs_in(self.backend.current_task())
+
     def dropped(self) -> None:
         """Nobody holds the scope's face any more, and nobody has closed it."""
         if self.closed:

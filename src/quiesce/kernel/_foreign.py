@@ -1,32 +1,18 @@
-"""Other people's tasks, on asyncio: whose they are, who waits for whom, and one of them as a child.
+"""Other people's tasks, on asyncio: whose they are, and one of them as a child of a containment.
 
 Whose a task is says the context that it runs in: everything started from inside a containment, however
 deep, has a copy of a context in which `current_node` leads to it. Python 3.11 cannot show a task's context;
 there a task factory notes it when the task is made (`Births`). It misses tasks made by calling
 `asyncio.Task(...)` by hand, and those made while somebody else's factory stands in place of ours.
-
-Who waits for whom decides who must not be cancelled by us:
-
-- A cancel of a task goes on to whatever it awaits, and a TaskGroup hands it to its tasks. Two cancels for
-  one stop would cut clean-ups in half, so who gets it from another is left out.
-- Who is in the middle of handling a cancellation has had its cancel, and so have those that it awaits.
-- A task that awaits *us* would pass its cancel on to us.
-
-asyncio keeps no record of this before 3.14. It can be read off `_fut_waiter` and the done-callbacks; where those
-are missing (other people's task classes) nothing breaks but the courtesy.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import sys
 from asyncio import CancelledError
-from collections.abc import Callable, Collection, Iterable, Iterator
 from contextvars import Context
-from functools import partial
-from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from ._asyncio import OwnedTask, _child
@@ -36,17 +22,13 @@ from ._current import Node, current_node
 from ._grace import Rung
 from ._report import Leftover
 from ._site import Site, describe, label_of, site_of, stuck_at
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
-Task: TypeAlias = "asyncio.Task[Any]"  # Any: other people's results
+from ._waits import Task, gathered_in
 
 
 class Adopted(Child):
     """Somebody else's task, as a child of the containment that it was found in."""
 
-    __slots__ = ("asked", "spared", "task")
+    __slots__ = ("asked", "spared", "task", "waits_for_us")
 
     def __init__(self, core: ScopeCore, task: Task) -> None:
         before = _adopted.get(task)
@@ -58,16 +40,19 @@ class Adopted(Child):
         self.task = task
         self.asked = 0
         self.spared = False  # somebody else has cancelled it, or will
+        self.waits_for_us = False  # it awaits the task that leaves the block: its cancel would be ours
         _adopted[task] = self
         core.children[self] = None
         task.add_done_callback(self._done)
-        for future in waiting_for(task):
+        for future in gathered_in(task):
             future.add_done_callback(_retrieve_cancellation)
 
     def climb(self, rung: Rung) -> None:
         """One cancel for its clean-up, a second when its time is over."""
         if self.core.reason is not None:
             self.note_reason(self.core.reason)
+        if self.waits_for_us:
+            return
         if rung is Rung.CANCEL and not self.asked and not self.spared:
             self.asked = 1
             self._cancel()
@@ -156,7 +141,8 @@ _ASYNCIO = asyncio.__path__[0]
 class Births:
     """A task factory that notes in whose context each task is made, and where."""
 
-    def __init__(self, inner: Callable[..., Any] | None) -> None:
+    # Any throughout: other people's factories and coroutines, as asyncio hands them over.
+    def __init__(self, inner: Any) -> None:
         self.quiesce_inner = inner  # so that the kernel sees what would be there without us
         self.users = 0
 
@@ -165,7 +151,7 @@ class Births:
         """Note the tasks of `loop` from now on; not needed where a task can show its context."""
         if sys.version_info >= (3, 12):
             return None
-        factory = loop.get_task_factory()
+        factory: Any = loop.get_task_factory()
         births = factory if isinstance(factory, Births) else cls(factory)
         if births is not factory:
             loop.set_task_factory(births)
@@ -175,12 +161,12 @@ class Births:
     def end(self, loop: asyncio.AbstractEventLoop) -> None:
         """The last user takes it out; if somebody has wrapped it meanwhile, it only passes on."""
         self.users -= 1
-        if not self.users and loop.get_task_factory() is self:
+        factory: Any = loop.get_task_factory()
+        if not self.users and factory is self:
             loop.set_task_factory(self.quiesce_inner)
 
-    def __call__(
-        self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **kwargs: Any
-    ) -> Any:
+    def __call__(self, loop: asyncio.AbstractEventLoop, coro: Any, **kwargs: Any) -> Any:
+        """As asyncio calls it: with a `context` if the task is to have one of its own."""
         inner = self.quiesce_inner
         task = asyncio.Task(coro, loop=loop, **kwargs) if inner is None else inner(loop, coro, **kwargs)
         context: Context | None = kwargs.get("context")
@@ -191,114 +177,3 @@ class Births:
                 frame = frame.f_back
             _births[task] = (node, site_of(frame))
         return task
-
-
-# Who waits for whom -----------------------------------------------------------------------------------------
-
-
-class Waits:
-    """Which of some tasks await which others of them."""
-
-    def __init__(self, tasks: Collection[Task]) -> None:
-        self.forwards: dict[Task, set[Task]] = {task: set() for task in tasks}
-        self.awaits: dict[Task, set[Task]] = {task: set() for task in tasks}
-        waiting = {id(waiter): task for task in tasks if (waiter := _waiter_of(task)) is not None}
-        for task in tasks:
-            self.forwards[task].update(inner for inner in _awaited_tasks(task) if inner in self.forwards)
-            for callback in _callbacks_of(task):
-                group = getattr(callback, "__self__", None)
-                if isinstance(group, asyncio.TaskGroup):
-                    self.forwards.get(cast(Any, group)._parent_task, set()).add(task)
-                for held in _held_by(callback):
-                    waiter = waiting.get(id(held))
-                    if waiter is not None:
-                        # A partial is that of `wait_for` in 3.11, which hands the cancel on.
-                        (self.forwards if isinstance(callback, partial) else self.awaits)[waiter].add(task)
-        for task, inner in self.forwards.items():
-            self.awaits[task] |= inner
-
-    def told_by_others(self, tellers: Iterable[Task]) -> set[Task]:
-        """Who hears of a cancel if these are cancelled, apart from themselves."""
-        return {inner for task in tellers for inner in self.forwards[task] if inner is not task}
-
-    def leading_to(self, task: Task) -> set[Task]:
-        """Whose cancel would end up at `task`."""
-        found = {task}
-        while more := {other for other, inner in self.forwards.items() if inner & found} - found:
-            found |= more
-        return found - {task}
-
-    def cleaning_up(self) -> set[Task]:
-        """Who is handling a cancellation, and everybody that those wait for."""
-        found = {task for task in self.awaits if is_cleaning_up(task)}
-        while more := {inner for task in found for inner in self.awaits[task]} - found:
-            found |= more
-        return found
-
-
-def _waiter_of(task: Task) -> asyncio.Future[Any] | None:
-    return getattr(task, "_fut_waiter", None)
-
-
-def _awaited_tasks(task: Task) -> Iterator[Task]:
-    """The tasks that `task` awaits, directly or through `gather`."""
-    futures: list[Any] = [_waiter_of(task)]
-    while futures:
-        future = futures.pop()
-        if isinstance(future, asyncio.Task):
-            yield future
-        else:
-            futures += getattr(future, "_children", ())
-
-
-def _callbacks_of(task: Task) -> list[Callable[..., Any]]:
-    return [callback for callback, _ in getattr(task, "_callbacks", None) or ()]
-
-
-def _held_by(callback: Callable[..., Any]) -> Iterator[object]:
-    """What a done-callback will do something to: `wait_for`, `wait`, `shield` and `gather` have one each."""
-    if isinstance(callback, partial):
-        yield from callback.args
-    elif isinstance(callback, FunctionType):
-        for cell in callback.__closure__ or ():
-            try:
-                yield cell.cell_contents
-            except ValueError:  # still empty
-                pass
-
-
-def waiting_for(task: Task) -> list[asyncio.Future[Any]]:
-    """The futures of `gather` that this task is a member of."""
-    return [
-        held
-        for callback in _callbacks_of(task)
-        for held in _held_by(callback)
-        if isinstance(held, asyncio.Future) and task in getattr(held, "_children", ())
-    ]
-
-
-def is_cleaning_up(task: Task) -> bool:
-    """Whether it has been cancelled and is inside an `except` or `finally` because of that.
-
-    A suspended coroutine refers to the exception that it is handling; one that swallowed its cancel and went on
-    does not.
-    """
-    if not task.cancelling():
-        return False
-    link: Any = task.get_coro()
-    seen: set[int] = set()
-    while link is not None and id(link) not in seen:
-        seen.add(id(link))
-        referents = gc.get_referents(link)
-        if any(isinstance(referent, CancelledError) for referent in referents):
-            return True
-        if isinstance(link, CoroutineType):
-            link = link.cr_await
-        elif isinstance(link, GeneratorType):
-            link = link.gi_yieldfrom
-        elif isinstance(link, AsyncGeneratorType):
-            link = link.ag_await
-        else:
-            inside = (AsyncGeneratorType, CoroutineType, GeneratorType)
-            link = next((referent for referent in referents if isinstance(referent, inside)), None)
-    return False

@@ -23,6 +23,7 @@ from __future__ import annotations
 import logging
 import warnings
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ._child import FINISHED
@@ -145,7 +146,7 @@ class Keeper(Generic[T]):
             try:
                 await waiter
             except GeneratorExit:  # our coroutine is thrown away: nothing can be awaited
-                backend.run_from_anywhere(lambda: core.stop(Reason("parent", "its opener is gone")))
+                backend.run_from_anywhere(partial(core.stop, Reason("parent", "its opener is gone")))
                 raise
             except BaseException as mine:
                 if waiter in core.waiters:
@@ -222,7 +223,7 @@ class Keeper(Generic[T]):
                 )
             return
         why = Reason("parent", "dropped without close()")
-        core.backend.run_from_anywhere(lambda: core.stop(why))
+        core.backend.run_from_anywhere(partial(core.stop, why))
         warnings.warn(
             f"context manager {self.name!r}, made at {describe(core.site)}, was dropped without close(): "
             "it is being left",

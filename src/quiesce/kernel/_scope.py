@@ -294,11 +294,10 @@ class Scope:
         backend = core.backend
         if not backend.is_current():
             backend.run_from_anywhere(core.dropped)
-        elif not core.children and not core.nested:
-            core.settle()
-        else:
-            # It may be the last child that lets go of it, on its way out: look again one turn later.
+        elif core.is_run_by_its_last_child():  # which is letting go of it on its way out
             backend.call_at(backend.now(), core.dropped)
+        else:
+            core.dropped()
 
     def __repr__(self) -> str:
         return f"<Scope {self.name!r} {self.state}>"

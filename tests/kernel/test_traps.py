@@ -1,0 +1,611 @@
+"""The traps of asyncio, anyio and threads, each with the proof that it does not snap here.
+
+The numbers are those of the list of async facts. 19, 25, 28, 29 and 30 are about threads, streams, processes
+and other people's tasks, and are tested beside those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import threading
+import time
+import warnings
+from collections.abc import AsyncIterator
+from contextvars import ContextVar
+
+import anyio
+import pytest
+import uvloop
+
+from quiesce import CancelToken, Grace, Reason, Scope, current_scope, current_token
+from tests.kernel.temperaments import (
+    Stubborn,
+    fails,
+    forever,
+    on_trio,
+    quick,
+    sleeper,
+    tidy_up,
+    turns,
+    virtual_asyncio,
+    virtual_worlds,
+)
+from tests.world import World, asyncio_only
+
+real_time = pytest.mark.real_time
+
+
+# Cancellation on asyncio ------------------------------------------------------------------------------------
+
+
+async def test_trap_01_edge_versus_level(world: World) -> None:
+    """One cancel a child on asyncio; on trio every await, as always there. Shielded clean-up works on both."""
+    bare: list[str] = []
+    shielded: list[str] = []
+
+    async def child() -> None:
+        try:
+            await forever()
+        finally:
+            try:
+                with anyio.CancelScope(shield=True):
+                    await anyio.sleep(0.01)
+                shielded.append("ran")
+            finally:
+                await anyio.sleep(0)
+                bare.append("ran")
+
+    scope = await Scope.open()
+    scope.spawn(child)
+    await turns()
+    assert (await scope.close()).clean
+    assert shielded == ["ran"]
+    assert bare == ([] if world.backend == "trio" else ["ran"])
+
+
+@asyncio_only
+async def test_trap_02_whose_cancel() -> None:
+    """A closer that is cancelled while its child ends cancelled too does not mistake one for the other."""
+    log = []
+
+    async def closes(scope: Scope) -> None:
+        try:
+            await scope.close()
+        except asyncio.CancelledError:
+            log.append("cancelled")
+            raise
+        log.append("ran on")
+
+    scope = await Scope.open()
+    scope.spawn(sleeper, None, "child", 0.02)
+    await turns()
+    cancelled, spared = asyncio.create_task(closes(scope)), asyncio.create_task(closes(scope))
+    await asyncio.sleep(0.01)
+    cancelled.cancel()
+    await asyncio.wait([cancelled, spared])
+    assert cancelled.cancelled()
+    assert not spared.cancelled()
+    assert sorted(log) == ["cancelled", "ran on"]
+
+
+@asyncio_only
+async def test_trap_03_awaiting_a_task_forwards_your_cancel_to_it() -> None:
+    """Neither waiting for a handle nor closing forwards the waiter's cancel."""
+    log: list[str] = []
+    scope = await Scope.open()
+    handle = scope.spawn(sleeper, log, "child", 0.03)
+    await turns()
+    waiter = asyncio.create_task(handle.wait())
+    await turns()
+    waiter.cancel()
+    await asyncio.wait([waiter])
+    assert waiter.cancelled()
+    assert handle.state == "running"
+    closer = asyncio.create_task(scope.close())
+    await asyncio.sleep(0.01)
+    closer.cancel()
+    await asyncio.wait([closer])
+    assert log == ["child stops", "child is tidy"]
+
+
+@asyncio_only
+async def test_trap_04_cancelling_and_uncancel() -> None:
+    """After a block that failed, the task is as if nothing had happened: no group cancels it again."""
+    task = asyncio.current_task()
+    assert task is not None
+    with pytest.raises(ExceptionGroup):
+        async with Scope() as scope:
+            scope.spawn(fails, ValueError())
+            await forever()
+    assert task.cancelling() == 0
+    with pytest.raises(ExceptionGroup) as caught:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fails(KeyError("group"), 0.001))
+            await asyncio.sleep(1)
+    assert isinstance(caught.value.exceptions[0], KeyError)
+    await asyncio.sleep(0)
+    assert task.cancelling() == 0
+
+
+@asyncio_only
+async def test_trap_05_a_late_cancel_steals_results() -> None:
+    """A waiter cancelled in the tick in which the child ends loses nothing: the handle has the result."""
+    gate = asyncio.Event()
+
+    async def child() -> str:
+        await gate.wait()
+        return "precious"
+
+    async with Scope() as scope:
+        handle = scope.spawn(child)
+        await turns()
+        waiter = asyncio.create_task(handle.wait())
+        await turns()
+        gate.set()
+        await asyncio.sleep(0)
+        waiter.cancel()
+        await asyncio.wait([waiter])
+    assert waiter.cancelled()
+    assert handle.result() == "precious"
+
+
+async def test_trap_06_cancel_before_the_first_step() -> None:
+    """The body may never run; the scope settles, waiters wake and the report has it all the same."""
+    scope = await Scope.open()
+    handles = [scope.spawn(sleeper, name=str(n)) for n in range(3)]
+    handles[0].cancel("early")
+    woken = []
+
+    async def waits() -> None:
+        await handles[1].wait()
+        woken.append(handles[1].state)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(waits)
+        report = await scope.close()
+    assert [handle.state for handle in handles] == ["cancelled"] * 3
+    assert report.clean
+    assert report.ended == 3
+    assert woken == ["cancelled"]
+
+
+@virtual_asyncio
+async def test_trap_07_asyncio_timeout() -> None:
+    """Round a drain it raises TimeoutError, after it; across a yield our own blocks harm nobody."""
+    log: list[str] = []
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            async with Scope() as scope:
+                scope.spawn(sleeper, log, "child", 1.0)
+                await turns()
+                raise ValueError("already on the way out")
+    assert log == ["child stops", "child is tidy"]
+
+    async def numbers() -> AsyncIterator[int]:
+        async with Scope(grace=Grace(cancel=0.1)) as scope:
+            scope.spawn(fails, ValueError("inside"), 0.1)
+            yield 1
+            yield 2
+
+    generator = numbers()
+    opener = asyncio.create_task(anext(generator))  # type: ignore[arg-type]
+    assert await opener == 1
+    innocent = asyncio.create_task(asyncio.sleep(1, "undisturbed"))
+    assert await innocent == "undisturbed"
+    with pytest.raises(ExceptionGroup):
+        async for _ in generator:
+            pass
+
+
+async def test_trap_08_gather_leaves_siblings_running() -> None:
+    """The first failure cancels and drains the siblings before it is raised."""
+    log: list[str] = []
+    with pytest.raises(ExceptionGroup):
+        async with Scope() as scope:
+            scope.spawn(sleeper, log, "model call", 0.01)
+            await turns()
+            scope.spawn(fails, ValueError("guardrail"))
+    assert log == ["model call stops", "model call is tidy"]
+
+
+@asyncio_only
+async def test_trap_09_asyncio_shield() -> None:
+    """Children are strongly owned, and `finally: await close()` has finished when it ends, cancelled thrice."""
+    log: list[str] = []
+
+    async def user() -> None:
+        scope = await Scope.open()
+        try:
+            scope.spawn(sleeper, log, "child", 0.05)
+            await forever()
+        finally:
+            try:
+                await scope.close()
+            finally:
+                log.append(scope.state)
+
+    task = asyncio.create_task(user())
+    await turns(5)
+    for _ in range(3):
+        task.cancel()
+        await asyncio.sleep(0.005)
+        gc.collect()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert log == ["child stops", "child is tidy", "settled"]
+
+
+async def test_trap_10_systemexit_in_a_child() -> None:
+    """It is that child's failure, not the end of the loop."""
+    scope = await Scope.open(on_error="report", on_child_error=lambda handle, error: None)
+    handle = scope.spawn(fails, SystemExit(3))
+    sibling = scope.spawn(anyio.sleep, 0.01)
+    await handle.wait()
+    await sibling.wait()
+    assert isinstance(handle.error, SystemExit)
+    assert sibling.state == "finished"
+    assert (await scope.close()).errors == [handle.error]
+
+
+@pytest.mark.parametrize("factory", [asyncio.SelectorEventLoop, uvloop.new_event_loop])
+def test_trap_10_keyboardinterrupt_in_a_child_passes(factory: type[asyncio.SelectorEventLoop]) -> None:
+    log: list[str] = []
+
+    async def main() -> None:
+        async with Scope() as scope:
+            scope.spawn(sleeper, log, "sibling", 0.01)
+            await turns()
+            scope.spawn(fails, KeyboardInterrupt())
+            await forever()
+
+    with pytest.raises(KeyboardInterrupt), asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(main())
+    assert log == ["sibling stops", "sibling is tidy"]
+
+
+@real_time
+@asyncio_only
+async def test_trap_11_asyncio_run_has_no_exit_deadline() -> None:
+    """Close with a deadline before main returns, and the deadline is the deadline."""
+    stubborn = Stubborn()
+    scope = await Scope.open()
+    scope.spawn(stubborn)
+    await turns()
+    start = time.monotonic()
+    report = await scope.close(deadline=0.05)
+    assert time.monotonic() - start < 0.4
+    assert len(report.left) == 1
+    stubborn.let_go()
+    await scope.close()
+
+
+async def test_trap_12_race_in_one_tick() -> None:
+    """Two that fail in the same tick are both told, and one that succeeds in it keeps its result."""
+    gate = anyio.Event()
+
+    async def racer(outcome: Exception | str) -> str:
+        with anyio.CancelScope(shield=True):
+            await gate.wait()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    with pytest.raises(ExceptionGroup) as caught:
+        async with Scope() as scope:
+            winner = scope.spawn(racer, "won")
+            for n in (1, 2):
+                scope.spawn(racer, ValueError(n))
+            await turns()
+            gate.set()
+            if not on_trio():
+                await turns()
+    expected = {(1,), (2,)}
+    if winner.state == "finished":
+        assert winner.result() == "won"
+    told = {error.args for error in caught.value.exceptions}
+    assert told <= expected
+    assert told
+
+
+@asyncio_only
+async def test_trap_13_cancel_messages() -> None:
+    """The reason is on the token, whole, whichever message of several was delivered."""
+    seen: list[object] = []
+
+    async def child() -> None:
+        try:
+            await forever()
+        except asyncio.CancelledError as error:
+            seen.append(current_token().reason)
+            seen.append(str(error))
+            raise
+
+    scope = await Scope.open()
+    handle = scope.spawn(child)
+    await turns()
+    reason = Reason("error", "because", ValueError("the whole object"))
+    handle.cancel(reason)
+    scope.cancel("second")
+    await scope.close(reason="third")
+    assert seen[0] is reason
+    assert "because" in str(seen[1])
+
+
+@pytest.mark.worlds("asyncio-eager")
+async def test_trap_14_eager_tasks_that_end_fail_or_close_inside_spawn() -> None:
+    async def closes(scope: Scope) -> str:
+        await scope.close()
+        return "closed"
+
+    scope = await Scope.open()
+    handle = scope.spawn(quick, 1)
+    assert handle.state == "finished"
+    assert handle.result() == 1
+    assert scope.children == ()
+    handle = scope.spawn(closes, scope)
+    assert handle.result() == "closed"
+    assert scope.state == "settled"
+
+    with pytest.raises(ExceptionGroup):
+        async with Scope() as block:
+            assert block.spawn(fails, ValueError()).state == "failed"
+            assert block.state in ("stopping", "settled")
+            await forever()
+    assert block.state == "settled"
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+@pytest.mark.worlds("asyncio-eager")
+async def test_trap_14_an_eager_child_that_cancels_its_own_scope_inside_spawn() -> None:
+    log: list[str] = []
+
+    async def child() -> None:
+        current_scope().cancel("by myself")
+        log.append("not yet")
+        await sleeper(log)
+
+    scope = await Scope.open()
+    handle = scope.spawn(child)
+    await handle.wait()
+    assert log == ["not yet", "sleeper stops", "sleeper is tidy"] or log == ["not yet"]
+    assert handle.state == "cancelled"
+    assert (await scope.close()).reason == Reason("user", "by myself")
+
+
+# anyio ------------------------------------------------------------------------------------------------------
+
+
+async def test_trap_15_affinity() -> None:
+    """Opened in one task and closed in another; the opener lives on, undisturbed."""
+    made: list[Scope] = []
+    awaits = 0
+    over = anyio.Event()
+
+    async def opener() -> None:
+        nonlocal awaits
+        made.append(await Scope.open())
+        made[0].spawn(sleeper)
+        while not over.is_set():
+            await anyio.sleep(0.001)
+            awaits += 1
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(opener)
+        await anyio.sleep(0.01)
+        assert (await made[0].close()).clean
+        before = awaits
+        await anyio.sleep(0.02)
+        assert awaits > before
+        over.set()
+
+
+@real_time
+@asyncio_only
+async def test_trap_16_the_busy_loop_of_a_child_that_swallows() -> None:
+    """It is cancelled once, not on every turn."""
+    count = 0
+
+    async def swallows() -> None:
+        nonlocal count
+        end = time.monotonic() + 0.25
+        while (left := end - time.monotonic()) > 0:
+            try:
+                await asyncio.sleep(left)
+            except asyncio.CancelledError:
+                count += 1
+
+    scope = await Scope.open()
+    scope.spawn(swallows)
+    await turns()
+    cpu = time.process_time()
+    await scope.close()
+    assert count == 1
+    assert time.process_time() - cpu < 0.1
+
+
+@virtual_asyncio
+async def test_trap_17_shields_do_not_stack_across_worlds() -> None:
+    """A child's shield of either kind sees one cancel; a closer in a cancelled anyio scope does not spin."""
+    log: list[str] = []
+
+    async def anyio_shielded() -> None:
+        try:
+            await forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await asyncio.sleep(1)
+            log.append("anyio")
+
+    async def asyncio_shielded() -> None:
+        try:
+            await forever()
+        finally:
+            await asyncio.shield(asyncio.create_task(asyncio.sleep(1)))
+            log.append("asyncio")
+
+    scope = await Scope.open()
+    scope.spawn(anyio_shielded)
+    scope.spawn(asyncio_shielded)
+    await turns()
+    with anyio.CancelScope() as around:
+        around.cancel()
+        await scope.close()
+    assert sorted(log) == ["anyio", "asyncio"]
+
+
+@asyncio_only
+async def test_trap_18_a_native_cancel_in_the_same_tick_as_anyios() -> None:
+    async def closes(scope: Scope, around: anyio.CancelScope) -> str:
+        with around:
+            await scope.close()
+        return "ran on"
+
+    for anyio_first in (True, False):
+        scope = await Scope.open()
+        scope.spawn(sleeper, None, "child", 0.01)
+        await turns()
+        around = anyio.CancelScope()
+        closer = asyncio.create_task(closes(scope, around))
+        await turns()
+        if anyio_first:
+            around.cancel()
+        closer.cancel()
+        if not anyio_first:
+            around.cancel()
+        await asyncio.wait([closer])
+        assert closer.cancelled(), f"anyio first: {anyio_first}"
+        assert scope.state == "settled"
+
+
+# Generators, contexts ---------------------------------------------------------------------------------------
+
+whose = ContextVar("whose", default="nobody")
+
+
+@asyncio_only
+async def test_trap_24_finalisers_run_in_the_context_of_whoever_triggered_the_collector() -> None:
+    """Blocks and scopes in a generator that another task's collection closes: no token to reset there."""
+    log: list[str] = []
+
+    async def numbers() -> AsyncIterator[int]:
+        scope = await Scope.open("opened")
+        try:
+            async with Scope("block") as block:
+                block.spawn(sleeper, log, "in the block")
+                scope.spawn(sleeper, log, "in the opened")
+                yield 1
+        finally:
+            await scope.close()
+            log.append("closed")
+
+    async def drop() -> None:
+        whose.set("dropper")
+        generator = numbers()
+        await anext(generator)
+        await turns()
+        cycle: list[object] = [generator]
+        cycle.append(cycle)
+
+    async def collect() -> None:
+        whose.set("collector")
+        gc.collect()
+        await turns()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        await asyncio.create_task(drop())
+        await asyncio.create_task(collect())
+        async with asyncio.timeout(2):
+            while "closed" not in log:
+                await asyncio.sleep(0.01)
+    assert sorted(log) == [
+        "closed",
+        "in the block is tidy",
+        "in the block stops",
+        "in the opened is tidy",
+        "in the opened stops",
+    ]
+    assert current_scope().name == "root"
+
+
+async def test_trap_26_yield_inside_a_block() -> None:
+    """Closing the generator ends the block; its GeneratorExit is not wrapped in a group."""
+    log: list[str] = []
+
+    async def numbers() -> AsyncIterator[int]:
+        async with Scope() as scope:
+            scope.spawn(sleeper, log)
+            await turns()
+            yield 1
+
+    generator = numbers()
+    await anext(generator)
+    await generator.aclose()  # type: ignore[attr-defined]
+    assert log == ["sleeper stops", "sleeper is tidy"]
+
+
+# Threads ----------------------------------------------------------------------------------------------------
+
+
+@real_time
+async def test_trap_27_a_cancel_from_another_thread_takes_effect_at_once() -> None:
+    async def main(token: CancelToken) -> float:
+        async with Scope(token=token) as scope:
+            scope.spawn(anyio.sleep, 1.0)
+        return time.monotonic()
+
+    token = CancelToken()
+    at: list[float] = []
+
+    def cancel() -> None:
+        time.sleep(0.05)
+        at.append(time.monotonic())
+        token.cancel()
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    assert await main(token) - at[0] < 0.5
+    thread.join()
+
+
+def test_trap_27_a_cancel_after_the_loop_is_closed_is_harmless(world: World) -> None:
+    token = CancelToken()
+    scopes: list[Scope] = []
+
+    async def main() -> None:
+        scopes.append(await Scope.open(token=token))
+        await turns()
+
+    world.run(main)
+    in_thread = threading.Thread(target=token.cancel, args=("late",))
+    in_thread.start()
+    in_thread.join()
+    scopes[0].cancel("later")
+    assert token.reason == Reason("user", "late")
+
+
+@virtual_worlds
+async def test_the_helpers_of_these_tests_wait_as_their_world_wants() -> None:
+    """`tidy_up` runs in a clean-up of either world, or else half of the tests here would show nothing."""
+    done = []
+
+    async def child() -> None:
+        try:
+            await forever()
+        finally:
+            await tidy_up(1)
+            done.append(1)
+
+    scope = await Scope.open()
+    scope.spawn(child)
+    await turns()
+    await scope.close()
+    assert done == [1]
+
+
+def test_these_tests_ran_with_the_assertions_of_python_on() -> None:
+    assert not sys.flags.optimize
