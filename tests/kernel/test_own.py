@@ -1192,7 +1192,7 @@ async def test_a_held_one_belongs_to_its_loop() -> None:
 
     def elsewhere() -> None:
         try:
-            asyncio.run(held.close())  # type: ignore[arg-type]
+            asyncio.run(held.close())
         except RuntimeError as error:
             caught.append(error)
 

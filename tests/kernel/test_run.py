@@ -123,6 +123,7 @@ def test_on_asyncio_an_interrupt_in_a_child_ends_the_program(flavour: str) -> No
     log: list[str] = []
 
     async def child() -> None:
+        await asyncio.sleep(0)
         raise KeyboardInterrupt("in a child")
 
     async def main() -> None:

@@ -116,8 +116,12 @@ async def test_the_generator_runs_in_one_task_that_is_not_the_consumers() -> Non
     source = Source(count=4, tidy=0.01)
     items = aiter(stream(source.items()))
     await anext(items)
+
+    async def take() -> None:
+        assert await anext(items) == 1
+
     async with anyio.create_task_group() as group:
-        group.start_soon(anext, items)
+        group.start_soon(take)
     assert [item async for item in items] == [2, 3]
     assert len(source.tasks) == 1
     assert anyio.get_current_task().id not in source.tasks
@@ -421,7 +425,7 @@ async def test_under_async_with_an_error_of_the_clean_up_is_raised() -> None:
 async def test_aclosing_works_on_the_stream_and_on_its_iterator() -> None:
     for take in (lambda s: s, aiter):
         source = Source(tidy=0.02)
-        async with aclosing(take(stream(source.items()))) as items:  # type: ignore[type-var]
+        async with aclosing(take(stream(source.items()))) as items:
             async for _ in items:
                 break
         assert source.log == ["closed", "tidy"]
@@ -499,7 +503,7 @@ async def test_close_before_the_first_item_ends_it() -> None:
 
 async def test_close_from_inside_the_generator_does_not_wait_for_itself() -> None:
     streams: list[Stream[int]] = []
-    log = []
+    log: list[Any] = []
 
     async def closes_itself() -> AsyncGenerator[int, None]:
         yield 1

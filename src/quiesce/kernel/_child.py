@@ -228,6 +228,7 @@ class Handle(Child):
     async def wait(self) -> None:
         """Wait until it has ended. Its error is not raised, your cancel is not forwarded to it."""
         while not self.done:
+            self.core.check_loop("wait for a child of", "wait in the loop it was spawned in")
             waiter = self.core.backend.make_waiter()
             if self.waiters is None:
                 self.waiters = []

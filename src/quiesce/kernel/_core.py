@@ -177,6 +177,8 @@ class ScopeCore(TokenHolder):
         self.notes: Sequence[str] = ()
         self.last_report: StopReport | None = None
         if parent is not None:
+            if parent.backend is not backend:
+                parent.check_loop("open a scope in", "open it in a scope of this loop")
             if parent.closed and not late:
                 raise parent.refusal("open a scope in")
             parent.nested[self] = None
@@ -212,20 +214,23 @@ class ScopeCore(TokenHolder):
             f"it is {self.state}{why}; open a new scope"
         )
 
+    def check_loop(self, verb: str, instead: str) -> None:
+        """An error that explains, for a caller in another event loop or in none."""
+        if not self.backend.is_current():
+            raise RuntimeError(
+                f"cannot {verb} scope {self.label!r} from here: it belongs to another event loop; {instead}"
+            )
+
     # Children
 
     def spawn(
         self, fn: Callable[..., Any], args: tuple[Any, ...], name: str | None, site: Site
     ) -> Handle:
         """Start a child task."""
+        check_function("spawn", fn)
         if self.closed:
             raise self.refusal(f"spawn {name or label_of(fn)!r} in")
-        if not self.backend.is_current():
-            raise RuntimeError(
-                f"scope {self.label!r} belongs to another event loop than the caller's: spawn from "
-                "a task of the loop it was opened in"
-            )
-        check_function("spawn", fn)
+        self.check_loop("spawn in", "spawn from a task of the loop it was opened in")
         handle = self.backend.make_handle(self, name or fn, site)
         self.children[handle] = None
         self.start(handle, fn, args)
@@ -289,7 +294,10 @@ class ScopeCore(TokenHolder):
         now = self.backend.now()
         self.closed = True
         self.state = STOPPING
-        self.reason = reason
+        if self.reason is None:  # another thread may have given one already
+            self.reason = reason
+        else:
+            reason = self.reason
         self.started = now
         if self._token is not None:
             self._token.cancel(reason)

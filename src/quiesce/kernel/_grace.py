@@ -86,4 +86,13 @@ class Grace:
         return first, second, third, third + self.kill
 
 
+def check_grace(grace: Grace | None) -> Grace | None:
+    """`grace`, or an error that says what to write instead of a number."""
+    if grace is not None and not isinstance(grace, Grace):
+        raise TypeError(
+            f"grace must be a Grace, not {type(grace).__name__}: for example Grace(cancel=10), or pass deadline="
+        )
+    return grace
+
+
 DEFAULT_GRACE = Grace()

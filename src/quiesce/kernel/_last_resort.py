@@ -13,6 +13,7 @@ daemon thread then says what is left, kills the process trees and calls `os._exi
 
 from __future__ import annotations
 
+import faulthandler
 import math
 import os
 import sys
@@ -63,8 +64,11 @@ def _within(seconds: float, fn: Callable[[], object]) -> None:
     thread = threading.Thread(target=fn, name="quiesce-watchdog-says", daemon=True)
     try:
         thread.start()
-    except RuntimeError:  # no more threads: take the risk
-        fn()
+    except RuntimeError:  # the interpreter is ending, and starts no more threads of Python's
+        with open(os.devnull, "w") as nowhere:
+            faulthandler.dump_traceback_later(seconds, exit=True, file=nowhere)
+            fn()
+            faulthandler.cancel_dump_traceback_later()
         return
     thread.join(seconds)
 
@@ -104,49 +108,50 @@ class LastResort:
 
 # The end of the interpreter -------------------------------------------------------------------------------------
 #
-# Python waits for every thread that is not a daemon before it runs even its `atexit` functions. The one hook that comes
-# earlier is the one that `concurrent.futures` uses to end its own threads.
+# Python waits for every thread that is not a daemon before it runs even its `atexit` functions. The one hook that
+# comes earlier is the one that `concurrent.futures` uses to end its own threads. Some versions start no threads any
+# more at that point, so ours is there before; it waits at a gate that the hook opens.
 
 _left_running: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 _exit_status = 1
 _exit_seconds: Callable[[], float] = lambda: math.inf  # noqa: E731
-_registered = False
+_gate: threading.Lock | None = None
 
 
 def bound_exit(status: int, seconds: Callable[[], float], known: Iterable[threading.Thread]) -> None:
     """When the interpreter ends, wait only `seconds()` for threads that were started since `known`."""
-    global _exit_status, _exit_seconds, _registered
+    global _exit_status, _exit_seconds
     _exit_status, _exit_seconds = status, seconds
     before = set(known)
     for thread in threading.enumerate():
         if not thread.daemon and thread not in before:
             _left_running.add(thread)
+    if _left_running and _gate is None:
+        _stand_by()
+
+
+def _stand_by() -> None:
+    global _gate
     register = getattr(threading, "_register_atexit", None)
-    if _left_running and not _registered and register is not None:
-        try:
-            register(_interpreter_ends)
-        except RuntimeError:  # it is ending already
-            return
-        _registered = True
+    if register is None:
+        return
+    gate = threading.Lock()
+    gate.acquire()
+    try:
+        threading.Thread(target=_outlast, args=(gate,), name="quiesce-watchdog-exit", daemon=True).start()
+        register(gate.release)
+    except RuntimeError:  # the interpreter is ending already
+        return
+    _gate = gate
 
 
-def _interpreter_ends() -> None:
-    if _still_running():
-        threading.Thread(target=_outlast, name="quiesce-watchdog-exit", daemon=True).start()
-
-
-def _still_running() -> list[threading.Thread]:
-    return [thread for thread in list(_left_running) if thread.is_alive()]
-
-
-def _outlast() -> None:
+def _outlast(gate: threading.Lock) -> None:
+    gate.acquire()
     seconds = _exit_seconds()
     due = time.monotonic() + seconds
-    while left := _still_running():
+    while left := [thread for thread in list(_left_running) if thread.is_alive()]:
         if time.monotonic() >= due:
-            lines = [
-                f"the program has ended, and threads kept it from exiting for {seconds:.1f} s: ended now"
-            ]
+            lines = [f"threads have kept the program from exiting for {seconds:.1f} s: it is ended now"]
             lines += [
                 f"  left: {Leftover('thread', thread.name, 'unknown', thread_stuck_at(thread.ident))}"
                 for thread in left
@@ -156,7 +161,9 @@ def _outlast() -> None:
 
 
 def _forked() -> None:
+    global _gate
     _left_running.clear()
+    _gate = None
 
 
 if hasattr(os, "register_at_fork"):

@@ -30,7 +30,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ._grace import Grace, Rung
-from ._owner import close_core, hide_frame, is_cancel, raise_unchanged, reason_of_cancel
+from ._owner import close_core, hide_frame, is_cancel
 from ._reason import Reason
 from ._site import Site, describe
 
@@ -191,7 +191,8 @@ class Pump(Generic[T]):
             )
         return core
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Start the owner. With eager tasks there may be an item, or the end, when this returns."""
         core = self.bind()
         if self.parent.closed and not self.leaving:
             raise self.parent.refusal(f"start stream {self.name!r} in")
@@ -213,9 +214,9 @@ class Pump(Generic[T]):
             )
         if self.waiter is not None:
             self.waiter.wake()
-        return self._leave()
+        return self.leave()
 
-    def _leave(self) -> bool:
+    def leave(self) -> bool:
         """Ask the owner to leave; False if the generator is at work and must be cancelled for that."""
         self.leaving = True
         self.items.clear()
@@ -242,7 +243,12 @@ class Pump(Generic[T]):
         self.stopped = self.unattended = True
         core.abandon(Reason("user", why))
         if not self.at_work:
-            self._leave()  # without waiting for the rung: there is nobody to cooperate with
+            self.leave()  # without waiting for the rung: there is nobody to cooperate with
+
+    def next_item(self) -> Awaitable[T]:
+        """The plain request."""
+        assert self.iterator is not None
+        return self.iterator.__anext__()
 
     async def close(
         self, deadline: float | None, grace: Grace | None, reason: Reason | str | None
@@ -254,115 +260,21 @@ class Pump(Generic[T]):
         self.items.clear()
         if self.handle is None and not core.closed:
             self.leaving = True
-            self._start()  # only to close the source
+            self.start()  # only to close the source
         return await close_core(core, deadline, grace, reason)
 
-    # Asking
+    # How it ended
 
-    async def ask(self, holder: object, step: Callable[[], Awaitable[T]] | None = None) -> T:
-        """One item. `holder`, the iterator, must not be released while it is being asked for."""
-        if self.items or not self._is_at_its_end():
-            if self.asking:
-                raise RuntimeError(
-                    f"stream {self.name!r}, made at {describe(self.site)}: another task is waiting for its next "
-                    "item; one task at a time can ask"
-                )
-            self.asking = True
-            try:
-                if self.prefetch == 0:
-                    self.step = step or self.next_item
-                if self.handle is None:
-                    self._start()
-                if not self.items:
-                    if self.nap is not None:
-                        self.nap.wake()
-                    self.waiter = waiter = self.backend.make_waiter()
-                    try:
-                        await waiter
-                    except BaseException as mine:
-                        await self._cut_off(mine)
-                        raise
-            finally:
-                self.asking = False
-                self.waiter = None
-            if self.items:
-                item = self.items.popleft()
-                if self.prefetch and self.nap is not None:
-                    self.nap.wake()
-                return item
-        end = await self._end()
-        try:
-            raise_unchanged(end)
-        finally:
-            del self, holder, step, end
-
-    def _is_at_its_end(self) -> bool:
+    @property
+    def is_at_its_end(self) -> bool:
+        """Whether no item will be made any more."""
         return self.over or (self.core is not None and self.core.closed)
-
-    def next_item(self) -> Awaitable[T]:
-        """The plain request."""
-        assert self.iterator is not None
-        return self.iterator.__anext__()
-
-    async def _cut_off(self, mine: BaseException) -> None:
-        """The consumer was cancelled while it waited: drain, and let it have its cancel."""
-        if isinstance(mine, GeneratorExit):  # its coroutine is thrown away: nothing can be awaited
-            self.backend.run_from_anywhere(partial(self.abandon, "the consumer is gone"))
-        if not is_cancel(mine):
-            return
-        core = self.bind()
-        self.stopped = True
-        core.stop(reason_of_cancel(core, mine))
-        if not self.at_work:
-            self._leave()
-        await self.backend.wait_through(core.is_over, core.waiters)
-        if self.closing_error is not None:
-            mine.__cause__ = self.closing_error
-
-    async def _end(self) -> BaseException:
-        """Nothing more comes: an error that nobody has seen yet, or the end of the iteration."""
-        core = self.bind()
-        if not core.closed:
-            if core.children or core.nested:
-                core.stop(Reason("parent", "the stream came to its end"))
-            else:
-                core.settle()
-        await self.backend.reraise(await self.backend.wait_through(core.is_over, core.waiters))
-        error = self.error
-        if error is None and not self.stopped and core.reason is not None:
-            error = core.reason.error  # of a task that the generator had spawned
-        self.error = None
-        self.stopped = True
-        if error is not None and is_cancel(error):
-            told = RuntimeError(
-                f"stream {self.name!r}, made at {describe(self.site)}, was cancelled from inside; "
-                "nobody has cancelled you"
-            )
-            told.__cause__ = error
-            return told
-        return error or StopAsyncIteration()
 
     def take_failure(self) -> BaseException | None:
         """An error that nobody has seen yet."""
         failure = self.error or self.closing_error
         self.error = self.closing_error = None
         return failure
-
-    def method(self, name: str) -> Callable[[Any], Awaitable[T]]:
-        """`asend` or `athrow` of the generator, or a clear refusal."""
-        if self.prefetch:
-            raise TypeError(
-                f"stream {self.name!r} is {self.prefetch} items ahead of its consumer: {name} needs prefetch=0"
-            )
-        if self.iterator is None:
-            self.iterator = aiter(self.source)
-        found: Callable[[Any], Awaitable[T]] | None = getattr(self.iterator, name, None)
-        if found is None:
-            raise TypeError(
-                f"stream {self.name!r}: a {type(self.iterator).__name__} has no {name}; "
-                "only async generators do"
-            )
-        return found
 
     # Dropping
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ._backend import Backend, current_backend
 from ._core import OPEN, SETTLED, OnChildError, Policy, ScopeCore
 from ._current import current_node
-from ._grace import DEFAULT_GRACE, Grace
+from ._grace import DEFAULT_GRACE, Grace, check_grace
 from ._reason import Reason, as_reason
 from ._site import Site, describe, site_of
 from ._token import CancelToken
@@ -70,13 +70,20 @@ class Scope:
         token: CancelToken | None = None,
         scope: Scope | None = None,
     ) -> None:
+        self._core: ScopeCore | None = None
+        self._borrowed = False
         if on_error != "stop" and on_error != "report":
             raise ValueError(f'on_error must be "stop" or "report", not {on_error!r}')
         if name is not None and not isinstance(name, str):
             raise TypeError(f"the name of a scope must be a str, not {type(name).__name__}")
+        check_grace(grace)
+        if on_child_error is not None and not callable(on_child_error):
+            raise TypeError(f"on_child_error must be a function, not {type(on_child_error).__name__}")
+        if token is not None and not isinstance(token, CancelToken):
+            raise TypeError(f"token must be a CancelToken, not {type(token).__name__}")
+        if scope is not None and not isinstance(scope, Scope):
+            raise TypeError(f"scope must be a Scope, not {type(scope).__name__}")
         self._options = (name, on_error, on_child_error, grace or DEFAULT_GRACE, token, scope)
-        self._core: ScopeCore | None = None
-        self._borrowed = False
 
     @classmethod
     async def open(
@@ -184,9 +191,11 @@ class Scope:
         it halves the time that is left, or shortens it to `grace`.
         """
         core = self._opened()
+        check_grace(grace)
         why = as_reason(reason, Reason("user"))
         if not core.backend.is_current():
-            core.token.cancel(why)  # at once, whatever the loop is busy with
+            _ = core.token  # made now, if it was not: the signal is there whatever the loop is busy with
+            core.note_reason(why)
         core.backend.run_from_anywhere(
             lambda: core.stop(why, grace, hurry=core.closed and grace is None)
         )
@@ -206,10 +215,8 @@ class Scope:
         is then in `scope.report`. Closing twice, or from several tasks at once, waits for the same drain.
         """
         core = self._opened()
-        if not core.backend.is_current():
-            raise RuntimeError(
-                f"scope {self.name!r} belongs to another event loop; from another thread use cancel()"
-            )
+        core.check_loop("close", "from another thread use cancel()")
+        check_grace(grace)
         if deadline is not None:
             grace = (grace or core.grace).within(deadline)
         return await core.close(as_reason(reason, _CLOSED), grace)
@@ -235,10 +242,11 @@ class Scope:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        core = self._core
-        assert core is not None
+        core = self._opened()
         host = core.host
-        assert host is not None
+        if host is None:
+            raise RuntimeError(f"the block of scope {self.name!r} was left already")
+        host.check_exit()
         waiting: BaseException | None = None
         try:
             if error is None:

@@ -13,7 +13,7 @@ import inspect
 import logging
 import sys
 import weakref
-from collections.abc import AsyncIterable, Awaitable
+from collections.abc import AsyncIterable, Awaitable, Callable
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from ._backend import current_backend
 from ._core import SETTLED
 from ._grace import DEFAULT_GRACE, Grace
-from ._owner import raise_unchanged
+from ._owner import is_cancel, raise_unchanged, reason_of_cancel
 from ._pump import Pump
 from ._reason import Reason
 from ._scope import Scope, current_core
-from ._site import site_of
+from ._site import describe, site_of
 
 if TYPE_CHECKING:
     from ._report import StopReport
@@ -80,6 +80,99 @@ def stream(
     return Stream(Pump(agen, prefetch, parent, label, grace or DEFAULT_GRACE, site))
 
 
+async def ask(pump: Pump[T], holder: object, step: Callable[[], Awaitable[T]] | None = None) -> T:
+    """One item. `holder`, the iterator, must not be released while it is being asked for."""
+    if pump.items or not pump.is_at_its_end:
+        if pump.asking:
+            raise RuntimeError(
+                f"stream {pump.name!r}, made at {describe(pump.site)}: another task is waiting for its next "
+                "item; one task at a time can ask"
+            )
+        pump.asking = True
+        try:
+            if pump.prefetch == 0:
+                pump.step = step or pump.next_item
+            if pump.handle is None:
+                pump.start()
+            if not pump.items:
+                if pump.nap is not None:
+                    pump.nap.wake()
+                pump.waiter = waiter = pump.backend.make_waiter()
+                try:
+                    await waiter
+                except BaseException as mine:
+                    await _cut_off(pump, mine)
+                    raise
+        finally:
+            pump.asking = False
+            pump.waiter = None
+        if pump.items:
+            item = pump.items.popleft()
+            if pump.prefetch and pump.nap is not None:
+                pump.nap.wake()
+            return item
+    end = await _end_of(pump)
+    try:
+        raise_unchanged(end)
+    finally:
+        del pump, holder, step, end  # see `hide_frame`
+
+
+async def _cut_off(pump: Pump[T], mine: BaseException) -> None:
+    """The consumer was cancelled while it waited: drain, and let it have its cancel."""
+    if isinstance(mine, GeneratorExit):  # its coroutine is thrown away: nothing can be awaited
+        pump.backend.run_from_anywhere(partial(pump.abandon, "the consumer is gone"))
+    if not is_cancel(mine):
+        return
+    core = pump.bind()
+    pump.stopped = True
+    core.stop(reason_of_cancel(core, mine))
+    if not pump.at_work:
+        pump.leave()
+    await pump.backend.wait_through(core.is_over, core.waiters)
+    if pump.closing_error is not None:
+        mine.__cause__ = pump.closing_error
+
+
+async def _end_of(pump: Pump[T]) -> BaseException:
+    """Nothing more comes: an error that nobody has seen yet, or the end of the iteration."""
+    core, backend = pump.bind(), pump.backend
+    if not core.closed:
+        if core.children or core.nested:
+            core.stop(Reason("parent", "the stream came to its end"))
+        else:
+            core.settle()
+    await backend.reraise(await backend.wait_through(core.is_over, core.waiters))
+    error, pump.error = pump.error, None
+    if error is None and not pump.stopped and core.reason is not None:
+        error = core.reason.error  # of a task that the generator had spawned
+    pump.stopped = True
+    if error is not None and is_cancel(error):
+        told = RuntimeError(
+            f"stream {pump.name!r}, made at {describe(pump.site)}, was cancelled from inside; "
+            "nobody has cancelled you"
+        )
+        told.__cause__ = error
+        return told
+    return error or StopAsyncIteration()
+
+
+def _method(pump: Pump[T], name: str) -> Callable[[Any], Awaitable[T]]:
+    """`asend` or `athrow` of the generator, or a clear refusal."""
+    if pump.prefetch:
+        raise TypeError(
+            f"stream {pump.name!r} is {pump.prefetch} items ahead of its consumer: {name} needs prefetch=0"
+        )
+    if pump.iterator is None:
+        pump.iterator = aiter(pump.source)
+    found: Callable[[Any], Awaitable[T]] | None = getattr(pump.iterator, name, None)
+    if found is None:
+        raise TypeError(
+            f"stream {pump.name!r}: a {type(pump.iterator).__name__} has no {name}; only async generators do"
+        )
+    return found
+
+
 class _Releasable:
     """Something whose release stops the stream, and that knows whether the collector released it."""
 
@@ -102,7 +195,7 @@ class StreamIterator(_Releasable, Generic[T]):
         return self
 
     def __anext__(self) -> Awaitable[T]:
-        return self._pump.ask(self)
+        return ask(self._pump, self)
 
     async def aclose(self) -> StopReport:
         """Close the stream and wait for it."""
@@ -142,11 +235,11 @@ class Stream(_Releasable, Generic[T]):
 
     def asend(self, value: Any) -> Awaitable[T]:
         """Send a value into the generator, and get its next item; as an async generator's own."""
-        return self._pump.ask(self, partial(self._pump.method("asend"), value))
+        return ask(self._pump, self, partial(_method(self._pump, "asend"), value))
 
     def athrow(self, error: BaseException | type[BaseException]) -> Awaitable[T]:
         """Raise an error inside the generator, and get its next item; as an async generator's own."""
-        return self._pump.ask(self, partial(self._pump.method("athrow"), error))
+        return ask(self._pump, self, partial(_method(self._pump, "athrow"), error))
 
     async def aclose(self) -> StopReport:
         """The same as `close()`, under the name that async generators have for it."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from threading import Lock, RLock
+from threading import TIMEOUT_MAX, Lock, RLock
 from typing import TypeAlias
 
 from ._backend import current_backend
@@ -178,7 +178,7 @@ class CancelToken:
         gate.acquire()
         take_back = self.on_cancel(gate.release)
         try:
-            gate.acquire(timeout=-1 if timeout is None else timeout)
+            gate.acquire(timeout=-1 if timeout is None or timeout > TIMEOUT_MAX else timeout)
         finally:
             take_back()
         return self.reason is not None

@@ -329,6 +329,14 @@ class TrioHost(Host):
         """Whether the calling code runs in this task."""
         return trio.lowlevel.current_task() is self.task
 
+    def check_exit(self) -> None:
+        """trio's cancel scopes are left by the task that entered them."""
+        if self.body is not None and not self.is_current():
+            raise RuntimeError(
+                f"scope {self.core.label!r} was entered with `async with` in another task; on trio it "
+                "must be left there too. To close from anywhere, use Scope.open() and close()"
+            )
+
     def cancel_body(self, reason: Reason) -> bool:
         """Cancel the scope around the body; a body inside an async generator cannot have one."""
         if self.body is None:
@@ -348,11 +356,6 @@ class TrioHost(Host):
     def _leave_body(self, error: BaseException | None) -> BaseException | None:
         """Out of the body's scope: what it does not catch of a cancellation is somebody else's."""
         if self.body is not None:
-            if not self.is_current():
-                raise RuntimeError(
-                    f"scope {self.core.label!r} was entered with `async with` in another task; on trio it "
-                    "must be left there too. To close from anywhere, use Scope.open() and close()"
-                )
             try:
                 if self.body.__exit__(type(error) if error else None, error, None):
                     return None
