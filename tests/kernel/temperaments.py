@@ -107,11 +107,14 @@ class Bystander:
     disturbed: BaseException | None = None
     count = 0
 
+    def __init__(self, pace: float) -> None:
+        self.pace = pace
+
     async def live(self) -> None:
         try:
             while True:
                 self.count += 1
-                await anyio.sleep(0.01)
+                await anyio.sleep(self.pace)
         except BaseException as error:
             self.disturbed = error
             raise
@@ -128,14 +131,14 @@ async def in_the_background(*fns: Callable[[], Awaitable[Any]]) -> AsyncIterator
 
 
 @asynccontextmanager
-async def an_innocent_bystander() -> AsyncIterator[Bystander]:
+async def an_innocent_bystander(pace: float = 0.01) -> AsyncIterator[Bystander]:
     """Somebody else's task lives beside the block; it must not be disturbed before the end of it."""
-    bystander = Bystander()
+    bystander = Bystander(pace)
     async with in_the_background(bystander.live):
-        await anyio.sleep(0.02)
+        await anyio.sleep(2 * pace)
         yield bystander
         before = bystander.count
-        await anyio.sleep(0.03)
+        await anyio.sleep(3 * pace)
         assert bystander.disturbed is None
         assert bystander.count > before
 

@@ -60,7 +60,11 @@ END_OF_ASYNCIO = """
 
 def run_program(program: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=10, check=True
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=True,
     )
     return done.stdout.split()
 

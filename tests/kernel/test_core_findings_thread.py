@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Awaitable, Callable
 
+import anyio
 import pytest
 
 from quiesce import Scope, current_scope
 from quiesce.kernel._thread import to_thread
-from tests.kernel.temperaments import Stubborn, turns, virtual_worlds
+from tests.kernel.temperaments import Stubborn, quick, turns, virtual_worlds
 
 
 @virtual_worlds
@@ -45,3 +47,25 @@ async def test_a_loop_of_its_own_in_a_thread_has_scopes_of_its_own() -> None:
         await to_thread(lambda: asyncio.run(inner()))
         assert seen[0] is not outer
         assert seen[1] is not outer._opened()
+
+
+async def test_a_running_coroutine_is_not_said_to_wait_in_the_kernel() -> None:
+    """Asked for from another thread, while it blocks the loop: what it awaits is not known, what it runs is."""
+    seen: list[str] = []
+
+    async def blocks() -> None:
+        asker = threading.Thread(target=lambda: seen.append(handle.stuck_at()))
+        asker.start()
+        asker.join(5)
+
+    async with Scope() as scope:
+        handle = scope.spawn(quick)
+        await handle.wait()
+        handle = scope.spawn(blocks_after_a_turn, blocks)
+    assert len(seen) == 1
+    assert "quiesce/kernel" not in seen[0]
+
+
+async def blocks_after_a_turn(blocks: Callable[[], Awaitable[None]]) -> None:
+    await anyio.sleep(0)
+    await blocks()

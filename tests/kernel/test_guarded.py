@@ -369,7 +369,9 @@ async def test_an_error_beside_the_callers_cancel_is_a_note_on_it() -> None:
 async def test_a_scope_that_stops_takes_the_call_with_it() -> None:
     log: list[str] = []
     scope = await Scope.open()
-    handle = scope.spawn(guarded, partial(sleeper, log, "primary", 0.02), partial(sleeper, log, "guard", 0.02))
+    handle = scope.spawn(
+        guarded, partial(sleeper, log, "primary", 0.02), partial(sleeper, log, "guard", 0.02)
+    )
     await turns()
     report = await scope.close()
     assert report.clean
@@ -390,7 +392,9 @@ async def test_what_ignores_its_cancellation_is_logged_by_name_and_stays_owned(
 
     async def call() -> None:
         with pytest.raises(Tripwire):
-            await guarded(stubborn, partial(fails, Tripwire(), 0.5), grace=Grace(cancel=1, terminate=1, kill=0))
+            await guarded(
+                stubborn, partial(fails, Tripwire(), 0.5), grace=Grace(cancel=1, terminate=1, kill=0)
+            )
 
     with caplog.at_level(logging.WARNING, "quiesce"):
         await scope.spawn(call).wait()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import threading
 import warnings
-import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
@@ -21,7 +19,8 @@ import pytest
 
 from quiesce import Grace, Reason, Scope, ScopeClosed, current_scope
 from quiesce.kernel._keeper import NotHeld
-from quiesce.kernel._own import Held, own
+from quiesce.kernel._own import Held, name_of, own
+from quiesce.kernel._site import label_of
 from tests.kernel.temperaments import (
     Stubborn,
     an_innocent_bystander,
@@ -373,6 +372,22 @@ async def test_close_from_inside_does_not_wait_for_itself() -> None:
     assert report.clean
     assert len(reports) == 1
     assert anyio.current_time() - before < 1
+
+
+async def test_closing_from_inside_the_leaving_does_not_cancel_the_leaving() -> None:
+    log: list[Any] = []
+    helds: list[Held[None]] = []
+
+    @asynccontextmanager
+    async def closes_itself() -> AsyncIterator[None]:
+        yield
+        await helds[0].close()
+        await anyio.sleep(0.02)
+        log.append("left")
+
+    helds.append(await own(closes_itself()).open())
+    await helds[0].close()
+    assert log == ["left"]
 
 
 async def test_close_from_an_async_generators_finaliser() -> None:
@@ -1089,6 +1104,29 @@ async def test_children_end_before_what_they_were_given() -> None:
     assert log == ["it entered", "value still there: True", "it leaving", "it left"]
 
 
+async def test_two_in_one_scope_are_left_last_opened_first() -> None:
+    log: list[Any] = []
+    scope = await Scope.open()
+    one = await own(Recorder(log, "one", leaving=0.02), scope=scope).open()
+    two = await own(Recorder(log, "two", leaving=0.02), scope=scope).open()
+    await scope.close()
+    assert log[2:] == ["two leaving", "two left", "one leaving", "one left"]
+    assert (await one.close()).clean
+    assert (await two.close()).clean
+
+
+async def test_what_the_body_uses_is_left_after_the_interrupted_body_has_left() -> None:
+    log: list[Any] = []
+    async with Scope() as scope, own(Recorder(log)):
+        scope.cancel()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            await tidy_up(0.02)
+            log.append("body is tidy")
+    assert log == ["it entered", "body is tidy", "it leaving", "it left"]
+
+
 async def test_a_block_whose_scope_is_closed_by_somebody_else_ends_with_an_error() -> None:
     scope = await Scope.open("session")
     caught: list[BaseException] = []
@@ -1203,38 +1241,6 @@ async def test_a_held_one_belongs_to_its_loop() -> None:
     await held.close()
 
 
-@asyncio_only
-@pytest.mark.parametrize("form", ["open", "block", "close"])
-async def test_a_failure_does_not_hold_its_users_frames(form: str) -> None:
-    class Marker:
-        pass
-
-    @asynccontextmanager
-    async def fails() -> AsyncIterator[None]:
-        if form == "open":
-            raise OSError("broken pipe")
-        yield
-        raise OSError("broken pipe")
-
-    async def uses() -> weakref.ref[Marker]:
-        marker = Marker()
-        with contextlib.suppress(OSError):
-            if form == "block":
-                async with own(fails()):
-                    pass
-            else:
-                await (await own(fails()).open()).close()
-        return weakref.ref(marker)
-
-    gc.disable()
-    try:
-        reference = await uses()
-        await turns()
-        assert reference() is None
-    finally:
-        gc.enable()
-
-
 # Bad use ----------------------------------------------------------------------------------------------------
 
 
@@ -1281,6 +1287,11 @@ async def test_a_mock_can_be_held() -> None:
     async with own(mock):
         pass
     mock.__aexit__.assert_awaited_once()
+
+
+@pytest.mark.time_limit(3)
+def test_a_mock_has_a_name() -> None:
+    assert name_of(MagicMock()) == label_of(MagicMock()) == "MagicMock"
 
 
 async def test_negative_deadlines_are_refused() -> None:

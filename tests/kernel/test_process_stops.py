@@ -16,8 +16,10 @@ import pytest
 import trio
 
 from quiesce import Grace, Reason, Scope
+from quiesce.kernel._core import ScopeCore
 from quiesce.kernel._pipe import PipeClosed
 from quiesce.kernel._process import Process
+from quiesce.kernel._procfs import look_up
 from quiesce.kernel._tree import Tree
 from tests.kernel.processes import is_gone, running, token_of_processes
 from tests.kernel.temperaments import forever, on_trio, tidy_up
@@ -63,6 +65,16 @@ async def started(argv: list[str], **options: Any) -> Process:
     async for _ in process.lines():
         break
     return process
+
+
+def core_of(process: Process) -> ScopeCore:
+    assert process._child is not None
+    return process._child.core
+
+
+def state_of(pid: int) -> str | None:
+    proc = look_up(pid)
+    return proc.state if proc is not None else None
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -224,6 +236,7 @@ async def test_a_leader_that_exits_at_once_leaves_nobody(token: str) -> None:
 async def test_a_child_that_is_stopped_by_a_signal_is_woken_to_end(token: str) -> None:
     script = "trap 'echo term >&2; exit 9' TERM; sleep {0} & echo up; kill -STOP $$; wait"
     process = await started(shell(script, token))
+    await until(lambda: state_of(process.pid) == "T")
     watch = Stopwatch()
     await process.close()
     assert watch.seconds < 0.9  # by SIGTERM, not by SIGKILL
@@ -651,11 +664,10 @@ async def test_a_scope_that_fails_ends_its_process(token: str) -> None:
 
 async def test_the_end_of_a_block_ends_the_processes_that_were_opened_in_it(token: str) -> None:
     async with Scope() as scope:
-        await started(shell(FAMILY, token))
-        process = await started(shell(FAMILY, token), scope=scope)
+        processes = [await started(shell(FAMILY, token)), await started(shell(FAMILY, token), scope=scope)]
         assert len(running(token)) >= 2
     assert running(token) == []
-    assert process.returncode is not None
+    assert [process.returncode for process in processes] == [-signal.SIGTERM] * 2
 
 
 async def test_the_grace_of_the_owner_is_the_process_s_unless_it_has_one(token: str) -> None:
@@ -723,10 +735,12 @@ async def test_a_deadline_of_a_tenth_of_a_second_is_kept_and_what_is_left_is_nam
 
 async def test_an_owner_names_the_process_that_is_left(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
     scope = await Scope.open("owner")
-    await started(shell("sleep {0} & echo up; wait", token), scope=scope)
+    process = await started(shell("sleep {0} & echo up; wait", token), scope=scope)
     with Immortal(monkeypatch):
         report = await scope.close(deadline=0.1)
     assert [left.kind for left in report.left] == ["process"]
+    assert f"pid {process.pid}: " in report.left[0].stuck_at
+    process.signal(signal.SIGKILL)
     assert (await scope.close(deadline=0.5)).clean
     assert running(token) == []
 
@@ -746,9 +760,7 @@ async def test_one_that_ends_after_its_time_settles_by_itself(
     with Immortal(monkeypatch):
         assert not (await process.close(deadline=0.05)).clean
     process.signal(signal.SIGKILL)
-    child = process._child
-    assert child is not None
-    await until(lambda: child.core.state == "settled")
+    await until(lambda: core_of(process).state == "settled")
     assert running(token) == []
 
 
@@ -767,50 +779,75 @@ async def test_a_block_whose_process_stays_says_so(
 # Dropped
 
 
-def is_drop_warning(warning: pytest.PytestUnraisableExceptionWarning | Any) -> bool:
-    return "was dropped without close(): its tree is being stopped" in str(warning.message)
+def drop(kept: list[Any]) -> None:
+    kept.clear()
+    gc.collect()
+
+
+async def until_settled(core: ScopeCore) -> None:
+    await until(lambda: core.state == "settled")
+    await anyio.sleep(0.01)  # for tasks to take their last step
 
 
 async def test_a_dropped_process_is_ended_with_a_warning(token: str) -> None:
-    process = await started(shell(FAMILY, token))
-    pid = process.pid
+    kept = [await started(shell(FAMILY, token))]
+    pid, core = kept[0].pid, core_of(kept[0])
     await until(lambda: len(running(token)) == 6)
     with pytest.warns(
         ResourceWarning, match=rf"'sh' \(pid {pid}\), started at .*test_process_stops.py:\d+ in"
     ):
-        del process
-        gc.collect()
-    await until(lambda: not running(token))
-    await until(lambda: is_gone(pid))
+        drop(kept)
+    await until_settled(core)
+    assert running(token) == []
+    assert is_gone(pid)
+    assert core.reason == Reason("parent", "dropped without close()")
+
+
+async def test_a_dropped_process_is_signalled_before_the_next_line_runs(token: str) -> None:
+    kept = [
+        await started(["sh", "-c", f"trap 'echo term >&2' TERM; echo up; cat; sleep {token}"], stdin="pipe")
+    ]
+    core = core_of(kept[0])
+    sent: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Tree, "signal", lambda tree, number: sent.append(number))
+        with pytest.warns(ResourceWarning, match="without close"):
+            drop(kept)
+    assert sent == [signal.SIGTERM]
+    await until_settled(core)
 
 
 async def test_whoever_holds_only_its_lines_holds_the_process(token: str) -> None:
-    lines = (await Process.open(["yes", token])).lines()
+    process = await Process.open(["yes", token])
+    core, kept = core_of(process), [process.lines()]
+    del process
     gc.collect()
-    assert await anext(lines) == token.encode()
+    assert await anext(kept[0]) == token.encode()
     with pytest.warns(ResourceWarning, match="was dropped without close"):
-        del lines
-        gc.collect()
-    await until(lambda: not running(token))
+        drop(kept)
+    await until_settled(core)
 
 
 async def test_one_that_is_dropped_in_another_thread_is_ended_too(token: str) -> None:
     kept = [await started(shell(FAMILY, token))]
+    core = core_of(kept[0])
 
-    def drop() -> None:
-        kept.clear()
-        gc.collect()
-
-    with pytest.warns(ResourceWarning, match="was dropped without close"):
-        thread = threading.Thread(target=drop)
+    def drop_elsewhere() -> None:
+        thread = threading.Thread(target=drop, args=(kept,))
         thread.start()
         thread.join()
-    await until(lambda: not running(token))
+
+    with pytest.warns(ResourceWarning, match="was dropped without close"):
+        drop_elsewhere()
+    await until_settled(core)
 
 
 async def test_a_generator_that_is_left_in_the_middle_ends_its_process(token: str) -> None:
+    cores: list[ScopeCore] = []
+
     async def words() -> AsyncGenerator[bytes, None]:
         async with Process(shell("while :; do echo word; done # {0}", token)) as process:
+            cores.append(core_of(process))
             async for line in process.lines():
                 yield line
 
@@ -820,13 +857,11 @@ async def test_a_generator_that_is_left_in_the_middle_ends_its_process(token: st
         break
     await generator.aclose()
     assert running(token) == []
-    collected = words()
-    assert await anext(collected) == b"word"
+    kept = [words()]
+    assert await anext(kept[0]) == b"word"
     if on_trio():
-        with pytest.warns(ResourceWarning):
-            del collected
-            gc.collect()
+        with pytest.warns(ResourceWarning, match="was garbage collected before it had been exhausted"):
+            drop(kept)
     else:
-        del collected
-        gc.collect()
-    await until(lambda: not running(token))
+        drop(kept)
+    await until_settled(cores[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import signal
 import sys
 import threading
@@ -310,7 +311,7 @@ def test_what_a_foreign_task_raises_at_the_end_is_given_to_the_loops_handler(fla
 def test_a_main_that_waits_for_all_other_tasks_does_not_wait_for_us(flavour: str) -> None:
     async def main() -> int:
         asyncio.create_task(asyncio.sleep(0.01))
-        others = asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]
+        others = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.gather(*others)
         return len(others)
 
@@ -934,6 +935,54 @@ def test_a_refusing_task_on_trio_ends_with_the_process_and_mains_error_is_not_lo
     assert ended.seconds < 1.1 + SLACK
 
 
+@on_two
+def test_the_end_of_a_blocked_program_is_the_end_of_its_process_trees(flavour: str) -> None:
+    with program(
+        flavour,
+        """
+        from quiesce.kernel._process import Process
+
+        async def main():
+            process = await Process.open([sys.executable, "-c", "import time; time.sleep(100)"])
+            ready()
+            print(process.pid, flush=True)
+            time.sleep(100)
+
+        go(main)
+        """,
+    ) as running:
+        pid = int(running.wait_for_line())
+        os.kill(pid, 0)
+        running.send(signal.SIGINT)
+        ended = running.wait()
+    assert ended.status == 130
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_forked_child_has_the_signals_of_before() -> None:
+    with program(
+        "asyncio",
+        """
+        import warnings
+        warnings.simplefilter("ignore", DeprecationWarning)
+
+        async def main():
+            pid = os.fork()
+            if pid == 0:
+                time.sleep(100)
+            os.kill(pid, signal.SIGTERM)
+            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            ready()
+            return status
+
+        print(go(main))
+        """,
+    ) as running:
+        ended = running.wait()
+    assert ended.stdout == f"{-signal.SIGTERM}\n"
+
+
 def test_whoever_catches_stopped_goes_on() -> None:
     with program(
         "asyncio",
@@ -1019,7 +1068,7 @@ def test_options_that_contradict_each_other_are_refused() -> None:
         run(a_main, uvloop=True, loop_factory=asyncio.new_event_loop)
     for options in ({"uvloop": True}, {"loop_factory": asyncio.new_event_loop}, {"debug": True}):
         with pytest.raises(ValueError, match="they do not go with backend"):
-            run(a_main, backend="trio", **options)  # type: ignore[arg-type]
+            run(a_main, backend="trio", **options)
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,7 +171,7 @@ async def test_neither_result_nor_error_is_kept_alive_by_the_idle_thread() -> No
     gc.disable()
     try:
         value = await to_thread(Value)
-        seen = [weakref.ref(value)]
+        seen: list[weakref.ref[object]] = [weakref.ref(value)]
         del value
         try:
             await to_thread(fail)
@@ -868,11 +868,11 @@ class AsyncCallable:
 
 async def test_something_async_instead_of_a_sync_function_is_refused_with_advice() -> None:
     with pytest.raises(TypeError, match="an_async_function is async: await it, or spawn it"):
-        await to_thread(an_async_function)
+        await to_thread(an_async_function)  # type: ignore[unused-coroutine]
     with pytest.raises(TypeError, match="an_async_function is async"):
-        await to_thread(functools.partial(an_async_function))
+        await to_thread(functools.partial(an_async_function))  # type: ignore[unused-coroutine]
     with pytest.raises(TypeError, match="AsyncCallable is async"):
-        await to_thread(AsyncCallable())
+        await to_thread(AsyncCallable())  # type: ignore[unused-coroutine]
     with pytest.raises(TypeError, match=r"not a coroutine: await an_async_function\(...\) instead"):
         await to_thread(an_async_function())  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"which here gave it int"):

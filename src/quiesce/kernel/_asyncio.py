@@ -176,6 +176,17 @@ class AsyncioCore(ScopeCore):
         self.children[handle] = None
         return handle
 
+    def wake(self) -> None:
+        """Let everybody who waits look again."""
+        waiters: list[Any] = self.waiters
+        while waiters:
+            waiter = waiters.pop()
+            if not waiter.done():
+                try:
+                    waiter.set_result(None)
+                except RuntimeError:  # the loop is closed: nobody waits any more
+                    pass
+
     def cancel_once(self, children: Sequence[Child]) -> None:
         """The first rung for all of them, with the common case flat."""
         reason = self.reason
@@ -317,10 +328,6 @@ class AsyncioBackend(Backend):
             made.add_done_callback(handle.never_started)
         handle.task = None if handle.done else made
 
-    def make_host(self, core: ScopeCore) -> Host:
-        """The task at hand."""
-        return AsyncioHost(core, sys._getframe(2))
-
     async def wait_readable(self, fd: int) -> None:
         """One reader a file descriptor, as asyncio has it."""
         await self._wait_fd(fd, self.loop.add_reader, self.loop.remove_reader)
@@ -375,10 +382,14 @@ class AsyncioHost(Host):
         """Whether the calling code runs in this task."""
         return asyncio.current_task() is self.task
 
+    def may_leave(self) -> bool:
+        """asyncio does not mind which task leaves."""
+        return _get_running_loop() is not None
+
     def nothing_to_wait_for(self) -> bool:
         """The quick way out of a block whose children are gone."""
         core = self.core
-        if core.closed or core.children or core.nested:
+        if core.closed or core.nested:
             return False
         core.settle()
         return True
@@ -448,3 +459,6 @@ def backend_of(loop: asyncio.AbstractEventLoop) -> AsyncioBackend:
     except AttributeError:
         backend = loop._quiesce = AsyncioBackend(loop)  # type: ignore[attr-defined]
     return backend
+
+
+AsyncioBackend.host_type = AsyncioHost

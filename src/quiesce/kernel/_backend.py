@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from math import inf
 from threading import get_ident
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from . import _watchdog
@@ -48,6 +49,7 @@ class Backend(ABC):
 
     name: str
     core_type: type[ScopeCore]
+    host_type: Callable[[ScopeCore, FrameType], Host]
     root: ScopeCore | None = None
 
     def __init__(self) -> None:
@@ -122,9 +124,9 @@ class Backend(ABC):
     def start(self, handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Start the child's task."""
 
-    @abstractmethod
     def make_host(self, core: ScopeCore) -> Host:
-        """The task at hand as the one that runs an `async with` body."""
+        """The task at hand as the one that runs the `async with` body entered by our caller's caller."""
+        return self.host_type(core, sys._getframe(2))
 
     @abstractmethod
     async def wait_readable(self, fd: int) -> None:

@@ -218,9 +218,10 @@ class Containment:
             adopted[task].waits_for_us = True
             core.closers[adopted[task]] = 1
         tellers = [task for task, child in adopted.items() if not child.waits_for_us]
-        spared = waits.told_by_others(tellers) | waits.cleaning_up(tellers)
+        told, cleaning_up = waits.told_by_others(tellers), waits.cleaning_up(tellers)
         for task, child in adopted.items():
-            child.spared = task in spared
+            child.told = task in told
+            child.cleaning_up = task in cleaning_up
             if core.closed and core.rung >= Rung.CANCEL:
                 child.climb(Rung.CANCEL)
 

@@ -28,7 +28,7 @@ from ._waits import Task, gathered_in
 class Adopted(Child):
     """Somebody else's task, as a child of the containment that it was found in."""
 
-    __slots__ = ("asked", "spared", "task", "waits_for_us")
+    __slots__ = ("asked", "cleaning_up", "task", "told", "waits_for_us")
 
     def __init__(self, core: ScopeCore, task: Task) -> None:
         before = _adopted.get(task)
@@ -39,7 +39,8 @@ class Adopted(Child):
         self.state = RUNNING
         self.task = task
         self.asked = 0
-        self.spared = False  # somebody else has cancelled it, or will
+        self.told = False  # another task will hand its own cancel on to it
+        self.cleaning_up = False  # it is handling somebody's cancel already
         self.waits_for_us = False  # it awaits the task that leaves the block: its cancel would be ours
         _adopted[task] = self
         core.children[self] = None
@@ -48,15 +49,15 @@ class Adopted(Child):
             future.add_done_callback(_retrieve_cancellation)
 
     def climb(self, rung: Rung) -> None:
-        """One cancel for its clean-up, a second when its time is over."""
+        """One cancel for its clean-up, a second when its time is over: from us, or handed on to it."""
         if self.core.reason is not None:
             self.note_reason(self.core.reason)
         if self.waits_for_us:
             return
-        if rung is Rung.CANCEL and not self.asked and not self.spared:
+        if rung is Rung.CANCEL and not (self.asked or self.told or self.cleaning_up):
             self.asked = 1
             self._cancel()
-        elif rung is Rung.TERMINATE:
+        elif rung is (Rung.KILL if self.told else Rung.TERMINATE):
             self.asked = 2
             self._cancel()
 
@@ -116,10 +117,12 @@ def is_kernels_own(task: Task) -> bool:
 
 def node_of(task: Task) -> Node | None:
     """What the task belongs to: the node in whose context it was made."""
-    if sys.version_info < (3, 12):
+    node: Node | None
+    if sys.version_info >= (3, 12):
+        node = task.get_context().get(current_node)
+    else:
         birth = _births.get(task)
-        return birth[0] if birth is not None else None
-    node = task.get_context().get(current_node)
+        node = birth[0] if birth is not None else None
     while isinstance(node, ScopeCore) and node.host is not None and getattr(node.host, "task", None) is task:
         node = node.host.outer  # it is inside a block of its own
     return node
@@ -149,13 +152,13 @@ class Births:
     @classmethod
     def begin(cls, loop: asyncio.AbstractEventLoop) -> Births | None:
         """Note the tasks of `loop` from now on; not needed where a task can show its context."""
-        if sys.version_info >= (3, 12):
-            return None
-        factory: Any = loop.get_task_factory()
-        births = factory if isinstance(factory, Births) else cls(factory)
-        if births is not factory:
-            loop.set_task_factory(births)
-        births.users += 1
+        births: Births | None = None
+        if sys.version_info < (3, 12):
+            factory: Any = loop.get_task_factory()
+            births = factory if isinstance(factory, Births) else cls(factory)
+            if births is not factory:
+                loop.set_task_factory(births)
+            births.users += 1
         return births
 
     def end(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -88,8 +88,9 @@ class Host(ABC):
         if deliver and self.core.closed and self.core.reason is not None:
             self.interrupt(self.core.reason)
 
-    def check_exit(self) -> None:
-        """An error, before anything is changed, if the block may not be left by the task at hand."""
+    @abstractmethod
+    def may_leave(self) -> bool:
+        """False if the loop is gone; an error, before anything is changed, if this is the wrong task."""
 
     def nothing_to_wait_for(self) -> bool:
         """Whether the block may be left without further ado; the scope is then settled."""

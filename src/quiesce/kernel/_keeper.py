@@ -159,11 +159,7 @@ class Keeper(Generic[T]):
             return
         core.stop(Reason("error", "cancelled from inside"))  # unless it was stopped, or has failed
         await backend.reraise(await backend.wait_through(core.is_over, core.waiters))
-        failure = self.take_failure() or self.not_held()
-        try:
-            raise_unchanged(failure)
-        finally:
-            del self, core, failure
+        raise_unchanged(self.take_failure() or self.not_held())
 
     # How it went
 

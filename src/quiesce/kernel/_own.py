@@ -104,21 +104,13 @@ class Owned(Generic[T]):
         If entering fails, that error is raised. If you are cancelled meanwhile, it is stopped and drained first.
         """
         keeper = self._start(current_backend())
-        try:
-            await keeper.wait_until_entered()
-        except BaseException:
-            del self, keeper
-            raise
+        await keeper.wait_until_entered()
         return Held(keeper)
 
     async def __aenter__(self) -> T:
         backend = current_backend()
         keeper = self._start(backend)
-        try:
-            await keeper.wait_until_entered()
-        except BaseException:
-            del self, keeper
-            raise
+        await keeper.wait_until_entered()
         self._host = host = keeper.core.host = backend.make_host(keeper.core)
         if host.generator is None:
             host.restore_context()  # what the body spawns belongs to the body's scope, not in here
@@ -154,10 +146,7 @@ class Owned(Generic[T]):
         interrupted = error is not None and without_cancels(error) is None
         failure = keeper.take_failure()
         if failure is not None:
-            try:
-                raise_unchanged(failure, None if interrupted else error)
-            finally:
-                del self, keeper, host, core, report, failure, error, traceback
+            raise_unchanged(failure, None if interrupted else error)
         if interrupted and keeper.has_ended_itself:
             return True  # it cancelled the body and caught that, as `move_on_after` does
         if interrupted:
@@ -235,10 +224,7 @@ class Held(Generic[T]):
             raise
         failure = keeper.take_failure()
         if failure is not None:
-            try:
-                raise_unchanged(failure)
-            finally:
-                del self, keeper, report, failure
+            raise_unchanged(failure)
         return report
 
     def __del__(self) -> None:

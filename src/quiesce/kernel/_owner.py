@@ -59,14 +59,10 @@ def raise_unchanged(error: BaseException, context: BaseException | None = None) 
         raise error
     finally:
         error.__context__ = context
-        del error, context
+        del error, context  # or the error would hold itself, by way of this frame
 
 
 def hide_frame(error: BaseException, code: CodeType) -> None:
-    """Take an owner's frame, of which only kernel code can make sense, off the top of a traceback.
-
-    The frame holds the owner, which holds the error: with it, every error would wait for the collector, and the frames
-    of its users with it. For the same reason, who raises such an error must `del` what refers to the owner.
-    """
+    """Take an owner's frame off the top of a traceback: it says nothing to who will read that."""
     while error.__traceback__ is not None and error.__traceback__.tb_frame.f_code is code:
         error.__traceback__ = error.__traceback__.tb_next

@@ -14,6 +14,7 @@ Rules
 from __future__ import annotations
 
 import math
+import os
 import signal
 import sys
 import threading
@@ -70,6 +71,7 @@ class Program(ABC):
         self.root: ScopeCore | None = None
         self.handle: Handle | None = None
         self.report: StopReport | None = None
+        self._handlers_before: dict[signal.Signals, Any] = {}
         self._waits_for_main = True
         self._thread = threading.get_ident()
         self._is_entry_point = threading.current_thread() is threading.main_thread()
@@ -92,20 +94,21 @@ class Program(ABC):
     def execute(self) -> Any:
         """All of it; returns what main returned, or raises."""
         known = threading.enumerate()
-        before = self._take_signals() if self._is_entry_point else {}
+        if self._is_entry_point:
+            self._take_signals()
         try:
             self.drive()
         finally:
             self._last_resort.call_off()
-            self._give_signals_back(before)
+            self.give_signals_back()
             if self._is_entry_point:
                 bound_exit(self._status(), self._seconds_to_exit, known)
         return self._conclude()
 
     def _conclude(self) -> Any:
         handle, report = self.handle, self.report
-        assert handle is not None
-        assert report is not None
+        if handle is None or report is None:  # main could not even be started
+            raise self.interrupt or RuntimeError("the event loop ended before main began")
         if report.left:
             say(str(report))
         if self.signals:
@@ -163,18 +166,19 @@ class Program(ABC):
 
     # Signals
 
-    def _take_signals(self) -> dict[signal.Signals, Any]:
-        before: dict[signal.Signals, Any] = {}
+    def _take_signals(self) -> None:
         for number in SIGNALS:
             handler = signal.getsignal(number)
             # Ignored on purpose, as under nohup; or not Python's, and could not be given back.
             if handler is not signal.SIG_IGN and handler is not None:
-                before[number] = handler
+                self._handlers_before[number] = handler
                 signal.signal(number, self._on_signal)
-        return before
+        _signalled.add(self)
 
-    def _give_signals_back(self, before: dict[signal.Signals, Any]) -> None:
-        for number, handler in before.items():
+    def give_signals_back(self) -> None:
+        """As they were before, unless somebody else has taken them meanwhile."""
+        _signalled.discard(self)
+        for number, handler in self._handlers_before.items():
             if signal.getsignal(number) == self._on_signal:
                 signal.signal(number, handler)
 
@@ -193,9 +197,9 @@ class Program(ABC):
         self.poke(self._heed)
 
     def _heed(self) -> None:
-        if self.root is not None:
+        if self.root is not None:  # else `start_main` will see to it
             self.begin_stop()
-        self.wake()
+            self.wake()
 
     # Time
 
@@ -241,6 +245,19 @@ class Program(ABC):
         if handle is not None and handle.state == FAILED and not self.signals:
             lines[:0] = ["".join(traceback.format_exception(handle.value)).rstrip()]
         return "\n".join(lines)
+
+
+_signalled: set[Program] = set()
+
+
+def _forked() -> None:
+    """The program is the parent's: a SIGTERM to the child means the child."""
+    for program in list(_signalled):
+        program.give_signals_back()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def _hurried(grace: Grace) -> Grace:

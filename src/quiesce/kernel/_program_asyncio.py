@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from ._asyncio import AsyncioHandle
@@ -167,7 +168,8 @@ class AsyncioProgram(Program):
         """They are named in the report; Python need not complain about each when it is collected."""
         for task in tasks:
             if not task.done():
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                with suppress(AttributeError):  # not every task factory makes asyncio's own
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]
                 _dropped.append(task)
 
 

@@ -27,7 +27,7 @@ import warnings
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ._grace import Grace, Rung
 from ._owner import close_core, hide_frame, is_cancel

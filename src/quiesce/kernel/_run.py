@@ -50,7 +50,7 @@ def run(
     Ctrl-C and SIGTERM stop the program the same way, with `Reason("user", "SIGINT")` or `Reason("shutdown",
     "SIGTERM")` and its `grace`. A second signal shortens the grace to `grace.terminate + grace.kill` seconds, a third
     ends the process at once. `run` then raises `Stopped`, a `SystemExit` with the conventional status (130 or 143),
-    whatever main made of its cancellation.
+    whatever main made of its cancellation. (A main that the program itself has cancelled is `ChildCancelled`.)
 
     All of it is bounded: by `grace` for the scopes, and `grace.kill` seconds more for all the rest. What has not ended
     by then is printed to stderr and left behind. What cannot be left behind (sync code that blocks the event loop, a

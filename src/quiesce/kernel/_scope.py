@@ -58,7 +58,7 @@ class Scope:
     scope, and `scope` is its owner: the current scope unless another is given.
     """
 
-    __slots__ = ("__weakref__", "_borrowed", "_core", "_options")
+    __slots__ = ("__weakref__", "_core", "_options")
 
     def __init__(
         self,
@@ -71,7 +71,6 @@ class Scope:
         scope: Scope | None = None,
     ) -> None:
         self._core: ScopeCore | None = None
-        self._borrowed = False
         if on_error != "stop" and on_error != "report":
             raise ValueError(f'on_error must be "stop" or "report", not {on_error!r}')
         if name is not None and not isinstance(name, str):
@@ -85,9 +84,8 @@ class Scope:
             raise TypeError(f"scope must be a Scope, not {type(scope).__name__}")
         self._options = (name, on_error, on_child_error, grace or DEFAULT_GRACE, token, scope)
 
-    @classmethod
+    @staticmethod
     async def open(
-        cls,
         name: str | None = None,
         *,
         on_error: Policy = "stop",
@@ -97,7 +95,7 @@ class Scope:
         scope: Scope | None = None,
     ) -> Scope:
         """A scope without a block: whoever holds it closes it, from any task."""
-        made = cls(
+        made = OpenScope(
             name,
             on_error=on_error,
             on_child_error=on_child_error,
@@ -225,6 +223,7 @@ class Scope:
 
     async def __aenter__(self) -> Scope:
         backend = current_backend()
+        entered_by = _getframe(1)
         owner = self._options[5]
         if owner is not None:
             parent: ScopeCore | None = owner._opened()
@@ -232,8 +231,8 @@ class Scope:
             node = current_node.get()
             # At the top level the block itself bounds it; registering with the root would add nothing.
             parent = node.core if node is not None and node.core.backend is backend else None
-        core = self._bind(backend, parent, site_of(_getframe(1)))
-        core.host = backend.make_host(core)
+        core = self._bind(backend, parent, (entered_by.f_code, entered_by.f_lasti))
+        core.host = backend.host_type(core, entered_by)
         return self
 
     async def __aexit__(
@@ -242,11 +241,12 @@ class Scope:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        core = self._opened()
-        host = core.host
-        if host is None:
-            raise RuntimeError(f"the block of scope {self.name!r} was left already")
-        host.check_exit()
+        core = self._core
+        host = core.host if core is not None else None
+        if core is None or host is None:
+            raise RuntimeError(f"the block of scope {self.name!r} is not entered, or was left already")
+        if not host.may_leave():
+            return False
         waiting: BaseException | None = None
         try:
             if error is None:
@@ -256,9 +256,12 @@ class Scope:
                         core.waiters.append(waiter)
                         await waiter
                 except BaseException as exc:
+                    if not core.backend.is_current():
+                        raise
                     waiting = exc
-                if waiting is None and host.nothing_to_wait_for():
-                    return False
+                else:
+                    if host.nothing_to_wait_for():
+                        return False
             cancelled = await host.leave(error or waiting)
         finally:
             host.restore_context()
@@ -293,11 +296,18 @@ class Scope:
             raise _group(core, failures)
         return error is not None
 
-    # Dropped
+    def __repr__(self) -> str:
+        return f"<Scope {self.name!r} {self.state}>"
+
+
+class OpenScope(Scope):
+    """What `Scope.open` returns: no block ends it, so it has to notice being dropped."""
+
+    __slots__ = ()
 
     def __del__(self) -> None:
         core = self._core
-        if core is None or core.closed or self._borrowed:
+        if core is None or core.closed:
             return
         backend = core.backend
         if not backend.is_current():
@@ -306,9 +316,6 @@ class Scope:
             backend.call_at(backend.now(), core.dropped)
         else:
             core.dropped()
-
-    def __repr__(self) -> str:
-        return f"<Scope {self.name!r} {self.state}>"
 
 
 def _stop_with(core: ScopeCore, token: CancelToken) -> None:
@@ -330,7 +337,6 @@ def face_of(core: ScopeCore) -> Scope:
     if face is None:
         face = Scope(core.name)
         face._core = core
-        face._borrowed = True
         core.face = weakref.ref(face)
     return cast(Scope, face)
 

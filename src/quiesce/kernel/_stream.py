@@ -111,11 +111,7 @@ async def ask(pump: Pump[T], holder: object, step: Callable[[], Awaitable[T]] | 
             if pump.prefetch and pump.nap is not None:
                 pump.nap.wake()
             return item
-    end = await _end_of(pump)
-    try:
-        raise_unchanged(end)
-    finally:
-        del pump, holder, step, end  # see `hide_frame`
+    return raise_unchanged(await _end_of(pump))
 
 
 async def _cut_off(pump: Pump[T], mine: BaseException) -> None:

@@ -129,10 +129,10 @@ class ThreadChild(Child):
 
     def above(self) -> CancelToken:
         """Its caller's token: that is set at once by a cancel from another thread, even if the loop is busy."""
-        opener = self.opener
-        if opener is not None and opener.core is self.owner:
+        opener, owner = self.opener, self.owner
+        if opener is not None and (opener.core is owner or opener.core.backend is not owner.backend):
             return opener.token
-        return self.owner.token
+        return owner.token
 
     def climb(self, rung: Rung) -> None:
         """The token is all there is; when the time is over, the caller is let go."""

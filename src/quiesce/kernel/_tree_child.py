@@ -11,9 +11,9 @@ The leader stays a zombie until the rest of its tree is gone, so that its number
 be given to a stranger in between.
 
 Two tasks are its plumbing: one watches, one reads stderr, so that no child ever blocks on what it has to complain of.
-A stop does not cancel them; they end with the tree. A cancel that reaches them all the same comes from somebody
-who cancels everything: `asyncio.run` and `trio.run` at their end, or a program's own sweep over all tasks. Then the
-tree is stopped first, and the loop waits for it; but never longer than the ladder lasts.
+A stop does not cancel them; they end with the tree. On asyncio a cancel may reach them all the same, from somebody who
+cancels everything: `asyncio.run` at its end, or a program's own sweep over all tasks. That stops the tree, as the
+end of the run does on trio, and the loop waits for it; but never longer than the ladder lasts.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ import math
 import os
 import signal
 import time
+from asyncio import CancelledError
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ._child import FINISHED, RUNNING, Child, Handle
 from ._core import EXPIRED, STOPPING, ScopeCore
 from ._grace import Grace, Rung
-from ._owner import is_cancel
 from ._pipe import CHUNK, LARGEST, Output, Pipe, Tail
 from ._reason import Reason
 from ._site import Site
@@ -52,6 +52,7 @@ class TreeChild(Child):
         "_exit_waiters",
         "_nap",
         "_pause",
+        "_swept",
         "_terminated_early",
         "_watcher",
         "on_stderr",
@@ -94,6 +95,7 @@ class TreeChild(Child):
         self._nap: Waiter | None = None
         self._pause = _LOOK_SOON
         self._terminated_early = False
+        self._swept = False  # somebody has cancelled all tasks
         self._complained = False
 
     # Starting
@@ -140,16 +142,12 @@ class TreeChild(Child):
         core = self.core
         self.watched = True
         core.wake()
-        loop_is_ending = False
         try:
-            while self.state == RUNNING and not (loop_is_ending and core.state is EXPIRED):
+            while self.state == RUNNING and not (self._loop_is_ending() and core.state is EXPIRED):
                 try:
-                    await self._look(loop_is_ending)
-                except BaseException as error:
-                    if not is_cancel(error):
-                        raise
-                    loop_is_ending = True
-                    _shield(handle)
+                    await self._look()
+                except CancelledError:
+                    self._swept = True
                     core.stop(handle.reason or Reason("shutdown", "all tasks are being cancelled"))
         except GeneratorExit:  # the loop is gone, with no time for more than this
             self._signal(signal.SIGKILL)
@@ -158,14 +156,17 @@ class TreeChild(Child):
             if self.state == RUNNING:
                 self.close_pipes()  # or whoever waits there would keep the loop from ending
 
-    async def _look(self, only_briefly: bool) -> None:
+    def _loop_is_ending(self) -> bool:
+        return self._swept or getattr(self.core.backend, "ending", False)
+
+    async def _look(self) -> None:
         """See how far it is, and wait for what is next: the leader's exit, then the end of its tree."""
         core, tree = self.core, self.tree
         if self.returncode is None:
             status = tree.exit_status()
             if status is None:
                 exit_fd = tree.exit_fd()
-                if exit_fd is None or only_briefly:
+                if exit_fd is None or core.state is EXPIRED:
                     await self._rest(self._next_pause())
                 else:
                     await core.backend.wait_readable(exit_fd)
@@ -238,13 +239,9 @@ class TreeChild(Child):
         assert pipe is not None
         while not pipe.closed:
             try:
-                data = await pipe.read(CHUNK)
-            except BaseException as error:
-                if not is_cancel(error):
-                    raise
-                _shield(handle)
-            else:
-                self._heard(data)
+                self._heard(await pipe.read(CHUNK))
+            except CancelledError:  # see `_watch`: that is not for us to end by
+                continue
 
     def _heard(self, data: bytes) -> None:
         self.tail.add(data)
@@ -275,9 +272,16 @@ class TreeChild(Child):
             self._terminated_early = False
         elif rung is Rung.KILL:
             self._signal(signal.SIGKILL)
+            self.core.backend.call_at(self.core.ends[Rung.KILL], self._look_again)
+        self._look_again()
+
+    def _look_again(self) -> None:
         self._pause = _LOOK_SOON
+        exit_fd = self.tree.exit_fd()
         if self._nap is not None:
             self._nap.wake()
+        elif exit_fd is not None and self.returncode is None:
+            self.core.backend.stop_waiting_for(exit_fd)
 
     def abandon(self) -> None:
         """Nobody waits, and somebody may be about to drop the loop: SIGTERM at once."""
@@ -331,9 +335,3 @@ class TreeChild(Child):
         alive = self.tree.members()
         return "; ".join(f"{proc.describe()} (state {proc.state})" for proc in alive) or "exiting"
 
-
-def _shield(handle: Handle) -> None:
-    """trio cancels by level: once told, it is not to be told again at every await."""
-    scope = getattr(handle, "cancel_scope", None)
-    if scope is not None:
-        scope.shield = True

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import heapq
 import logging
-import sys
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from contextvars import copy_context
@@ -293,10 +292,6 @@ class TrioBackend(Backend):
         assert self.nursery is not None
         self.nursery.start_soon(_child, handle, fn, args, name=handle.name)
 
-    def make_host(self, core: ScopeCore) -> Host:
-        """The task at hand."""
-        return TrioHost(core, sys._getframe(2))
-
     async def wait_readable(self, fd: int) -> None:
         """As trio's; woken when the descriptor is closed."""
         with suppress(trio.ClosedResourceError):
@@ -329,13 +324,16 @@ class TrioHost(Host):
         """Whether the calling code runs in this task."""
         return trio.lowlevel.current_task() is self.task
 
-    def check_exit(self) -> None:
+    def may_leave(self) -> bool:
         """trio's cancel scopes are left by the task that entered them."""
+        if not self.core.backend.is_current():
+            return False
         if self.body is not None and not self.is_current():
             raise RuntimeError(
                 f"scope {self.core.label!r} was entered with `async with` in another task; on trio it "
                 "must be left there too. To close from anywhere, use Scope.open() and close()"
             )
+        return True
 
     def cancel_body(self, reason: Reason) -> bool:
         """Cancel the scope around the body; a body inside an async generator cannot have one."""
@@ -384,3 +382,6 @@ def running_backend() -> TrioBackend | None:
         return backend
     except RuntimeError:
         return None
+
+
+TrioBackend.host_type = TrioHost
