@@ -617,10 +617,10 @@ async def test_in_debug_mode_the_report_says_where_a_task_was_made() -> None:
             await turns()
     finally:
         loop.set_debug(False)
+        refuser.free = True
+    await asyncio.wait([task])
     assert box.report is not None
     assert "test_contain.py" in box.report.left[0].made_at
-    refuser.free = True
-    await asyncio.wait([task])
 
 
 async def test_tasks_that_appear_while_others_clean_up_are_found_in_the_end() -> None:

@@ -493,7 +493,7 @@ async def test_one_that_is_dropped_without_close_is_noticed() -> None:
     inflight = await Inflight.open("forgotten")
     inflight.start("a", sleeper, log)
     await turns()
-    with pytest.warns(ResourceWarning, match="'forgotten'.*without close"):
+    with pytest.warns(ResourceWarning, match=r"'forgotten'.*without close"):
         del inflight
         gc.collect()
     await turns(5)
@@ -514,7 +514,7 @@ async def test_no_bystander_is_disturbed() -> None:
 async def test_an_unhashable_id_is_a_clear_error() -> None:
     async with Inflight() as inflight:
         for use in (inflight.cancel, inflight.get, inflight.__contains__):
-            with pytest.raises(TypeError, match="an id must be hashable.*list is not"):
+            with pytest.raises(TypeError, match=r"an id must be hashable.*list is not"):
                 use([])
         with pytest.raises(TypeError, match="an id must be hashable"):
             inflight.start({}, quick)  # type: ignore[arg-type]

@@ -1179,6 +1179,16 @@ async def test_dropped_without_close_it_warns_and_is_left() -> None:
         await anyio.sleep(0.01)
 
 
+async def test_what_fails_after_it_was_dropped_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    recorder = Recorder(leaving=0.01, fails_leaving=OSError("broken pipe"))
+    box = [await own(recorder).open()]
+    with pytest.warns(ResourceWarning):
+        box.clear()
+    while recorder.log[-1] != "it left":
+        await anyio.sleep(0.01)
+    assert "broken pipe" in caplog.text
+
+
 @pytest.mark.real_time
 async def test_dropped_in_another_thread_it_is_left_by_the_loops_own() -> None:
     log: list[Any] = []

@@ -12,6 +12,7 @@ from quiesce import Grace, Outcome, Reason, Scope, StopReport, current_token
 from tests.kernel.temperaments import (
     Stubborn,
     cancellation,
+    forever,
     on_trio,
     sleeper,
     tidy_up,
@@ -352,6 +353,26 @@ async def test_the_body_of_an_inner_block_closes_the_outer_scope() -> None:
     assert closer.report.clean
     assert closer.cancelled_after
     assert seen == ["outer body goes on"]
+
+
+async def test_a_closer_in_one_nested_scope_does_not_hold_up_the_others() -> None:
+    log: list[str] = []
+    closer = Closer(log)
+
+    async def child(outer: Scope) -> None:
+        async with Scope("inner") as inner:
+            inner.spawn(closer, outer)
+            await forever()
+
+    outer = await Scope.open("outer")
+    other = await Scope.open("other", scope=outer)
+    other.spawn(sleeper, log, "other", 0.02)
+    await turns()
+    outer.spawn(child, outer)
+    await anyio.sleep(0.01)
+    await settles(outer)
+    assert log == ["other stops", "other is tidy", "closer closed"]
+    assert closer.was_quick
 
 
 async def test_a_closer_inside_does_not_wait_for_ever_for_a_stubborn_sibling() -> None:

@@ -344,7 +344,7 @@ async def test_what_refuses_gets_one_cancel_and_the_terminate_time_and_stays_own
     began = anyio.current_time()
 
     async def call() -> None:
-        with pytest.raises(TimeoutError, match="ignores its cancellation, at .*temperaments.py"):
+        with pytest.raises(TimeoutError, match=r"ignores its cancellation, at .*temperaments\.py"):
             await shielded(stubborn)
 
     with caplog.at_level(logging.WARNING, "quiesce"):

@@ -420,6 +420,29 @@ async def test_under_async_with_an_error_of_the_clean_up_is_raised() -> None:
     assert isinstance(error.__context__, (GeneratorExit, ValueError))
 
 
+async def test_under_async_with_a_cancel_goes_before_an_error_of_the_clean_up() -> None:
+    error = OSError("broken pipe")
+
+    async def fails() -> AsyncGenerator[int, None]:
+        try:
+            yield 1
+        finally:
+            raise error
+
+    seen: list[BaseException] = []
+    with anyio.move_on_after(0.01) as outer:
+        try:
+            async with stream(fails()) as s:
+                async for _ in s:
+                    await anyio.sleep_forever()
+        except BaseException as raised:
+            seen.append(raised)
+            raise
+    assert outer.cancelled_caught
+    assert isinstance(seen[0], cancellation())
+    assert seen[0].__cause__ is error
+
+
 async def test_aclosing_works_on_the_stream_and_on_its_iterator() -> None:
     for take in (lambda s: s, aiter):
         source = Source(tidy=0.02)
@@ -1129,6 +1152,28 @@ def test_the_end_of_the_loop_closes_a_forgotten_one_in_its_own_task(runner: str)
 
     anyio.run(main, backend=runner)
     assert sorted(log) == ["generator closed", "reader stopped"]
+
+
+async def test_a_generator_that_yields_though_it_was_cancelled_is_closed_and_its_item_is_not_handed_out() -> (
+    None
+):
+    log = []
+
+    async def stubborn() -> AsyncGenerator[int, None]:
+        try:
+            try:
+                await anyio.sleep(10)
+            except cancellation():
+                yield 1
+        finally:
+            log.append("closed")
+
+    s = stream(stubborn())
+    with anyio.move_on_after(0.01):
+        async for _ in s:
+            pytest.fail("an item")
+    assert [item async for item in s] == []
+    assert log == ["closed"]
 
 
 # asend and athrow -------------------------------------------------------------------------------------------

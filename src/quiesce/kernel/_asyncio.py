@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from asyncio import CancelledError
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -176,17 +176,6 @@ class AsyncioCore(ScopeCore):
         self.children[handle] = None
         return handle
 
-    def wake(self) -> None:
-        """Let everybody who waits look again."""
-        waiters: list[Any] = self.waiters
-        while waiters:
-            waiter = waiters.pop()
-            if not waiter.done():
-                try:
-                    waiter.set_result(None)
-                except RuntimeError:  # the loop is closed: nobody waits any more
-                    pass
-
     def cancel_once(self, children: Sequence[Child]) -> None:
         """The first rung for all of them, with the common case flat."""
         reason = self.reason
@@ -209,20 +198,31 @@ class AsyncioCore(ScopeCore):
                 child.climb(Rung.CANCEL)
 
 
-class FutureWaiter(asyncio.Future[None]):
-    """A wait on a future of our own: a CancelledError that comes out of it is the waiter's."""
+class FutureWaiter:
+    """A wait on a future of our own: a CancelledError that comes out of it is the waiter's.
+
+    A plain future inside, not a subclass of one: tasks wait for those by a path that is much slower.
+    """
+
+    __slots__ = ("future",)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.future: asyncio.Future[None] = loop.create_future()
 
     def wake(self) -> None:
         """Let the waiter go on."""
-        if not self.done():
+        if not self.future.done():
             try:
-                self.set_result(None)
+                self.future.set_result(None)
             except RuntimeError:  # the loop is closed: nobody waits any more
                 pass
 
+    def __await__(self) -> Generator[Any, None, None]:
+        return self.future.__await__()
+
     async def wait(self) -> None:
         """Until `wake`."""
-        await self
+        await self.future
 
 
 def _enter_anyio_shield() -> Any:
@@ -248,7 +248,9 @@ class AsyncioBackend(Backend):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.make_waiter = partial(FutureWaiter, loop=loop)  # type: ignore[method-assign]
+        # Straight to the loop, past the methods below: both are on the path of every stop.
+        self.make_waiter = partial(FutureWaiter, loop)  # type: ignore[method-assign]
+        self.now = loop.time  # type: ignore[method-assign]
         self._fd_waiters: dict[int, list[tuple[FutureWaiter, Callable[[int], object]]]] = {}
         super().__init__()
 
@@ -278,9 +280,9 @@ class AsyncioBackend(Backend):
         """The task at hand."""
         return asyncio.current_task(self.loop)
 
-    def make_waiter(self) -> Waiter:  # every instance has a cheaper one
+    def make_waiter(self) -> Waiter:
         """A fresh future."""
-        return FutureWaiter(loop=self.loop)
+        return FutureWaiter(self.loop)
 
     async def wait_through(
         self, ready: Callable[[], bool], waiters: list[Waiter]
@@ -290,7 +292,7 @@ class AsyncioBackend(Backend):
         shield: Any = None
         try:
             while not ready():
-                waiter = FutureWaiter(loop=self.loop)
+                waiter = self.make_waiter()
                 waiters.append(waiter)
                 try:
                     await waiter
@@ -339,7 +341,7 @@ class AsyncioBackend(Backend):
     async def _wait_fd(
         self, fd: int, add: Callable[..., object], remove: Callable[[int], object]
     ) -> None:
-        waiter = FutureWaiter(loop=self.loop)
+        waiter = FutureWaiter(self.loop)
         waiting = self._fd_waiters.setdefault(fd, [])
         waiting.append((waiter, remove))
         add(fd, waiter.wake)

@@ -67,7 +67,8 @@ class Backend(ABC):
                 self._alarm.cancel()
             self._alarm_at = when
             self._alarm = self.call_at(when, self._ring)
-        _watchdog.stay_awake()
+        if _watchdog.asleep:
+            _watchdog.wake_up()
 
     def _ring(self) -> None:
         self._alarm, self._alarm_at = None, inf

@@ -45,6 +45,7 @@ class Caller(Host):
         self.generator = None
         self.requested = False
         self.held = 0
+        self.leaving = True  # there is no body that would use what is nested
         self.outer = core.opener
         self.task = core.backend.current_task()
         self.failures: list[tuple[Handle, BaseException]] = []
@@ -54,6 +55,10 @@ class Caller(Host):
     def is_current(self) -> bool:
         """Whether the calling code runs in this task."""
         return self.core.backend.current_task() is self.task
+
+    def may_leave(self) -> bool:
+        """Whoever waits here, waits for itself."""
+        return self.core.backend.is_current()
 
     def cancel_body(self, reason: Reason) -> bool:
         """There is none. It sees the end of the children, and that is all it waits for."""

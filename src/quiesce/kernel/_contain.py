@@ -126,6 +126,8 @@ class Containment:
     ) -> bool:
         inner = self._inner
         host = cast("AsyncioHost", inner.host)
+        if not host.may_leave():  # the loop is gone, and the collector closes what it left
+            return False
         try:
             late = await self._drain(error)
             cancelled = await host.leave(error if late is None or isinstance(error, CancelledError) else late)
@@ -151,15 +153,14 @@ class Containment:
         reason = Reason("parent", f"the block of {core.label!r} ended")
         if error is not None:
             reason = host.reason_of(error)
-        self._block.leaving = True
+        host.leaving = True
         core.closers[self._block] = 1  # it waits for the others, and nobody for it
         self._adopt()
         self._see_who_is_cancelled()
         if core.state is EXPIRED:
             core.resume(core.grace)
         core.stop(reason)
-        remaining = max(core.ends[3] - core.backend.now(), 0.0)
-        inner.stop(core.reason or reason, inner.grace.within(remaining), body=False)
+        inner.stop(core.reason or reason, body=False)
         cancelled: BaseException | None = None
         seen = -1
 
@@ -244,7 +245,7 @@ class Containment:
 class _Block(Child):
     """The block, as a child of the owner's scope: it ends by being left."""
 
-    __slots__ = ("inner", "leaving")
+    __slots__ = ("inner",)
 
     kind = "containment"
 
@@ -252,13 +253,13 @@ class _Block(Child):
         super().__init__(core, core.label, site)
         self.state = RUNNING
         self.inner = inner
-        self.leaving = False
         core.children[self] = None
 
     def climb(self, rung: Rung) -> None:
         """Stop the body."""
-        if not self.leaving and self.inner.host is not None and self.core.reason is not None:
-            self.inner.host.interrupt(self.core.reason)
+        host = self.inner.host
+        if host is not None and not host.leaving and self.core.reason is not None:
+            host.interrupt(self.core.reason)
 
     def stuck_at(self) -> str:
         """Where the body is."""

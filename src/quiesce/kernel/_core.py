@@ -307,7 +307,10 @@ class ScopeCore(TokenHolder):
             self.settle()
             return
         self.stopped = stopped = list(self.children)
-        self.ends = ends = self._ends(grace or self.grace, now)
+        ends = (grace or self.grace).ends(now)
+        if self.parent is not None:
+            ends = self._within_outer_stops(grace or self.grace, ends, now)
+        self.ends = ends
         if ends[0] > now:
             for child in stopped:
                 child.note_reason(reason)
@@ -322,9 +325,10 @@ class ScopeCore(TokenHolder):
         if not self.children:
             self.progress()
 
-    def _ends(self, grace: Grace, now: float) -> tuple[float, float, float, float]:
+    def _within_outer_stops(
+        self, grace: Grace, ends: tuple[float, float, float, float], now: float
+    ) -> tuple[float, float, float, float]:
         """The ladder; inside another stop it ends with a step to spare for those who wait for us."""
-        ends = grace.ends(now)
         outer = self.parent
         while outer is not None:
             if outer.state is STOPPING:
@@ -518,21 +522,19 @@ class ScopeCore(TokenHolder):
             seen.add(node)
         return found
 
-    def contains(self, node: Node | None) -> bool:
+    def contains(self, node: Node) -> bool:
         """Whether `node` runs inside this scope."""
-        return node is not None and bool(self.who_waits_for((node,)) - {self})
+        return bool(self.who_waits_for((node,)) - {self})
 
     async def close(self, reason: Reason, grace: Grace | None) -> StopReport:
         """Stop, wait, report; then raise the closer's own cancellation if there was one."""
         node = current_node.get()
-        inside = self.contains(node)
+        inside = node is not None and self.contains(node)
         held = self._hold_back(node) if inside else ()
-        host = self.host
-        by_body = host is not None and host.is_current()
         if self.state is EXPIRED:
             self.resume(grace or self.grace)
         else:
-            self.stop(reason, grace, body=not by_body)
+            self.stop(reason, grace, body=self.host is None or not self.host.is_current())
         cancelled: BaseException | None = None
         excused: Collection[Child | ScopeCore] = ()
         try:
@@ -603,14 +605,13 @@ class ScopeCore(TokenHolder):
             for item in (*self.children, *self.nested):
                 if item not in closing:
                     left += item.leftovers()
-        notes = list(self.notes)
-        failures = self.failures or ()
+        notes, failures = self.notes, tuple(self.failures or ())
         if self.failed > len(failures):
-            notes.append(f"{self.failed - len(failures)} earlier failures are not listed")
-        self.last_report = StopReport(
-            self.label, self.reason, elapsed, left, self.ended, notes, rows, tuple(failures)
+            notes = [*notes, f"{self.failed - len(failures)} earlier failures are not listed"]
+        self.last_report = report = StopReport(
+            self.name or "unnamed", self.reason, elapsed, left, self.ended, notes, rows, failures
         )
-        return self.last_report
+        return report
 
     def _row(self, child: Child, closing: Collection[Child | ScopeCore]) -> Row:
         state: State

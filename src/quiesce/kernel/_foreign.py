@@ -86,9 +86,11 @@ class Adopted(Child):
     def leftover(self) -> Leftover:
         """With where it was made, as far as anybody has noted that."""
         made_at = describe(self.site)
-        traceback = getattr(self.task, "_source_traceback", None)  # in asyncio's debug mode
-        if self.site is None and traceback:
-            made_at = f"{traceback[-1].filename}:{traceback[-1].lineno} in {traceback[-1].name}"
+        if self.site is None:
+            for frame in reversed(getattr(self.task, "_source_traceback", None) or ()):  # in debug mode
+                if not frame.filename.startswith(_ASYNCIO):
+                    made_at = f"{frame.filename}:{frame.lineno} in {frame.name}"
+                    break
         return Leftover(self.kind, self.name, made_at, self.stuck_at())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 
@@ -52,10 +52,14 @@ class Grace:
     cancel: float = 3.0
     terminate: float = 1.0
     kill: float = 1.0
+    _offsets: tuple[float, float, float, float] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        offsets, end = [], 0.0
         for name in ("cooperate", "cancel", "terminate", "kill"):
-            check_seconds(f"Grace.{name}", getattr(self, name))
+            end += check_seconds(f"Grace.{name}", getattr(self, name))
+            offsets.append(end)
+        object.__setattr__(self, "_offsets", tuple(offsets))
 
     @property
     def total(self) -> float:
@@ -80,10 +84,8 @@ class Grace:
 
     def ends(self, start: float) -> tuple[float, float, float, float]:
         """When each step ends, for a stop that starts at `start`."""
-        first = start + self.cooperate
-        second = first + self.cancel
-        third = second + self.terminate
-        return first, second, third, third + self.kill
+        first, second, third, fourth = self._offsets
+        return start + first, start + second, start + third, start + fourth
 
 
 def check_grace(grace: Grace | None) -> Grace | None:

@@ -145,6 +145,8 @@ class _GuardedCall(Caller):
             while core.children and not core.closed and not self.has_failed():
                 await self._next_event()
         except BaseException as exc:
+            if not core.backend.is_current():  # the loop is gone, and the collector closes what it left
+                raise
             return exc
         if self.has_failed() and not core.closed:
             self.quitters = [handle for handle in self.taking_part if handle.state == CANCELLED]

@@ -178,10 +178,13 @@ class Inflight:
         traceback: TracebackType | None,
     ) -> None:
         core = self._scope._opened()
+        host = core.host
+        if host is None or not host.may_leave():  # the loop is gone, and the collector closes what it left
+            return
         try:
             why = Reason("parent", f"the block of {self.name!r} ended")
-            if error is not None and core.host is not None:
-                why = core.host.reason_of(error)
+            if error is not None:
+                why = host.reason_of(error)
             await self._scope.close(reason=why)
         finally:
             core.host = None

@@ -60,6 +60,7 @@ class Keeper(Generic[T]):
         self.passed_on = False  # and whether the context manager let it pass
         self.broke = False
         self.told = False  # whether anybody has seen the failure
+        self.unattended = False  # nobody is there any more who could
         self._nap: Waiter | None = None
         self.handle = core.backend.make_handle(core, name, site)
         self.handle.on_stop = self._on_stop
@@ -79,6 +80,8 @@ class Keeper(Generic[T]):
         except BaseException as error:
             hide_frame(error, Keeper.hold.__code__)
             failure = self._judge(error)
+            if failure is not None and self.unattended:
+                self._log(failure)
             if failure is error:
                 raise
             if failure is not None:
@@ -181,7 +184,7 @@ class Keeper(Generic[T]):
 
     def take_failure(self) -> BaseException | None:
         """What it raised, for somebody who will raise it."""
-        self.told = True
+        self.told = self.told or self.failure is not None
         return self.failure
 
     def attach_failure(self, cancelled: BaseException) -> None:
@@ -209,14 +212,10 @@ class Keeper(Generic[T]):
     def dropped(self, user: object) -> None:
         """Its users have let go of it."""
         core = self.core
+        self.unattended = True
         if self.handle.done or core.closed:
             if self.failure is not None and not self.told:
-                logger.error(
-                    "context manager %r, made at %s, failed, and nobody has looked",
-                    self.name,
-                    describe(core.site),
-                    exc_info=self.failure,
-                )
+                self._log(self.failure)
             return
         why = Reason("parent", "dropped without close()")
         core.backend.run_from_anywhere(partial(core.stop, why))
@@ -226,4 +225,12 @@ class Keeper(Generic[T]):
             ResourceWarning,
             source=user,
             stacklevel=2,
+        )
+
+    def _log(self, failure: BaseException) -> None:
+        logger.error(
+            "context manager %r, made at %s, failed, and nobody has looked",
+            self.name,
+            describe(self.core.site),
+            exc_info=failure,
         )

@@ -102,11 +102,14 @@ class Pump(Generic[T]):
                     step, self.step = self.step or next_item, None
                 self.at_work = True
                 try:
-                    items.append(await step())
+                    item = await step()
                 except StopAsyncIteration:
                     break
                 finally:
                     self.at_work = False
+                if self.leaving:  # it was cancelled, and yielded all the same
+                    break
+                items.append(item)
                 if self.waiter is not None:
                     self.waiter.wake()
         except BaseException as error:
@@ -140,9 +143,11 @@ class Pump(Generic[T]):
 
     async def _close_source(self) -> None:
         try:
-            await _aclose(self.iterator)
-            if self.source is not self.iterator:
-                await _aclose(self.source)
+            try:
+                await _aclose(self.iterator)
+            finally:
+                if self.source is not self.iterator:
+                    await _aclose(self.source)
         except BaseException as error:
             self._clean_up_failed(error)
             if isinstance(error, RuntimeError) and "ignored GeneratorExit" in str(error):
@@ -261,7 +266,12 @@ class Pump(Generic[T]):
         if self.handle is None and not core.closed:
             self.leaving = True
             self.start()  # only to close the source
-        return await close_core(core, deadline, grace, reason)
+        try:
+            return await close_core(core, deadline, grace, reason)
+        except BaseException as mine:
+            if is_cancel(mine):
+                self.attach_failure(mine)
+            raise
 
     # How it ended
 
@@ -269,6 +279,12 @@ class Pump(Generic[T]):
     def is_at_its_end(self) -> bool:
         """Whether no item will be made any more."""
         return self.over or (self.core is not None and self.core.closed)
+
+    def attach_failure(self, cancelled: BaseException) -> None:
+        """Somebody's cancellation goes first; let it carry an error that nobody has seen yet."""
+        failure = self.take_failure()
+        if failure is not None:
+            cancelled.__cause__ = failure
 
     def take_failure(self) -> BaseException | None:
         """An error that nobody has seen yet."""

@@ -75,7 +75,8 @@ class Scope:
             raise ValueError(f'on_error must be "stop" or "report", not {on_error!r}')
         if name is not None and not isinstance(name, str):
             raise TypeError(f"the name of a scope must be a str, not {type(name).__name__}")
-        check_grace(grace)
+        if grace is not None:
+            check_grace(grace)
         if on_child_error is not None and not callable(on_child_error):
             raise TypeError(f"on_child_error must be a function, not {type(on_child_error).__name__}")
         if token is not None and not isinstance(token, CancelToken):
@@ -213,11 +214,13 @@ class Scope:
         is then in `scope.report`. Closing twice, or from several tasks at once, waits for the same drain.
         """
         core = self._opened()
-        core.check_loop("close", "from another thread use cancel()")
-        check_grace(grace)
+        if not core.backend.is_current():
+            core.check_loop("close", "from another thread use cancel()")
+        if grace is not None:
+            check_grace(grace)
         if deadline is not None:
             grace = (grace or core.grace).within(deadline)
-        return await core.close(as_reason(reason, _CLOSED), grace)
+        return await core.close(_CLOSED if reason is None else as_reason(reason, _CLOSED), grace)
 
     # The block
 

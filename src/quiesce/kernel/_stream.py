@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from ._backend import current_backend
 from ._core import SETTLED
 from ._grace import DEFAULT_GRACE, Grace
-from ._owner import is_cancel, raise_unchanged, reason_of_cancel
+from ._owner import is_cancel, raise_unchanged, reason_of_cancel, without_cancels
 from ._pump import Pump
 from ._reason import Reason
 from ._scope import Scope, current_core
@@ -126,8 +126,7 @@ async def _cut_off(pump: Pump[T], mine: BaseException) -> None:
     if not pump.at_work:
         pump.leave()
     await pump.backend.wait_through(core.is_over, core.waiters)
-    if pump.closing_error is not None:
-        mine.__cause__ = pump.closing_error
+    pump.attach_failure(mine)
 
 
 async def _end_of(pump: Pump[T]) -> BaseException:
@@ -271,6 +270,9 @@ class Stream(_Releasable, Generic[T]):
         report = await pump.close(None, None, Reason("parent", "its block ended"))
         if pump.core is not None and pump.core.state is not SETTLED:
             logger.warning("%s", report)
+        if error is not None and without_cancels(error) is None:
+            pump.attach_failure(error)
+            return
         failure = pump.take_failure()
         if failure is not None:
             raise_unchanged(failure, error)

@@ -29,7 +29,7 @@ QUIET = 10.0  # seconds without a stop before the thread goes to sleep
 _backends: weakref.WeakSet[Backend] = weakref.WeakSet()
 _bell = threading.Lock()  # held while the thread is awake; releasing it rings
 _bell.acquire()
-_asleep = True
+asleep = True
 _thread: threading.Thread | None = None
 
 
@@ -38,28 +38,23 @@ def attend(backend: Backend) -> None:
     _backends.add(backend)
 
 
-def stay_awake() -> None:
-    """A stop has begun somewhere."""
-    if _asleep:
-        _wake_up()
-
-
-def _wake_up() -> None:
-    global _asleep, _thread
-    _asleep = False
+def wake_up() -> None:
+    """A stop has begun somewhere, and the thread is asleep or was never started."""
+    global asleep, _thread
+    asleep = False
     if _thread is None or not _thread.is_alive():
         _thread = threading.Thread(target=_look_on, name="quiesce-watchdog", daemon=True)
         try:
             _thread.start()
         except RuntimeError:  # interpreter shutting down, or no more threads: go on unwatched
             _thread = None
-            _asleep = True
+            asleep = True
     elif _bell.locked():
         _bell.release()
 
 
 def _look_on() -> None:
-    global _asleep
+    global asleep
     asked: dict[Backend, list[float]] = {}  # a loop → when it was asked for a sign of life
     told: set[Backend] = set()
     last_stop = time.monotonic()
@@ -69,10 +64,10 @@ def _look_on() -> None:
         if _look_once(asked, told, now):
             last_stop = now
         elif now - last_stop > QUIET:
-            _asleep = True
+            asleep = True
             if not _loops_with_stops():  # one that came in between has rung already
                 _bell.acquire()
-            _asleep = False
+            asleep = False
             last_stop = time.monotonic()
 
 
@@ -113,8 +108,8 @@ def _tell(backend: Backend, seconds: float) -> None:
 
 
 def _forked() -> None:
-    global _asleep, _thread
-    _asleep, _thread = True, None
+    global asleep, _thread
+    asleep, _thread = True, None
 
 
 if hasattr(os, "register_at_fork"):
