@@ -79,7 +79,7 @@ def blocks_of(page: Path) -> Iterator[Block]:
             (inside if language is not None else between).append(line)
         elif language is None:
             indent, ticks, language = fence.groups()
-            assert not indent and ticks == "```" and language in FENCES, (
+            assert (indent, ticks, language in FENCES) == ("", "```", True), (
                 f"{page.relative_to(ROOT)}:{number}: a fence must be one of ```{', ```'.join(sorted(FENCES))}, "
                 f"at the beginning of its line, so that its block is not overlooked"
             )
@@ -120,7 +120,8 @@ def test_a_program_in_the_documentation_prints_what_the_page_says(program: Progr
 
 def run(source: str, directory: Path, mark: str) -> tuple[str, int]:
     (directory / "example.py").write_text(source)
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1", "QUIESCE_TEST_MARK": mark}
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "QUIESCE_TEST_MARK": mark}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # a hundred programs need not compile the kernel each
     done = subprocess.run(
         [sys.executable, "-W", "default", "example.py"],
         cwd=directory,
@@ -167,7 +168,7 @@ def same_seconds(text: str) -> str:
 
 def test_there_are_programs_on_every_page_of_a_word() -> None:
     with_programs = {program.block.page for program in PROGRAMS}
-    words = set((ROOT / "docs" / "words").glob("*.md"))
+    words = set((ROOT / "docs" / "words").glob("*.md")) - {ROOT / "docs" / "words" / "index.md"}
     assert words
     assert words <= with_programs
 
@@ -179,7 +180,9 @@ def test_an_output_stands_right_after_the_program_that_prints_it(page: Path) -> 
         if block.language == "text":
             assert before is not None, block.place
             assert before.language == "python", block.place
-            assert not block.before, f"{block.place}: between a program and its output stands {block.before!r}"
+            assert not block.before, (
+                f"{block.place}: between a program and its output stands {block.before!r}"
+            )
         before = block
 
 
@@ -198,12 +201,14 @@ def test_links_of_the_readme_lead_somewhere() -> None:
 
 def test_every_test_that_the_documentation_names_exists() -> None:
     named = {
-        (page, match)
-        for page in PAGES
-        for match in re.findall(r"`(test_\w+)(?:\.py)?`", page.read_text())
+        (page, match) for page in PAGES for match in re.findall(r"`(test_\w+)(?:\.py)?`", page.read_text())
     }
     tests = {path: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
-    functions = {name for text in tests.values() for name in re.findall(r"^(?:async )?def (test_\w+)", text, re.M)}
+    functions = {
+        name
+        for text in tests.values()
+        for name in re.findall(r"^(?:async )?def (test_\w+)", text, re.MULTILINE)
+    }
     known = functions | {path.stem for path in tests}
     assert named
     assert sorted(f"{page.name}: {name}" for page, name in named if name not in known) == []

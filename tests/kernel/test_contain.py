@@ -9,6 +9,7 @@ import gc
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -16,6 +17,8 @@ import pytest
 
 from quiesce import Grace, Reason, Scope, current_scope, current_token
 from quiesce.kernel._contain import contain
+from quiesce.kernel._guarded import guarded
+from quiesce.kernel._inflight import Inflight
 from quiesce.kernel._shielded import shielded
 from tests.kernel.temperaments import sleeper, turns, virtual_asyncio
 from tests.world import asyncio_only, trio_only
@@ -136,6 +139,7 @@ async def test_a_task_that_is_done_is_not_reported() -> None:
     assert box.report.clean
 
 
+@pytest.mark.real_time
 async def test_tasks_that_come_by_way_of_callbacks_and_threads_are_found() -> None:
     cleaners = [Cleaner(), Cleaner()]
     loop = asyncio.get_running_loop()
@@ -1065,6 +1069,25 @@ async def test_children_of_scopes_inside_are_not_taken_for_other_peoples_tasks()
     assert box.report.outcomes == []
     assert not handle.done
     await app.close()
+
+
+def test_a_loop_that_is_gone_is_no_reason_to_complain() -> None:
+    """A task in the middle of each of these, when its loop was closed under it, is closed by the collector."""
+
+    async def in_all_of_them() -> None:
+        async with contain(), Inflight() as inflight:
+            inflight.start("a", asyncio.sleep, 1000)
+            await guarded(partial(asyncio.sleep, 1000), partial(shielded, asyncio.sleep, 1000))
+
+    loop = asyncio.new_event_loop()
+    complaints: list[str] = []
+    loop.set_exception_handler(lambda loop, context: complaints.append(context["message"]))
+    task = loop.create_task(in_all_of_them())
+    loop.run_until_complete(asyncio.sleep(0.01))
+    loop.close()
+    del task
+    gc.collect()  # an error in here would be an unraisable exception, and fail this test
+    assert set(complaints) == {"Task was destroyed but it is pending!"}
 
 
 # Bad use ----------------------------------------------------------------------------------------------------

@@ -493,9 +493,10 @@ async def test_one_that_is_dropped_without_close_is_noticed() -> None:
     inflight = await Inflight.open("forgotten")
     inflight.start("a", sleeper, log)
     await turns()
+    held = [inflight]
+    del inflight
     with pytest.warns(ResourceWarning, match=r"'forgotten'.*without close"):
-        del inflight
-        gc.collect()
+        held.clear()
     await turns(5)
     assert log == ["sleeper stops", "sleeper is tidy"]
 

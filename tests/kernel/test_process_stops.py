@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 import sys
 import threading
@@ -18,7 +19,7 @@ import trio
 from quiesce import Grace, Reason, Scope
 from quiesce.kernel._core import ScopeCore
 from quiesce.kernel._pipe import PipeClosed
-from quiesce.kernel._process import Process
+from quiesce.kernel._process import Process, Stream
 from quiesce.kernel._procfs import look_up
 from quiesce.kernel._tree import Tree
 from tests.kernel.processes import is_gone, running, token_of_processes
@@ -28,6 +29,8 @@ from tests.world import asyncio_only, trio_only
 pytestmark = pytest.mark.real_time
 
 BRISK = Grace(cancel=0.1, terminate=0.1, kill=2.0)
+
+BOTH: tuple[Stream, ...] = ("null", "pipe")
 
 # Six processes: a shell, its children, and a subshell with its own.
 FAMILY = "sleep {0} & sleep {0} & (sleep {0} & sleep {0} & wait) & echo up; wait"
@@ -182,8 +185,8 @@ async def test_an_input_that_nobody_reads_is_not_waited_for(token: str, how: str
 async def test_sigterm_is_sent_once(token: str) -> None:
     heard: list[bytes] = []
     code = LOGGER.replace('if os.read(0, 1) == b"": say("eof")', "")
-    for stdin in ("null", "pipe"):
-        process = Process(python(code, token), stdin=stdin, grace=BRISK)  # type: ignore[arg-type]
+    for stdin in BOTH:
+        process = Process(python(code, token), stdin=stdin, grace=BRISK)
         async with process, anyio.create_task_group() as group:
             await anext(process.lines())
 
@@ -234,7 +237,7 @@ async def test_a_leader_that_exits_at_once_leaves_nobody(token: str) -> None:
 
 
 async def test_a_child_that_is_stopped_by_a_signal_is_woken_to_end(token: str) -> None:
-    script = "trap 'echo term >&2; exit 9' TERM; sleep {0} & echo up; kill -STOP $$; wait"
+    script = "trap 'echo term >&2; exit 9' TERM; echo up; kill -STOP $$; sleep {0}"
     process = await started(shell(script, token))
     await until(lambda: state_of(process.pid) == "T")
     watch = Stopwatch()
@@ -335,8 +338,8 @@ async def test_an_exit_in_the_moment_of_the_stop_is_an_ordinary_end(token: str) 
 
 
 async def test_stopped_before_it_has_done_anything(token: str) -> None:
-    for stdin in ("null", "pipe"):
-        process = await Process.open(shell(FAMILY, token), stdin=stdin, grace=BRISK)  # type: ignore[arg-type]
+    for stdin in BOTH:
+        process = await Process.open(shell(FAMILY, token), stdin=stdin, grace=BRISK)
         report = await process.close()
         assert report.clean
         assert running(token) == []
@@ -569,38 +572,53 @@ async def test_a_close_from_elsewhere_ends_reads_writes_waits_and_lines(token: s
         await process.write(b"x")
 
 
+async def test_what_it_had_written_can_be_read_when_it_has_closed(token: str) -> None:
+    for _ in range(5):
+        process = await Process.open(
+            shell("echo one; cat; echo two; printf three # {0}", token), stdin="pipe"
+        )
+        await process.close()
+        assert [line async for line in process.lines()] in ([b"one", b"two", b"three"], [])
+        assert process.returncode in (0, -signal.SIGTERM)
+        assert await process.read() == b""
+
+
 async def test_half_a_line_that_a_close_cut_off_is_not_a_line(token: str) -> None:
+    # Somebody who is not of the tree has the pipe too: that it closes is our doing, not the end of the output.
     process = await Process.open(shell("printf 'whole\\nhal'; sleep {0}", token))
     got: list[bytes] = []
 
     async def read_lines() -> None:
         got.extend([line async for line in process.lines()])
 
-    async with anyio.create_task_group() as group:
-        group.start_soon(read_lines)
-        await anyio.sleep(0.05)
-        # An escaped process would keep the pipe open: the end is ours, not the child's.
-        child = process._child
-        assert child is not None
-        assert child.stdout is not None
-        child.stdout.close()
+    assert process._child is not None
+    holder = os.open(f"/proc/{process.pid}/fd/1", os.O_WRONLY)
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(read_lines)
+            await anyio.sleep(0.05)
+            await process.close()
+    finally:
+        os.close(holder)
     assert got == [b"whole"]
-    await process.close()
 
 
 async def test_last_words_are_still_read_while_it_is_being_stopped(token: str) -> None:
-    process = await Process.open(shell("cat; echo one; echo two # {0}", token), stdin="pipe")
-    got: list[bytes] = []
+    for _ in range(5):
+        process = await Process.open(
+            shell("cat; echo one; echo two; printf three # {0}", token), stdin="pipe"
+        )
+        got: list[bytes] = []
 
-    async def read_lines() -> None:
-        got.extend([line async for line in process.lines()])
+        async def read_lines(process: Process = process, got: list[bytes] = got) -> None:
+            got.extend([line async for line in process.lines()])
 
-    async with anyio.create_task_group() as group:
-        group.start_soon(read_lines)
-        await process.write(b"zero\n")
-        await anyio.sleep(0.02)
-        await process.close()
-    assert got == [b"zero", b"one", b"two"]
+        async with anyio.create_task_group() as group:
+            group.start_soon(read_lines)
+            await process.write(b"zero\n")
+            await anyio.sleep(0.005)
+            await process.close()
+        assert got == [b"zero", b"one", b"two", b"three"]
 
 
 async def test_its_own_reader_may_close_it(token: str) -> None:

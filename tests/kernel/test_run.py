@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import os
+import io
 import signal
 import sys
 import threading
@@ -28,6 +28,7 @@ from quiesce import (
 )
 from quiesce.kernel._run import Stopped, run
 from quiesce.kernel._thread import to_thread
+from tests.kernel.processes import is_gone
 from tests.kernel.programs import program
 from tests.kernel.temperaments import sleeper, tidy_up
 
@@ -564,6 +565,27 @@ def test_a_second_signal_shortens_the_grace(flavour: str, capsys: pytest.Capture
     assert capsys.readouterr().err == "stopping (SIGINT)\nstopping within 0.2 s (SIGINT)\n"
 
 
+def test_at_a_terminal_each_signal_says_what_the_next_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+
+    async def main() -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+        await asyncio.sleep(5)
+
+    with pytest.raises(Stopped) as raised:
+        run(main)
+    assert raised.value.code == 130
+    assert terminal.getvalue() == (
+        "stopping (SIGINT); press again to hurry\nstopping within 2.0 s (SIGTERM); press again to end now\n"
+    )
+
+
 @in_process_asyncio
 def test_a_signal_inside_a_timeout_is_a_cancel_and_not_a_timeout(flavour: str) -> None:
     seen: list[str] = []
@@ -610,12 +632,14 @@ def test_the_handlers_from_before_are_restored(flavour: str) -> None:
 
     before = signal.signal(signal.SIGTERM, custom)
     try:
-        sigint = signal.getsignal(signal.SIGINT)
+        sigint, sighup = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGHUP)
 
         async def main() -> bool:
+            assert signal.getsignal(signal.SIGHUP) is sighup
             return custom in (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT))
 
         assert go(flavour, main) is False
+        assert signal.getsignal(signal.SIGHUP) is sighup
         assert signal.getsignal(signal.SIGTERM) is custom
         assert signal.getsignal(signal.SIGINT) is sigint
     finally:
@@ -895,6 +919,31 @@ def test_a_stuck_executor_thread_is_named_and_the_program_exits() -> None:
     assert "left: thread 'asyncio_0', stuck at <string>" in ended.stderr
 
 
+def test_clean_up_that_blocks_the_loop_is_bounded_without_a_signal_too() -> None:
+    with program(
+        "asyncio",
+        """
+        async def child():
+            try:
+                await sleep(100)
+            finally:
+                time.sleep(100)
+
+        async def main():
+            current_scope().spawn(child)
+            await sleep(0)
+            ready()
+
+        go(main)
+        """,
+    ) as running:
+        ended = running.wait()
+    assert ended.status == 1
+    assert ended.seconds < 1.1 + SLACK
+    assert "stopped (shutdown: main has ended)" in ended.stderr
+    assert "the event loop's thread is at <string>" in ended.stderr
+
+
 def test_a_refusing_child_is_left_behind_on_asyncio_and_mains_result_returned() -> None:
     with program(
         "asyncio",
@@ -952,12 +1001,11 @@ def test_the_end_of_a_blocked_program_is_the_end_of_its_process_trees(flavour: s
         """,
     ) as running:
         pid = int(running.wait_for_line())
-        os.kill(pid, 0)
+        assert not is_gone(pid)
         running.send(signal.SIGINT)
         ended = running.wait()
     assert ended.status == 130
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+    assert is_gone(pid)
 
 
 def test_a_forked_child_has_the_signals_of_before() -> None:
@@ -968,9 +1016,12 @@ def test_a_forked_child_has_the_signals_of_before() -> None:
         warnings.simplefilter("ignore", DeprecationWarning)
 
         async def main():
+            reader, writer = os.pipe()
             pid = os.fork()
             if pid == 0:
+                os.write(writer, b"!")
                 time.sleep(100)
+            os.read(reader, 1)  # what comes before that, Python itself throws away
             os.kill(pid, signal.SIGTERM)
             status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             ready()

@@ -175,6 +175,67 @@ async def test_leftovers_of_nested_scopes_are_named_all_the_way_down() -> None:
     assert (await outer.close()).clean
 
 
+@virtual_worlds
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("by", ["blocks", "opened"])
+async def test_a_clean_up_in_a_nested_scope_has_its_whole_grace(depth: int, by: str) -> None:
+    log: list[str] = []
+    kept: list[Scope] = []
+
+    async def in_blocks(left: int) -> None:
+        if not left:
+            await sleeper(log, "innermost", 2.9)
+            return
+        async with Scope() as inner:
+            inner.spawn(in_blocks, left - 1)
+
+    outer = await Scope.open("outer")
+    if by == "blocks":
+        outer.spawn(in_blocks, depth)
+    else:
+        inner = outer
+        for _ in range(depth):
+            inner = await Scope.open(scope=inner)
+            kept.append(inner)
+        inner.spawn(sleeper, log, "innermost", 2.9)
+    await turns(3 + 2 * depth)
+    report = await outer.close()
+    assert log == ["innermost stops", "innermost is tidy"]
+    assert report.clean
+    assert report.elapsed == pytest.approx(2.9)
+
+
+@virtual_worlds
+async def test_a_close_again_does_not_lengthen_the_deadline_of_those_who_wait() -> None:
+    stubborn = Stubborn()
+    took: list[float] = []
+    scope = await Scope.open()
+    scope.spawn(stubborn)
+    await turns()
+    start = anyio.current_time()
+
+    async def closes() -> None:
+        await scope.close(deadline=0.2)
+        took.append(anyio.current_time() - start)
+
+    async def closes_again() -> None:
+        while scope.state != "expired":
+            await anyio.sleep(0)
+        await scope.close(deadline=3)
+        took.append(anyio.current_time() - start)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(closes)
+        await anyio.sleep(0.1)
+        scope.cancel(grace=Grace(0, 0, 0, 0))  # out of time now; both look in the same turn
+        group.start_soon(closes_again)
+        await anyio.sleep(6)
+        stubborn.let_go()
+    assert took[0] == pytest.approx(0.1)
+    assert took[1] == pytest.approx(3.1)
+    assert (await scope.close()).clean
+
+
 # Temperaments -----------------------------------------------------------------------------------------------
 
 

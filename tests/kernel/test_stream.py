@@ -903,19 +903,53 @@ async def test_the_seed_closed_from_another_task_and_consumed_from_three() -> No
     assert log == ["generator closed", "reader stopped"]
 
 
-@asyncio_only
-async def test_trap_26_a_yield_inside_an_asyncio_task_group_can_be_closed() -> None:
-    async def grouped() -> AsyncGenerator[int, None]:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(asyncio.sleep(0.02))
+def grouped_by_anyio(error: Exception | None = None) -> AsyncGenerator[int, None]:
+    return grouped(anyio.create_task_group(), error)
+
+
+def grouped_by_asyncio(error: Exception | None = None) -> AsyncGenerator[int, None]:
+    return grouped(asyncio.TaskGroup(), error)
+
+
+async def grouped(group: Any, error: Exception | None) -> AsyncGenerator[int, None]:
+    async with group:
+        try:
             yield 1
             yield 2
+        finally:
+            if error is not None:
+                raise error
 
-    s = stream(grouped())
-    async for _ in s:
+
+@asyncio_only
+@pytest.mark.parametrize("make", [grouped_by_anyio, grouped_by_asyncio])
+async def test_trap_26_a_yield_inside_a_task_group_can_be_left(
+    make: Callable[..., AsyncGenerator[int, None]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Task groups wrap the GeneratorExit of a close in a group of their own."""
+    async with stream(make()) as in_block:
+        async for _ in in_block:
+            break
+    bare = stream(make())
+    async for _ in bare:
         break
-    report = await s.close()
-    assert report.clean
+    report = await bare.close()
+    assert in_block.report is not None
+    assert in_block.report.errors == report.errors == []
+    assert caplog.records == []
+
+
+@asyncio_only
+@pytest.mark.parametrize("make", [grouped_by_anyio, grouped_by_asyncio])
+async def test_what_else_a_task_group_raises_when_it_is_left_is_not_lost(
+    make: Callable[..., AsyncGenerator[int, None]],
+) -> None:
+    error = ValueError("clean-up")
+    with pytest.raises(ExceptionGroup) as caught:
+        async with stream(make(error)) as s:
+            async for _ in s:
+                break
+    assert caught.value.exceptions == (error,)
 
 
 @asyncio_only
@@ -1085,7 +1119,7 @@ async def test_a_scope_that_is_stopped_while_its_body_iterates_does_not_warn(how
 
 
 async def test_a_child_that_iterates_is_stopped_with_its_scope_without_a_warning() -> None:
-    source = Source(pause=0.01, tidy=0.02)
+    source = Source(pause=10, tidy=0.02)
 
     async def consume() -> None:
         async for _ in stream(source.items()):
@@ -1093,7 +1127,7 @@ async def test_a_child_that_iterates_is_stopped_with_its_scope_without_a_warning
 
     scope = await Scope.open("session")
     scope.spawn(consume)
-    await anyio.sleep(0.035)
+    await anyio.sleep(0.02)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         report = await scope.close()

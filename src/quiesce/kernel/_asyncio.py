@@ -75,7 +75,7 @@ class AsyncioHandle(Handle):
 
     def stuck_at(self) -> str:
         """Where the task waits."""
-        return stuck_at(self.task.get_coro()) if self.task is not None else "not started"
+        return stuck_at(self.task.get_coro(), self.core.backend.thread) if self.task else "not started"
 
     def never_started(self, task: asyncio.Task[None]) -> None:
         """Done-callback for a task that may have been cancelled before its first step."""

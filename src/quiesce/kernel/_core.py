@@ -407,12 +407,13 @@ class ScopeCore(TokenHolder):
     def _stop_nested(self) -> None:
         """Last opened, first stopped, each when the one before is gone; all at once from TERMINATE on."""
         assert self.reason is not None
+        excused = self.who_waits_for(self.closers) if self.closers else ()
         for scope in reversed(list(self.nested)):
             if scope.late:
                 continue
             if not scope.closed:
                 scope.stop(self.reason)
-            if scope.state is STOPPING and self.rung < Rung.TERMINATE:
+            if scope.state is STOPPING and self.rung < Rung.TERMINATE and scope not in excused:
                 return
 
     def is_run_by_its_last_child(self) -> bool:

@@ -83,7 +83,7 @@ class Adopted(Child):
         """Where the task waits."""
         return stuck_at(self.task.get_coro())
 
-    def leftover(self) -> Leftover:
+    def leftovers(self) -> list[Leftover]:
         """With where it was made, as far as anybody has noted that."""
         made_at = describe(self.site)
         if self.site is None:
@@ -91,7 +91,7 @@ class Adopted(Child):
                 if not frame.filename.startswith(_ASYNCIO):
                     made_at = f"{frame.filename}:{frame.lineno} in {frame.name}"
                     break
-        return Leftover(self.kind, self.name, made_at, self.stuck_at())
+        return [Leftover(self.kind, self.name, made_at, self.stuck_at())]
 
 
 _adopted: WeakKeyDictionary[Task, Adopted] = WeakKeyDictionary()

@@ -19,7 +19,7 @@ from ._caller import Caller, owner_of
 from ._child import FAILED, Handle
 from ._core import ScopeCore, check_function, logger
 from ._reason import Reason
-from ._scope import Scope
+from ._scope import OpenScope, Scope
 from ._site import caller_site, label_of
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Inflight:
     ) -> None:
         if on_error is not None and not callable(on_error):
             raise TypeError(f"on_error must be a function of an id and an error, not {on_error!r}")
-        self._scope = Scope(
+        self._scope = OpenScope(
             name or "inflight", on_error="report", on_child_error=_told_already, grace=grace, scope=scope
         )
         self._owner = scope

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import select
+from collections.abc import Iterator
 from typing import IO, Final
 
 from ._backend import Backend
@@ -90,6 +91,18 @@ class Pipe:
             self.close()
         return data
 
+    def rest(self) -> Iterator[bytes]:
+        """What is in the pipe, now that the tree is gone; then our end is closed.
+
+        No more than a pipe can hold: somebody who is not of the tree may have it too, and write on.
+        """
+        for _ in range(0, LARGEST, CHUNK):
+            data = self.read_now(CHUNK)
+            if not data:
+                break
+            yield data
+        self.close()
+
     async def write(self, data: memoryview) -> None:
         """All of `data`. If it is cancelled or closed meanwhile, a part may have been written."""
         self.check_free()
@@ -140,21 +153,23 @@ class Output:
         self._buffer = bytearray()
         self._skipping = False  # inside a line that was too long
 
-    def close(self) -> None:
-        """Close our end and drop what nobody has read."""
-        self.pipe.close()
-        self._buffer.clear()
+    def finish(self) -> None:
+        """Take what is in the pipe, for whoever reads on, and close our end."""
+        for data in self.pipe.rest():
+            self._buffer += data
 
     async def read(self, most: int) -> bytes:
         """At most `most` bytes, `b""` at the end."""
         if most < 1:
             raise ValueError(f"read at least one byte, not {most}")
         self.pipe.check_free()
-        if self._buffer:
-            data = bytes(self._buffer[:most])
-            del self._buffer[:most]
-            return data
-        return await self.pipe.read(most)
+        if not self._buffer:
+            data = await self.pipe.read(most)
+            if data:
+                return data
+        data = bytes(self._buffer[:most])  # there may be something by now: see `finish`
+        del self._buffer[:most]
+        return data
 
     async def read_line(self, limit: int) -> bytes | None:
         """The next line without its end, None at the end."""
@@ -178,10 +193,9 @@ class Output:
                 return line.removesuffix(b"\r")
             else:
                 scanned = length
-            data = await self.pipe.read(CHUNK)
-            if not data:
+            buffer += await self.pipe.read(CHUNK)
+            if len(buffer) == scanned:
                 break
-            buffer += data
         self._skipping = False
         # Cut off by us, half a line is nothing; at the end of all output it is the last line.
         rest = bytes(buffer) if self.pipe.at_end else b""

@@ -62,7 +62,8 @@ class Process:
 
     Stopping closes its stdin, then sends SIGTERM, then SIGKILL, the signals to the whole tree, each with the seconds
     that `Grace` gives (`cancel`, `terminate`, `kill`). A step that cannot help is skipped: without a stdin of ours,
-    SIGTERM comes at once. Whoever still reads gets `b""`, or the end of the lines, when it has closed.
+    SIGTERM comes at once. Whoever reads meanwhile gets all that it had written to its end, then `b""`; whoever writes gets
+    `PipeClosed`.
 
     - `stdin`, `stdout`: `"pipe"` (use `write`, `read`, `lines`), `"null"` or `"inherit"`. What nobody reads from stdout
       stays in the pipe, and when that is full the process waits.
@@ -281,7 +282,7 @@ class Process:
         _piped(self._started().stdin, "stdin", self.name).close()
 
     async def read(self, most: int = CHUNK) -> bytes:
-        """What it wrote to stdout, at most `most` bytes; `b""` at the end, and once it was closed."""
+        """What it wrote to stdout, at most `most` bytes; `b""` at the end."""
         return await _piped(self._started().stdout, "stdout", self.name).read(most)
 
     def lines(self, *, limit: int = 1 << 25) -> AsyncIterator[bytes]:

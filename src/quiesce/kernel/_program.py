@@ -73,6 +73,7 @@ class Program(ABC):
         self.report: StopReport | None = None
         self._handlers_before: dict[signal.Signals, Any] = {}
         self._waits_for_main = True
+        self._process = os.getpid()
         self._thread = threading.get_ident()
         self._is_entry_point = threading.current_thread() is threading.main_thread()
         self._started: float | None = None  # the stop; on the monotonic clock, which every thread can read
@@ -183,6 +184,10 @@ class Program(ABC):
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._process:  # a forked child, so young that it still has our handlers
+            self.give_signals_back()
+            signal.raise_signal(number)
+            return
         self.signals.append(number)
         count, name = len(self.signals), signal.Signals(number).name
         if count > 2:

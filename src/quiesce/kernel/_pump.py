@@ -30,7 +30,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ._grace import Grace, Rung
-from ._owner import close_core, hide_frame, is_cancel
+from ._owner import close_core, hide_frame, is_cancel, without_cancels
 from ._reason import Reason
 from ._site import Site, describe
 
@@ -149,13 +149,18 @@ class Pump(Generic[T]):
                 if self.source is not self.iterator:
                     await _aclose(self.source)
         except BaseException as error:
-            self._clean_up_failed(error)
+            failure = _without_our_exit(error)
+            if failure is None:
+                return
+            self._clean_up_failed(failure)
             if isinstance(error, RuntimeError) and "ignored GeneratorExit" in str(error):
                 error.add_note(
                     f"stream {self.name!r}, made at {describe(self.site)}: its generator yields while it is being closed"
                 )
                 await self._close_for_good()
-            raise
+            if failure is error:
+                raise
+            raise failure from None
 
     async def _close_for_good(self) -> None:
         """It yielded while it was being closed: let it come to its end here, not in the collector's hands."""
@@ -338,3 +343,12 @@ async def _aclose(thing: object) -> None:
     aclose = getattr(thing, "aclose", None)
     if aclose is not None:
         await aclose()
+
+
+def _without_our_exit(error: BaseException) -> BaseException | None:
+    """What remains if the GeneratorExit of our own closing comes back in a group, as task groups do with it."""
+    if isinstance(error, BaseExceptionGroup):
+        group: BaseExceptionGroup[BaseException] = error
+        rest = group.split(GeneratorExit)[1]
+        return without_cancels(rest) if rest is not None else None
+    return error

@@ -235,7 +235,11 @@ class Scope:
             # At the top level the block itself bounds it; registering with the root would add nothing.
             parent = node.core if node is not None and node.core.backend is backend else None
         core = self._bind(backend, parent, (entered_by.f_code, entered_by.f_lasti))
-        core.host = backend.host_type(core, entered_by)
+        core.host = host = backend.host_type(core, entered_by)
+        if host.generator is not None and parent is None:
+            # Nobody but the generator holds the block: the collector would take its children along with it.
+            core.parent = root_core(backend)
+            core.parent.nested[core] = None
         return self
 
     async def __aexit__(

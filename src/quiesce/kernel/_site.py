@@ -98,8 +98,10 @@ def awaiting_frames(awaitable: object) -> Iterator[FrameType]:
             yield frame
 
 
-def stuck_at(awaitable: object) -> str:
-    """Where a suspended coroutine waits: its innermost frame that is not an event loop's or ours."""
+def stuck_at(awaitable: object, thread: int | None = None) -> str:
+    """Where a coroutine waits, or what it runs in `thread`: the innermost frame that is nobody's machinery."""
+    if getattr(awaitable, "cr_running", False):
+        return thread_stuck_at(thread)
     frames = list(awaiting_frames(awaitable))
     for frame in reversed(frames):
         if not _is_machinery(frame):

@@ -225,6 +225,8 @@ class TokenHolder:
         token = self._token
         if token is None:
             made = CancelToken(parent=self.above())
+            if self.reason is not None:
+                made._fired.append(self.reason)  # ours came first, whatever is above says by now
             with _making:
                 if self._token is None:
                     self._token = made  # type: ignore[misc]  # in the subclasses' slots

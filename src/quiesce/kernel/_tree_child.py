@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from ._child import FINISHED, RUNNING, Child, Handle
 from ._core import EXPIRED, STOPPING, ScopeCore
 from ._grace import Grace, Rung
-from ._pipe import CHUNK, LARGEST, Output, Pipe, Tail
+from ._pipe import CHUNK, Output, Pipe, Tail
 from ._reason import Reason
 from ._site import Site
 
@@ -54,7 +54,6 @@ class TreeChild(Child):
         "_pause",
         "_swept",
         "_terminated_early",
-        "_watcher",
         "on_stderr",
         "our_pid",
         "returncode",
@@ -90,7 +89,6 @@ class TreeChild(Child):
         )
         self.stderr = Pipe(backend, tree.stderr, f"stderr of {name!r}") if tree.stderr is not None else None
         self.watched = False
-        self._watcher: Handle | None = None
         self._exit_waiters: list[Waiter] = []
         self._nap: Waiter | None = None
         self._pause = _LOOK_SOON
@@ -114,13 +112,17 @@ class TreeChild(Child):
             self._plumb(self._drain)
         cancelled: BaseException | None = None
         while not self.watched:
-            self._watcher = self._plumb(self._watch)
-            late = await core.backend.wait_through(self._watcher_is_decided, core.waiters)
+            watcher = self._plumb(self._watch)
+            late = await self._wait_for_first_step(watcher)
             cancelled = cancelled or late
         return cancelled
 
-    def _watcher_is_decided(self) -> bool:
-        return self.watched or self._watcher is None or self._watcher.done
+    async def _wait_for_first_step(self, watcher: Handle) -> BaseException | None:
+        if self.watched:  # an eager one
+            return None
+        waiters: list[Waiter] = []
+        watcher.waiters = waiters  # woken by its end, and by `_watch`
+        return await self.core.backend.wait_through(lambda: self.watched or watcher.done, waiters)
 
     def _plumb(self, fn: Callable[[Handle], Any]) -> Handle:
         core = self.core
@@ -141,7 +143,8 @@ class TreeChild(Child):
     async def _watch(self, handle: Handle) -> None:
         core = self.core
         self.watched = True
-        core.wake()
+        for waiter in handle.waiters or ():
+            waiter.wake()
         try:
             while self.state == RUNNING and not (self._loop_is_ending() and core.state is EXPIRED):
                 try:
@@ -210,12 +213,8 @@ class TreeChild(Child):
         """Nobody of the tree is left: take in its last words, and let go of its number."""
         self.tree.reap()
         if self.stderr is not None:
-            for _ in range(0, LARGEST, CHUNK):  # somebody who is not of the tree may hold it, and write on
-                data = self.stderr.read_now(CHUNK)
-                if not data:
-                    break
+            for data in self.stderr.rest():
                 self._heard(data)
-            self.stderr.close()
         self.state = FINISHED
         self.value = self.returncode
         self.ended()
@@ -326,7 +325,9 @@ class TreeChild(Child):
 
     def close_pipes(self) -> None:
         """Close our ends; whoever reads or writes there is woken."""
-        for pipe in (self.stdin, self.stdout, self.stderr):
+        if self.stdout is not None:
+            self.stdout.finish()
+        for pipe in (self.stdin, self.stderr):
             if pipe is not None:
                 pipe.close()
 
@@ -334,4 +335,3 @@ class TreeChild(Child):
         """Who is still there."""
         alive = self.tree.members()
         return "; ".join(f"{proc.describe()} (state {proc.state})" for proc in alive) or "exiting"
-

@@ -75,7 +75,7 @@ class TrioHandle(Handle):
 
     def stuck_at(self) -> str:
         """Where the task waits."""
-        return stuck_at(self.task.coro) if self.task is not None else "not started"
+        return stuck_at(self.task.coro, self.core.backend.thread) if self.task else "not started"
 
 
 @trio.lowlevel.enable_ki_protection
