@@ -30,7 +30,7 @@ QUICK = Grace(cancel=0.05, terminate=0.05, kill=0.0)
 
 def start(fn: Callable[..., Any], *args: Any) -> asyncio.Task[Any]:
     """As a library would: a task that nobody waits for."""
-    task = asyncio.ensure_future(fn(*args))
+    task: asyncio.Task[Any] = asyncio.ensure_future(fn(*args))
     _held.add(task)
     task.add_done_callback(_held.discard)
     return task
@@ -163,7 +163,6 @@ async def test_a_task_with_a_context_of_its_own_that_descends_is_found() -> None
 
 
 async def test_a_task_with_an_empty_context_is_missed_as_documented() -> None:
-    task = None
     async with contain() as box:
         task = asyncio.get_running_loop().create_task(asyncio.sleep(0.02), context=contextvars.Context())
         await turns()
@@ -215,21 +214,15 @@ async def test_a_scope_with_an_owner_outside_is_left_to_that_owner() -> None:
     await asyncio.wait(list(_held))
 
 
-@virtual_asyncio
+@pytest.mark.worlds("asyncio-eager")
 async def test_eager_tasks_are_found() -> None:
-    if sys.version_info < (3, 12):
-        return
-    loop = asyncio.get_running_loop()
-    before = loop.get_task_factory()
     cleaner = Cleaner()
-    loop.set_task_factory(asyncio.eager_task_factory)
-    try:
-        async with contain():
-            start(cleaner)
-            start(asyncio.sleep, 0)
-    finally:
-        loop.set_task_factory(before)
+    async with contain() as box:
+        start(cleaner)  # has run up to its first await by now
+        start(asyncio.sleep, 0)
     assert cleaner.tidy
+    assert box.report is not None
+    assert len(box.report.outcomes) == 2
 
 
 # Quiesce's own inside it ------------------------------------------------------------------------------------
@@ -1085,7 +1078,7 @@ def test_a_loop_that_is_gone_is_no_reason_to_complain() -> None:
     task = loop.create_task(in_all_of_them())
     loop.run_until_complete(asyncio.sleep(0.01))
     loop.close()
-    del task
+    del task, loop
     gc.collect()  # an error in here would be an unraisable exception, and fail this test
     assert set(complaints) == {"Task was destroyed but it is pending!"}
 

@@ -100,9 +100,9 @@ async def test_ids_can_be_iterated_while_handlers_come_and_go() -> None:
             inflight.start(number, sleeper)
         await turns()
         seen = []
-        for number in inflight:
-            seen.append(number)
-            inflight.cancel(number)
+        for key in inflight:
+            seen.append(key)
+            inflight.cancel(key)
             await turns()
         assert seen == [0, 1, 2, 3, 4]
         assert len(inflight) == 0
@@ -516,7 +516,7 @@ async def test_an_unhashable_id_is_a_clear_error() -> None:
     async with Inflight() as inflight:
         for use in (inflight.cancel, inflight.get, inflight.__contains__):
             with pytest.raises(TypeError, match=r"an id must be hashable.*list is not"):
-                use([])
+                use([])  # type: ignore[arg-type, operator]
         with pytest.raises(TypeError, match="an id must be hashable"):
             inflight.start({}, quick)  # type: ignore[arg-type]
 

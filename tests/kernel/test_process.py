@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from array import array
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -440,11 +440,10 @@ async def test_streams_can_be_inherited_or_thrown_away(capfd: pytest.CaptureFixt
 
 async def test_the_status_is_that_of_the_first_process() -> None:
     async with Process(["sh", "-c", "read line; exit 7"], stdin="pipe") as process:
-        assert process.returncode is None
+        statuses = [process.returncode]
         await process.write(b"go\n")
-        assert await process.wait() == 7
-        assert process.returncode == 7
-        assert await process.wait() == 7
+        statuses += [await process.wait(), process.returncode, await process.wait()]
+    assert statuses == [None, 7, 7, 7]
     async with Process(["sh", "-c", "kill -TERM $$"]) as process:
         assert await process.wait() == -signal.SIGTERM
 
@@ -566,11 +565,22 @@ def test_bad_options_are_refused_when_it_is_made(options: dict[str, Any], messag
 
 async def test_it_cannot_be_used_before_it_is_started() -> None:
     process = Process(["true"], stdin="pipe")
-    uses = [process.read, process.wait, process.close, lambda: process.write(b"")]
+    uses: list[Callable[[], Awaitable[object]]] = [
+        process.read,
+        process.wait,
+        process.close,
+        lambda: process.write(b""),
+    ]
     for use in uses:
         with pytest.raises(RuntimeError, match=r"'true' is not started: use `async with Process"):
             await use()
-    for ask in (process.lines, process.close_stdin, process.cancel, lambda: process.pid):
+    asks: list[Callable[[], object]] = [
+        process.lines,
+        process.close_stdin,
+        process.cancel,
+        lambda: process.pid,
+    ]
+    for ask in asks:
         with pytest.raises(RuntimeError, match="is not started"):
             ask()
     with pytest.raises(RuntimeError, match="is not started"):

@@ -75,7 +75,9 @@ EXPIRED: Final = "expired"
 SETTLED: Final = "settled"
 
 NEXT = (Rung.CANCEL, Rung.TERMINATE, Rung.KILL, Rung.EXPIRED)
-NO_ENDS = (inf, inf, inf, inf)
+Ends: TypeAlias = tuple[float, float, float, float]  # when each rung is over
+
+NO_ENDS: Ends = (inf, inf, inf, inf)
 KEPT_FAILURES = 100  # of a supervisor that runs for months; the report counts the rest
 
 
@@ -309,7 +311,7 @@ class ScopeCore(TokenHolder):
         self.stopped = stopped = list(self.children)
         ends = (grace or self.grace).ends(now)
         if self.parent is not None:
-            ends = self._within_outer_stops(grace or self.grace, ends, now)
+            ends = self._within_outer_stops(ends, now)
         self.ends = ends
         if ends[0] > now:
             for child in stopped:
@@ -325,22 +327,26 @@ class ScopeCore(TokenHolder):
         if not self.children:
             self.progress()
 
-    def _within_outer_stops(
-        self, grace: Grace, ends: tuple[float, float, float, float], now: float
-    ) -> tuple[float, float, float, float]:
-        """The ladder; inside another stop it ends with a step to spare for those who wait for us."""
+    def _within_outer_stops(self, ends: Ends, now: float) -> Ends:
+        """The ladder, inside the stops that are under way around us."""
         outer = self.parent
         while outer is not None:
             if outer.state is STOPPING:
-                limit = outer.time_for_nested(now)
-                if limit < ends[3]:
-                    ends = grace.within(max(limit - now, 0.0)).ends(now)
+                ends = outer.fit(ends, now)
             outer = outer.parent
         return ends
 
-    def time_for_nested(self, now: float) -> float:
-        """Until when what is nested in us should be gone."""
-        return self.ends[2] if self.ends[2] > now else self.ends[3]
+    def fit(self, ends: Ends, now: float) -> Ends:
+        """A nested ladder inside ours: a step to spare for those who wait for it, its clean-up not shortened."""
+        limit = self.ends[2] if self.ends[2] > now else self.ends[3]
+        if ends[3] <= limit:
+            return ends
+        cleaned_up = min(ends[1], self.ends[1])
+        if not now < cleaned_up < limit:
+            cleaned_up = now  # no time for it is left, or there is nothing else
+        rest = ends[3] - cleaned_up
+        share = (ends[2] - cleaned_up) / rest if 0 < rest < inf else 0.5
+        return min(ends[0], cleaned_up), cleaned_up, cleaned_up + (limit - cleaned_up) * share, limit
 
     def is_clean_up(self) -> bool:
         """Whether we are, or are inside, a clean-up that nobody but its own deadline may cut."""
@@ -369,22 +375,27 @@ class ScopeCore(TokenHolder):
 
     def _shorten(self, now: float, grace: Grace | None, hurry: bool) -> None:
         if hurry:
-            ends = [now + (end - now) / 2 if end > now else end for end in self.ends]
+            first, second, third, fourth = self.ends
+            half = now / 2
+            self._hasten((first / 2 + half, second / 2 + half, third / 2 + half, fourth / 2 + half))
         elif grace is not None:
             # The new ladder, entered at the rung we stand on.
             steps = (grace.cooperate, grace.cancel, grace.terminate, grace.kill)
             ends, end = list(self.ends), now
             for rung in range(self.rung, Rung.EXPIRED):
                 end += steps[rung]
-                ends[rung] = min(ends[rung], end)
-        else:
-            return
-        self.ends = (ends[0], ends[1], ends[2], ends[3])
+                ends[rung] = end
+            self._hasten((ends[0], ends[1], ends[2], ends[3]))
+
+    def _hasten(self, ends: Ends) -> None:
+        """Never later than before, all the way down."""
+        now = self.backend.now()
+        first, second, third, fourth = map(min, self.ends, ends)
+        self.ends = first, second, third, fourth
         self.climb()
         for scope in list(self.nested):
             if scope.state is STOPPING:
-                left = self.time_for_nested(now) - now
-                scope._shorten(now, scope.grace.within(max(left, 0.0)), False)
+                scope._hasten(self.fit(scope.ends, now))
 
     def climb(self) -> None:
         """Do what is due, and come back when the next rung is."""
