@@ -8,6 +8,7 @@ import contextvars
 import gc
 import logging
 import sys
+import weakref
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
@@ -688,6 +689,17 @@ async def test_a_thousand_tasks() -> None:
     assert all(cleaner.cancels == 1 for cleaner in cleaners)
     assert box.report is not None
     assert len(box.report.outcomes) == 1000
+
+
+async def test_what_was_adopted_is_not_kept_in_memory() -> None:
+    async with contain() as box:
+        task = start(Cleaner(0))
+        await turns()
+    gone = weakref.ref(task)
+    del task, box
+    await turns()
+    gc.collect()
+    assert gone() is None
 
 
 # The body ---------------------------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 import pytest
 import trio
 

@@ -425,7 +425,7 @@ class AsyncioHost(Host):
         cancelled: BaseException | None = error if isinstance(error, CancelledError) else None
         self.begin_to_leave(error)
         if not core.is_over():
-            late = await core.backend.wait_through(core.is_over, core.waiters)
+            late = await core.backend.wait_through(core.until_over(), core.waiters)
             if cancelled is None or (late is not None and self.requested):
                 cancelled = late  # the first was ours, so this is the one to be told apart
         return await self._whose(cancelled) if self.requested else cancelled

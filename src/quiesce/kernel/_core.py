@@ -105,6 +105,7 @@ class ScopeCore(TokenHolder):
         "closers",
         "ended",
         "ends",
+        "expiries",
         "face",
         "failed",
         "failures",
@@ -177,6 +178,7 @@ class ScopeCore(TokenHolder):
         self.rung = Rung.COOPERATE
         self.ends = NO_ENDS
         self.notes: Sequence[str] = ()
+        self.expiries = 0
         self.last_report: StopReport | None = None
         if parent is not None:
             if parent.backend is not backend:
@@ -301,31 +303,35 @@ class ScopeCore(TokenHolder):
         else:
             reason = self.reason
         self.started = now
+        if self.children or self.nested:
+            self.stopped = list(self.children)
+            ends = (grace or self.grace).ends(now)
+            self.ends = ends if self.parent is None else self._within_outer_stops(ends, now)
         if self._token is not None:
-            self._token.cancel(reason)
+            self._token.cancel(reason)  # its callbacks may ask for a faster stop, or end it
         if body and self.host is not None:
             self.host.interrupt(reason)
         if not self.children and not self.nested:
             self.settle()
-            return
-        self.stopped = stopped = list(self.children)
-        ends = (grace or self.grace).ends(now)
-        if self.parent is not None:
-            ends = self._within_outer_stops(ends, now)
-        self.ends = ends
-        if ends[0] > now:
-            for child in stopped:
-                child.note_reason(reason)
-            self.backend.climb_later(self, ends[0])
-        else:
-            self.rung = Rung.CANCEL
-            self.cancel_once(stopped)
-            if ends[1] > now:
-                self.backend.climb_later(self, ends[1])
-            else:
-                self.climb()
-        if not self.children:
+        elif self.rung is Rung.COOPERATE and self.state is STOPPING:
+            self._begin(now)
+        if not self.children and self.state is STOPPING:
             self.progress()
+
+    def _begin(self, now: float) -> None:
+        """The first rung: a time to cooperate if there is one, else the cancel."""
+        assert self.reason is not None
+        if self.ends[0] > now:
+            for child in self.stopped:
+                child.note_reason(self.reason)
+            self.backend.climb_later(self, self.ends[0])
+            return
+        self.rung = Rung.CANCEL
+        self.cancel_once(self.stopped)
+        if self.ends[1] > now:
+            self.backend.climb_later(self, self.ends[1])
+        else:
+            self.climb()
 
     def _within_outer_stops(self, ends: Ends, now: float) -> Ends:
         """The ladder, inside the stops that are under way around us."""
@@ -406,6 +412,7 @@ class ScopeCore(TokenHolder):
             self.rung = NEXT[self.rung]
             if self.rung is Rung.EXPIRED:
                 self.state = EXPIRED
+                self.expiries += 1
                 self.backend.stopping.pop(self, None)
                 self.wake()
                 return
@@ -503,10 +510,13 @@ class ScopeCore(TokenHolder):
         """Nothing to wait for: settled, or out of time."""
         return self.state is SETTLED or self.state is EXPIRED
 
+    def until_over(self) -> Callable[[], bool]:
+        """As `is_over`, from now on: somebody who closes again, just as time runs out, prolongs nobody's wait."""
+        expiries = self.expiries
+        return lambda: self.state is SETTLED or self.expiries != expiries
+
     def only_closers_left(self) -> bool:
-        """Over, for a closer from inside: the others all wait for one of us."""
-        if self.is_over():
-            return True
+        """Nobody is left but those who wait for a closer that runs inside."""
         excused = self.who_waits_for(self.closers)
         return excused.issuperset(self.children) and excused.issuperset(self.nested)
 
@@ -553,9 +563,11 @@ class ScopeCore(TokenHolder):
             if self.state is not SETTLED:
                 if node is not None:
                     self._enter_close(node)
-                ready = self.only_closers_left if inside else self.is_over
+                over = self.until_over()
+                ready = (lambda: over() or self.only_closers_left()) if inside else over
                 try:
-                    cancelled = await self.backend.wait_through(ready, self.waiters)
+                    if self.state is STOPPING:
+                        cancelled = await self.backend.wait_through(ready, self.waiters)
                     excused = self.who_waits_for(self.closers) if inside else ()
                 finally:
                     if node is not None:

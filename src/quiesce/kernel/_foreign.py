@@ -13,7 +13,6 @@ import sys
 from asyncio import CancelledError
 from contextvars import Context
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from ._asyncio import OwnedTask, _child
 from ._child import CANCELLED, FAILED, FINISHED, RUNNING, Child
@@ -31,10 +30,10 @@ class Adopted(Child):
     __slots__ = ("asked", "cleaning_up", "task", "told", "waits_for_us")
 
     def __init__(self, core: ScopeCore, task: Task) -> None:
-        before = _adopted.get(task)
+        before = _adoption_of(task)
         if before is not None:
             before.give_away()
-        birth = _births.get(task)
+        birth = _birth_of(task)
         super().__init__(core, label_of(task.get_coro()), birth[1] if birth is not None else None)
         self.state = RUNNING
         self.task = task
@@ -42,7 +41,7 @@ class Adopted(Child):
         self.told = False  # another task will hand its own cancel on to it
         self.cleaning_up = False  # it is handling somebody's cancel already
         self.waits_for_us = False  # it awaits the task that leaves the block: its cancel would be ours
-        _adopted[task] = self
+        _note(task, "_quiesce_adopted", self)
         core.children[self] = None
         task.add_done_callback(self._done)
         for future in gathered_in(task):
@@ -94,13 +93,29 @@ class Adopted(Child):
         return [Leftover(self.kind, self.name, made_at, self.stuck_at())]
 
 
-_adopted: WeakKeyDictionary[Task, Adopted] = WeakKeyDictionary()
-
-
 def adopter_of(task: Task) -> ScopeCore | None:
     """The containment's scope that has this task already."""
-    adopted = _adopted.get(task)
+    adopted = _adoption_of(task)
     return adopted.core if adopted is not None else None
+
+
+# What is known of a task is kept on the task. A dict of weak keys would keep it for ever: what we know of it
+# leads back to it.
+
+
+def _note(task: Any, name: str, value: object) -> None:
+    try:
+        setattr(task, name, value)
+    except AttributeError:  # somebody's own class of tasks, with slots
+        pass
+
+
+def _adoption_of(task: Any) -> Adopted | None:
+    return getattr(task, "_quiesce_adopted", None)
+
+
+def _birth_of(task: Any) -> tuple[Node, Site] | None:
+    return getattr(task, "_quiesce_birth", None)
 
 
 def _retrieve_cancellation(future: asyncio.Future[Any]) -> None:
@@ -123,7 +138,7 @@ def node_of(task: Task) -> Node | None:
     if sys.version_info >= (3, 12):
         node = task.get_context().get(current_node)
     else:
-        birth = _births.get(task)
+        birth = _birth_of(task)
         node = birth[0] if birth is not None else None
     while isinstance(node, ScopeCore) and node.host is not None and getattr(node.host, "task", None) is task:
         node = node.host.outer  # it is inside a block of its own
@@ -139,7 +154,6 @@ def descends(node: Node | None, above: ScopeCore) -> bool:
     return core is not None
 
 
-_births: WeakKeyDictionary[Task, tuple[Node, Site | None]] = WeakKeyDictionary()
 _ASYNCIO = asyncio.__path__[0]
 
 
@@ -180,5 +194,5 @@ class Births:
             frame = sys._getframe(1)
             while frame.f_back is not None and frame.f_code.co_filename.startswith(_ASYNCIO):
                 frame = frame.f_back
-            _births[task] = (node, site_of(frame))
+            _note(task, "_quiesce_birth", (node, site_of(frame)))
         return task

@@ -68,14 +68,14 @@ class CancelToken:
     @property
     def reason(self) -> Reason | None:
         """Why it was cancelled; None while it is not."""
-        if self._fired:
-            return self._fired[0]
-        if self._parent is not None:
-            inherited = self._parent.reason
-            if inherited is not None:
-                self._fired.append(inherited)
-                return self._fired[0]
-        return None
+        token: CancelToken | None = self
+        while token is not None and not token._fired:
+            token = token._parent
+        if token is None:
+            return None
+        if token is not self:
+            self._fired.append(token._fired[0])
+        return self._fired[0]
 
     @property
     def cancelled(self) -> bool:

@@ -347,7 +347,7 @@ class TrioHost(Host):
         core = self.core
         self.begin_to_leave(error)
         if not core.is_over():
-            late = await core.backend.wait_through(core.is_over, core.waiters)
+            late = await core.backend.wait_through(core.until_over(), core.waiters)
             error = error or late
         return self._leave_body(error)
 
