@@ -157,12 +157,10 @@ class Handle(Child):
         if self.done:
             return
         grace, backend = self.core.grace, self.core.backend
-        if self.asked == 0:
-            self.climb(Rung.CANCEL)
-            due = backend.now() + grace.cancel
-        else:
-            due = backend.now() + min(grace.cancel, grace.terminate)
-        if self._hurry is not None:
+        self.climb(Rung.CANCEL)
+        due = backend.now() + grace.cancel
+        if self._hurry is not None:  # asked before
+            due = min(due, backend.now() + grace.terminate)
             if self._hurry[0] <= due:
                 return
             self._hurry[1].cancel()
