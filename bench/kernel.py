@@ -130,7 +130,11 @@ async def cancel_scope_trio(n: int) -> None:
 def scopes() -> None:
     """Scopes on asyncio."""
     finish = {"asyncio.TaskGroup": finish_task_group, "Scope": finish_scope, "anyio TaskGroup": finish_anyio}
-    cancel = {"asyncio.TaskGroup": cancel_task_group, "Scope": cancel_scope_asyncio, "anyio TaskGroup": cancel_anyio}
+    cancel = {
+        "asyncio.TaskGroup": cancel_task_group,
+        "Scope": cancel_scope_asyncio,
+        "anyio TaskGroup": cancel_anyio,
+    }
     rows = {}
     for size, rounds in SIZES.items():
         rows[f"finish {size}"] = best_of(on_asyncio, finish, size, rounds)

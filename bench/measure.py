@@ -15,7 +15,9 @@ Batch = Callable[[int], Awaitable[object]]
 Runner = Callable[[Callable[[], Awaitable[float]]], float]
 
 
-def best_of(run: Runner, batches: Mapping[str, Batch], size: int, rounds: int, seconds: float = 0.004) -> dict[str, float]:
+def best_of(
+    run: Runner, batches: Mapping[str, Batch], size: int, rounds: int, seconds: float = 0.004
+) -> dict[str, float]:
     """CPU seconds of one batch of `size` for each candidate, best of `rounds`."""
     repeats = {name: _repeats(run, batch, size, seconds) for name, batch in batches.items()}
     best = dict.fromkeys(batches, float("inf"))
@@ -46,7 +48,9 @@ def _once(run: Runner, batch: Batch, size: int, repeats: int) -> float:
         gc.enable()
 
 
-def table(title: str, rows: Mapping[str, Mapping[str, float]], unit: float = 1e6, unit_name: str = "µs") -> None:
+def table(
+    title: str, rows: Mapping[str, Mapping[str, float]], unit: float = 1e6, unit_name: str = "µs"
+) -> None:
     """Print a Markdown table: the first candidate's time, then the ratios of the others to it."""
     names = list(next(iter(rows.values())))
     print(f"\n### {title}\n")

@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .kernel._child import ChildCancelled as ChildCancelled
     from .kernel._child import Handle as Handle
-    from .kernel._core import ScopeClosed as ScopeClosed
     from .kernel._contain import contain as contain
+    from .kernel._core import ScopeClosed as ScopeClosed
     from .kernel._grace import Grace as Grace
     from .kernel._guarded import guarded as guarded
     from .kernel._inflight import Inflight as Inflight
+    from .kernel._keeper import NotHeld as NotHeld
     from .kernel._own import own as own
     from .kernel._process import Process as Process
     from .kernel._reason import Reason as Reason
     from .kernel._report import Leftover as Leftover
     from .kernel._report import Outcome as Outcome
     from .kernel._report import StopReport as StopReport
+    from .kernel._run import run as run
     from .kernel._scope import Scope as Scope
     from .kernel._scope import current_scope as current_scope
-    from .kernel._run import run as run
     from .kernel._scope import current_token as current_token
     from .kernel._shielded import shielded as shielded
     from .kernel._stream import stream as stream
@@ -41,6 +42,7 @@ _HOME = {
     "Handle": "kernel._child",
     "Inflight": "kernel._inflight",
     "Leftover": "kernel._report",
+    "NotHeld": "kernel._keeper",
     "Outcome": "kernel._report",
     "Process": "kernel._process",
     "Reason": "kernel._reason",
@@ -59,7 +61,7 @@ _HOME = {
     "to_thread": "kernel._thread",
 }
 
-__all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = list(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> object:

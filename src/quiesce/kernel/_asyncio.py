@@ -143,7 +143,8 @@ async def _child(handle: AsyncioHandle, fn: Callable[..., Any], args: tuple[Any,
         handle.task = None
         core = handle.core
         core.children.pop(handle, None)
-        if core.children and handle.waiters is None and handle.state is not FAILED and not core.closers:
+        state: str = handle.state
+        if core.children and handle.waiters is None and state is not FAILED and not core.closers:
             core.ended += 1  # nobody to tell
         else:
             core.child_ended(handle)
@@ -154,9 +155,7 @@ class AsyncioCore(ScopeCore):
 
     __slots__ = ()
 
-    def spawn(
-        self, fn: Callable[..., Any], args: tuple[Any, ...], name: str | None, site: Site
-    ) -> Handle:
+    def spawn(self, fn: Callable[..., Any], args: tuple[Any, ...], name: str | None, site: Site) -> Handle:
         """Start a child task."""
         loop: asyncio.AbstractEventLoop = self.backend.loop  # type: ignore[attr-defined]
         if (
@@ -284,9 +283,7 @@ class AsyncioBackend(Backend):
         """A fresh future."""
         return FutureWaiter(self.loop)
 
-    async def wait_through(
-        self, ready: Callable[[], bool], waiters: list[Waiter]
-    ) -> BaseException | None:
+    async def wait_through(self, ready: Callable[[], bool], waiters: list[Waiter]) -> BaseException | None:
         """Wait on fresh futures until ready, keeping the first cancellation for later."""
         cancelled: BaseException | None = None
         shield: Any = None
@@ -338,9 +335,7 @@ class AsyncioBackend(Backend):
         """One writer a file descriptor, as asyncio has it."""
         await self._wait_fd(fd, self.loop.add_writer, self.loop.remove_writer)
 
-    async def _wait_fd(
-        self, fd: int, add: Callable[..., object], remove: Callable[[int], object]
-    ) -> None:
+    async def _wait_fd(self, fd: int, add: Callable[..., object], remove: Callable[[int], object]) -> None:
         waiter = FutureWaiter(self.loop)
         waiting = self._fd_waiters.setdefault(fd, [])
         waiting.append((waiter, remove))

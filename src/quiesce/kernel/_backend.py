@@ -100,9 +100,7 @@ class Backend(ABC):
         """A fresh wait for the task at hand."""
 
     @abstractmethod
-    async def wait_through(
-        self, ready: Callable[[], bool], waiters: list[Waiter]
-    ) -> BaseException | None:
+    async def wait_through(self, ready: Callable[[], bool], waiters: list[Waiter]) -> BaseException | None:
         """Wait until `ready()`, however often the caller is cancelled meanwhile.
 
         Returns the caller's own cancellation, if there was one, for the caller to raise when it is done.

@@ -28,6 +28,7 @@ FINISHED: Final = "finished"
 FAILED: Final = "failed"
 CANCELLED: Final = "cancelled"
 
+
 class ChildCancelled(Exception):
     """Raised by `Handle.result()` of a child that was cancelled; never mistaken for your own cancel."""
 
@@ -246,9 +247,7 @@ class Handle(Child):
             raise self.value
         if state == CANCELLED:
             raise ChildCancelled(self.name, self.reason)
-        raise RuntimeError(
-            f"{self.name!r} is still {state}: await its wait() before asking for the result"
-        )
+        raise RuntimeError(f"{self.name!r} is still {state}: await its wait() before asking for the result")
 
     def settle(self) -> None:
         """Ended: forget the timer, wake the waiters."""
@@ -259,4 +258,3 @@ class Handle(Child):
 
     def __repr__(self) -> str:
         return f"<Handle {self.name!r} {self.state}>"
-

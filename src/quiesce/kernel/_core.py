@@ -50,7 +50,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from math import inf
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias, cast
 
 from ._child import FAILED, PENDING, RUNNING, Child, Handle
 from ._current import Node, current_node
@@ -227,9 +227,7 @@ class ScopeCore(TokenHolder):
 
     # Children
 
-    def spawn(
-        self, fn: Callable[..., Any], args: tuple[Any, ...], name: str | None, site: Site
-    ) -> Handle:
+    def spawn(self, fn: Callable[..., Any], args: tuple[Any, ...], name: str | None, site: Site) -> Handle:
         """Start a child task."""
         check_function("spawn", fn)
         if self.closed:
@@ -281,9 +279,7 @@ class ScopeCore(TokenHolder):
             except Exception:
                 logger.exception("on_child_error of scope %r failed", self.label)
         else:
-            logger.error(
-                "%s in scope %r failed", child.name, self.label, exc_info=error
-            )
+            logger.error("%s in scope %r failed", child.name, self.label, exc_info=error)
 
     # Stopping
 
@@ -616,8 +612,8 @@ class ScopeCore(TokenHolder):
         if self.state is SETTLED:
             elapsed = self.took
             if self.stopped:
-                self.rows = [
-                    (child.label, child.state, child.value if child.state is FAILED else None)
+                self.rows = [  # all of them have ended
+                    (child.label, cast(State, child.state), child.value if child.state is FAILED else None)
                     for child in self.stopped
                     if child.label is not None
                 ]
@@ -626,9 +622,7 @@ class ScopeCore(TokenHolder):
         else:
             elapsed = self.backend.now() - self.started if self.started is not None else 0.0
             rows = [self._row(child, closing) for child in self.stopped if child.label is not None]
-            for item in (*self.children, *self.nested):
-                if item not in closing:
-                    left += item.leftovers()
+            left = [found for item in self._contents() if item not in closing for found in item.leftovers()]
         notes, failures = self.notes, tuple(self.failures or ())
         if self.failed > len(failures):
             notes = [*notes, f"{self.failed - len(failures)} earlier failures are not listed"]
@@ -636,6 +630,9 @@ class ScopeCore(TokenHolder):
             self.name or "unnamed", self.reason, elapsed, left, self.ended, notes, rows, failures
         )
         return report
+
+    def _contents(self) -> list[Child | ScopeCore]:
+        return [*self.children, *self.nested]
 
     def _row(self, child: Child, closing: Collection[Child | ScopeCore]) -> Row:
         state: State
@@ -647,7 +644,7 @@ class ScopeCore(TokenHolder):
 
     def leftovers(self) -> list[Leftover]:
         """Everything that is still there, all the way down."""
-        left = [found for item in (*self.children, *self.nested) for found in item.leftovers()]
+        left = [found for item in self._contents() for found in item.leftovers()]
         return left or [Leftover("scope", self.label, describe(self.site), "nothing runs in it")]
 
 
@@ -656,10 +653,13 @@ def warn_of_leak(message: str) -> None:
     try:
         warnings.warn(message, ResourceWarning, stacklevel=2)
     except ResourceWarning as error:
-        sys.unraisablehook(_Unraisable(ResourceWarning, error, error.__traceback__, message, None))
+        args: Any = _Unraisable(ResourceWarning, error, error.__traceback__, message, None)
+        sys.unraisablehook(args)
 
 
 class _Unraisable(NamedTuple):
+    """What `sys.unraisablehook` takes; Python has no way to make one."""
+
     exc_type: type[BaseException]
     exc_value: BaseException
     exc_traceback: TracebackType | None

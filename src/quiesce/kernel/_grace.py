@@ -78,9 +78,7 @@ class Grace:
         if total == 0:
             return Grace(0.0, seconds, 0.0, 0.0)
         scale = seconds / total
-        return Grace(
-            self.cooperate * scale, self.cancel * scale, self.terminate * scale, self.kill * scale
-        )
+        return Grace(self.cooperate * scale, self.cancel * scale, self.terminate * scale, self.kill * scale)
 
     def ends(self, start: float) -> tuple[float, float, float, float]:
         """When each step ends, for a stop that starts at `start`."""

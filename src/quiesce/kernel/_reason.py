@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias, get_args
 
-Kind: TypeAlias = Literal[
-    "user", "timeout", "disconnect", "shutdown", "error", "parent", "cancelled"
-]
+Kind: TypeAlias = Literal["user", "timeout", "disconnect", "shutdown", "error", "parent", "cancelled"]
 KINDS: Final[tuple[str, ...]] = get_args(Kind)
 
 
@@ -42,9 +40,7 @@ class Reason:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ValueError(
-                f"Reason kind {self.kind!r} is unknown; it must be one of {', '.join(KINDS)}"
-            )
+            raise ValueError(f"Reason kind {self.kind!r} is unknown; it must be one of {', '.join(KINDS)}")
         text = f"{self.kind}: {self.message}" if self.message else self.kind
         object.__setattr__(self, "text", text)
 

@@ -94,11 +94,7 @@ class StopReport:
         """How each child ended."""
         listed = [Outcome(label_of(label), state, error) for label, state, error in self._rows]
         known = {id(outcome.error) for outcome in listed}
-        earlier = [
-            Outcome(name, "failed", error)
-            for name, error in self._failures
-            if id(error) not in known
-        ]
+        earlier = [Outcome(name, "failed", error) for name, error in self._failures if id(error) not in known]
         return earlier + listed
 
     def __str__(self) -> str:

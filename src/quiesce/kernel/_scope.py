@@ -11,14 +11,14 @@ import sys
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from ._backend import Backend, current_backend
-from ._core import OPEN, SETTLED, OnChildError, Policy, ScopeCore
+from ._core import SETTLED, OnChildError, Policy, ScopeCore
 from ._current import current_node
 from ._grace import DEFAULT_GRACE, Grace, check_grace
 from ._reason import Reason, as_reason
-from ._site import Site, describe, site_of
+from ._site import Site, site_of
 from ._token import CancelToken
 
 if TYPE_CHECKING:
@@ -111,9 +111,7 @@ class Scope:
 
     def _bind(self, backend: Backend, parent: ScopeCore | None, site: Site) -> ScopeCore:
         if self._core is not None:
-            raise RuntimeError(
-                f"scope {self.name!r} was opened before; a scope is used once: make a new one"
-            )
+            raise RuntimeError(f"scope {self.name!r} was opened before; a scope is used once: make a new one")
         name, on_error, on_child_error, grace, token, _ = self._options
         self._core = core = backend.core_type(
             backend, name, site, on_error, on_child_error, grace, parent, token
@@ -195,9 +193,7 @@ class Scope:
         if not core.backend.is_current():
             _ = core.token  # made now, if it was not: the signal is there whatever the loop is busy with
             core.note_reason(why)
-        core.backend.run_from_anywhere(
-            lambda: core.stop(why, grace, hurry=core.closed and grace is None)
-        )
+        core.backend.run_from_anywhere(lambda: core.stop(why, grace, hurry=core.closed and grace is None))
 
     async def close(
         self,
@@ -224,7 +220,7 @@ class Scope:
 
     # The block
 
-    async def __aenter__(self) -> Scope:
+    async def __aenter__(self) -> Self:
         backend = current_backend()
         entered_by = _getframe(1)
         owner = self._options[5]
@@ -277,9 +273,7 @@ class Scope:
             raise waiting
         return self._finish(core, error, cancelled)
 
-    def _finish(
-        self, core: ScopeCore, error: BaseException | None, cancelled: BaseException | None
-    ) -> bool:
+    def _finish(self, core: ScopeCore, error: BaseException | None, cancelled: BaseException | None) -> bool:
         """Raise what is to be raised: somebody else's cancel first, then the errors."""
         if core.state is not SETTLED:
             logger.warning("%s", core.report())
@@ -353,9 +347,7 @@ def root_core(backend: Backend) -> ScopeCore:
     if backend.root is None:
         before = current_node.set(None)
         try:
-            backend.root = backend.make_core(
-                name="root", on_error="report", grace=DEFAULT_GRACE, parent=None
-            )
+            backend.root = backend.make_core(name="root", on_error="report", grace=DEFAULT_GRACE, parent=None)
         finally:
             current_node.reset(before)
     return backend.root

@@ -23,7 +23,6 @@ import logging
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from contextvars import copy_context
-from functools import partial
 from itertools import count
 from math import inf
 from types import FrameType
@@ -38,7 +37,6 @@ from ._current import current_node
 from ._host import Host
 from ._reason import Reason
 from ._site import Site, stuck_at
-
 
 logger = logging.getLogger("quiesce")
 
@@ -100,7 +98,8 @@ async def _child(handle: TrioHandle, fn: Callable[..., Any], args: tuple[Any, ..
         handle.task = None
         core = handle.core
         core.children.pop(handle, None)
-        if core.children and handle.waiters is None and handle.state is not FAILED and not core.closers:
+        state: str = handle.state
+        if core.children and handle.waiters is None and state is not FAILED and not core.closers:
             core.ended += 1  # nobody to tell
         else:
             core.child_ended(handle)
@@ -114,9 +113,7 @@ class TrioCore(ScopeCore):
 
     __slots__ = ()
 
-    def spawn(
-        self, fn: Callable[..., Any], args: tuple[Any, ...], name: str | None, site: Site
-    ) -> Handle:
+    def spawn(self, fn: Callable[..., Any], args: tuple[Any, ...], name: str | None, site: Site) -> Handle:
         """Start a child task."""
         backend: TrioBackend = self.backend  # type: ignore[assignment]
         nursery = backend.nursery
@@ -218,7 +215,10 @@ class TrioBackend(Backend):
 
     def now(self) -> float:
         """trio's clock."""
-        return trio.current_time()
+        try:
+            return trio.current_time()
+        except RuntimeError:  # the run is over, and the collector ends what it left behind
+            return inf
 
     def call_at(self, when: float, fn: Callable[[], object]) -> Timer:
         """Kept by the owner."""
@@ -258,9 +258,7 @@ class TrioBackend(Backend):
         """A fresh event."""
         return EventWaiter()
 
-    async def wait_through(
-        self, ready: Callable[[], bool], waiters: list[Waiter]
-    ) -> BaseException | None:
+    async def wait_through(self, ready: Callable[[], bool], waiters: list[Waiter]) -> BaseException | None:
         """Wait under a shield, then collect the caller's cancellation that trio has kept pending."""
         with trio.CancelScope(shield=True):
             while not ready():
@@ -282,7 +280,7 @@ class TrioBackend(Backend):
         assert isinstance(handle, TrioHandle)
         if self.nursery is None:
             context = copy_context()
-            self._early.append(partial(context.run, self._start_soon, handle, fn, args))
+            self._early.append(lambda: context.run(self._start_soon, handle, fn, args))
         elif self.over:
             raise RuntimeError("this trio run is over: nothing can be started in it any more")
         else:
