@@ -128,6 +128,16 @@ async def test_a_deadline_of_nothing_signals_and_returns_at_once() -> None:
 
 
 @virtual_worlds
+async def test_a_deadline_of_nothing_settles_what_is_empty() -> None:
+    outer = await Scope.open("outer")
+    inner = await Scope.open("inner", scope=outer)
+    report = await outer.close(deadline=0)
+    assert report.clean
+    assert outer.state == "settled"
+    assert inner.state == "settled"
+
+
+@virtual_worlds
 async def test_an_endless_grace_waits_as_long_as_it_takes() -> None:
     log: list[str] = []
     scope = await Scope.open()

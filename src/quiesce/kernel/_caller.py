@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ._core import SETTLED, ScopeCore, logger
+from ._core import ScopeCore, logger
 from ._host import Host
 from ._reason import Reason
 from ._scope import Scope, current_core
+from ._states import SETTLED
 
 if TYPE_CHECKING:
     from ._backend import Backend

@@ -29,11 +29,12 @@ from weakref import WeakSet
 from ._backend import current_backend
 from ._caller import owner_of
 from ._child import RUNNING, Child
-from ._core import EXPIRED, STOPPING, ScopeCore, logger
+from ._core import ScopeCore, logger
 from ._foreign import Adopted, Births, adopter_of, descends, is_kernels_own, node_of
 from ._grace import Grace, Rung
 from ._reason import Reason
 from ._site import Site, site_of, stuck_at
+from ._states import EXPIRED, STOPPING
 from ._waits import Task, Waits
 
 if TYPE_CHECKING:

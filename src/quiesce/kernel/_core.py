@@ -22,42 +22,27 @@ cancellation, never somebody else's.
 
 One ladder (`Grace`) a scope drives a stop, however many wait for it; the backend rings when a rung is due.
 
-A closer that itself runs inside the scope cannot wait for itself, nor for anybody who waits for it: who hosts
-the block it runs in, who is closing a scope that it runs in, and so on (`who_waits_for`). It waits for the
-others, and its own cancel is held back until `close()` has returned. Closers from outside wait for all.
-
-States
-------
-| state      | spawn    | event                        | next       |
-|------------|----------|------------------------------|------------|
-| open       | accepted | cancel, close, child failed¹ | stopping   |
-| open       | accepted | body over and children gone  | settled    |
-| stopping   | refused  | last child and nested gone   | settled    |
-| stopping   | refused  | ladder at its end            | expired    |
-| expired    | refused  | close again                  | stopping   |
-| expired    | refused  | last child and nested gone   | settled    |
-| settled    | refused  | close again                  | settled    |
-
-¹ with `on_error="stop"`.
+The states are a table in `_states`, the times of the rungs are in `_ladder`, closing is in `_closing`.
 """
 
 from __future__ import annotations
 
 import logging
-import sys
-import warnings
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
-from math import inf
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias, cast
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ._child import FAILED, PENDING, RUNNING, Child, Handle
+from ._account import leftovers_of, report_of
+from ._child import FAILED, Child, Handle
+from ._closing import close, only_closers_left, who_waits_for
 from ._current import Node, current_node
 from ._grace import DEFAULT_GRACE, Grace, Rung
+from ._ladder import NO_ENDS, Ends, earlier, entered_at, fitted, halved
+from ._misuse import check_function, warn_of_leak
 from ._reason import Reason
-from ._report import Leftover, Row, State, StopReport
+from ._report import Leftover, Row, StopReport
 from ._site import Site, describe, label_of
+from ._states import EXPIRED, OPEN, SETTLED, STOPPING
 from ._token import CancelToken, TokenHolder
 
 if TYPE_CHECKING:
@@ -69,28 +54,12 @@ logger = logging.getLogger("quiesce")
 Policy: TypeAlias = Literal["stop", "report"]
 OnChildError: TypeAlias = Callable[[Handle, BaseException], object]
 
-OPEN: Final = "open"
-STOPPING: Final = "stopping"
-EXPIRED: Final = "expired"
-SETTLED: Final = "settled"
-
 NEXT = (Rung.CANCEL, Rung.TERMINATE, Rung.KILL, Rung.EXPIRED)
-Ends: TypeAlias = tuple[float, float, float, float]  # when each rung is over
-
-NO_ENDS: Ends = (inf, inf, inf, inf)
 KEPT_FAILURES = 100  # of a supervisor that runs for months; the report counts the rest
 
 
 class ScopeClosed(RuntimeError):
     """Raised when something is spawned into a scope that is stopping or has ended."""
-
-
-class Holdable(Protocol):
-    """Whose cancel can be held back while it closes a scope that it runs in."""
-
-    def hold(self) -> None: ...
-
-    def release(self, *, deliver: bool) -> None: ...
 
 
 class ScopeCore(TokenHolder):
@@ -287,11 +256,13 @@ class ScopeCore(TokenHolder):
         self, reason: Reason, grace: Grace | None = None, *, hurry: bool = False, body: bool = True
     ) -> None:
         """Ask for the stop. Only ever makes it earlier; `hurry` halves what is left of it."""
-        if self.closed:
-            if self.state is STOPPING:
-                self._shorten(self.backend.now(), grace, hurry)
-            return
         now = self.backend.now()
+        if self.closed:
+            if self.state is STOPPING and hurry:
+                self._hasten(halved(self.ends, now))
+            elif self.state is STOPPING and grace is not None:
+                self._hasten(entered_at(self.rung, self.ends, grace, now))
+            return
         self.closed = True
         self.state = STOPPING
         if self.reason is None:  # another thread may have given one already
@@ -334,21 +305,9 @@ class ScopeCore(TokenHolder):
         outer = self.parent
         while outer is not None:
             if outer.state is STOPPING:
-                ends = outer.fit(ends, now)
+                ends = fitted(ends, outer.ends, now)
             outer = outer.parent
         return ends
-
-    def fit(self, ends: Ends, now: float) -> Ends:
-        """A nested ladder inside ours: a step to spare for those who wait for it, its clean-up not shortened."""
-        limit = self.ends[2] if self.ends[2] > now else self.ends[3]
-        if ends[3] <= limit:
-            return ends
-        cleaned_up = min(ends[1], self.ends[1])
-        if not now < cleaned_up < limit:
-            cleaned_up = now  # no time for it is left, or there is nothing else
-        rest = ends[3] - cleaned_up
-        share = (ends[2] - cleaned_up) / rest if 0 < rest < inf else 0.5
-        return min(ends[0], cleaned_up), cleaned_up, cleaned_up + (limit - cleaned_up) * share, limit
 
     def is_clean_up(self) -> bool:
         """Whether we are, or are inside, a clean-up that nobody but its own deadline may cut."""
@@ -375,29 +334,14 @@ class ScopeCore(TokenHolder):
                 child.asked = min(child.asked, 1)
         self.climb()
 
-    def _shorten(self, now: float, grace: Grace | None, hurry: bool) -> None:
-        if hurry:
-            first, second, third, fourth = self.ends
-            half = now / 2
-            self._hasten((first / 2 + half, second / 2 + half, third / 2 + half, fourth / 2 + half))
-        elif grace is not None:
-            # The new ladder, entered at the rung we stand on.
-            steps = (grace.cooperate, grace.cancel, grace.terminate, grace.kill)
-            ends, end = list(self.ends), now
-            for rung in range(self.rung, Rung.EXPIRED):
-                end += steps[rung]
-                ends[rung] = end
-            self._hasten((ends[0], ends[1], ends[2], ends[3]))
-
     def _hasten(self, ends: Ends) -> None:
         """Never later than before, all the way down."""
         now = self.backend.now()
-        first, second, third, fourth = map(min, self.ends, ends)
-        self.ends = first, second, third, fourth
+        self.ends = earlier(self.ends, ends)
         self.climb()
         for scope in list(self.nested):
             if scope.state is STOPPING:
-                scope._hasten(self.fit(scope.ends, now))
+                scope._hasten(fitted(scope.ends, self.ends, now))
 
     def climb(self) -> None:
         """Do what is due, and come back when the next rung is."""
@@ -416,6 +360,8 @@ class ScopeCore(TokenHolder):
                 child.climb(self.rung)
             if self.rung >= Rung.TERMINATE:
                 self._stop_nested()
+            if self.state is not STOPPING:  # that was the last of it
+                return
         self.backend.climb_later(self, self.ends[self.rung])
 
     def _stop_nested(self) -> None:
@@ -502,6 +448,10 @@ class ScopeCore(TokenHolder):
 
     # Waiting
 
+    def is_settled(self) -> bool:
+        """Empty, for good."""
+        return self.state is SETTLED
+
     def is_over(self) -> bool:
         """Nothing to wait for: settled, or out of time."""
         return self.state is SETTLED or self.state is EXPIRED
@@ -512,170 +462,24 @@ class ScopeCore(TokenHolder):
         return lambda: self.state is SETTLED or self.expiries != expiries
 
     def only_closers_left(self) -> bool:
-        """Nobody is left but those who wait for a closer that runs inside."""
-        excused = self.who_waits_for(self.closers)
-        return excused.issuperset(self.children) and excused.issuperset(self.nested)
+        """Whether nobody is left but those who wait for a closer that runs inside."""
+        return only_closers_left(self)
 
     def who_waits_for(self, nodes: Iterable[Node]) -> set[Child | ScopeCore]:
-        """Which of our children and nested scopes contain one of `nodes`, or wait for one of them.
+        """Which of our children and nested scopes contain one of `nodes`, or wait for one of them."""
+        return who_waits_for(self, nodes)
 
-        Ourselves among them means: the body of our own block does.
-        """
-        found: set[Child | ScopeCore] = set()
-        seen: set[Node] = set()
-        queue: list[Node] = list(nodes)
-        while queue:
-            node = queue.pop()
-            core: ScopeCore | None = node.core
-            if core is self:
-                found.add(node)  # a child of ours, or ourselves: the body of our own block
-            while core is not None and core is not self and core not in seen:
-                seen.add(core)
-                if core.host is not None and core.opener is not None:
-                    queue.append(core.opener)
-                queue += [closer for closer in core.closers if closer not in seen]
-                if core.parent is self:
-                    found.add(core)
-                core = core.parent
-            seen.add(node)
-        return found
-
-    def contains(self, node: Node) -> bool:
-        """Whether `node` runs inside this scope."""
-        return bool(self.who_waits_for((node,)) - {self})
-
-    async def close(self, reason: Reason, grace: Grace | None) -> StopReport:
+    def close(self, reason: Reason, grace: Grace | None) -> Coroutine[Any, Any, StopReport]:
         """Stop, wait, report; then raise the closer's own cancellation if there was one."""
-        node = current_node.get()
-        inside = node is not None and self.contains(node)
-        held = self._hold_back(node) if inside else ()
-        if self.state is EXPIRED:
-            self.resume(grace or self.grace)
-        else:
-            self.stop(reason, grace, body=self.host is None or not self.host.is_current())
-        cancelled: BaseException | None = None
-        excused: Collection[Child | ScopeCore] = ()
-        try:
-            if self.state is not SETTLED:
-                if node is not None:
-                    self._enter_close(node)
-                over = self.until_over()
-                ready = (lambda: over() or self.only_closers_left()) if inside else over
-                try:
-                    if self.state is STOPPING:
-                        cancelled = await self.backend.wait_through(ready, self.waiters)
-                    excused = self.who_waits_for(self.closers) if inside else ()
-                finally:
-                    if node is not None:
-                        self._leave_close(node)
-            report = self.report(excused)
-        finally:
-            for holder in held:
-                holder.release(deliver=cancelled is None)
-        if cancelled is not None:
-            raise cancelled
-        return report
-
-    def _hold_back(self, node: Node | None) -> list[Holdable]:
-        """The cancels of the closer itself wait until it has closed: of the blocks it is in, of its task."""
-        task = self.backend.current_task()
-        held: list[Holdable] = []
-        while isinstance(node, ScopeCore) and node is not self:
-            if node.host is not None and node.host.is_current():
-                held.append(node.host)
-            node = node.opener
-        if isinstance(node, Handle) and node.runs_in(task):
-            held.append(node)
-        for holder in held:
-            holder.hold()
-        return held
-
-    def _enter_close(self, node: Node) -> None:
-        self.closers[node] = self.closers.get(node, 0) + 1
-        self.progress()
-        above = self.parent
-        while above is not None:  # closers further up may be waiting for this very task
-            if above.closers:
-                above.progress()
-            above = above.parent
-
-    def _leave_close(self, node: Node) -> None:
-        self.closers[node] -= 1
-        if not self.closers[node]:
-            del self.closers[node]
+        return close(self, reason, grace)
 
     # Reporting
 
     def report(self, closing: Collection[Child | ScopeCore] = ()) -> StopReport:
-        """What the stop has done so far."""
-        left: list[Leftover] = []
-        if self.state is SETTLED:
-            elapsed = self.took
-            if self.stopped:
-                self.rows = [  # all of them have ended
-                    (child.label, cast(State, child.state), child.value if child.state is FAILED else None)
-                    for child in self.stopped
-                    if child.label is not None
-                ]
-                self.stopped = ()  # they lead back here
-            rows = self.rows
-        else:
-            elapsed = self.backend.now() - self.started if self.started is not None else 0.0
-            rows = [self._row(child, closing) for child in self.stopped if child.label is not None]
-            left = [found for item in self._contents() if item not in closing for found in item.leftovers()]
-        notes, failures = self.notes, tuple(self.failures or ())
-        if self.failed > len(failures):
-            notes = [*notes, f"{self.failed - len(failures)} earlier failures are not listed"]
-        self.last_report = report = StopReport(
-            self.name or "unnamed", self.reason, elapsed, left, self.ended, notes, rows, failures
-        )
-        return report
-
-    def _contents(self) -> list[Child | ScopeCore]:
-        return [*self.children, *self.nested]
-
-    def _row(self, child: Child, closing: Collection[Child | ScopeCore]) -> Row:
-        state: State
-        if child.state == PENDING or child.state == RUNNING:
-            state = "closing" if child in closing else "still running"
-        else:
-            state = child.state
-        return child.label, state, child.value if state == "failed" else None
+        """What the stop has done so far; `closing` are those who themselves wait for it."""
+        self.last_report = report_of(self, closing)
+        return self.last_report
 
     def leftovers(self) -> list[Leftover]:
         """Everything that is still there, all the way down."""
-        left = [found for item in self._contents() for found in item.leftovers()]
-        return left or [Leftover("scope", self.label, describe(self.site), "nothing runs in it")]
-
-
-def warn_of_leak(message: str) -> None:
-    """A ResourceWarning from a callback; where warnings are errors it is unraisable, as in `__del__`."""
-    try:
-        warnings.warn(message, ResourceWarning, stacklevel=2)
-    except ResourceWarning as error:
-        args: Any = _Unraisable(ResourceWarning, error, error.__traceback__, message, None)
-        sys.unraisablehook(args)
-
-
-class _Unraisable(NamedTuple):
-    """What `sys.unraisablehook` takes; Python has no way to make one."""
-
-    exc_type: type[BaseException]
-    exc_value: BaseException
-    exc_traceback: TracebackType | None
-    err_msg: str
-    object: object
-
-
-def check_function(verb: str, fn: object) -> None:
-    """An error that explains, where a coroutine was passed instead of a function."""
-    if callable(fn):
-        return
-    close = getattr(fn, "close", None)
-    if hasattr(fn, "cr_code") and close is not None:
-        close()  # nobody will await it now; without this Python warns about that too
-        raise TypeError(
-            f"{verb} takes an async function and its arguments, not a coroutine: write "
-            f"{verb}({label_of(fn)}, ...) instead of {verb}({label_of(fn)}(...))"
-        )
-    raise TypeError(f"{verb} takes an async function, not {type(fn).__name__}")
+        return leftovers_of(self)

@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from ._backend import current_backend
 from ._caller import Caller, owner_of
 from ._child import CANCELLED, FINISHED, ChildCancelled, Handle
-from ._core import ScopeCore, check_function
+from ._core import ScopeCore
 from ._grace import Grace
+from ._misuse import check_function
 from ._reason import Reason
 from ._site import Site, caller_site, label_of
 from ._token import TokenCancelled

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from ._backend import current_backend
 from ._caller import Caller, owner_of
 from ._child import FAILED, Handle
-from ._core import ScopeCore, check_function, logger
+from ._core import ScopeCore, logger
+from ._misuse import check_function
 from ._reason import Reason
 from ._scope import OpenScope, Scope
 from ._site import caller_site, label_of

@@ -10,13 +10,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ._backend import Backend, current_backend
-from ._core import SETTLED
 from ._grace import DEFAULT_GRACE, Grace
 from ._keeper import Keeper
 from ._owner import close_core, is_cancel, raise_unchanged, without_cancels
 from ._reason import Reason
 from ._scope import Scope, current_core
 from ._site import Site, describe, site_of
+from ._states import SETTLED
 
 if TYPE_CHECKING:
     from ._host import Host

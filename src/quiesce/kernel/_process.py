@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias, TypeVar
 from ._backend import current_backend
 from ._caller import owner_of
 from ._child import RUNNING
-from ._core import SETTLED
 from ._owner import close_core, is_cancel, reason_of_cancel
 from ._pipe import CHUNK, Tail
 from ._reason import Reason, as_reason
 from ._site import Site, describe, site_of
+from ._states import SETTLED
 from ._tree import Tree
 from ._tree_child import TreeChild
 

@@ -28,13 +28,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ._backend import current_backend
 from ._child import FAILED
-from ._core import EXPIRED, logger
+from ._core import logger
 from ._grace import DEFAULT_GRACE, Grace
 from ._last_resort import LastResort, bound_exit, end_process, say
 from ._reason import Reason
 from ._report import Leftover, StopReport
 from ._scope import root_core
 from ._site import Site, thread_stuck_at
+from ._states import EXPIRED
 from ._watchdog import BLOCKED_AFTER
 
 if TYPE_CHECKING:

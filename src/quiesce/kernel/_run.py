@@ -7,8 +7,8 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Literal, TypeVar, TypeVarTuple, Unpack, cast
 
-from ._core import check_function
 from ._grace import DEFAULT_GRACE, Grace
+from ._misuse import check_function
 from ._program import Stopped
 from ._site import Site, site_of
 

@@ -14,11 +14,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from ._backend import Backend, current_backend
-from ._core import SETTLED, OnChildError, Policy, ScopeCore
+from ._core import OnChildError, Policy, ScopeCore
 from ._current import current_node
 from ._grace import DEFAULT_GRACE, Grace, check_grace
 from ._reason import Reason, as_reason
 from ._site import Site, site_of
+from ._states import SETTLED
 from ._token import CancelToken
 
 if TYPE_CHECKING:

@@ -27,10 +27,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ._backend import current_backend
 from ._caller import Caller, owner_of
 from ._child import FAILED, FINISHED, ChildCancelled, Handle
-from ._core import OPEN, check_function, logger
+from ._core import logger
 from ._grace import DEFAULT_GRACE, Grace, Rung, check_seconds
+from ._misuse import check_function
 from ._reason import Reason
 from ._site import caller_site, label_of
+from ._states import OPEN
 from ._token import CancelToken
 
 if TYPE_CHECKING:

@@ -19,13 +19,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ._backend import current_backend
-from ._core import SETTLED
 from ._grace import DEFAULT_GRACE, Grace
 from ._owner import is_cancel, raise_unchanged, reason_of_cancel, without_cancels
 from ._pump import Pump
 from ._reason import Reason
 from ._scope import Scope, current_core
 from ._site import describe, site_of
+from ._states import SETTLED
 
 if TYPE_CHECKING:
     from ._report import StopReport

@@ -28,11 +28,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ._child import FINISHED, RUNNING, Child, Handle
-from ._core import EXPIRED, STOPPING, ScopeCore
+from ._core import ScopeCore
 from ._grace import Grace, Rung
 from ._pipe import CHUNK, Output, Pipe, Tail
 from ._reason import Reason
 from ._site import Site
+from ._states import EXPIRED, STOPPING
 
 if TYPE_CHECKING:
     from ._backend import Waiter
@@ -169,7 +170,9 @@ class TreeChild(Child):
             status = tree.exit_status()
             if status is None:
                 exit_fd = tree.exit_fd()
-                if exit_fd is None or core.state is EXPIRED:
+                if (
+                    exit_fd is None or core.rung >= Rung.KILL
+                ):  # the ladder may come to its end: that wakes nobody here
                     await self._rest(self._next_pause())
                 else:
                     await core.backend.wait_readable(exit_fd)
@@ -271,7 +274,6 @@ class TreeChild(Child):
             self._terminated_early = False
         elif rung is Rung.KILL:
             self._signal(signal.SIGKILL)
-            self.core.backend.call_at(self.core.ends[Rung.KILL], self._look_again)
         self._look_again()
 
     def _look_again(self) -> None:

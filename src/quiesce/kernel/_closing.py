@@ -1,0 +1,128 @@
+"""Closing a scope: who waits for whom.
+
+A closer from outside waits until the scope is settled, or out of time. One that itself runs inside cannot
+wait for itself, nor for anybody who waits for it: who hosts the block it runs in, who is closing a scope
+that it runs in, and so on. It waits for the others. Two such closers, or a circle of scopes whose children
+close each other, resolve in the same way.
+
+The cancel of a closer from inside is held back until its `close()` has returned: it has asked for the stop
+and is owed the report; the cancel arrives at its next await.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from ._child import Child, Handle
+from ._current import Node, current_node
+from ._grace import Grace
+from ._reason import Reason
+from ._report import StopReport
+from ._states import EXPIRED, SETTLED, STOPPING
+
+if TYPE_CHECKING:
+    from ._core import ScopeCore
+
+
+class Holdable(Protocol):
+    """Whose cancel can be held back while it closes a scope that it runs in."""
+
+    def hold(self) -> None: ...
+
+    def release(self, *, deliver: bool) -> None: ...
+
+
+async def close(scope: ScopeCore, reason: Reason, grace: Grace | None) -> StopReport:
+    """Stop, wait, report; then raise the closer's own cancellation if there was one."""
+    node = current_node.get()
+    inside = node is not None and bool(who_waits_for(scope, (node,)) - {scope})
+    held = _hold_back(scope, node) if inside else ()
+    if scope.state is EXPIRED:
+        scope.resume(grace or scope.grace)
+    else:
+        scope.stop(reason, grace, body=scope.host is None or not scope.host.is_current())
+    cancelled: BaseException | None = None
+    excused: Collection[Child | ScopeCore] = ()
+    try:
+        if scope.state is not SETTLED:
+            if node is not None:
+                _enter(scope, node)
+            over = scope.until_over()
+            ready = (lambda: over() or only_closers_left(scope)) if inside else over
+            try:
+                if scope.state is STOPPING:
+                    cancelled = await scope.backend.wait_through(ready, scope.waiters)
+                excused = who_waits_for(scope, scope.closers) if inside else ()
+            finally:
+                if node is not None:
+                    _leave(scope, node)
+        report = scope.report(excused)
+    finally:
+        for holder in held:
+            holder.release(deliver=cancelled is None)
+    if cancelled is not None:
+        raise cancelled
+    return report
+
+
+def who_waits_for(scope: ScopeCore, nodes: Iterable[Node]) -> set[Child | ScopeCore]:
+    """Which of the scope's children and nested scopes contain one of `nodes`, or wait for one of them.
+
+    The scope itself among them means: the body of its own block does.
+    """
+    found: set[Child | ScopeCore] = set()
+    seen: set[Node] = set()
+    queue: list[Node] = list(nodes)
+    while queue:
+        node = queue.pop()
+        core: ScopeCore | None = node.core
+        if core is scope:
+            found.add(node)
+        while core is not None and core is not scope and core not in seen:
+            seen.add(core)
+            if core.host is not None and core.opener is not None:
+                queue.append(core.opener)
+            queue += [closer for closer in core.closers if closer not in seen]
+            if core.parent is scope:
+                found.add(core)
+            core = core.parent
+        seen.add(node)
+    return found
+
+
+def only_closers_left(scope: ScopeCore) -> bool:
+    """Whether nobody is left but those who wait for a closer that runs inside."""
+    excused = who_waits_for(scope, scope.closers)
+    return excused.issuperset(scope.children) and excused.issuperset(scope.nested)
+
+
+def _hold_back(scope: ScopeCore, node: Node | None) -> list[Holdable]:
+    """Hold the cancels of the blocks that the closer is in, and of its task."""
+    task = scope.backend.current_task()
+    held: list[Holdable] = []
+    while node is not None and not isinstance(node, Child) and node is not scope:
+        if node.host is not None and node.host.is_current():
+            held.append(node.host)
+        node = node.opener
+    if isinstance(node, Handle) and node.runs_in(task):
+        held.append(node)
+    for holder in held:
+        holder.hold()
+    return held
+
+
+def _enter(scope: ScopeCore, node: Node) -> None:
+    scope.closers[node] = scope.closers.get(node, 0) + 1
+    scope.progress()
+    above = scope.parent
+    while above is not None:  # closers further up may be waiting for this very task
+        if above.closers:
+            above.progress()
+        above = above.parent
+
+
+def _leave(scope: ScopeCore, node: Node) -> None:
+    scope.closers[node] -= 1
+    if not scope.closers[node]:
+        del scope.closers[node]

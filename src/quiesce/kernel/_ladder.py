@@ -1,0 +1,51 @@
+"""When each rung of a stop is over: arithmetic on the ends of the four steps of a `Grace`."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TypeAlias
+
+from ._grace import Grace, Rung
+
+Ends: TypeAlias = tuple[float, float, float, float]
+
+NO_ENDS: Ends = (inf, inf, inf, inf)
+
+
+def halved(ends: Ends, now: float) -> Ends:
+    """Half of what is left of each step."""
+    first, second, third, fourth = ends
+    return (first + now) / 2, (second + now) / 2, (third + now) / 2, (fourth + now) / 2
+
+
+def entered_at(rung: Rung, ends: Ends, grace: Grace, now: float) -> Ends:
+    """Another ladder, entered at the rung that we stand on."""
+    steps = (grace.cooperate, grace.cancel, grace.terminate, grace.kill)
+    changed, end = list(ends), now
+    for step in range(rung, Rung.EXPIRED):
+        end += steps[step]
+        changed[step] = end
+    first, second, third, fourth = changed
+    return first, second, third, fourth
+
+
+def earlier(one: Ends, other: Ends) -> Ends:
+    """Whichever is earlier, step by step."""
+    first, second, third, fourth = map(min, one, other)
+    return first, second, third, fourth
+
+
+def fitted(inner: Ends, outer: Ends, now: float) -> Ends:
+    """A nested ladder inside another: the last step is left to those who wait for it.
+
+    Its time to clean up is not shortened; what comes after is squeezed into what remains.
+    """
+    limit = outer[2] if outer[2] > now else outer[3]
+    if inner[3] <= limit:
+        return inner
+    cleaned_up = min(inner[1], outer[1])
+    if not now < cleaned_up < limit:
+        cleaned_up = now  # no time for it is left, or there is nothing else
+    rest = inner[3] - cleaned_up
+    share = (inner[2] - cleaned_up) / rest if 0 < rest < inf else 0.5
+    return min(inner[0], cleaned_up), cleaned_up, cleaned_up + (limit - cleaned_up) * share, limit
