@@ -11,14 +11,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .kernel._child import ChildCancelled as ChildCancelled
     from .kernel._child import Handle as Handle
+    from .kernel._contain import Containment as Containment
     from .kernel._contain import contain as contain
     from .kernel._core import ScopeClosed as ScopeClosed
     from .kernel._grace import Grace as Grace
     from .kernel._guarded import guarded as guarded
+    from .kernel._inflight import DuplicateId as DuplicateId
     from .kernel._inflight import Inflight as Inflight
     from .kernel._keeper import NotHeld as NotHeld
+    from .kernel._own import Held as Held
     from .kernel._own import own as own
+    from .kernel._pipe import LineTooLong as LineTooLong
+    from .kernel._pipe import PipeClosed as PipeClosed
     from .kernel._process import Process as Process
+    from .kernel._program import Stopped as Stopped
     from .kernel._reason import Reason as Reason
     from .kernel._report import Leftover as Leftover
     from .kernel._report import Outcome as Outcome
@@ -28,6 +34,7 @@ if TYPE_CHECKING:
     from .kernel._scope import current_scope as current_scope
     from .kernel._scope import current_token as current_token
     from .kernel._shielded import shielded as shielded
+    from .kernel._stream import Stream as Stream
     from .kernel._stream import stream as stream
     from .kernel._thread import to_thread as to_thread
     from .kernel._token import CancelToken as CancelToken
@@ -38,17 +45,24 @@ __version__ = "0.1.0"
 _HOME = {
     "CancelToken": "kernel._token",
     "ChildCancelled": "kernel._child",
+    "Containment": "kernel._contain",
+    "DuplicateId": "kernel._inflight",
     "Grace": "kernel._grace",
     "Handle": "kernel._child",
+    "Held": "kernel._own",
     "Inflight": "kernel._inflight",
     "Leftover": "kernel._report",
+    "LineTooLong": "kernel._pipe",
     "NotHeld": "kernel._keeper",
     "Outcome": "kernel._report",
+    "PipeClosed": "kernel._pipe",
     "Process": "kernel._process",
     "Reason": "kernel._reason",
     "Scope": "kernel._scope",
     "ScopeClosed": "kernel._core",
     "StopReport": "kernel._report",
+    "Stopped": "kernel._program",
+    "Stream": "kernel._stream",
     "TokenCancelled": "kernel._token",
     "contain": "kernel._contain",
     "current_scope": "kernel._scope",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -121,7 +121,9 @@ class Bystander:
 
 
 @asynccontextmanager
-async def in_the_background(*fns: Callable[[], Awaitable[Any]]) -> AsyncIterator[anyio.abc.TaskGroup]:
+async def in_the_background(
+    *fns: Callable[[], Coroutine[Any, Any, None]],
+) -> AsyncIterator[anyio.abc.TaskGroup]:
     """Run these beside the block as other people's tasks, and end them with it."""
     async with anyio.create_task_group() as group:
         for fn in fns:

@@ -97,7 +97,7 @@ async def test_a_scope_that_is_not_open_yet_cannot_be_closed() -> None:
 async def test_a_scope_is_entered_once() -> None:
     scope = Scope("once")
     async with scope:
-        with pytest.raises(RuntimeError, match="'once' was opened before.*make a new one"):
+        with pytest.raises(RuntimeError, match=r"'once' was opened before.*make a new one"):
             async with scope:
                 pass
         assert scope.state == "open"
@@ -168,7 +168,9 @@ def test_without_a_running_loop_the_error_says_what_is_missing() -> None:
         current_scope()
 
 
-@pytest.mark.parametrize("step", [Scope("s").__aenter__, Scope.open, CancelToken().wait], ids=["enter", "open", "wait"])
+@pytest.mark.parametrize(
+    "step", [Scope("s").__aenter__, Scope.open, CancelToken().wait], ids=["enter", "open", "wait"]
+)
 def test_what_needs_a_loop_says_so_without_one(step: Any) -> None:
     coroutine = step()
     with pytest.raises(RuntimeError, match="running event loop"):
@@ -318,13 +320,13 @@ def test_an_unknown_policy_names_the_two_there_are(policy: Any) -> None:
 
 @pytest.mark.parametrize("name", [1, b"bytes", quick])
 def test_a_name_is_a_string(name: Any) -> None:
-    with pytest.raises(TypeError, match="name.*str"):
+    with pytest.raises(TypeError, match=r"name.*str"):
         Scope(name)
 
 
 async def test_the_name_of_a_child_is_a_string() -> None:
     async with Scope() as scope:
-        with pytest.raises(TypeError, match="name.*str"):
+        with pytest.raises(TypeError, match=r"name.*str"):
             scope.spawn(quick, name=3)  # type: ignore[arg-type]
 
 
@@ -343,7 +345,7 @@ async def test_a_reason_is_a_reason_or_a_string(reason: Any) -> None:
 
 
 def test_an_unknown_kind_of_reason_names_those_there_are() -> None:
-    with pytest.raises(ValueError, match="'because'.*user.*timeout"):
+    with pytest.raises(ValueError, match=r"'because'.*user.*timeout"):
         Reason("because")  # type: ignore[arg-type]
 
 
@@ -368,7 +370,7 @@ async def test_a_grace_of_the_wrong_type_is_refused_before_anything_is_stopped()
 @pytest.mark.parametrize("fn", [None, 3, "name"])
 def test_a_callback_of_a_token_is_a_function(fn: Any) -> None:
     token = CancelToken()
-    with pytest.raises(TypeError, match="on_cancel.*function"):
+    with pytest.raises(TypeError, match=r"on_cancel.*function"):
         token.on_cancel(fn)
     token.cancel()
 

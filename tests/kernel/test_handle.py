@@ -53,7 +53,7 @@ async def test_the_result_of_a_cancelled_child_is_an_ordinary_error_that_is_nobo
     handle.cancel(Reason("user", "Esc"))
     await handle.wait()
     assert handle.state == "cancelled"
-    with pytest.raises(ChildCancelled, match="'worker' was cancelled.*Esc") as caught:
+    with pytest.raises(ChildCancelled, match=r"'worker' was cancelled.*Esc") as caught:
         handle.result()
     assert isinstance(caught.value, Exception)
     assert caught.value.reason == Reason("user", "Esc")
@@ -77,7 +77,7 @@ async def test_the_result_of_a_child_that_is_not_done_is_an_error_that_says_what
 
 
 async def test_many_may_wait_for_one_child() -> None:
-    woken = []
+    woken: list[int] = []
 
     async def waits(n: int) -> None:
         await handle.wait()
@@ -93,7 +93,7 @@ async def test_many_may_wait_for_one_child() -> None:
 
 
 async def test_a_waiter_that_is_cancelled_does_not_cancel_the_child_nor_the_other_waiters() -> None:
-    woken = []
+    woken: list[str] = []
 
     async def waits() -> None:
         await handle.wait()
@@ -259,9 +259,10 @@ async def reasons_of(stop: str) -> tuple[Reason | None, Reason | None, Reason | 
             seen.append(token.reason)
 
     token = CancelToken()
+    scope = Scope("way out", token=token)
     with anyio.CancelScope() as around:
         try:
-            async with Scope("way out", token=token) as scope:
+            async with scope:
                 scope.spawn(child)
                 await turns()
                 match stop:

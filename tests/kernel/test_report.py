@@ -64,8 +64,7 @@ async def test_a_report_prints_well() -> None:
     report = await scope.close(deadline=0.25, reason=Reason("user", "Esc pressed"))
     lines = str(report).splitlines()
     assert lines[0] == (
-        "scope 'crew' stopped (user: Esc pressed) in 0.250 s: "
-        "1 cancelled, 1 failed, 1 still running, 1 left"
+        "scope 'crew' stopped (user: Esc pressed) in 0.250 s: 1 cancelled, 1 failed, 1 still running, 1 left"
     )
     assert lines[1].startswith("  left: task 'stubborn', stuck at ")
     assert "made at tests/kernel/test_report.py:" in lines[1]

@@ -60,7 +60,7 @@ async def test_children_are_not_forgotten_before_they_have_ended() -> None:
     await turns()
     scope.cancel()
     await anyio.sleep(0.01)
-    assert scope.children == (handle,)
+    assert list(scope.children) == [handle]
     assert scope.state == "stopping"
     await scope.close()
     assert scope.children == ()

@@ -3,70 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import anyio
-import pytest
 
-from quiesce import Grace, Outcome, Reason, Scope, StopReport, current_token
+from quiesce import Grace, Outcome, Reason, Scope, current_token
+from tests.kernel.closers import SOON, Closer, settles
 from tests.kernel.temperaments import (
     Stubborn,
-    cancellation,
-    forever,
     on_trio,
     sleeper,
     tidy_up,
     turns,
-    virtual_asyncio,
     virtual_worlds,
 )
 from tests.world import asyncio_only
-
-SOON = 1.0  # a drain without a deadlock; the ladder of the scopes here takes 5 s
-
-
-async def settles(scope: Scope) -> StopReport:
-    """Close from outside once somebody inside has, and see that it does not take until the deadline."""
-    start = anyio.current_time()
-    report = await scope.close()
-    assert anyio.current_time() - start < SOON
-    assert report.clean, str(report)
-    assert scope.state == "settled"
-    return report
-
-
-class Closer:
-    """Closes `scope` from wherever it is called, and keeps all that happened to it."""
-
-    def __init__(self, log: list[str] | None = None, name: str = "closer") -> None:
-        self.log = [] if log is None else log
-        self.name = name
-        self.took = -1.0
-        self.report: StopReport | None = None
-        self.cancelled_after = False
-
-    async def __call__(self, scope: Scope) -> None:
-        start = anyio.current_time()
-        self.report = await scope.close(reason=self.name)
-        self.took = anyio.current_time() - start
-        self.log.append(f"{self.name} closed")
-        try:
-            await anyio.sleep(0.01)
-        except cancellation():
-            self.cancelled_after = True
-            raise
-
-    async def when_cancelled(self, scope: Scope) -> None:
-        """Close as many a `finally` does: after one's own cancel has come."""
-        try:
-            await anyio.sleep_forever()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self(scope)
-
-    @property
-    def was_quick(self) -> bool:
-        return 0 <= self.took < SOON
 
 
 async def test_a_child_closes_its_own_scope_and_its_cancel_arrives_at_its_next_await() -> None:
@@ -178,108 +128,6 @@ async def test_a_closer_inside_and_one_outside() -> None:
     assert log == ["sibling stops", "sibling is tidy", "closer closed"]
 
 
-async def test_a_grandchild_in_a_block_of_a_child_closes_the_outer_scope() -> None:
-    log: list[str] = []
-    closer = Closer(log, "grandchild")
-
-    async def child(outer: Scope) -> None:
-        try:
-            async with Scope("inner") as inner:
-                inner.spawn(closer, outer)
-        finally:
-            log.append("child left")
-
-    outer = await Scope.open("outer")
-    outer.spawn(sleeper, log, "sibling", 0.02)
-    await turns()
-    handle = outer.spawn(child, outer)
-    await handle.wait()
-    assert log == ["sibling stops", "sibling is tidy", "grandchild closed", "child left"]
-    assert closer.was_quick
-    assert closer.cancelled_after
-    await settles(outer)
-
-
-async def test_a_grandchild_in_a_scope_that_a_child_opened_and_left_open_closes_the_outer_scope() -> None:
-    closer = Closer()
-    made = []
-
-    async def child(outer: Scope) -> None:
-        made.append(inner := await Scope.open("inner"))
-        inner.spawn(closer, outer)
-
-    outer = await Scope.open("outer")
-    outer.spawn(child, outer)
-    await anyio.sleep(0.02)
-    await settles(outer)
-    assert closer.was_quick
-    assert made[0].state == "settled"
-
-
-async def test_a_grandchild_closes_the_outer_scope_while_the_child_closes_the_inner_one() -> None:
-    """The child waits for the inner scope, in which somebody waits for the child."""
-    closer = Closer()
-
-    async def child(outer: Scope) -> None:
-        inner = await Scope.open("inner")
-        try:
-            inner.spawn(closer, outer)
-            await anyio.sleep_forever()
-        finally:
-            await inner.close()
-
-    outer = await Scope.open("outer")
-    outer.spawn(child, outer)
-    await anyio.sleep(0.02)
-    await settles(outer)
-    assert closer.was_quick
-
-
-async def test_a_child_and_a_grandchild_close_the_outer_scope_at_once() -> None:
-    closers = [Closer(name="child"), Closer(name="grandchild")]
-
-    async def child(outer: Scope) -> None:
-        async with Scope("inner") as inner:
-            inner.spawn(closers[1].when_cancelled, outer)
-            await anyio.sleep(0.01)
-            await closers[0](outer)
-
-    outer = await Scope.open("outer")
-    handle = outer.spawn(child, outer)
-    await handle.wait()
-    await settles(outer)
-    assert [closer.was_quick for closer in closers] == [True, True]
-
-
-async def test_two_grandchildren_in_different_blocks_close_the_outer_scope_at_once() -> None:
-    closers = [Closer(name="one"), Closer(name="two")]
-
-    async def child(outer: Scope, close: Callable[[Scope], Awaitable[None]]) -> None:
-        async with Scope("inner") as inner:
-            inner.spawn(close, outer)
-
-    outer = await Scope.open("outer")
-    handles = [outer.spawn(child, outer, closers[1].when_cancelled)]
-    await turns(5)
-    handles.append(outer.spawn(child, outer, closers[0]))
-    for handle in handles:
-        await handle.wait()
-    await settles(outer)
-    assert [closer.was_quick for closer in closers] == [True, True]
-
-
-async def test_scopes_whose_children_close_each_other_settle() -> None:
-    """A circle: each child waits for the scope of the other."""
-    closers = [Closer(name="one"), Closer(name="two")]
-    one, two = await Scope.open("one"), await Scope.open("two")
-    one.spawn(closers[0].when_cancelled, two)
-    two.spawn(closers[1].when_cancelled, one)
-    await turns()
-    await settles(one)
-    await settles(two)
-    assert [closer.was_quick for closer in closers] == [True, True]
-
-
 async def test_a_foreign_task_that_a_child_waits_for_closes_the_scope() -> None:
     closer = Closer()
 
@@ -336,45 +184,6 @@ async def test_a_task_that_outlived_the_child_it_descends_from_waits_like_anybod
     assert scope.state == "settled"
 
 
-async def test_the_body_of_an_inner_block_closes_the_outer_scope() -> None:
-    """The inner block is stopped too, and its body is the caller: its cancel comes after the report."""
-    closer = Closer()
-    seen = []
-
-    async with Scope("outer") as outer:
-        outer.spawn(sleeper)
-        await turns()
-        async with Scope("inner"):
-            await closer(outer)
-            seen.append("inner goes on")
-        seen.append("outer body goes on")
-    assert closer.was_quick
-    assert closer.report is not None
-    assert closer.report.clean
-    assert closer.cancelled_after
-    assert seen == ["outer body goes on"]
-
-
-async def test_a_closer_in_one_nested_scope_does_not_hold_up_the_others() -> None:
-    log: list[str] = []
-    closer = Closer(log)
-
-    async def child(outer: Scope) -> None:
-        async with Scope("inner") as inner:
-            inner.spawn(closer, outer)
-            await forever()
-
-    outer = await Scope.open("outer")
-    other = await Scope.open("other", scope=outer)
-    other.spawn(sleeper, log, "other", 0.02)
-    await turns()
-    outer.spawn(child, outer)
-    await anyio.sleep(0.01)
-    await settles(outer)
-    assert log == ["other stops", "other is tidy", "closer closed"]
-    assert closer.was_quick
-
-
 async def test_a_closer_inside_does_not_wait_for_ever_for_a_stubborn_sibling() -> None:
     stubborn = Stubborn()
     closer = Closer()
@@ -389,34 +198,6 @@ async def test_a_closer_inside_does_not_wait_for_ever_for_a_stubborn_sibling() -
     assert [left.name for left in report.left] == ["stubborn"]
     stubborn.let_go()
     await settles(scope)
-
-
-@virtual_asyncio
-async def test_the_clean_up_of_a_child_that_hosts_a_closer_is_not_cut_when_the_others_end() -> None:
-    """The inner block may be stopped once the others are gone, but its host was cancelled already."""
-    log: list[str] = []
-    closer = Closer(log, "grandchild")
-
-    async def host(outer: Scope) -> None:
-        async with Scope("inner") as inner:
-            inner.spawn(closer, outer)
-            await sleeper(log, "host", 1.0)
-
-    outer = await Scope.open("outer")
-    outer.spawn(sleeper, log, "sibling", 0.5)
-    await turns()
-    outer.spawn(host, outer)
-    await anyio.sleep(0.1)
-    await settles_within(outer, 2)
-    assert "host is tidy" in log
-    assert "sibling is tidy" in log
-
-
-async def settles_within(scope: Scope, seconds: float) -> None:
-    start = anyio.current_time()
-    report = await scope.close()
-    assert report.clean, str(report)
-    assert anyio.current_time() - start < seconds
 
 
 async def test_closing_the_outer_scope_in_clean_up_is_no_deadlock() -> None:
@@ -440,25 +221,6 @@ async def test_closing_the_outer_scope_in_clean_up_is_no_deadlock() -> None:
     assert scope.state == "settled"
     if not on_trio():  # there, close() ends with the child's own cancel, as every await does
         assert sorted(log) == [f"child {n}" for n in range(5)]
-
-
-@pytest.mark.parametrize("depth", [2, 3, 6])
-async def test_a_closer_at_any_depth_settles(depth: int) -> None:
-    closer = Closer()
-
-    async def descend(outer: Scope, left: int) -> None:
-        if not left:
-            await closer(outer)
-            return
-        async with Scope(f"level {left}") as inner:
-            inner.spawn(sleeper)
-            inner.spawn(descend, outer, left - 1)
-
-    outer = await Scope.open("outer")
-    outer.spawn(descend, outer, depth)
-    await anyio.sleep(0.05)
-    await settles(outer)
-    assert closer.report is None or closer.was_quick
 
 
 async def test_a_child_closes_its_scope_within_its_first_step() -> None:
@@ -512,4 +274,3 @@ async def test_the_reason_of_the_closer_inside_reaches_everybody() -> None:
     await anyio.sleep(1)
     assert (await scope.close()).reason == Reason("timeout", "too slow")
     assert reasons == [Reason("timeout", "too slow")] * 2
-

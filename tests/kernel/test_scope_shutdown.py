@@ -15,7 +15,7 @@ import pytest
 import trio
 import uvloop
 
-from quiesce import Grace, Reason, Scope, StopReport, current_token
+from quiesce import Grace, Handle, Reason, Scope, StopReport, current_token
 from tests.kernel.temperaments import sleeper, tidy_up, turns
 
 Main = Callable[[], Coroutine[Any, Any, Any]]
@@ -156,7 +156,8 @@ def test_an_error_out_of_main_passes_while_the_scopes_are_ended(run: Run) -> Non
 def test_a_child_that_fails_while_the_loop_ends_is_contained(
     run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kept = []
+    kept: list[Scope] = []
+    handles: list[Handle] = []
 
     async def child() -> None:
         try:
@@ -167,11 +168,11 @@ def test_a_child_that_fails_while_the_loop_ends_is_contained(
 
     async def main() -> None:
         kept.append(scope := await Scope.open())
-        kept.append(scope.spawn(child))
+        handles.append(scope.spawn(child))
         await turns()
 
     run(main)
-    assert kept[1].state == "failed"
+    assert handles[0].state == "failed"
     assert not [record for record in caplog.records if "never retrieved" in record.getMessage()]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import weakref
+from collections.abc import Callable
 
 import anyio
 import pytest
@@ -245,8 +246,12 @@ def test_a_callback_sees_the_token_cancelled_and_may_use_it() -> None:
 def test_a_callback_that_takes_back_a_later_one_prevents_it() -> None:
     token = CancelToken()
     calls: list[str] = []
-    backs = []
-    token.on_cancel(lambda: backs[0]())
+    backs: list[Callable[[], None]] = []
+
+    def take_back_the_later_one() -> None:
+        backs[0]()
+
+    token.on_cancel(take_back_the_later_one)
     backs.append(token.on_cancel(lambda: calls.append("never")))
     token.cancel()
     assert calls == []

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import anyio
 import anyio.to_thread
@@ -82,14 +83,13 @@ def test_a_cancel_wakes_sync_waiters_at_once() -> None:
 
     def cancels() -> None:
         time.sleep(0.05)
-        nonlocal at
-        at = time.monotonic()
+        at.append(time.monotonic())
         token.cancel()
 
-    at = 0.0
+    at: list[float] = []
     in_threads(lambda: waits(token), lambda: waits(token), lambda: waits(token.child()), cancels)
     assert len(woken) == 3
-    assert all(when - at < 0.5 for when in woken)
+    assert all(when - at[0] < 0.5 for when in woken)
 
 
 def test_waiting_in_a_thread_gives_up_after_its_timeout() -> None:
@@ -129,7 +129,7 @@ def test_of_many_threads_that_cancel_at_once_one_is_first_and_all_agree() -> Non
         def cancel(n: int, token: CancelToken = token, first: list[bool] = first) -> None:
             first.append(token.cancel(f"thread {n}"))
 
-        in_threads(*[lambda n=n: cancel(n) for n in range(4)])  # type: ignore[misc]
+        in_threads(*[partial(cancel, n) for n in range(4)])
         assert sum(first) == 1
         assert calls == [1]
         assert token.reason is not None
@@ -157,7 +157,7 @@ def test_callbacks_taken_back_while_another_thread_cancels_run_at_most_once_and_
         parent = CancelToken()
         child = parent.child()
         calls: list[int] = []
-        backs = [child.on_cancel(lambda n=n: calls.append(n)) for n in range(20)]  # type: ignore[misc]
+        backs = [child.on_cancel(partial(calls.append, n)) for n in range(20)]
 
         def take_back(backs: list[Callable[[], None]] = backs, calls: list[int] = calls) -> None:
             for back in backs:

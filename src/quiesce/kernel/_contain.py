@@ -166,7 +166,7 @@ class Containment:
         seen = -1
 
         def is_news() -> bool:
-            return core.ended != seen or core.only_closers_left()
+            return core.ended != seen or core.is_over() or core.only_closers_left()
 
         while not core.is_over():
             if core.only_closers_left() and not self._adopt():

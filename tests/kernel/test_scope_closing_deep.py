@@ -1,0 +1,205 @@
+"""Demand 2: closing from deep inside: from the children of children, wherever their scopes hang."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+import pytest
+
+from quiesce import Scope
+from tests.kernel.closers import Closer, settles
+from tests.kernel.temperaments import (
+    forever,
+    sleeper,
+    turns,
+    virtual_asyncio,
+)
+
+
+async def test_a_grandchild_in_a_block_of_a_child_closes_the_outer_scope() -> None:
+    log: list[str] = []
+    closer = Closer(log, "grandchild")
+
+    async def child(outer: Scope) -> None:
+        try:
+            async with Scope("inner") as inner:
+                inner.spawn(closer, outer)
+        finally:
+            log.append("child left")
+
+    outer = await Scope.open("outer")
+    outer.spawn(sleeper, log, "sibling", 0.02)
+    await turns()
+    handle = outer.spawn(child, outer)
+    await handle.wait()
+    assert log == ["sibling stops", "sibling is tidy", "grandchild closed", "child left"]
+    assert closer.was_quick
+    assert closer.cancelled_after
+    await settles(outer)
+
+
+async def test_a_grandchild_in_a_scope_that_a_child_opened_and_left_open_closes_the_outer_scope() -> None:
+    closer = Closer()
+    made = []
+
+    async def child(outer: Scope) -> None:
+        made.append(inner := await Scope.open("inner"))
+        inner.spawn(closer, outer)
+
+    outer = await Scope.open("outer")
+    outer.spawn(child, outer)
+    await anyio.sleep(0.02)
+    await settles(outer)
+    assert closer.was_quick
+    assert made[0].state == "settled"
+
+
+async def test_a_grandchild_closes_the_outer_scope_while_the_child_closes_the_inner_one() -> None:
+    """The child waits for the inner scope, in which somebody waits for the child."""
+    closer = Closer()
+
+    async def child(outer: Scope) -> None:
+        inner = await Scope.open("inner")
+        try:
+            inner.spawn(closer, outer)
+            await anyio.sleep_forever()
+        finally:
+            await inner.close()
+
+    outer = await Scope.open("outer")
+    outer.spawn(child, outer)
+    await anyio.sleep(0.02)
+    await settles(outer)
+    assert closer.was_quick
+
+
+async def test_a_child_and_a_grandchild_close_the_outer_scope_at_once() -> None:
+    closers = [Closer(name="child"), Closer(name="grandchild")]
+
+    async def child(outer: Scope) -> None:
+        async with Scope("inner") as inner:
+            inner.spawn(closers[1].when_cancelled, outer)
+            await anyio.sleep(0.01)
+            await closers[0](outer)
+
+    outer = await Scope.open("outer")
+    handle = outer.spawn(child, outer)
+    await handle.wait()
+    await settles(outer)
+    assert [closer.was_quick for closer in closers] == [True, True]
+
+
+async def test_two_grandchildren_in_different_blocks_close_the_outer_scope_at_once() -> None:
+    closers = [Closer(name="one"), Closer(name="two")]
+
+    async def child(outer: Scope, close: Callable[[Scope], Awaitable[None]]) -> None:
+        async with Scope("inner") as inner:
+            inner.spawn(close, outer)
+
+    outer = await Scope.open("outer")
+    handles = [outer.spawn(child, outer, closers[1].when_cancelled)]
+    await turns(5)
+    handles.append(outer.spawn(child, outer, closers[0]))
+    for handle in handles:
+        await handle.wait()
+    await settles(outer)
+    assert [closer.was_quick for closer in closers] == [True, True]
+
+
+async def test_scopes_whose_children_close_each_other_settle() -> None:
+    """A circle: each child waits for the scope of the other."""
+    closers = [Closer(name="one"), Closer(name="two")]
+    one, two = await Scope.open("one"), await Scope.open("two")
+    one.spawn(closers[0].when_cancelled, two)
+    two.spawn(closers[1].when_cancelled, one)
+    await turns()
+    await settles(one)
+    await settles(two)
+    assert [closer.was_quick for closer in closers] == [True, True]
+
+
+async def test_the_body_of_an_inner_block_closes_the_outer_scope() -> None:
+    """The inner block is stopped too, and its body is the caller: its cancel comes after the report."""
+    closer = Closer()
+    seen = []
+
+    async with Scope("outer") as outer:
+        outer.spawn(sleeper)
+        await turns()
+        async with Scope("inner"):
+            await closer(outer)
+            seen.append("inner goes on")
+        seen.append("outer body goes on")
+    assert closer.was_quick
+    assert closer.report is not None
+    assert closer.report.clean
+    assert closer.cancelled_after
+    assert seen == ["outer body goes on"]
+
+
+async def test_a_closer_in_one_nested_scope_does_not_hold_up_the_others() -> None:
+    log: list[str] = []
+    closer = Closer(log)
+
+    async def child(outer: Scope) -> None:
+        async with Scope("inner") as inner:
+            inner.spawn(closer, outer)
+            await forever()
+
+    outer = await Scope.open("outer")
+    other = await Scope.open("other", scope=outer)
+    other.spawn(sleeper, log, "other", 0.02)
+    await turns()
+    outer.spawn(child, outer)
+    await anyio.sleep(0.01)
+    await settles(outer)
+    assert log == ["other stops", "other is tidy", "closer closed"]
+    assert closer.was_quick
+
+
+@virtual_asyncio
+async def test_the_clean_up_of_a_child_that_hosts_a_closer_is_not_cut_when_the_others_end() -> None:
+    """The inner block may be stopped once the others are gone, but its host was cancelled already."""
+    log: list[str] = []
+    closer = Closer(log, "grandchild")
+
+    async def host(outer: Scope) -> None:
+        async with Scope("inner") as inner:
+            inner.spawn(closer, outer)
+            await sleeper(log, "host", 1.0)
+
+    outer = await Scope.open("outer")
+    outer.spawn(sleeper, log, "sibling", 0.5)
+    await turns()
+    outer.spawn(host, outer)
+    await anyio.sleep(0.1)
+    await settles_within(outer, 2)
+    assert "host is tidy" in log
+    assert "sibling is tidy" in log
+
+
+async def settles_within(scope: Scope, seconds: float) -> None:
+    start = anyio.current_time()
+    report = await scope.close()
+    assert report.clean, str(report)
+    assert anyio.current_time() - start < seconds
+
+
+@pytest.mark.parametrize("depth", [2, 3, 6])
+async def test_a_closer_at_any_depth_settles(depth: int) -> None:
+    closer = Closer()
+
+    async def descend(outer: Scope, left: int) -> None:
+        if not left:
+            await closer(outer)
+            return
+        async with Scope(f"level {left}") as inner:
+            inner.spawn(sleeper)
+            inner.spawn(descend, outer, left - 1)
+
+    outer = await Scope.open("outer")
+    outer.spawn(descend, outer, depth)
+    await anyio.sleep(0.05)
+    await settles(outer)
+    assert closer.report is None or closer.was_quick
