@@ -72,6 +72,7 @@ class Life:
         self.tidy = tidy
         self.name = f"{kind} {len(program.lives)}"
         self.handle: Handle | None = None
+        self.block: Owned | None = None  # of which it runs the body
         self.started = False
         self.ended = False
         self.cancelled_at: float | None = None
@@ -84,6 +85,12 @@ class Life:
 
     def __repr__(self) -> str:
         return f"<{self.name} in {self.owned.scope.name}>"
+
+    @property
+    def was_asked_to_go(self) -> bool:
+        assert self.handle is not None
+        scopes = [self.owned] if self.block is None else [self.owned, self.block]
+        return self.handle.reason is not None or any(owned.scope.token.cancelled for owned in scopes)
 
     async def live(self) -> None:
         self.started = True
@@ -179,13 +186,13 @@ class Life:
 
     async def hosts(self) -> None:
         async with Scope(f"block of {self.name}") as scope:
-            inner = self.program.adopt(scope, self.owned)
+            inner = self.block = self.program.adopt(scope, self.owned)
             self.program.spawn(inner, "slow", self.delay, self.tidy)
             await self.until_cancelled()
 
     async def hosts_a_closer(self) -> None:
         async with Scope(f"block of {self.name}") as scope:
-            inner = self.program.adopt(scope, self.owned)
+            inner = self.block = self.program.adopt(scope, self.owned)
             self.program.spawn(inner, "slow", self.delay, self.tidy)
             closer = Life(self.program, inner, "closes outer", self.delay, 0.0)
             closer.handle = scope.spawn(closer.live, name=closer.name)

@@ -242,6 +242,40 @@ async def test_scopes_opened_inside_are_stopped_through_the_containment() -> Non
     assert box.report.clean
 
 
+async def test_what_was_opened_in_the_block_lasts_while_the_tasks_in_it_clean_up() -> None:
+    log: list[str] = []
+
+    async def library() -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            await asyncio.sleep(0.02)
+            log.append(f"the session is {session.state}")
+
+    async with contain():
+        session = await Scope.open("session")
+        session.spawn(sleeper, log, "session")
+        start(library)
+        await turns()
+    assert log == ["the session is open", "session stops", "session is tidy"]
+
+
+async def test_a_clean_up_in_the_body_of_somebodys_scope_is_not_cut() -> None:
+    cleaner = Cleaner()
+
+    async def library() -> None:
+        async with Scope("inner"):
+            await cleaner()
+
+    async with contain():
+        task = start(library)
+        await turns()
+        task.cancel()
+        await turns()
+    assert cleaner.cancels == 1
+    assert cleaner.tidy
+
+
 async def test_tasks_that_a_child_of_an_inner_scope_started_are_found() -> None:
     cleaner = Cleaner()
 
@@ -568,6 +602,49 @@ async def test_what_an_inner_containment_could_not_end_is_taken_by_the_outer_one
     assert [(outcome.name, outcome.state) for outcome in outer.report.outcomes] == [
         ("Refuser.__call__", "finished")
     ]
+
+
+async def test_a_containment_in_a_task_inside_has_its_own_tasks_to_itself() -> None:
+    cleaner = Cleaner()
+    inner = contain(name="inner")
+
+    async def library() -> None:
+        async with inner:
+            start(cleaner)
+            await asyncio.sleep(1000)
+
+    async with contain(name="outer") as outer:
+        start(library)
+        await turns(6)
+    assert cleaner.cancels == 1
+    assert cleaner.tidy
+    assert inner.report is not None
+    assert outer.report is not None
+    assert [outcome.name for outcome in inner.report.outcomes] == ["Cleaner.__call__"]
+    assert [outcome.name.rpartition(".")[2] for outcome in outer.report.outcomes] == ["library"]
+    assert inner.report.clean
+    assert outer.report.clean
+
+
+async def test_what_is_in_a_containment_that_never_ends_is_named_by_the_outer_one() -> None:
+    refuser, cleaner = Refuser(), Cleaner()
+
+    async def library() -> None:
+        async with contain(name="inner"):
+            start(cleaner)
+            await refuser()
+
+    async with contain(name="outer", grace=QUICK) as outer:
+        task = start(library)
+        await turns(6)
+    assert outer.report is not None
+    names = {left.name.rpartition(".")[2] for left in outer.report.left}
+    assert names == {"library", "__call__", "inner"}
+    refuser.free = True
+    await asyncio.wait([task])
+    while _held:
+        await asyncio.wait(list(_held))
+    assert cleaner.cancels == 1
 
 
 async def test_a_predicate_that_fails_keeps_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -990,6 +1067,28 @@ async def test_a_task_inside_that_awaits_the_task_at_hand_is_not_cancelled_and_d
     assert await start(use) == "done"
     await turns(5)
     assert results == ["done", "done"]
+
+
+@virtual_asyncio
+async def test_such_a_task_does_not_hold_up_a_containment_further_out() -> None:
+    async def use() -> float:
+        me = asyncio.current_task()
+        assert me is not None
+
+        async def waits_for_me() -> None:
+            await me
+
+        began = anyio.current_time()
+        async with contain() as outer:
+            async with contain():
+                start(waits_for_me)
+                await turns()
+        assert outer.report is not None
+        assert [outcome.state for outcome in outer.report.outcomes] == ["closing"]
+        return anyio.current_time() - began
+
+    assert await start(use) < 1
+    await turns(5)
 
 
 # Python 3.11 ------------------------------------------------------------------------------------------------

@@ -26,9 +26,10 @@ from quiesce.kernel._backend import current_backend
 from quiesce.kernel._pipe import LineTooLong, Output, Pipe, PipeClosed
 from quiesce.kernel._process import Process
 from quiesce.kernel._scope import root_core
+from quiesce.kernel._tree import UNKNOWN_STATUS
 from tests.kernel.processes import running, token_of_processes
 from tests.leaks import open_descriptors
-from tests.world import World
+from tests.world import World, asyncio_only
 
 pytestmark = pytest.mark.real_time
 
@@ -178,6 +179,12 @@ async def test_no_output_has_no_lines() -> None:
     async with Process(["true"]) as process:
         assert await lines_of(process) == []
         assert await process.read() == b""
+
+
+async def test_a_limit_below_nothing_is_refused() -> None:
+    async with Process(["true"]) as process:
+        with pytest.raises(ValueError, match="limit must be a number of bytes, not -1"):
+            process.lines(limit=-1)
 
 
 async def test_breaking_out_of_lines_leaves_the_rest_to_others() -> None:
@@ -456,7 +463,7 @@ async def test_trap_28_the_exit_is_known_at_once_though_a_grandchild_holds_the_p
         started = time.monotonic()
         assert await process.wait() == (3 if ending == "exit 3" else -9)
         assert time.monotonic() - started < 1
-        assert len(running(token)) == 1
+        await until(lambda: len(running(token)) == 1)
         with anyio.move_on_after(0.02) as scope:
             await process.read()
         assert scope.cancelled_caught  # the pipe is open, and says so
@@ -487,6 +494,26 @@ async def test_a_signal_may_come_from_a_thread(token: str) -> None:
         thread.start()
         assert await process.wait() == -signal.SIGUSR1
         thread.join()
+
+
+async def test_an_exit_that_somebody_else_has_reaped_is_noticed_without_its_status() -> None:
+    async with Process(["sh", "-c", "read line; exit 7"], stdin="pipe") as process:
+        process.close_stdin()
+        os.waitpid(process.pid, 0)  # noqa: ASYNC222 - as rude as it gets
+        assert await process.wait() == UNKNOWN_STATUS
+
+
+@asyncio_only
+async def test_trap_29_asyncios_own_subprocesses_are_left_alone(token: str) -> None:
+    before = signal.getsignal(signal.SIGCHLD)
+    async with Process(["cat"], stdin="pipe") as process:
+        assert signal.getsignal(signal.SIGCHLD) == before
+        theirs = [await asyncio.create_subprocess_exec("sh", "-c", f"exit {n}") for n in range(5)]
+        async with Process(["sh", "-c", "exit 8"]) as other:
+            assert [await their.wait() for their in theirs] == list(range(5))
+            assert await other.wait() == 8
+        process.close_stdin()
+        assert await process.wait() == 0
 
 
 # Starting
@@ -657,7 +684,7 @@ async def test_it_cannot_be_closed_from_another_loop(token: str) -> None:
         thread = threading.Thread(target=elsewhere)
         thread.start()
         thread.join()
-        assert running(token)
+        await until(lambda: running(token))
     assert "belongs to another event loop: close it there" in str(errors[0])
 
 
@@ -697,7 +724,7 @@ async def test_without_a_running_loop_it_says_so() -> None:
     assert "needs a running event loop" in errors[0]
 
 
-async def test_a_hundred_at_once_share_nothing() -> None:
+async def test_fifty_at_once_share_nothing() -> None:
     async def one(n: int) -> None:
         async with Process(["cat"], stdin="pipe") as process:
             await process.write(b"%d\n" % n * 100)

@@ -175,7 +175,7 @@ def test_the_loop_does_not_wait_for_ever_for_what_cannot_be_ended(
         started_at = time.monotonic()
         run(main)
         assert 0.2 <= time.monotonic() - started_at < 2
-    assert len(running(token)) == 2
+    assert wait_until(lambda: len(running(token)) == 2)
     assert len(live()) == 2  # they are still known, and ended when the program ends
     for tree in live():
         tree.signal(signal.SIGKILL)
@@ -322,7 +322,7 @@ run(main)
 """
     with program(token, backend, body) as dying:
         guard = int(hear(dying))
-        assert len(running(token)) >= 4
+        assert wait_until(lambda: len(running(token)) >= 4)
         dying.send_signal(number)
         assert dying.wait(5) == -number
         assert wait_until(lambda: not running(token), 2)

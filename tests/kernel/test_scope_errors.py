@@ -202,6 +202,62 @@ async def test_siblings_know_why_they_are_stopped() -> None:
     assert "culprit" in reasons[0].message
 
 
+async def test_a_child_that_swallowed_a_cancel_is_interrupted_all_the_same_when_its_next_block_fails() -> None:
+    raised: list[BaseException] = []
+
+    async def child() -> str:
+        try:
+            await forever()
+        except cancellation():
+            pass
+        with anyio.CancelScope(shield=True):  # on trio the cancel would come again
+            try:
+                async with Scope("next") as scope:
+                    scope.spawn(fails, ValueError("grandchild"), 0.01)
+                    await anyio.sleep(1)
+            except ExceptionGroup as error:
+                raised.append(error)
+        return "went on"
+
+    scope = await Scope.open()
+    handle = scope.spawn(child)
+    await turns()
+    start = anyio.current_time()
+    handle.cancel()
+    await handle.wait()
+    assert anyio.current_time() - start < 0.5
+    assert len(raised) == 1
+    assert handle.result() == "went on"
+    await scope.close()
+
+
+async def test_a_block_in_a_clean_up_is_interrupted_when_it_fails() -> None:
+    raised: list[BaseException] = []
+
+    async def child() -> None:
+        try:
+            await forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                try:
+                    async with Scope("clean-up") as scope:
+                        scope.spawn(fails, ValueError("grandchild"), 0.01)
+                        await anyio.sleep(1)
+                except ExceptionGroup as error:
+                    raised.append(error)
+
+    scope = await Scope.open()
+    handle = scope.spawn(child)
+    await turns()
+    start = anyio.current_time()
+    handle.cancel()
+    await handle.wait()
+    assert anyio.current_time() - start < 0.5
+    assert len(raised) == 1
+    assert handle.state == "cancelled"
+    await scope.close()
+
+
 # Whose cancel, at the same time -----------------------------------------------------------------------------
 
 

@@ -72,8 +72,7 @@ def judge_life(life: Life) -> None:
     assert life.handle.done, f"{life} never ended"
     assert life.ended == life.started
     if life.cancelled_at is not None:
-        asked = life.owned.scope.token.cancelled or life.handle.reason is not None
-        assert asked, f"{life} was cancelled by nobody"
+        assert life.was_asked_to_go, f"{life} was cancelled by nobody"
     if life.tidying and not life.tidied:
         assert not on_trio(), f"the shielded clean-up of {life} was cut"
         assert life.cut_at is not None

@@ -17,7 +17,7 @@ import anyio.to_thread
 import pytest
 
 from quiesce import CancelToken, Reason, Scope, current_token
-from tests.kernel.temperaments import forever, sleeper, turns
+from tests.kernel.temperaments import Stubborn, forever, sleeper, turns, virtual_worlds
 from tests.world import World, make_world, world_names
 
 real_time = pytest.mark.real_time
@@ -214,6 +214,23 @@ async def test_a_scope_cancelled_from_a_thread_while_its_loop_is_blocked_signals
     thread.join()  # in the loop's own thread: nothing of the loop runs meanwhile
     assert [token.reason for token in tokens] == [Reason("user", "now")] * 2
     assert (await scope.close()).reason == Reason("user", "now")
+
+
+@virtual_worlds
+async def test_a_cancel_from_a_thread_that_arrives_after_a_close_is_not_the_second_of_the_two() -> None:
+    """It was asked for first; only asking again makes a stop faster."""
+    stubborn = Stubborn()
+    scope = await Scope.open()
+    scope.spawn(stubborn)
+    await turns()
+    thread = threading.Thread(target=scope.cancel, args=("first",))
+    thread.start()
+    thread.join()
+    report = await scope.close(deadline=1.0)
+    stubborn.let_go()
+    assert (await scope.close()).clean
+    assert report.elapsed == pytest.approx(1.0)
+    assert report.reason == Reason("user", "first")
 
 
 @real_time

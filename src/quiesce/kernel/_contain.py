@@ -8,9 +8,11 @@ from there on the ladder, the waiting and the report are those of every scope.
 
 - Each task is cancelled once, by us or by another task that hands its own cancel on (see `_waits`), and
   once more when its time is over.
-- When those that were found are gone, there may be new ones: it is over when a look finds none.
-- Tasks of the kernel's own belong to their scopes. Those that a predicate keeps are not touched; a
-  containment further out will find them, and also whatever could not be ended here.
+- When those that were found are gone, there may be new ones: it is over when a look finds none. Only then
+  what was opened in the block is stopped: they may have been using it.
+- Tasks of the kernel's own belong to their scopes, and those in a containment further in to that one, as
+  long as its block lasts. Those that a predicate keeps are not touched; a containment further out will
+  find them, and also whatever could not be ended here.
 - A cancel of the body's task that code inside has swallowed is still counted by the task
   (`Task.cancelling`): it is raised again at the end.
 """
@@ -30,11 +32,11 @@ from ._backend import current_backend
 from ._caller import owner_of
 from ._child import RUNNING, Child
 from ._core import ScopeCore, logger
-from ._foreign import Adopted, Births, adopter_of, descends, is_kernels_own, node_of
+from ._foreign import Adopted, Births, adopter_of, is_kernels_own, node_of
 from ._grace import Grace, Rung
 from ._reason import Reason
 from ._site import Site, site_of, stuck_at
-from ._states import EXPIRED, STOPPING
+from ._states import EXPIRED
 from ._waits import Task, Waits
 
 if TYPE_CHECKING:
@@ -116,6 +118,7 @@ class Containment:
                 "consumer's tasks would be taken for its own. Put contain() around the loop that consumes it"
             )
         self._block = _Block(core, inner, site)
+        _open.add(inner)
         self._births = Births.begin(cast(Any, backend).loop)
         return self
 
@@ -136,6 +139,7 @@ class Containment:
         finally:
             host.restore_context()
             inner.host = None
+            _open.discard(inner)
             if self._births is not None:
                 self._births.end(cast(Any, inner.backend).loop)
         if cancelled is None and error is None and host.is_current():
@@ -154,7 +158,7 @@ class Containment:
         reason = Reason("parent", f"the block of {core.label!r} ended")
         if error is not None:
             reason = host.reason_of(error)
-        host.leaving = True
+        self._block.leaving = True
         core.closers[self._block] = 1  # it waits for the others, and nobody for it
         self._adopt()
         self._see_who_is_cancelled()
@@ -169,28 +173,36 @@ class Containment:
             return core.ended != seen or core.is_over() or core.only_closers_left()
 
         while not core.is_over():
-            if core.only_closers_left() and not self._adopt():
-                break
+            if not self._adopted() and not self._adopt():
+                if core.only_closers_left():
+                    break
+                # Nobody uses it any more: what was opened in the block may go.
+                host.leaving = True
+                inner.progress()
             self._see_who_is_cancelled()
             seen = core.ended
             late = await core.backend.wait_through(is_news, core.waiters)
             cancelled = cancelled or late
         if core.is_over():  # out of time: name also those that nobody has seen so far
-            self._adopt()
+            self._adopt(at_last=True)
             self._see_who_is_cancelled()
         return cancelled
 
-    def _adopt(self) -> list[Adopted]:
-        """Look for tasks that are ours, and are not in anybody's hands yet."""
+    def _adopted(self) -> dict[Task, Adopted]:
+        """Who is there, and does not wait for us to leave."""
+        children = self._scope.children
+        return {
+            child.task: child for child in children if isinstance(child, Adopted) and not child.waits_for_us
+        }
+
+    def _adopt(self, *, at_last: bool = False) -> list[Adopted]:
+        """Look for tasks that are ours; `at_last` also in containments inside that have not ended."""
         core, host_task = self._scope, cast("AsyncioHost", self._inner.host).task
         found: list[Adopted] = []
         for task in asyncio.all_tasks():
             if task is host_task or task is asyncio.current_task() or task in self._kept:
                 continue
-            if is_kernels_own(task) or not descends(node_of(task), self._inner):
-                continue
-            adopter = adopter_of(task)
-            if adopter is core or (adopter is not None and adopter.state is STOPPING):
+            if is_kernels_own(task) or adopter_of(task) is core or not self._contains(task, at_last):
                 continue
             if self._keeps(task):
                 self._kept.add(task)
@@ -199,6 +211,17 @@ class Containment:
         if core.closed:
             core.stopped = [*core.stopped, *found]
         return found
+
+    def _contains(self, task: Task, at_last: bool) -> bool:
+        """Whether its context descends from the block, by way of the scopes that own it."""
+        node = node_of(task)
+        core = node.core if node is not None else None
+        while core is not None and core is not self._inner:
+            if core in _open and not at_last:
+                return False
+            opener = core.opener
+            core = core.parent or (opener.core if opener is not None else None)
+        return core is not None
 
     def _keeps(self, task: Task) -> bool:
         keep = self._options[0]
@@ -210,17 +233,16 @@ class Containment:
 
     def _see_who_is_cancelled(self) -> None:
         """Cancel those that have not been, except for whom another one hands its cancel on to."""
-        core, us = self._scope, asyncio.current_task()
+        core, us, adopted = self._scope, asyncio.current_task(), self._adopted()
         assert us is not None
-        adopted = {child.task: child for child in core.children if isinstance(child, Adopted)}
         if all(child.asked for child in adopted.values()):
             return
         waits = Waits([*adopted, us])
         for task in waits.leading_to(us):
-            adopted[task].waits_for_us = True
-            core.closers[adopted[task]] = 1
-        tellers = [task for task, child in adopted.items() if not child.waits_for_us]
-        told, cleaning_up = waits.told_by_others(tellers), waits.cleaning_up(tellers)
+            child = adopted.pop(task)
+            child.waits_for_us = True
+            core.closers[child] = 1
+        told, cleaning_up = waits.told_by_others(adopted), waits.cleaning_up(adopted)
         for task, child in adopted.items():
             child.told = task in told
             child.cleaning_up = task in cleaning_up
@@ -243,10 +265,13 @@ class Containment:
             logger.warning("%s", self.report)
 
 
+_open: WeakSet[ScopeCore] = WeakSet()  # the inner scopes of the blocks that have not been left
+
+
 class _Block(Child):
     """The block, as a child of the owner's scope: it ends by being left."""
 
-    __slots__ = ("inner",)
+    __slots__ = ("inner", "leaving")
 
     kind = "containment"
 
@@ -254,12 +279,13 @@ class _Block(Child):
         super().__init__(core, core.label, site)
         self.state = RUNNING
         self.inner = inner
+        self.leaving = False
         core.children[self] = None
 
     def climb(self, rung: Rung) -> None:
         """Stop the body."""
         host = self.inner.host
-        if host is not None and not host.leaving and self.core.reason is not None:
+        if host is not None and not self.leaving and self.core.reason is not None:
             host.interrupt(self.core.reason)
 
     def stuck_at(self) -> str:
@@ -273,11 +299,8 @@ async def _swallowed_cancel(host: AsyncioHost) -> BaseException | None:
     if host.task.cancelling() <= host.cancels_before:
         return None
     try:
-        # It may just not have been delivered yet. anyio's scopes know theirs only by the exception they sent.
-        if "anyio" in sys.modules:
-            from anyio.lowlevel import checkpoint_if_cancelled
-
-            await checkpoint_if_cancelled()
+        # It may just not have been delivered yet. And a cancelled anyio scope, which knows its cancel only by
+        # the exception that it sent, sends another one on every turn of the loop.
         await asyncio.sleep(0)
     except CancelledError as exc:
         return exc

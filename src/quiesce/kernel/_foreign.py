@@ -145,15 +145,6 @@ def node_of(task: Task) -> Node | None:
     return node
 
 
-def descends(node: Node | None, above: ScopeCore) -> bool:
-    """Whether `node` is in `above`, by way of the scopes that own it."""
-    core = node.core if node is not None else None
-    while core is not None and core is not above:
-        opener = core.opener
-        core = core.parent or (opener.core if opener is not None else None)
-    return core is not None
-
-
 _ASYNCIO = asyncio.__path__[0]
 
 

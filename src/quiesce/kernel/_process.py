@@ -250,7 +250,10 @@ class Process:
 
     @property
     def returncode(self) -> int | None:
-        """How the first process ended: its status, negative for a signal; None while it runs."""
+        """How the first process ended: its status, or minus the signal that ended it; None while it runs.
+
+        511, which no process can return, if somebody else has reaped it, so that nobody will ever know.
+        """
         return self._child.returncode if self._child is not None else None
 
     async def wait(self) -> int:
@@ -292,6 +295,8 @@ class Process:
         iterates again goes on after it. Breaking out of it leaves the rest to be read by the next.
         """
         _piped(self._started().stdout, "stdout", self.name)
+        if limit < 0:
+            raise ValueError(f"limit must be a number of bytes, not {limit!r}")
         return _Lines(self, limit)
 
     @property

@@ -2,10 +2,9 @@
 
 The clean-up runs in a task of its own, in a small scope that hangs below the owner but is not stopped with it
 (`late`): it is when the owner stops that it is needed. So whoever cancels the caller, once or five times,
-reaches only the caller's wait. Three more things would reach the clean-up itself, and may not:
+reaches only the caller's wait. Two more things would reach the clean-up itself, and may not:
 
-- the sweep of `asyncio.run` over all tasks at its end, which a child of a `late` scope ignores;
-- the end of a trio run, which cancels everything in it: the child's own cancel scope is a shield;
+- the end of `asyncio.run` or `trio.run`, which cancels whatever is left: a child of a `late` scope is not;
 - the caller's token, which is cancelled by then. The clean-up has a token of its own, or a tool that looks
   at `current_token()` would refuse to work in it.
 
@@ -87,7 +86,8 @@ async def shielded(
     core.on_child_error = call.child_failed
     handle = backend.make_handle(core, fn, site)
     core.children[handle] = None
-    _start(handle, fn, args)
+    handle.on_stop = lambda rung: rung is not Rung.CANCEL  # cancelled once, and never again by us
+    core.start(handle, fn, args)
     expiry = partial(_expire, handle, Reason("timeout", f"it took longer than {seconds:g} s"))
     timer = backend.call_at(backend.now() + seconds, expiry) if seconds < math.inf else None
     cancelled = await call.wait_until(call.children_gone)
@@ -108,14 +108,6 @@ async def shielded(
         raise error
     result: T = handle.value
     return result
-
-
-def _start(handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    shield = getattr(handle, "cancel_scope", None)  # trio's
-    if shield is not None:
-        shield.shield = True
-    handle.on_stop = lambda rung: rung is not Rung.CANCEL  # cancelled once, and never again by us
-    handle.core.start(handle, fn, args)
 
 
 def _expire(handle: Handle, reason: Reason) -> None:

@@ -170,9 +170,8 @@ class TreeChild(Child):
             status = tree.exit_status()
             if status is None:
                 exit_fd = tree.exit_fd()
-                if (
-                    exit_fd is None or core.rung >= Rung.KILL
-                ):  # the ladder may come to its end: that wakes nobody here
+                # On the last rung it has to look by itself: that the ladder comes to its end wakes nobody here.
+                if exit_fd is None or core.rung >= Rung.KILL:
                     await self._rest(self._next_pause())
                 else:
                     await core.backend.wait_readable(exit_fd)
