@@ -201,6 +201,25 @@ class Life:
             finally:
                 await self.clean_up()
 
+    async def hosts_a_failure(self) -> None:
+        async with Scope(f"block of {self.name}") as scope:
+            inner = self.block = self.program.adopt(scope, self.owned)
+            self.program.spawn(inner, "fails", self.delay, self.tidy)
+            try:
+                await self.until_cancelled()
+            finally:
+                await self.clean_up()
+
+    async def swallows_and_hosts(self) -> None:
+        try:
+            await self.until_cancelled()
+        except cancellation():
+            with anyio.CancelScope(shield=True):
+                try:
+                    await self.hosts_a_failure()
+                except (ScopeClosed, ExceptionGroup):
+                    pass
+
     async def opens(self) -> None:
         scope = await Scope.open(f"opened by {self.name}")
         inner = self.program.adopt(scope, self.owned)

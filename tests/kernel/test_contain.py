@@ -381,6 +381,24 @@ async def test_a_task_that_gets_its_cancel_from_another_is_cancelled_once(how: s
         assert box.report.clean
 
 
+async def test_a_child_of_the_block_hands_its_cancel_on_too() -> None:
+    cleaners = [Cleaner(), Cleaner()]
+
+    async def child() -> None:
+        async with asyncio.TaskGroup() as group:
+            for cleaner in cleaners:
+                group.create_task(cleaner())
+
+    for _ in range(5):
+        cleaners[:] = [Cleaner(), Cleaner()]
+        async with contain() as box:
+            current_scope().spawn(child)
+            await turns(6)
+        assert all(cleaner.cancels == 1 and cleaner.tidy for cleaner in cleaners)
+        assert box.report is not None
+        assert box.report.clean
+
+
 async def test_one_that_awaits_another_without_handing_its_cancel_on() -> None:
     cleaner = Cleaner()
 

@@ -202,7 +202,9 @@ async def test_siblings_know_why_they_are_stopped() -> None:
     assert "culprit" in reasons[0].message
 
 
-async def test_a_child_that_swallowed_a_cancel_is_interrupted_all_the_same_when_its_next_block_fails() -> None:
+async def test_a_child_that_swallowed_a_cancel_is_interrupted_all_the_same_when_its_next_block_fails() -> (
+    None
+):
     raised: list[BaseException] = []
 
     async def child() -> str:

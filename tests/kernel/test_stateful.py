@@ -38,7 +38,8 @@ from tests.kernel.random_programs import (
 from tests.kernel.temperaments import an_innocent_bystander, on_trio
 
 QUIET = ("quick", "slow", "swallows", "fails", "fails late", "spawns late", "waits for token")
-CLOSERS = ("closes", "closes late", "hosts", "opens", "hosts a closer", "opens a closer")
+HOSTS = ("hosts", "opens", "hosts a failure", "swallows and hosts")
+CLOSERS = (*HOSTS, "closes", "closes late", "hosts a closer", "opens a closer")
 STUBBORN = ("stubborn",)
 
 SOON = 2.5  # enough for every clean-up of a program one after the other, and less than any rung

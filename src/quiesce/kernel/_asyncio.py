@@ -312,7 +312,9 @@ class AsyncioBackend(Backend):
         """Make the task; it may have run, and even ended, when this returns (eager tasks)."""
         assert isinstance(handle, AsyncioHandle)
         loop = self.loop
-        factory = loop.get_task_factory()
+        factory: Any = loop.get_task_factory()
+        while hasattr(factory, "quiesce_inner"):  # a containment's: look behind it
+            factory = factory.quiesce_inner
         coro = _child(handle, fn, args)
         if factory is None:
             task = OwnedTask(coro, loop=loop)
@@ -401,8 +403,19 @@ class AsyncioHost(Host):
                 return False  # its own scope has cancelled it: a second one would cut its clean-up
             if task.handle.interrupted is None:
                 task.handle.interrupted = self
+        if task.cancelling() > self.cancels_before:
+            # Somebody has cancelled it before us: that was its one cancel. Ours comes when its time is over.
+            backend = self.core.backend
+            backend.call_at(backend.now() + self.core.grace.cancel, partial(self._insist, reason))
+            return False
         task.cancel(reason.text)
         return True
+
+    def _insist(self, reason: Reason) -> None:
+        if self.core.host is self and not (self.leaving or self.requested or self.task.done()):
+            self.requested = self._in_body()
+            if self.requested:
+                self.task.cancel(reason.text)
 
     def _in_body(self) -> bool:
         if self.generator is None:

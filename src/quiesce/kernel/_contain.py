@@ -28,6 +28,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 from weakref import WeakSet
 
+from ._asyncio import AsyncioHandle, AsyncioHost
 from ._backend import current_backend
 from ._caller import owner_of
 from ._child import RUNNING, Child
@@ -40,7 +41,6 @@ from ._states import EXPIRED
 from ._waits import Task, Waits
 
 if TYPE_CHECKING:
-    from ._asyncio import AsyncioHost
     from ._report import StopReport
     from ._scope import Scope
 
@@ -129,7 +129,7 @@ class Containment:
         traceback: TracebackType | None,
     ) -> bool:
         inner = self._inner
-        host = cast("AsyncioHost", inner.host)
+        host = cast(AsyncioHost, inner.host)
         if not host.may_leave():  # the loop is gone, and the collector closes what it left
             return False
         try:
@@ -197,7 +197,7 @@ class Containment:
 
     def _adopt(self, *, at_last: bool = False) -> list[Adopted]:
         """Look for tasks that are ours; `at_last` also in containments inside that have not ended."""
-        core, host_task = self._scope, cast("AsyncioHost", self._inner.host).task
+        core, host_task = self._scope, cast(AsyncioHost, self._inner.host).task
         found: list[Adopted] = []
         for task in asyncio.all_tasks():
             if task is host_task or task is asyncio.current_task() or task in self._kept:
@@ -237,12 +237,16 @@ class Containment:
         assert us is not None
         if all(child.asked for child in adopted.values()):
             return
-        waits = Waits([*adopted, us])
-        for task in waits.leading_to(us):
+        # The block's own children are being cancelled too, and may hand that on.
+        own = [
+            child.task for child in self._inner.children if isinstance(child, AsyncioHandle) and child.task
+        ]
+        waits = Waits([*adopted, *own, us])
+        for task in waits.leading_to(us) & adopted.keys():
             child = adopted.pop(task)
             child.waits_for_us = True
             core.closers[child] = 1
-        told, cleaning_up = waits.told_by_others(adopted), waits.cleaning_up(adopted)
+        told, cleaning_up = waits.told_by_others([*adopted, *own]), waits.cleaning_up([*adopted, *own])
         for task, child in adopted.items():
             child.told = task in told
             child.cleaning_up = task in cleaning_up
@@ -290,7 +294,7 @@ class _Block(Child):
 
     def stuck_at(self) -> str:
         """Where the body is."""
-        host = cast("AsyncioHost | None", self.inner.host)
+        host = cast(AsyncioHost | None, self.inner.host)
         return stuck_at(host.task.get_coro()) if host is not None else "its end"
 
 

@@ -328,10 +328,13 @@ class ScopeCore(TokenHolder):
         now = self.backend.now()
         self.state = STOPPING
         self.rung = Rung.CANCEL
-        self.ends = grace.ends(now)
+        self.ends = self._within_outer_stops(grace.ends(now), now)
         for child in self.children:
             if isinstance(child, Handle):
                 child.asked = min(child.asked, 1)
+        for scope in list(self.nested):
+            if scope.state is EXPIRED:
+                scope.resume(scope.grace)
         self.climb()
 
     def _hasten(self, ends: Ends) -> None:
