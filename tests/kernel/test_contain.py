@@ -859,6 +859,29 @@ async def test_the_body_cancelled(times: int) -> None:
     assert after == []
 
 
+@pytest.mark.parametrize("again_after", [None, 0, 1, 2])
+async def test_cancelled_at_every_turn_of_the_loop_it_leaves_nothing(again_after: int | None) -> None:
+    async def use() -> str:
+        async with contain():
+            start(cleaner)
+            await turns(3)
+        return "finished"
+
+    for turn in range(1, 14):
+        cleaner = Cleaner(0.001)
+        task = start(use)
+        await turns(turn)
+        asked = task.cancel()
+        if again_after is not None:
+            await turns(again_after)
+            task.cancel()
+        await asyncio.wait([task])
+        assert cleaner.cancels <= 1, f"cancelled at turn {turn}"
+        assert cleaner.tidy == bool(cleaner.cancels)  # or it was cancelled before its first step
+        assert not _held - {task}
+        assert task.cancelled() if asked else task.result() == "finished"
+
+
 async def test_inside_a_cancelled_anyio_scope_nothing_is_cut() -> None:
     cleaner = Cleaner()
     with anyio.move_on_after(0.02) as scope:
@@ -1097,10 +1120,9 @@ async def test_such_a_task_does_not_hold_up_a_containment_further_out() -> None:
             await me
 
         began = anyio.current_time()
-        async with contain() as outer:
-            async with contain():
-                start(waits_for_me)
-                await turns()
+        async with contain() as outer, contain():
+            start(waits_for_me)
+            await turns()
         assert outer.report is not None
         assert [outcome.state for outcome in outer.report.outcomes] == ["closing"]
         return anyio.current_time() - began

@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from quiesce import ChildCancelled, Grace, Reason, Scope, ScopeClosed, current_scope, current_token
+from quiesce.kernel._core import ScopeCore
 from quiesce.kernel._guarded import guarded
 from tests.kernel.temperaments import (
     Stubborn,
@@ -366,6 +367,34 @@ async def test_an_error_beside_the_callers_cancel_is_a_note_on_it() -> None:
     assert "OSError('socket')" in notes_of(caught[0])
 
 
+@asyncio_only
+@pytest.mark.parametrize("again_after", [None, 0, 1, 2])
+async def test_cancelled_at_every_turn_of_the_loop_it_leaves_nothing_and_ends_in_one_of_two_ways(
+    again_after: int | None,
+) -> None:
+    async def side(steps: int) -> int:
+        try:
+            await turns(steps)
+            return steps
+        except asyncio.CancelledError:
+            running.append(-1)
+            await turns(2)
+            running.append(1)
+            raise
+
+    for turn in range(16):
+        running: list[int] = []
+        task = asyncio.ensure_future(guarded(partial(side, 4), partial(side, 2), partial(side, 6)))
+        await turns(turn)
+        asked = task.cancel()
+        if again_after is not None:
+            await turns(again_after)
+            task.cancel()
+        await asyncio.wait([task])
+        assert sum(running) == 0, f"a clean-up was cut, cancelled at turn {turn}"
+        assert task.cancelled() if asked else task.result() == 4
+
+
 async def test_a_scope_that_stops_takes_the_call_with_it() -> None:
     log: list[str] = []
     scope = await Scope.open()
@@ -540,6 +569,29 @@ async def test_in_a_closed_scope_it_is_refused() -> None:
     await scope.close()
     with pytest.raises(ScopeClosed, match="shop"):
         await guarded(quick, scope=scope)
+
+
+async def test_a_task_that_cannot_be_started_ends_the_call_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+    scope = await Scope.open()
+    start, started = ScopeCore.start, list[object]()
+
+    def fails_the_second_time(self: ScopeCore, *args: Any) -> None:
+        started.append(args[0])
+        if len(started) == 2:
+            self.children.pop(args[0], None)
+            raise RuntimeError("no more tasks")
+        start(self, *args)
+
+    began = anyio.current_time()
+    with monkeypatch.context() as patch:
+        patch.setattr(ScopeCore, "start", fails_the_second_time)
+        with pytest.raises(RuntimeError, match="no more tasks"):
+            await guarded(partial(quick, 1), partial(sleeper, log, "guard"), quick, scope=scope)
+    assert len(started) == 2
+    assert log in (["guard stops", "guard is tidy"], [])
+    assert anyio.current_time() - began < 1
+    assert (await scope.close()).clean
 
 
 # Bad use ----------------------------------------------------------------------------------------------------

@@ -412,6 +412,28 @@ async def test_the_closer_cancelled_while_draining(times: int) -> None:
     assert log == ["handler stops", "handler is tidy"]
 
 
+@asyncio_only
+@pytest.mark.parametrize("again_after", [None, 0, 1, 2])
+async def test_cancelled_at_every_turn_of_the_loop_it_leaves_nothing(again_after: int | None) -> None:
+    async def use() -> str:
+        async with Inflight() as inflight:
+            inflight.start("a", sleeper, log, "handler", 0.001)
+            await turns(3)
+        return "finished"
+
+    for turn in range(1, 12):
+        log: list[str] = []
+        task = asyncio.ensure_future(use())
+        await turns(turn)
+        asked = task.cancel()
+        if again_after is not None:
+            await turns(again_after)
+            task.cancel()
+        await asyncio.wait([task])
+        assert log in (["handler stops", "handler is tidy"], []), f"cancelled at turn {turn}"
+        assert task.cancelled() if asked else task.result() == "finished"
+
+
 async def test_a_cancelled_block() -> None:
     log: list[str] = []
     with anyio.move_on_after(0.02) as scope:

@@ -179,7 +179,7 @@ async def test_a_supervisor_that_runs_for_months_keeps_a_bounded_list_of_failure
     report = await scope.close()
     assert count == 250
     assert len(report.errors) == 100
-    assert report.errors[-1].args == (249,) or len({error.args for error in report.errors}) == 100
+    assert len({error.args for error in report.errors}) == 100
     assert any("150" in note for note in report.notes)
     assert report.ended == 250
 

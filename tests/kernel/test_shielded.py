@@ -130,6 +130,33 @@ async def test_cancelled_once_twice_or_three_times_it_finishes_and_the_cancel_is
     assert after == []
 
 
+@asyncio_only
+@pytest.mark.parametrize("again_after", [None, 0, 1, 2])
+async def test_cancelled_at_every_turn_of_the_loop_it_finishes(again_after: int | None) -> None:
+    async def clean_up() -> None:
+        await turns(4)
+        done.append("done")
+
+    async def call() -> str:
+        try:
+            await turns(2)
+        finally:
+            await shielded(clean_up)
+        return "finished"
+
+    for turn in range(1, 14):
+        done: list[str] = []
+        task = asyncio.ensure_future(call())
+        await turns(turn)
+        asked = task.cancel()
+        if again_after is not None:
+            await turns(again_after)
+            task.cancel()
+        await asyncio.wait([task])
+        assert done == ["done"], f"cancelled at turn {turn}"
+        assert task.cancelled() if asked else task.result() == "finished"
+
+
 async def test_in_a_finally_under_cancellation_every_await_of_it_works() -> None:
     flush = Flush()
     async with Scope() as scope:

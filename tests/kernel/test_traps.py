@@ -18,9 +18,9 @@ import uvloop
 from quiesce import Grace, Reason, Scope, current_scope, current_token
 from tests.kernel.temperaments import (
     Stubborn,
+    cancellation,
     fails,
     forever,
-    on_trio,
     quick,
     sleeper,
     tidy_up,
@@ -278,31 +278,37 @@ async def test_trap_11_asyncio_run_has_no_exit_deadline() -> None:
 
 
 async def test_trap_12_race_in_one_tick() -> None:
-    """Two that fail in the same tick are both told, and one that succeeds in it keeps its result."""
+    """Of those that fail in one tick the first is the reason, and none is lost; who has won keeps its result."""
     gate = anyio.Event()
+    order: list[int] = []
 
-    async def racer(outcome: Exception | str) -> str:
-        with anyio.CancelScope(shield=True):
+    async def fails_at_the_gate(number: int) -> None:
+        try:
             await gate.wait()
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
+        finally:  # woken, or cancelled by the failure of the other in the same tick
+            order.append(number)
+            raise ValueError(number)
+
+    async def wins_at_the_gate() -> str:
+        try:
+            await gate.wait()
+        except cancellation():
+            pass
+        return "won"
 
     with pytest.raises(ExceptionGroup) as caught:
         async with Scope() as scope:
-            winner = scope.spawn(racer, "won")
-            for n in (1, 2):
-                scope.spawn(racer, ValueError(n))
+            winner = scope.spawn(wins_at_the_gate)
+            for number in (1, 2, 3):
+                scope.spawn(fails_at_the_gate, number)
             await turns()
             gate.set()
-            if not on_trio():
-                await turns()
-    expected = {(1,), (2,)}
-    if winner.state == "finished":
-        assert winner.result() == "won"
-    told = {error.args for error in caught.value.exceptions}
-    assert told <= expected
-    assert told
+            await forever()
+    assert [error.args for error in caught.value.exceptions] == [(number,) for number in order]
+    assert len(order) == 3
+    assert scope.reason is not None
+    assert scope.reason.error is caught.value.exceptions[0]
+    assert winner.result() == "won"
 
 
 @asyncio_only

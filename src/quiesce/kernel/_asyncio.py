@@ -366,7 +366,7 @@ _eager_task_factory = getattr(asyncio, "eager_task_factory", None)
 class AsyncioHost(Host):
     """The task that runs an `async with` body, on asyncio."""
 
-    __slots__ = ("cancels_before", "owed", "task")
+    __slots__ = ("asked_before", "cancels_before", "owed", "task")
 
     def __init__(self, core: ScopeCore, entered_by: FrameType) -> None:
         self.enter(core, entered_by)
@@ -375,6 +375,7 @@ class AsyncioHost(Host):
             raise RuntimeError("a scope needs a task around it, not a bare callback of the loop")
         self.task = task
         self.cancels_before = task.cancelling()
+        self.asked_before = task.handle.asked if isinstance(task, OwnedTask) else 0
         self.owed = False  # a cancel of the whole task that came while we had cancelled the body
 
     def is_current(self) -> bool:
@@ -399,7 +400,7 @@ class AsyncioHost(Host):
         if task.done() or not self._in_body():
             return False
         if isinstance(task, OwnedTask):
-            if task.handle.asked:
+            if task.handle.asked > self.asked_before:
                 return False  # its own scope has cancelled it: a second one would cut its clean-up
             if task.handle.interrupted is None:
                 task.handle.interrupted = self

@@ -139,7 +139,6 @@ class _GuardedCall(Caller):
         cancelled = await self.wait_until(lambda: True)
         if cancelled is not None:  # trio has had one pending: start nothing
             return cancelled
-        core.children.update(dict.fromkeys(self.taking_part))
         try:
             for handle, fn in zip(self.taking_part, (*guards, primary), strict=True):
                 self._start(handle, fn)
@@ -156,11 +155,11 @@ class _GuardedCall(Caller):
         return None
 
     def _start(self, handle: Handle, fn: Function) -> None:
-        if not self.core.closed and not self.has_failed():
+        if self.core.closed or self.has_failed():
+            handle.state = CANCELLED  # an eager guard has failed: begin nothing that would have to be stopped
+        else:
+            self.core.children[handle] = None
             self.core.start(handle, fn, ())
-        else:  # an eager guard has failed: begin nothing that would have to be stopped
-            handle.state = CANCELLED
-            handle.ended()
 
     async def _next_event(self) -> None:
         """Until one of those who take part has ended, or anything has failed, or all is over."""

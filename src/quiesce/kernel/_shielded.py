@@ -87,7 +87,11 @@ async def shielded(
     handle = backend.make_handle(core, fn, site)
     core.children[handle] = None
     handle.on_stop = lambda rung: rung is not Rung.CANCEL  # cancelled once, and never again by us
-    core.start(handle, fn, args)
+    try:
+        core.start(handle, fn, args)
+    except BaseException:
+        core.settle()
+        raise
     expiry = partial(_expire, handle, Reason("timeout", f"it took longer than {seconds:g} s"))
     timer = backend.call_at(backend.now() + seconds, expiry) if seconds < math.inf else None
     cancelled = await call.wait_until(call.children_gone)

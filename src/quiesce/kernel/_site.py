@@ -124,6 +124,8 @@ def label_of(fn: object) -> str:
     """A name for a function, or for whatever stands in for one."""
     if isinstance(fn, str):
         return fn
+    if fn is None:
+        return "plumbing"
     inner = fn
     while isinstance(inner, partial):
         inner = inner.func
