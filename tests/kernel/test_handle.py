@@ -226,6 +226,21 @@ async def test_the_task_of_a_child_carries_its_name() -> None:
 
 
 @asyncio_only
+async def test_a_child_may_rename_its_task() -> None:
+    names = []
+
+    async def child() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.set_name("renamed")
+        names.append(task.get_name())
+
+    async with Scope() as scope:
+        scope.spawn(child, name="given")
+    assert names == ["renamed"]
+
+
+@asyncio_only
 async def test_a_plain_task_cancel_of_a_childs_task_passes_and_is_that_childs_end() -> None:
     tasks: list[asyncio.Task[object]] = []
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -248,6 +250,45 @@ def test_ctrl_c_stops_the_block_of_main_drains_it_and_passes(run: Run) -> None:
             signal.raise_signal(signal.SIGINT)
             await anyio.sleep(5)
             log.append("never")
+
+    with pytest.raises(KeyboardInterrupt):
+        run(main)
+    assert log == ["child stops", "child is tidy"]
+
+
+@everywhere
+@pytest.mark.parametrize("times", [2, 3])
+def test_ctrl_c_again_while_it_drains_does_not_cut_the_clean_up(run: Run, times: int) -> None:
+    log: list[str] = []
+
+    async def main() -> None:
+        async with Scope() as scope:
+            scope.spawn(sleeper, log, "child", 0.3)
+            await turns()
+            for n in range(times):
+                threading.Timer(0.05 * (n + 1), os.kill, (os.getpid(), signal.SIGINT)).start()
+            await anyio.sleep(5)
+            log.append("never")
+
+    with pytest.raises(KeyboardInterrupt):
+        run(main)
+    assert log == ["child stops", "child is tidy"]
+
+
+@everywhere
+def test_ctrl_c_again_while_an_opened_scope_is_closed_does_not_cut_the_clean_up(run: Run) -> None:
+    log: list[str] = []
+
+    async def main() -> None:
+        scope = await Scope.open()
+        try:
+            scope.spawn(sleeper, log, "child", 0.3)
+            await turns()
+            for n in range(2):
+                threading.Timer(0.05 * (n + 1), os.kill, (os.getpid(), signal.SIGINT)).start()
+            await anyio.sleep(5)
+        finally:
+            await scope.close()
 
     with pytest.raises(KeyboardInterrupt):
         run(main)
