@@ -648,7 +648,7 @@ async def test_what_is_in_a_containment_that_never_ends_is_named_by_the_outer_on
     refuser, cleaner = Refuser(), Cleaner()
 
     async def library() -> None:
-        async with contain(name="inner"):
+        async with contain(name="inner", grace=Grace()):
             start(cleaner)
             await refuser()
 

@@ -84,7 +84,7 @@ async def test_a_report_of_a_scope_that_simply_ended() -> None:
     assert report.clean
     assert report.ended == 2
     assert report.outcomes == []
-    assert str(report) == "scope 'crew' ended in 0.000 s: 2 ended before, nothing left"
+    assert str(report) == "scope 'crew' ended: 2 children, nothing left"
 
 
 async def test_there_is_no_report_before_the_end() -> None:

@@ -23,6 +23,7 @@ from quiesce import (
     current_scope,
     current_token,
 )
+from quiesce.kernel._core import ScopeCore
 from quiesce.kernel._shielded import shielded
 from tests.kernel.temperaments import (
     Stubborn,
@@ -607,6 +608,22 @@ def test_a_generator_that_is_finalised_at_the_very_end_of_a_trio_run(known: bool
     begun, timeout = run_program(FINALISER.format(known=known, seconds=60, within=0.05)).split()
     assert begun == "begun"
     assert timeout == "the_clean-up_'clean_up'_was_cancelled:_it_took_longer_than_0.05_s"
+
+
+async def test_a_task_that_cannot_be_started_leaves_nothing_with_the_owner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scope = await Scope.open()
+
+    def fails_to_start(self: ScopeCore, handle: Handle, *args: Any) -> None:
+        self.children.pop(handle, None)
+        raise RuntimeError("no more tasks")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ScopeCore, "start", fails_to_start)
+        with pytest.raises(RuntimeError, match="no more tasks"):
+            await shielded(quick, scope=scope)
+    assert (await scope.close(deadline=0.1)).clean
 
 
 # Bad use ----------------------------------------------------------------------------------------------------

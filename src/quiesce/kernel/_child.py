@@ -8,7 +8,7 @@ scope exactly once, in the loop's own thread, when it has ended.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias, final
 
 from ._grace import Rung
 from ._reason import Reason, as_reason
@@ -237,6 +237,11 @@ class Handle(Child):
             finally:
                 if self.waiters is not None and waiter in self.waiters:
                     self.waiters.remove(waiter)
+
+    def __await__(self) -> NoReturn:
+        raise TypeError(
+            f"a Handle is not awaited itself: `await handle.wait()`, then `handle.result()` ({self.name!r})"
+        )
 
     def result(self) -> Any:
         """What it returned. A failed child's error is raised, a cancelled one is `ChildCancelled`."""

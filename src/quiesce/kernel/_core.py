@@ -109,7 +109,7 @@ class ScopeCore(TokenHolder):
         site: Site | None = None,
         on_error: Policy = "stop",
         on_child_error: OnChildError | None = None,
-        grace: Grace = DEFAULT_GRACE,
+        grace: Grace | None = None,
         parent: ScopeCore | None = None,
         token_above: CancelToken | None = None,
         late: bool = False,
@@ -122,7 +122,8 @@ class ScopeCore(TokenHolder):
         self.on_error = on_error
         self.on_child_error = on_child_error
         self.on_settled: Callable[[], object] | None = None  # lets go of a pipe, an outer token
-        self.grace = grace
+        # One policy for all that an owner owns, unless it is said otherwise.
+        self.grace: Grace = grace or (parent.grace if parent is not None else DEFAULT_GRACE)
         self.parent: ScopeCore | None = parent
         self.token_above = token_above
         self.late = late  # clean-up: accepted while the parent stops, and not stopped by it
@@ -430,6 +431,7 @@ class ScopeCore(TokenHolder):
         """Empty, for good."""
         self.closed = True
         self.state = SETTLED
+        self.last_report = None  # what an earlier closer was told is out of date
         if self.started is not None:
             self.took = self.backend.now() - self.started
             self.backend.stopping.pop(self, None)

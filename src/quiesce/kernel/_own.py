@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ._backend import Backend, current_backend
-from ._grace import DEFAULT_GRACE, Grace
+from ._grace import Grace
 from ._keeper import Keeper
 from ._owner import close_core, is_cancel, raise_unchanged, without_cancels
 from ._reason import Reason
@@ -56,7 +56,7 @@ def own(
     `scope` is its owner, the current scope unless another is given.
     """
     check_context_manager(cm)
-    return Owned(cm, scope, name or name_of(cm), grace or DEFAULT_GRACE, site_of(sys._getframe(1)))
+    return Owned(cm, scope, name or name_of(cm), grace, site_of(sys._getframe(1)))
 
 
 class Owned(Generic[T]):
@@ -67,7 +67,7 @@ class Owned(Generic[T]):
         cm: AbstractAsyncContextManager[T],
         scope: Scope | None,
         name: str,
-        grace: Grace,
+        grace: Grace | None,
         site: Site,
     ) -> None:
         self._options = (cm, scope, name, grace, site)

@@ -54,7 +54,7 @@ class Pump(Generic[T]):
         prefetch: int,
         parent: ScopeCore,
         name: str,
-        grace: Grace,
+        grace: Grace | None,
         site: Site,
     ) -> None:
         self.source = source

@@ -98,16 +98,18 @@ class StopReport:
         return earlier + listed
 
     def __str__(self) -> str:
-        how = "ended" if self.reason is None else f"stopped ({self.reason})"
+        how = f"stopped ({self.reason}) in {self.elapsed:.3f} s"
         counts: dict[str, int] = {}
         for outcome in self.outcomes:
             counts[outcome.state] = counts.get(outcome.state, 0) + 1
-        if self.ended and not counts:
+        if self.reason is None:
+            how, counts = "ended", {"children": self.ended, **counts}
+        elif self.ended and not counts:
             counts["ended before"] = self.ended
         told = ", ".join(f"{count} {state}" for state, count in counts.items())
         told = f"{told}, " if told else ""
         left = f"{len(self.left)} left" if self.left else "nothing left"
-        lines = [f"scope {self.name!r} {how} in {self.elapsed:.3f} s: {told}{left}"]
+        lines = [f"scope {self.name!r} {how}: {told}{left}"]
         lines += [f"  left: {leftover}" for leftover in self.left]
         lines += [f"  failed: {name}: {error!r}" for name, error in self._failures]
         lines += [f"  note: {note}" for note in self.notes]

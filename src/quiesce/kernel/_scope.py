@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from ._backend import Backend, current_backend
 from ._core import OnChildError, Policy, ScopeCore
 from ._current import current_node
-from ._grace import DEFAULT_GRACE, Grace, check_grace
+from ._grace import Grace, check_grace
 from ._reason import Reason, as_reason
 from ._site import Site, site_of
 from ._states import SETTLED
@@ -55,7 +55,7 @@ class Scope:
     errors are raised at the end of the block in an ExceptionGroup. `on_error="report"`: a supervisor;
     siblings live on, each error goes to `on_child_error(handle, error)` (or the log) and into the report.
 
-    `grace` holds the deadlines of its stop, `token` is an outer token whose cancellation stops the
+    `grace` holds the deadlines of its stop (its owner's, if none is given), `token` is an outer token whose cancellation stops the
     scope, and `scope` is its owner: the current scope unless another is given.
     """
 
@@ -84,7 +84,7 @@ class Scope:
             raise TypeError(f"token must be a CancelToken, not {type(token).__name__}")
         if scope is not None and not isinstance(scope, Scope):
             raise TypeError(f"scope must be a Scope, not {type(scope).__name__}")
-        self._options = (name, on_error, on_child_error, grace or DEFAULT_GRACE, token, scope)
+        self._options = (name, on_error, on_child_error, grace, token, scope)
 
     @staticmethod
     async def open(
@@ -348,7 +348,7 @@ def root_core(backend: Backend) -> ScopeCore:
     if backend.root is None:
         before = current_node.set(None)
         try:
-            backend.root = backend.make_core(name="root", on_error="report", grace=DEFAULT_GRACE, parent=None)
+            backend.root = backend.make_core(name="root", on_error="report")
         finally:
             current_node.reset(before)
     return backend.root

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ._backend import current_backend
-from ._grace import DEFAULT_GRACE, Grace
+from ._grace import Grace
 from ._owner import is_cancel, raise_unchanged, reason_of_cancel, without_cancels
 from ._pump import Pump
 from ._reason import Reason
@@ -77,7 +77,7 @@ def stream(
     parent = scope._opened() if scope is not None else current_core(current_backend())
     label = name or str(getattr(agen, "__qualname__", None) or type(agen).__qualname__)
     site = site_of(sys._getframe(1))
-    return Stream(Pump(agen, prefetch, parent, label, grace or DEFAULT_GRACE, site))
+    return Stream(Pump(agen, prefetch, parent, label, grace, site))
 
 
 async def ask(pump: Pump[T], holder: object, step: Callable[[], Awaitable[T]] | None = None) -> T:
