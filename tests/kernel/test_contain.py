@@ -16,11 +16,7 @@ from typing import Any
 import anyio
 import pytest
 
-from quiesce import Grace, Reason, Scope, current_scope, current_token
-from quiesce.kernel._contain import contain
-from quiesce.kernel._guarded import guarded
-from quiesce.kernel._inflight import Inflight
-from quiesce.kernel._shielded import shielded
+from quiesce import Grace, Inflight, Reason, Scope, contain, current_scope, current_token, guarded, shielded
 from tests.kernel.temperaments import sleeper, turns, virtual_asyncio
 from tests.world import asyncio_only, trio_only
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from quiesce import Scope
+from quiesce import Scope, contain
 from quiesce.kernel._asyncio import AsyncioHandle, OwnedTask
-from quiesce.kernel._contain import contain
 from tests.kernel.temperaments import sleeper, turns
 from tests.world import asyncio_only
 

@@ -1,35 +1,28 @@
-"""Closing an owner again: what had run out of time below it gets its ladder again too."""
+"""What processes need of the kernel below them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import time
 
+import anyio
 import pytest
 
-from quiesce import Scope
-from quiesce.kernel._process import Process
-from quiesce.kernel._tree import Tree
-from tests.kernel.processes import running, token_of_processes
+from quiesce.kernel._backend import current_backend
 
 pytestmark = pytest.mark.real_time
 
 
-@pytest.fixture
-def token() -> Iterator[str]:
-    with token_of_processes() as token:
-        yield token
-
-
-async def test_closing_an_owner_again_reaches_the_process_that_had_expired_in_it(
-    token: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scope = await Scope.open()
-    process = await Process.open(["sleep", token], scope=scope)
-    with monkeypatch.context() as patch:
-        patch.setattr(Tree, "signal", lambda tree, number: None)
-        assert not (await scope.close(deadline=0.05)).clean
+async def test_a_wait_for_what_is_always_ready_can_be_cancelled() -> None:
+    backend = current_backend()
+    reading, writing = os.pipe()
     try:
-        assert (await scope.close(deadline=0.5)).clean
+        for _ in range(40):
+            give_up_at = time.monotonic() + 1
+            with anyio.move_on_after(0.002) as scope:
+                while time.monotonic() < give_up_at:
+                    await backend.wait_writable(writing)
+            assert scope.cancelled_caught
     finally:
-        await process.close(deadline=0.5)
-    assert running(token) == []
+        os.close(reading)
+        os.close(writing)

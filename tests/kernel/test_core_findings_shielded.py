@@ -34,7 +34,7 @@ END_OF_TRIO = """
 END_OF_ASYNCIO = """
     import asyncio
     from quiesce import Scope
-    from quiesce.kernel._shielded import shielded
+    from quiesce import shielded
 
     async def step(name):
         await asyncio.sleep(0.05)

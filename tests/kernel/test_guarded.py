@@ -12,9 +12,8 @@ import anyio
 import pytest
 import trio
 
-from quiesce import ChildCancelled, Grace, Reason, Scope, ScopeClosed, current_scope, current_token
+from quiesce import ChildCancelled, Grace, Reason, Scope, ScopeClosed, current_scope, current_token, guarded
 from quiesce.kernel._core import ScopeCore
-from quiesce.kernel._guarded import guarded
 from tests.kernel.temperaments import (
     Stubborn,
     an_innocent_bystander,

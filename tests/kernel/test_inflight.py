@@ -13,8 +13,8 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from quiesce import Grace, Handle, Reason, Scope, ScopeClosed, current_token
-from quiesce.kernel._inflight import DuplicateId, Inflight
+from quiesce import Grace, Handle, Inflight, Reason, Scope, ScopeClosed, current_token
+from quiesce.kernel._inflight import DuplicateId
 from tests.kernel.temperaments import (
     Stubborn,
     an_innocent_bystander,

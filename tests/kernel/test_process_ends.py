@@ -66,6 +66,11 @@ def shell(script: str, token: str) -> list[str]:
     return ["sh", "-c", script.format(token)]
 
 
+def trees(token: str) -> list[Tree]:
+    """What the program would still end at its exit."""
+    return [tree for tree in live() if token in " ".join(tree.argv)]
+
+
 async def started(argv: list[str], **options: Any) -> Process:
     process = await Process.open(argv, **options)
     async for _ in process.lines():
@@ -86,7 +91,7 @@ def test_a_process_that_was_never_closed_is_gone_when_the_loop_is(run: Run, scri
 
     run(main)
     assert running(token) == []
-    assert live() == []
+    assert trees(token) == []
     process = kept[0]
     assert process.returncode is not None
     assert process._child is not None
@@ -105,7 +110,7 @@ def test_even_one_that_was_opened_in_the_last_moment(run: Run, token: str) -> No
 
     run(main)
     assert running(token) == []
-    assert live() == []
+    assert trees(token) == []
 
 
 @everywhere
@@ -126,7 +131,7 @@ def test_even_one_that_was_being_opened(run: Run, token: str) -> None:
 
         run(main)
         assert running(token) == []
-        assert live() == []
+        assert trees(token) == []
 
 
 @everywhere
@@ -176,8 +181,8 @@ def test_the_loop_does_not_wait_for_ever_for_what_cannot_be_ended(
         run(main)
         assert 0.2 <= time.monotonic() - started_at < 2
     assert wait_until(lambda: len(running(token)) == 2)
-    assert len(live()) == 2  # they are still known, and ended when the program ends
-    for tree in live():
+    assert len(trees(token)) == 2  # they are still known, and ended when the program ends
+    for tree in trees(token):
         tree.signal(signal.SIGKILL)
         assert wait_until(tree.reap)
 
@@ -198,7 +203,7 @@ def test_nor_for_what_could_not_be_ended_before(
         started_at = time.monotonic()
         run(main)
         assert time.monotonic() - started_at < 2
-    for tree in live():
+    for tree in trees(token):
         tree.signal(signal.SIGKILL)
         assert wait_until(tree.reap)
 
@@ -241,7 +246,7 @@ def test_a_process_that_is_dropped_after_its_loop_is_killed(
     gc.collect()
     assert wait_until(lambda: not running(token), 2)
     assert set(complaints) <= {"Task was destroyed but it is pending!"}
-    for tree in live():
+    for tree in trees(token):
         assert wait_until(tree.reap)
 
 
@@ -257,7 +262,7 @@ async def test_a_start_that_cannot_be_watched_is_undone(token: str, monkeypatch:
         patch.setattr(backend, "start", refuse)
         with pytest.raises(RuntimeError, match="this trio run is over"):
             await Process.open(shell(FAMILY, token), stdin="pipe", scope=scope)
-    assert live() == []
+    assert trees(token) == []
     assert (await scope.close()).clean
 
 

@@ -748,7 +748,7 @@ async def test_a_deadline_of_a_tenth_of_a_second_is_kept_and_what_is_left_is_nam
         assert f"pid {pid}: " in left.stuck_at
     assert "test_process_stops.py" in left.made_at
     assert process.report is report
-    again = await process.close(deadline=0.5)
+    again = await process.close(grace=Grace(cancel=0, terminate=0, kill=5))
     assert again.clean
     assert running(token) == []
 
@@ -761,7 +761,21 @@ async def test_an_owner_names_the_process_that_is_left(token: str, monkeypatch: 
     assert [left.kind for left in report.left] == ["process"]
     assert f"pid {process.pid}: " in report.left[0].stuck_at
     process.signal(signal.SIGKILL)
-    assert (await scope.close(deadline=0.5)).clean
+    assert (await scope.close()).clean
+    assert running(token) == []
+
+
+async def test_closing_an_owner_again_reaches_the_process_that_had_expired_in_it(
+    token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scope = await Scope.open()
+    process = await Process.open(["sleep", token], scope=scope)
+    with Immortal(monkeypatch):
+        assert not (await scope.close(deadline=0.05)).clean
+    try:
+        assert (await scope.close(deadline=2)).clean
+    finally:
+        await process.close()
     assert running(token) == []
 
 

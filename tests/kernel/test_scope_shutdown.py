@@ -109,7 +109,7 @@ def test_a_close_under_way_in_another_task_drains_and_is_cancelled_after(run: Ru
 
     async def main() -> None:
         scope = await Scope.open()
-        scope.spawn(sleeper, log, "child", 0.05)
+        scope.spawn(sleeper, log, "child", 0.3)
         await turns()
         closers.append(asyncio.create_task(scope.close()))
         await asyncio.sleep(0.01)

@@ -22,9 +22,9 @@ from quiesce import (
     Scope,
     current_scope,
     current_token,
+    shielded,
 )
 from quiesce.kernel._core import ScopeCore
-from quiesce.kernel._shielded import shielded
 from tests.kernel.temperaments import (
     Stubborn,
     an_innocent_bystander,
@@ -490,7 +490,7 @@ async def test_one_that_cancels_itself_is_not_the_callers_cancel() -> None:
 SHUTDOWN = {
     "asyncio": """
         import asyncio, sys
-        from quiesce.kernel._shielded import shielded
+        from quiesce import shielded
 
         async def clean_up():
             for step in range(3):
@@ -518,7 +518,7 @@ SHUTDOWN = {
     """,
     "trio": """
         import trio
-        from quiesce.kernel._shielded import shielded
+        from quiesce import shielded
 
         async def clean_up():
             for step in range(3):
@@ -572,7 +572,7 @@ def test_the_end_of_the_run_does_not_cut_it(backend: str, what: str) -> None:
 FINALISER = """
     import trio
     from quiesce import Scope
-    from quiesce.kernel._shielded import shielded
+    from quiesce import shielded
 
     async def clean_up(seconds):
         print("begun")
