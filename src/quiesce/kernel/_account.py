@@ -30,6 +30,7 @@ def report_of(core: ScopeCore, closing: Collection[Child | ScopeCore]) -> StopRe
         elapsed = core.backend.now() - core.started if core.started is not None else 0.0
         rows = [_row(child, closing) for child in core.stopped if child.label is not None]
         left = [found for item in _contents(core) if item not in closing for found in item.leftovers()]
+    core.told = True
     notes, failures = core.notes, tuple(core.failures or ())
     if core.failed > len(failures):
         notes = [*notes, f"{core.failed - len(failures)} earlier failures are not listed"]

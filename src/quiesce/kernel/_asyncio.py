@@ -129,8 +129,8 @@ async def _child(handle: AsyncioHandle, fn: Callable[..., Any], args: tuple[Any,
     try:
         handle.value = await fn(*args)
         handle.state = FINISHED
-    except CancelledError:
-        handle.state = CANCELLED
+    except CancelledError as exc:
+        handle.end_cancelled(exc)
         raise
     except BaseException as exc:
         if isinstance(exc, GeneratorExit) and not handle.core.backend.is_current():

@@ -2,7 +2,7 @@
 
 `guarded` and `shielded` are calls, not blocks: the caller's context stays its own, nobody interrupts it, and
 it leaves when the scope is over. Two things depend on knowing who it is. A closer deep inside the scope
-must not wait for this caller, which waits for that closer (`ScopeCore.path_to` asks `host` for it). And
+must not wait for this caller, which waits for that closer (`who_waits_for` asks `host` for it). And
 what a child raises belongs to the caller, as long as the call lasts; from what the call had to leave
 behind, errors go to the log.
 

@@ -208,6 +208,16 @@ class Handle(Child):
                 "for a sync function use quiesce.to_thread"
             )
 
+    def end_cancelled(self, cancelled: BaseException) -> None:
+        """It ended by a cancel; what failed in its clean-up below is the cause of that, and its error."""
+        if cancelled.__cause__ is not None:
+            self.state = FAILED
+            self.value = cancelled.__cause__
+        else:
+            self.state = CANCELLED
+        if self.reason is None:
+            self.note_reason(Reason("cancelled", str(cancelled)))
+
     def deliver_cancel(self) -> None:
         """Make the task's next await raise."""
         raise NotImplementedError  # abstract: the backends' handles do it

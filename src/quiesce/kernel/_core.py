@@ -98,6 +98,7 @@ class ScopeCore(TokenHolder):
         "state",
         "stopped",
         "token_above",
+        "told",
         "took",
         "waiters",
     )
@@ -149,6 +150,7 @@ class ScopeCore(TokenHolder):
         self.ends = NO_ENDS
         self.notes: Sequence[str] = ()
         self.expiries = 0
+        self.told = False  # whether anybody was given the errors of the children
         self.last_report: StopReport | None = None
         if parent is not None:
             if parent.backend is not backend:
@@ -439,11 +441,31 @@ class ScopeCore(TokenHolder):
             on_settled, self.on_settled = self.on_settled, None
             on_settled()
         parent = self.parent
+        if self.failures and self.host is None and not self.closers and not self.told:
+            self._hand_on_failures()
         if parent is not None:
             parent.nested.pop(self, None)
             if parent.closed or parent.waiters:
                 parent.progress()
         self.wake()
+
+    def _hand_on_failures(self) -> None:
+        """Nobody has closed us: if an owner is stopping us, what failed here belongs into its report."""
+        parent = self.parent
+        if self.on_error != "stop" or parent is None or not parent.closed or not self.failures:
+            return
+        self.told = True
+        if parent.failures is None:
+            parent.failures = deque(maxlen=KEPT_FAILURES if parent.on_error == "report" else None)
+        parent.failures += [(f"{self.label}: {name}", error) for name, error in self.failures]
+        parent.failed += len(self.failures)
+
+    def tell_if_untold(self) -> None:
+        """The last who could have asked for the errors has gone: they go to the log."""
+        if self.failures and not self.told:
+            self.told = True
+            for name, error in self.failures:
+                logger.error("%s in scope %r failed, and nobody asked", name, self.label, exc_info=error)
 
     def wake(self) -> None:
         """Let everybody who waits look again."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from ._backend import Backend, current_backend
 from ._core import OnChildError, Policy, ScopeCore
-from ._current import current_node
+from ._current import Node, current_node
 from ._grace import Grace, check_grace
 from ._reason import Reason, as_reason
 from ._site import Site, site_of
@@ -230,7 +230,7 @@ class Scope:
         else:
             node = current_node.get()
             # At the top level the block itself bounds it; registering with the root would add nothing.
-            parent = node.core if node is not None and node.core.backend is backend else None
+            parent = _live_core(node, backend) if node is not None else None
         core = self._bind(backend, parent, (entered_by.f_code, entered_by.f_lasti))
         core.host = host = backend.host_type(core, entered_by)
         if host.generator is not None and parent is None:
@@ -278,9 +278,12 @@ class Scope:
         """Raise what is to be raised: somebody else's cancel first, then the errors."""
         if core.state is not SETTLED:
             logger.warning("%s", core.report())
+        core.told = True
         failures: list[BaseException] = []
         if core.failures and core.on_error == "stop":
             failures = [failure for _, failure in core.failures]
+        if cancelled is None and error is not None and _is_cancel(error) and error.__cause__ is not None:
+            failures.append(error.__cause__)  # of a block inside ours, which our own cancel has ended
         if cancelled is not None:
             if failures:
                 cancelled.__cause__ = _group(core, failures)
@@ -309,7 +312,10 @@ class OpenScope(Scope):
 
     def __del__(self) -> None:
         core = self._core
-        if core is None or core.closed:
+        if core is None:
+            return
+        if core.closed:
+            core.tell_if_untold()
             return
         backend = core.backend
         if not backend.is_current():
@@ -357,9 +363,18 @@ def root_core(backend: Backend) -> ScopeCore:
 def current_core(backend: Backend) -> ScopeCore:
     """The scope that owns what the caller opens without saying more."""
     node = current_node.get()
-    if node is None or node.core.backend is not backend:  # of the loop that started this thread
-        return root_core(backend)
-    return node.core
+    live = _live_core(node, backend) if node is not None else None
+    return live or root_core(backend)
+
+
+def _live_core(node: Node, backend: Backend) -> ScopeCore | None:
+    """The scope of `node`, or the nearest around it that has not ended under a task that goes on."""
+    core: ScopeCore | None = node.core
+    if core is not None and core.backend is not backend:  # of the loop that started this thread
+        return None
+    while core is not None and core.state is SETTLED:
+        core = core.parent
+    return core
 
 
 def current_scope() -> Scope:

@@ -103,6 +103,7 @@ class CancelToken:
         first = not self._fired and (self._parent is None or self._parent.reason is None)
         if first:
             self._fired.append(reason)
+            first = self._fired[0] is reason
         self._run_callbacks()
         return first
 
@@ -131,7 +132,8 @@ class CancelToken:
         """Call `fn()` once when the token is cancelled; returns a function that takes it back.
 
         It runs in the thread that cancels, in order of registration, and at once if the token
-        is cancelled already. Its errors are logged, never raised.
+        is cancelled already. Its errors are logged, never raised. Take it back when the work that it
+        would stop is over: the token may live, and be cancelled, long after.
         """
         if not callable(fn):
             raise TypeError(f"on_cancel needs a function, not {type(fn).__name__}")

@@ -82,12 +82,15 @@ async def _child(handle: TrioHandle, fn: Callable[..., Any], args: tuple[Any, ..
     handle.task = trio.lowlevel.current_task()
     try:
         with handle.cancel_scope:
-            handle.value = await fn(*args)
-            handle.state = FINISHED
-        if handle.state == RUNNING:  # left through its own cancel scope
+            try:
+                handle.value = await fn(*args)
+                handle.state = FINISHED
+            except trio.Cancelled as exc:
+                handle.end_cancelled(exc)
+                raise
+        if handle.state == RUNNING:  # a group of cancels, left through its own cancel scope
             handle.state = CANCELLED
     except trio.Cancelled:  # trio itself is ending
-        handle.state = CANCELLED
         raise
     except BaseException as exc:
         if isinstance(exc, GeneratorExit) and not handle.core.backend.is_current():
