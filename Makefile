@@ -16,7 +16,7 @@ run: $(VENV)/.test-ready ## play the tour of the kernel
 	$(BIN)/python examples/kernel_tour.py
 
 test: $(VENV)/.test-ready ## run the tests
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 $(ARGS)
 
 test-all: ## run the tests on every CPython from 3.11 up that is installed
 	PYTHON="$(PYTHON)" scripts/test-all $(ARGS)

@@ -211,13 +211,16 @@ async def test_cancelled_while_it_runs_the_error_is_the_cause_of_the_cancel() ->
             caught.append(exc)
             raise
 
-    async with Scope() as scope:
-        handle = scope.spawn(call)
-        await anyio.sleep(0.01)
-        handle.cancel()
-    assert handle.state == "cancelled"
+    scope = await Scope.open()
+    handle = scope.spawn(call)
+    await anyio.sleep(0.01)
+    handle.cancel()
+    await handle.wait()
     assert isinstance(caught[0], cancellation())
     assert caught[0].__cause__ is error
+    # And so it is not lost: a clean-up that failed is the child's failure.
+    assert handle.error is error
+    assert (await scope.close()).errors == [error]
 
 
 async def test_its_token_is_its_own_and_not_cancelled_with_the_callers() -> None:
@@ -412,12 +415,15 @@ async def test_out_of_time_and_cancelled_the_cancel_is_raised_with_the_timeout_a
             caught.append(exc)
             raise
 
-    async with Scope() as scope:
-        handle = scope.spawn(call)
-        await anyio.sleep(0.5)
-        handle.cancel()
+    scope = await Scope.open()
+    handle = scope.spawn(call)
+    await anyio.sleep(0.5)
+    handle.cancel()
+    await handle.wait()
     assert isinstance(caught[0], cancellation())
     assert isinstance(caught[0].__cause__, TimeoutError)
+    assert handle.error is caught[0].__cause__
+    await scope.close()
 
 
 @virtual_worlds

@@ -108,6 +108,10 @@ class OwnedTask(asyncio.Task[None]):
             handle.note_reason(Reason("shutdown", "the event loop is ending"))
         return super().cancel(msg)
 
+    def set_name(self, value: object) -> None:
+        """It is called that in reports too."""
+        self.handle.label = str(value)
+
     def get_name(self) -> str:
         """The child's name, worked out only when somebody looks."""
         return self.handle.name
@@ -250,6 +254,7 @@ class AsyncioBackend(Backend):
         # Straight to the loop, past the methods below: both are on the path of every stop.
         self.make_waiter = partial(FutureWaiter, loop)  # type: ignore[method-assign]
         self.now = loop.time  # type: ignore[method-assign]
+        self._polls_first = not isinstance(loop, asyncio.BaseEventLoop)  # uvloop
         self._fd_waiters: dict[int, list[tuple[FutureWaiter, Callable[[int], object]]]] = {}
         super().__init__()
 
@@ -341,7 +346,12 @@ class AsyncioBackend(Backend):
         waiter = FutureWaiter(self.loop)
         waiting = self._fd_waiters.setdefault(fd, [])
         waiting.append((waiter, remove))
-        add(fd, waiter.wake)
+        if self._polls_first:
+            # Woken before its ready queue runs, the task would look as if it never waited, and anyio,
+            # which cancels only tasks that wait, would never get at it.
+            add(fd, self.loop.call_soon, waiter.wake)
+        else:
+            add(fd, waiter.wake)
         try:
             await waiter
         finally:

@@ -37,6 +37,14 @@ class ChildCancelled(Exception):
         self.reason = reason
 
 
+def failure_below(cancelled: BaseException) -> BaseException | None:
+    """What failed while a cancel was being dealt with: its cause, unless that is but more cancels."""
+    cause = cancelled.__cause__
+    if isinstance(cause, BaseExceptionGroup):
+        return cause.split(type(cancelled))[1]
+    return None if isinstance(cause, type(cancelled)) else cause
+
+
 class Child(TokenHolder):
     """What a scope needs to know of the things it owns.
 
@@ -210,9 +218,10 @@ class Handle(Child):
 
     def end_cancelled(self, cancelled: BaseException) -> None:
         """It ended by a cancel; what failed in its clean-up below is the cause of that, and its error."""
-        if cancelled.__cause__ is not None:
+        failure = failure_below(cancelled)
+        if failure is not None:
             self.state = FAILED
-            self.value = cancelled.__cause__
+            self.value = failure
         else:
             self.state = CANCELLED
         if self.reason is None:

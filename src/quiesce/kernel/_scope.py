@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from ._backend import Backend, current_backend
+from ._child import failure_below
 from ._core import OnChildError, Policy, ScopeCore
 from ._current import Node, current_node
 from ._grace import Grace, check_grace
@@ -194,7 +195,8 @@ class Scope:
         if not core.backend.is_current():
             _ = core.token  # made now, if it was not: the signal is there whatever the loop is busy with
             core.note_reason(why)
-        core.backend.run_from_anywhere(lambda: core.stop(why, grace, hurry=core.closed and grace is None))
+        again = core.closed and grace is None
+        core.backend.run_from_anywhere(lambda: core.stop(why, grace, hurry=again))
 
     async def close(
         self,
@@ -282,8 +284,9 @@ class Scope:
         failures: list[BaseException] = []
         if core.failures and core.on_error == "stop":
             failures = [failure for _, failure in core.failures]
-        if cancelled is None and error is not None and _is_cancel(error) and error.__cause__ is not None:
-            failures.append(error.__cause__)  # of a block inside ours, which our own cancel has ended
+        if cancelled is None and error is not None and _is_cancel(error):
+            below = failure_below(error)  # in a block inside ours, which our own cancel has ended
+            failures += [below] if below is not None else []
         if cancelled is not None:
             if failures:
                 cancelled.__cause__ = _group(core, failures)
