@@ -33,7 +33,7 @@ format: $(VENV)/.lint-ready ## rewrite the code in the house style
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
 
-audit: $(VENV)/.test-ready ## stop the kernel at every point where it can be stopped
+audit: $(VENV)/.test-ready ## drive the kernel with random programs and check the promises
 	$(BIN)/python -m pytest -m audit $(ARGS)
 
 bench: $(VENV)/.test-ready ## measure what a scope costs

@@ -267,7 +267,12 @@ class Program:
             assert report.clean, str(report)
             assert owned.scope.state == "settled"
             assert report.ended == len(owned.lives), str(report)
-            assert {outcome.name for outcome in report.outcomes} <= {life.name for life in owned.lives}
+            known = {life.name for life in owned.lives}
+            below = {life.name for life in owned.everybody(self.all_owned)}
+            for outcome in report.outcomes:  # failures of nested scopes are told too, with the scope's name
+                if outcome.name not in known:
+                    assert outcome.state == "failed", str(report)
+                    assert outcome.name.rpartition(": ")[2] in below, str(report)
         for person in [*self.waiters, *(acting.person for acting in self.actings)]:
             await person.wait()
 

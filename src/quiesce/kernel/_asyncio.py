@@ -134,7 +134,10 @@ async def _child(handle: AsyncioHandle, fn: Callable[..., Any], args: tuple[Any,
         handle.value = await fn(*args)
         handle.state = FINISHED
     except CancelledError as exc:
-        handle.end_cancelled(exc)
+        if handle.asked and exc.__cause__ is None:
+            handle.state = CANCELLED
+        else:
+            handle.end_cancelled(exc)
         raise
     except BaseException as exc:
         if isinstance(exc, GeneratorExit) and not handle.core.backend.is_current():

@@ -86,7 +86,8 @@ async def _child(handle: TrioHandle, fn: Callable[..., Any], args: tuple[Any, ..
                 handle.value = await fn(*args)
                 handle.state = FINISHED
             except trio.Cancelled as exc:
-                handle.end_cancelled(exc)
+                if exc.__cause__ is not None or not handle.asked:
+                    handle.end_cancelled(exc)
                 raise
         if handle.state == RUNNING:  # a group of cancels, left through its own cancel scope
             handle.state = CANCELLED
