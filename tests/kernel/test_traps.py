@@ -379,8 +379,8 @@ async def test_trap_14_an_eager_child_that_cancels_its_own_scope_inside_spawn() 
 
 
 @virtual_worlds
-async def test_the_helpers_of_these_tests_wait_as_their_world_wants() -> None:
-    """`tidy_up` runs in a clean-up of either world, or else half of the tests here would show nothing."""
+async def test_an_await_in_a_clean_up_comes_to_its_end_in_every_world() -> None:
+    """`tidy_up` does what it says, or else half of the tests beside this one would show nothing."""
     done = []
 
     async def child() -> None:
