@@ -96,7 +96,7 @@ async def test_a_task_that_a_library_left_behind_is_cancelled_and_has_cleaned_up
     ]
 
 
-async def test_tasks_of_tasks_of_tasks_are_found() -> None:
+async def test_trap_30_tasks_of_tasks_of_tasks_are_found() -> None:
     cleaners = [Cleaner(), Cleaner(), Cleaner()]
 
     async def library(depth: int) -> None:

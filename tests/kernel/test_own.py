@@ -231,7 +231,7 @@ async def test_two_blocks_overlap_in_an_exit_stack_and_a_task() -> None:
 
 
 @asyncio_only
-async def test_trap_7_a_timeout_inside_belongs_to_the_owner_and_not_to_the_opener() -> None:
+async def test_trap_07_a_timeout_inside_belongs_to_the_owner_and_not_to_the_opener() -> None:
     @asynccontextmanager
     async def limited() -> AsyncIterator[str]:
         async with asyncio.timeout(0.02):
@@ -648,7 +648,7 @@ async def test_a_timeout_around_open_is_a_timeout_error() -> None:
     assert task.cancelling() == 0
 
 
-async def test_trap_5_an_open_cancelled_in_the_tick_of_its_success_is_left_again() -> None:
+async def test_trap_05_an_open_cancelled_in_the_tick_of_its_success_is_left_again() -> None:
     """Whatever the backend makes of that race, entered means left."""
     log: list[Any] = []
     for delay in range(6):

@@ -77,7 +77,9 @@ async def test_the_errors_of_a_scope_that_nobody_ever_closed_go_to_the_log(
     assert "'service'" in caplog.text
 
 
-async def test_a_scope_that_was_closed_does_not_log_its_errors_as_well(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_scope_that_was_closed_does_not_log_its_errors_as_well(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     service = await Scope.open("service")
     service.spawn(fails, "told")
     await turns()

@@ -37,6 +37,8 @@ from tests.kernel.random_programs import (
 )
 from tests.kernel.temperaments import an_innocent_bystander, on_trio
 
+pytestmark = pytest.mark.audit
+
 QUIET = ("quick", "slow", "swallows", "fails", "fails late", "spawns late", "waits for token")
 HOSTS = ("hosts", "opens", "hosts a failure", "swallows and hosts")
 CLOSERS = (*HOSTS, "closes", "closes late", "hosts a closer", "opens a closer")

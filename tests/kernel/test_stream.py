@@ -455,7 +455,7 @@ async def test_aclosing_works_on_the_stream_and_on_its_iterator() -> None:
 # aclose and close -------------------------------------------------------------------------------------------
 
 
-async def test_aclose_from_another_task_ends_the_iteration_of_who_waits_and_disturbs_nobody() -> None:
+async def test_trap_25_aclose_from_another_task_ends_the_iteration_of_who_waits_and_disturbs_nobody() -> None:
     source = Source(pause=10, tidy=0.05)
     s = stream(source.items())
     log: list[str] = []
@@ -953,7 +953,7 @@ async def test_what_else_a_task_group_raises_when_it_is_left_is_not_lost(
 
 
 @asyncio_only
-async def test_trap_7_a_timeout_across_a_yield_hits_the_generator_and_not_the_consumer() -> None:
+async def test_trap_07_a_timeout_across_a_yield_hits_the_generator_and_not_the_consumer() -> None:
     async def limited() -> AsyncGenerator[int, None]:
         async with asyncio.timeout(0.02):
             yield 1

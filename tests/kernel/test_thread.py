@@ -670,7 +670,7 @@ async def test_forty_threads_a_loop_run_at_once_by_default_and_the_next_waits() 
 
 
 @pytest.mark.parametrize("kind", ["ours", "anyio's"])
-async def test_a_thread_that_was_given_up_counts_until_it_has_really_ended(kind: str) -> None:
+async def test_trap_19_a_thread_that_was_given_up_counts_until_it_has_really_ended(kind: str) -> None:
     limiter: Any = Slots(1) if kind == "ours" else anyio.CapacityLimiter(1)
     with stuck_work() as stuck:
         async with Scope(grace=LONG) as scope:
