@@ -1,14 +1,4 @@
-"""The kernel on asyncio: bare tasks, futures and callbacks.
-
-Why a child is a coroutine of ours around the user's function: it contains `SystemExit`, keeps the error, and
-reports its own end from its last step. That costs less than a done-callback (which the loop has to
-schedule) and needs no look at the task afterwards. Only a task cancelled before its first step never gets
-there; `OwnedTask.cancel` sees that case and adds the callback for it alone.
-
-Why a task class of ours: `asyncio.run` ends by cancelling every task again, which would cut a clean-up in
-half. A second cancel that comes while the loop is not running is that one, and is ignored by a child that is
-already being stopped. Cancels inside a running loop (timeouts, other people's scopes) pass as always.
-"""
+"""The kernel on asyncio: bare tasks, futures and callbacks; no task group and no owner task underneath."""
 
 from __future__ import annotations
 
@@ -17,144 +7,18 @@ import sys
 from asyncio import CancelledError
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from types import FrameType
 from typing import Any
 
+from ._asyncio_child import AsyncioHandle, EagerTask, OwnedTask, plain_cancel, run_child
+from ._asyncio_host import AsyncioHost
 from ._backend import Backend, Timer, Waiter
-from ._child import CANCELLED, FAILED, FINISHED, PENDING, RUNNING, Child, Handle
+from ._child import RUNNING, Child, Handle
 from ._core import ScopeCore
 from ._current import current_node
 from ._grace import Rung
-from ._host import Host
-from ._reason import Reason
-from ._site import Site, awaiting_frames, stuck_at
+from ._site import Site
 
 _get_running_loop = asyncio._get_running_loop
-_current_task = asyncio.current_task
-
-
-class AsyncioHandle(Handle):
-    """A child task on asyncio."""
-
-    __slots__ = ("interrupted", "task")
-
-    def __init__(self, core: ScopeCore, label: object, site: Site | None) -> None:
-        # Written out flat, without the calls to the bases: this is the hot path of `spawn`.
-        self.core = core
-        self.label = label
-        self.site = site
-        self.state = PENDING
-        self.reason = None
-        self.waiters = None
-        self._token = None
-        self._hurry = None
-        self.on_stop = None
-        self.asked = 0
-        self.deferred = 0
-        self.withheld = False
-        self.task: asyncio.Task[None] | None = None
-        self.interrupted: AsyncioHost | None = None  # a block in this task that is being stopped
-
-    def deliver_cancel(self) -> None:
-        """Cancel the task; while it is still inside its eager first step there is none yet."""
-        task = self.task
-        if task is None:
-            return
-        if self.interrupted is not None and self.asked < 2:
-            # Its block is cleaning up after a cancel already: this one is due when the block is left.
-            self.interrupted.owed = True
-            return
-        if self.state is PENDING:
-            task.remove_done_callback(self.never_started)
-            task.add_done_callback(self.never_started)
-        _cancel(task, self.reason.text if self.reason is not None else None)
-
-    def runs_in(self, task: object) -> bool:
-        """Whether `task` is this child's own."""
-        return self.task is task
-
-    def stuck_at(self) -> str:
-        """Where the task waits."""
-        return stuck_at(self.task.get_coro(), self.core.backend.thread) if self.task else "not started"
-
-    def never_started(self, task: asyncio.Task[None]) -> None:
-        """Done-callback for a task that may have been cancelled before its first step."""
-        if self.state == PENDING:
-            self.state = CANCELLED
-            self.task = None
-            self.ended()
-
-
-_cancel = asyncio.Task.cancel  # without the detour through `OwnedTask.cancel`
-
-
-class OwnedTask(asyncio.Task[None]):
-    """The task of a child."""
-
-    __slots__ = ("handle",)
-
-    handle: AsyncioHandle
-
-    def cancel(self, msg: Any | None = None) -> bool:
-        """As ever, except for the sweep at the end of `asyncio.run`: see the top of this module."""
-        handle = self.handle
-        if handle.state == PENDING:
-            self.remove_done_callback(handle.never_started)
-            self.add_done_callback(handle.never_started)
-        if not self.get_loop().is_running():
-            if handle.asked or handle.core.is_clean_up():
-                return False
-            handle.asked = 1
-            handle.note_reason(Reason("shutdown", "the event loop is ending"))
-        return super().cancel(msg)
-
-    def set_name(self, value: object) -> None:
-        """It is called that in reports too."""
-        self.handle.label = str(value)
-
-    def get_name(self) -> str:
-        """The child's name, worked out only when somebody looks."""
-        return self.handle.name
-
-
-class EagerTask(OwnedTask):
-    """The same, run up to its first await while it is being made."""
-
-    __slots__ = ()
-
-    def __init__(self, handle: AsyncioHandle, coro: Any, loop: asyncio.AbstractEventLoop) -> None:
-        self.handle = handle  # its body may look for it, or cancel it, before the constructor returns
-        handle.task = self
-        super().__init__(coro, loop=loop, eager_start=True)  # type: ignore[call-arg, unused-ignore]
-
-
-async def _child(handle: AsyncioHandle, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    handle.state = RUNNING
-    try:
-        handle.value = await fn(*args)
-        handle.state = FINISHED
-    except CancelledError as exc:
-        if handle.asked and exc.__cause__ is None:
-            handle.state = CANCELLED
-        else:
-            handle.end_cancelled(exc)
-        raise
-    except BaseException as exc:
-        if isinstance(exc, GeneratorExit) and not handle.core.backend.is_current():
-            handle.state = CANCELLED  # the loop is gone and the collector closes the coroutine
-            raise
-        handle.fail(exc)
-        if isinstance(exc, KeyboardInterrupt):
-            raise
-    finally:
-        handle.task = None
-        core = handle.core
-        core.children.pop(handle, None)
-        state: str = handle.state
-        if core.children and handle.waiters is None and state is not FAILED and not core.closers:
-            core.ended += 1  # nobody to tell
-        else:
-            core.child_ended(handle)
 
 
 class AsyncioCore(ScopeCore):
@@ -175,7 +39,7 @@ class AsyncioCore(ScopeCore):
         handle = AsyncioHandle(self, name or fn, site)
         before = current_node.set(handle)
         try:
-            handle.task = task = OwnedTask(_child(handle, fn, args), loop=loop)
+            handle.task = task = OwnedTask(run_child(handle, fn, args), loop=loop)
         finally:
             current_node.reset(before)
         task.handle = handle
@@ -199,7 +63,7 @@ class AsyncioCore(ScopeCore):
                     child._token.cancel(reason)
                 child.asked = 1
                 if child.task is not None:
-                    _cancel(child.task, text)
+                    plain_cancel(child.task, text)
             else:
                 child.climb(Rung.CANCEL)
 
@@ -251,6 +115,7 @@ class AsyncioBackend(Backend):
 
     name = "asyncio"
     core_type = AsyncioCore
+    host_type = AsyncioHost
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -323,7 +188,7 @@ class AsyncioBackend(Backend):
         factory: Any = loop.get_task_factory()
         while hasattr(factory, "quiesce_inner"):  # a containment's: look behind it
             factory = factory.quiesce_inner
-        coro = _child(handle, fn, args)
+        coro = run_child(handle, fn, args)
         if factory is None:
             task = OwnedTask(coro, loop=loop)
             task.handle = handle
@@ -376,106 +241,6 @@ class AsyncioBackend(Backend):
 _eager_task_factory = getattr(asyncio, "eager_task_factory", None)
 
 
-class AsyncioHost(Host):
-    """The task that runs an `async with` body, on asyncio."""
-
-    __slots__ = ("asked_before", "cancels_before", "owed", "task")
-
-    def __init__(self, core: ScopeCore, entered_by: FrameType) -> None:
-        self.enter(core, entered_by)
-        task = _current_task()
-        if task is None:
-            raise RuntimeError("a scope needs a task around it, not a bare callback of the loop")
-        self.task = task
-        self.cancels_before = task.cancelling()
-        self.asked_before = task.handle.asked if isinstance(task, OwnedTask) else 0
-        self.owed = False  # a cancel of the whole task that came while we had cancelled the body
-
-    def is_current(self) -> bool:
-        """Whether the calling code runs in this task."""
-        return asyncio.current_task() is self.task
-
-    def may_leave(self) -> bool:
-        """asyncio does not mind which task leaves."""
-        return _get_running_loop() is not None
-
-    def nothing_to_wait_for(self) -> bool:
-        """The quick way out of a block whose children are gone."""
-        core = self.core
-        if core.closed or core.nested:
-            return False
-        core.settle()
-        return True
-
-    def cancel_body(self, reason: Reason) -> bool:
-        """Cancel the task, unless the body is a generator that has handed out a value."""
-        task = self.task
-        if task.done() or not self._in_body():
-            return False
-        if isinstance(task, OwnedTask):
-            if task.handle.asked > self.asked_before:
-                return False  # its own scope has cancelled it: a second one would cut its clean-up
-            if task.handle.interrupted is None:
-                task.handle.interrupted = self
-        if task.cancelling() > self.cancels_before:
-            # Somebody has cancelled it before us: that was its one cancel. Ours comes when its time is over.
-            backend = self.core.backend
-            backend.call_at(backend.now() + self.core.grace.cancel, partial(self._insist, reason))
-            return False
-        task.cancel(reason.text)
-        return True
-
-    def _insist(self, reason: Reason) -> None:
-        if self.core.host is self and not (self.leaving or self.requested or self.task.done()):
-            self.requested = self._in_body()
-            if self.requested:
-                self.task.cancel(reason.text)
-
-    def _in_body(self) -> bool:
-        if self.generator is None:
-            return True
-        if self.is_current():
-            frame: FrameType | None = sys._getframe()
-            while frame is not None and frame is not self.generator:
-                frame = frame.f_back
-            return frame is not None
-        return self.generator in awaiting_frames(self.task.get_coro())
-
-    async def leave(self, error: BaseException | None) -> BaseException | None:
-        """Wait until all is over, and tell our own cancel from other people's."""
-        core = self.core
-        cancelled: BaseException | None = error if isinstance(error, CancelledError) else None
-        self.begin_to_leave(error)
-        if not core.is_over():
-            late = await core.backend.wait_through(core.until_over(), core.waiters)
-            if cancelled is None or (late is not None and self.requested):
-                cancelled = late  # the first was ours, so this is the one to be told apart
-        return await self._whose(cancelled) if self.requested else cancelled
-
-    async def _whose(self, cancelled: BaseException | None) -> BaseException | None:
-        """We cancelled the body: take that back, and see whether somebody else did too."""
-        mine = self.is_current()
-        if mine and cancelled is None:
-            try:
-                await asyncio.sleep(0)  # ours may not have been delivered yet
-            except CancelledError as exc:
-                cancelled = exc
-        task = self.task
-        if isinstance(task, OwnedTask) and task.handle.interrupted is self:
-            task.handle.interrupted = None
-        if self.owed:  # ours has become the one that is owed
-            return cancelled or CancelledError(str(self.core.reason))
-        others = task.uncancel() > self.cancels_before
-        if mine and others and cancelled is not None and str(cancelled) == str(self.core.reason):
-            # Both came in one turn and only ours was delivered. An anyio scope knows its own by their
-            # text and sends another; a plain cancel was this one.
-            try:
-                await asyncio.sleep(0)
-            except CancelledError as exc:
-                cancelled = exc
-        return cancelled if others or not mine else None
-
-
 def backend_of(loop: asyncio.AbstractEventLoop) -> AsyncioBackend:
     """The backend of `loop`; it lives as long as the loop does."""
     try:
@@ -483,6 +248,3 @@ def backend_of(loop: asyncio.AbstractEventLoop) -> AsyncioBackend:
     except AttributeError:
         backend = loop._quiesce = AsyncioBackend(loop)  # type: ignore[attr-defined]
     return backend
-
-
-AsyncioBackend.host_type = AsyncioHost

@@ -28,7 +28,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 from weakref import WeakSet
 
-from ._asyncio import AsyncioHandle, AsyncioHost
+from ._asyncio_child import AsyncioHandle
+from ._asyncio_host import AsyncioHost
 from ._backend import current_backend
 from ._caller import owner_of
 from ._child import RUNNING, Child

@@ -14,7 +14,7 @@ from asyncio import CancelledError
 from contextvars import Context
 from typing import Any
 
-from ._asyncio import OwnedTask, _child
+from ._asyncio_child import OwnedTask, run_child
 from ._child import CANCELLED, FAILED, FINISHED, RUNNING, Child
 from ._core import ScopeCore
 from ._current import Node, current_node
@@ -129,7 +129,7 @@ def _retrieve_cancellation(future: asyncio.Future[Any]) -> None:
 
 def is_kernels_own(task: Task) -> bool:
     """Whether it is the task of a child, which belongs to its scope."""
-    return isinstance(task, OwnedTask) or getattr(task.get_coro(), "cr_code", None) is _child.__code__
+    return isinstance(task, OwnedTask) or getattr(task.get_coro(), "cr_code", None) is run_child.__code__
 
 
 def node_of(task: Task) -> Node | None:

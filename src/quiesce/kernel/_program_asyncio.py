@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-from ._asyncio import AsyncioHandle
+from ._asyncio_child import AsyncioHandle
 from ._backend import current_backend
 from ._core import ScopeCore
 from ._grace import Grace

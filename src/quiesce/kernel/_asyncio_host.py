@@ -1,0 +1,123 @@
+"""The task that runs an `async with` body, on asyncio.
+
+A body is stopped by `task.cancel()`, and that is taken back (`uncancel`) when the block is left. What makes it
+delicate is that a task may be cancelled by others in the same moment: theirs must not be lost, must
+arrive as the very exception they will recognise, and ours must not cut a clean-up that theirs has begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from asyncio import CancelledError
+from functools import partial
+from types import FrameType
+
+from ._asyncio_child import OwnedTask
+from ._core import ScopeCore
+from ._host import Host
+from ._reason import Reason
+from ._site import awaiting_frames
+
+_get_running_loop = asyncio._get_running_loop
+_current_task = asyncio.current_task
+
+
+class AsyncioHost(Host):
+    """The task that runs an `async with` body, on asyncio."""
+
+    __slots__ = ("asked_before", "cancels_before", "owed", "task")
+
+    def __init__(self, core: ScopeCore, entered_by: FrameType) -> None:
+        self.enter(core, entered_by)
+        task = _current_task()
+        if task is None:
+            raise RuntimeError("a scope needs a task around it, not a bare callback of the loop")
+        self.task = task
+        self.cancels_before = task.cancelling()
+        self.asked_before = task.handle.asked if isinstance(task, OwnedTask) else 0
+        self.owed = False  # a cancel of the whole task that came while we had cancelled the body
+
+    def is_current(self) -> bool:
+        """Whether the calling code runs in this task."""
+        return asyncio.current_task() is self.task
+
+    def may_leave(self) -> bool:
+        """asyncio does not mind which task leaves."""
+        return _get_running_loop() is not None
+
+    def nothing_to_wait_for(self) -> bool:
+        """The quick way out of a block whose children are gone."""
+        core = self.core
+        if core.closed or core.nested:
+            return False
+        core.settle()
+        return True
+
+    def cancel_body(self, reason: Reason) -> bool:
+        """Cancel the task, unless the body is a generator that has handed out a value."""
+        task = self.task
+        if task.done() or not self._in_body():
+            return False
+        if isinstance(task, OwnedTask):
+            if task.handle.asked > self.asked_before:
+                return False  # its own scope has cancelled it: a second one would cut its clean-up
+            if task.handle.interrupted is None:
+                task.handle.interrupted = self
+        if task.cancelling() > self.cancels_before:
+            # Somebody has cancelled it before us: that was its one cancel. Ours comes when its time is over.
+            backend = self.core.backend
+            backend.call_at(backend.now() + self.core.grace.cancel, partial(self._insist, reason))
+            return False
+        task.cancel(reason.text)
+        return True
+
+    def _insist(self, reason: Reason) -> None:
+        if self.core.host is self and not (self.leaving or self.requested or self.task.done()):
+            self.requested = self._in_body()
+            if self.requested:
+                self.task.cancel(reason.text)
+
+    def _in_body(self) -> bool:
+        if self.generator is None:
+            return True
+        if self.is_current():
+            frame: FrameType | None = sys._getframe()
+            while frame is not None and frame is not self.generator:
+                frame = frame.f_back
+            return frame is not None
+        return self.generator in awaiting_frames(self.task.get_coro())
+
+    async def leave(self, error: BaseException | None) -> BaseException | None:
+        """Wait until all is over, and tell our own cancel from other people's."""
+        core = self.core
+        cancelled: BaseException | None = error if isinstance(error, CancelledError) else None
+        self.begin_to_leave(error)
+        if not core.is_over():
+            late = await core.backend.wait_through(core.until_over(), core.waiters)
+            if cancelled is None or (late is not None and self.requested):
+                cancelled = late  # the first was ours, so this is the one to be told apart
+        return await self._whose(cancelled) if self.requested else cancelled
+
+    async def _whose(self, cancelled: BaseException | None) -> BaseException | None:
+        """We cancelled the body: take that back, and see whether somebody else did too."""
+        mine = self.is_current()
+        if mine and cancelled is None:
+            try:
+                await asyncio.sleep(0)  # ours may not have been delivered yet
+            except CancelledError as exc:
+                cancelled = exc
+        task = self.task
+        if isinstance(task, OwnedTask) and task.handle.interrupted is self:
+            task.handle.interrupted = None
+        if self.owed:  # ours has become the one that is owed
+            return cancelled or CancelledError(str(self.core.reason))
+        others = task.uncancel() > self.cancels_before
+        if mine and others and cancelled is not None and str(cancelled) == str(self.core.reason):
+            # Both came in one turn and only ours was delivered. An anyio scope knows its own by their
+            # text and sends another; a plain cancel was this one.
+            try:
+                await asyncio.sleep(0)
+            except CancelledError as exc:
+                cancelled = exc
+        return cancelled if others or not mine else None
