@@ -215,3 +215,28 @@ async def test_a_block_opened_in_the_clean_up_of_a_stopped_body() -> None:
     assert log == ["opened", "settled"]
     await elsewhere.close()
     no_cancel_is_left_behind()
+
+
+@asyncio_only
+async def test_a_block_that_somebody_elses_cancel_is_ending_does_not_swallow_the_cancel_of_its_scope() -> (
+    None
+):
+    async def child() -> None:
+        async with Scope("block") as block:
+            blocks.append(block)
+            try:
+                await asyncio.sleep(1000)
+            except asyncio.CancelledError:  # a library that swallows the first one
+                await asyncio.sleep(1000)
+
+    blocks: list[Scope] = []
+    scope = await Scope.open("outer")
+    handle = scope.spawn(child)
+    await turns()
+    task = next(iter(asyncio.all_tasks() - {asyncio.current_task()}))
+    task.cancel()
+    await turns()
+    blocks[0].cancel("the block too")
+    report = await scope.close(deadline=0.5)
+    assert report.clean
+    assert handle.state == "cancelled"

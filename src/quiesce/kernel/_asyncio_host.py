@@ -59,24 +59,26 @@ class AsyncioHost(Host):
         task = self.task
         if task.done() or not self._in_body():
             return False
-        if isinstance(task, OwnedTask):
-            if task.handle.asked > self.asked_before:
-                return False  # its own scope has cancelled it: a second one would cut its clean-up
-            if task.handle.interrupted is None:
-                task.handle.interrupted = self
+        if isinstance(task, OwnedTask) and task.handle.asked > self.asked_before:
+            return False  # its own scope has cancelled it: a second one would cut its clean-up
         if task.cancelling() > self.cancels_before:
             # Somebody has cancelled it before us: that was its one cancel. Ours comes when its time is over.
             backend = self.core.backend
             backend.call_at(backend.now() + self.core.grace.cancel, partial(self._insist, reason))
             return False
-        task.cancel(reason.text)
+        self._cancel_task(reason)
         return True
 
     def _insist(self, reason: Reason) -> None:
         if self.core.host is self and not (self.leaving or self.requested or self.task.done()):
             self.requested = self._in_body()
             if self.requested:
-                self.task.cancel(reason.text)
+                self._cancel_task(reason)
+
+    def _cancel_task(self, reason: Reason) -> None:
+        if isinstance(self.task, OwnedTask) and self.task.handle.interrupted is None:
+            self.task.handle.interrupted = self
+        self.task.cancel(reason.text)
 
     def _in_body(self) -> bool:
         if self.generator is None:
