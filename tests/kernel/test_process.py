@@ -147,6 +147,24 @@ async def test_a_flood_does_not_hold_the_loop_and_can_be_left() -> None:
     assert turns > 10
 
 
+async def test_others_have_their_turn_between_two_reads_of_what_is_there() -> None:
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            await anyio.sleep(0)
+            turns += 1
+
+    async with Process(["printf", "x" * 1000]) as process, anyio.create_task_group() as group:
+        await process.wait()
+        group.start_soon(turn)
+        for _ in range(1000):
+            assert await process.read(1) == b"x"
+        group.cancel_scope.cancel()
+    assert turns >= 500
+
+
 async def test_two_readers_at_once_are_told_so() -> None:
     async with Process(["cat"], stdin="pipe") as process:
         async with meanwhile(process.read) as first:
@@ -566,6 +584,7 @@ async def test_what_cannot_be_started_says_so_and_leaves_nothing(
         await Process.open(argv, stdin="pipe", scope=scope, **options)
     gc.collect()
     assert open_descriptors() == before
+    assert not scope._opened().nested
     report = await scope.close()
     assert report.clean
     assert report.ended == 0

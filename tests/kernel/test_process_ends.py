@@ -144,7 +144,7 @@ def test_a_stop_under_way_goes_on_when_the_loop_ends(run: Run, token: str) -> No
 
     started_at = time.monotonic()
     run(main)
-    assert time.monotonic() - started_at >= 0.2
+    assert time.monotonic() - started_at >= 0.195  # uvloop counts in milliseconds
     assert running(token) == []
     assert kept[0]._child is not None
     assert kept[0]._child.core.reason == Reason("user", "enough")
@@ -179,7 +179,7 @@ def test_the_loop_does_not_wait_for_ever_for_what_cannot_be_ended(
         patch.setattr(Tree, "signal", lambda tree, number: None)
         started_at = time.monotonic()
         run(main)
-        assert 0.2 <= time.monotonic() - started_at < 2
+        assert 0.195 <= time.monotonic() - started_at < 2
     assert wait_until(lambda: len(running(token)) == 2)
     assert len(trees(token)) == 2  # they are still known, and ended when the program ends
     for tree in trees(token):
@@ -206,6 +206,23 @@ def test_nor_for_what_could_not_be_ended_before(
     for tree in trees(token):
         tree.signal(signal.SIGKILL)
         assert wait_until(tree.reap)
+
+
+@everywhere
+def test_one_that_ended_by_itself_may_be_dropped_after_its_loop_without_a_word(run: Run) -> None:
+    kept: list[Process] = []
+
+    async def main() -> None:
+        kept.append(process := await Process.open(["echo", "unread"], stdin="pipe"))
+        await process.wait()
+        child = process._child
+        assert child is not None
+        while child.state != "finished":
+            await anyio.sleep(0.001)
+
+    run(main)
+    kept.clear()
+    gc.collect()  # where a descriptor is not closed, Python warns, and warnings are errors here
 
 
 @asyncio_only

@@ -24,11 +24,13 @@ from quiesce.kernel._procfs import look_up
 from quiesce.kernel._tree import Tree
 from tests.kernel.processes import is_gone, running, token_of_processes
 from tests.kernel.temperaments import forever, on_trio, tidy_up
-from tests.world import asyncio_only, trio_only
+from tests.world import World, asyncio_only, trio_only
 
 pytestmark = pytest.mark.real_time
 
 BRISK = Grace(cancel=0.1, terminate=0.1, kill=2.0)
+
+EARLY = 0.005  # uvloop counts in milliseconds, from the beginning of its turn
 
 BOTH: tuple[Stream, ...] = ("null", "pipe")
 
@@ -130,7 +132,7 @@ async def test_those_who_hear_neither_eof_nor_term_are_killed(token: str) -> Non
     process = await started(shell(DEAF, token), stdin="pipe", grace=BRISK)
     watch = Stopwatch()
     report = await process.close()
-    assert 0.2 <= watch.seconds < 1
+    assert 0.2 <= watch.seconds + EARLY < 1
     assert running(token) == []
     assert report.clean
     assert process.returncode == -signal.SIGKILL
@@ -138,7 +140,7 @@ async def test_those_who_hear_neither_eof_nor_term_are_killed(token: str) -> Non
 
 async def test_the_steps_come_when_grace_says_so(token: str) -> None:
     heard: dict[str, float] = {}
-    grace = Grace(cooperate=0.1, cancel=0.3, terminate=0.2, kill=2)
+    grace = Grace(cooperate=0.1, cancel=0.3, terminate=0.4, kill=3)
     process = Process(python(LOGGER, token), stdin="pipe", grace=grace)
     async with process, anyio.create_task_group() as group:
 
@@ -153,9 +155,9 @@ async def test_the_steps_come_when_grace_says_so(token: str) -> None:
         await process.close()
         killed = time.monotonic()
     assert list(heard) == ["up", "eof", "term"]
-    assert 0.1 <= heard["eof"] - asked < 0.3
-    assert 0.4 <= heard["term"] - asked < 0.6
-    assert 0.6 <= killed - asked < 0.9
+    assert 0.1 <= heard["eof"] - asked + EARLY < 0.4
+    assert 0.4 <= heard["term"] - asked + EARLY < 0.8
+    assert 0.8 <= killed - asked + EARLY < 2
     assert process.returncode == -signal.SIGKILL
 
 
@@ -163,7 +165,7 @@ async def test_without_a_pipe_at_stdin_sigterm_comes_at_once_and_keeps_its_time(
     process = await started(shell(DEAF, token), grace=Grace(cancel=3, terminate=0.2, kill=2))
     watch = Stopwatch()
     await process.close()
-    assert 0.2 <= watch.seconds < 1
+    assert 0.2 <= watch.seconds + EARLY < 1
 
 
 @pytest.mark.parametrize("how", ["by us", "by the child", "by the exit"])
@@ -183,22 +185,32 @@ async def test_an_input_that_nobody_reads_is_not_waited_for(token: str, how: str
     assert running(token) == []
 
 
-async def test_sigterm_is_sent_once(token: str) -> None:
-    heard: list[bytes] = []
-    code = LOGGER.replace('if os.read(0, 1) == b"": say("eof")', "")
+async def test_sigterm_is_sent_once(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    really_send = Tree.signal
+
+    def send(tree: Tree, number: int) -> None:
+        sent.append(number)
+        really_send(tree, number)
+
+    monkeypatch.setattr(Tree, "signal", send)
     for stdin in BOTH:
-        process = Process(python(code, token), stdin=stdin, grace=BRISK)
-        async with process, anyio.create_task_group() as group:
-            await anext(process.lines())
+        process = await started(shell(DEAF, token), stdin=stdin, grace=BRISK)
+        process.cancel()
+        process.cancel()
+        await process.close()
+        assert sent[:2] == [signal.SIGTERM, signal.SIGKILL]
+        assert sent.count(signal.SIGTERM) == 1
+        sent.clear()
 
-            async def listen(process: Process = process) -> None:
-                heard.extend([line.split()[0] async for line in process.lines()])
 
-            group.start_soon(listen)
-            process.cancel()
-            process.cancel()
-            await process.close()
-    assert heard == [b"term", b"term"]
+async def test_those_whom_a_polite_leader_leaves_behind_are_not_given_its_time(token: str) -> None:
+    process = await started(shell("sleep {0} & sleep {0} & echo up; cat; exit 5", token), stdin="pipe")
+    watch = Stopwatch()
+    await process.close()
+    assert watch.seconds < 1
+    assert running(token) == []
+    assert process.returncode == 5
 
 
 async def test_the_time_of_a_longer_grace_is_not_cut(token: str) -> None:
@@ -433,7 +445,7 @@ async def test_a_timeout_round_a_close_raises_timeout_error_when_it_is_over(toke
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.02):
             await process.close()
-    assert watch.seconds >= 0.2
+    assert watch.seconds + EARLY >= 0.2
     assert running(token) == []
     task = asyncio.current_task()
     assert task is not None
@@ -515,23 +527,26 @@ async def test_a_block_that_is_cancelled_while_it_ends_raises_that_cancel(token:
 
 
 @asyncio_only
-async def test_a_start_that_is_cancelled_leaves_nothing(token: str) -> None:
+async def test_a_start_that_is_cancelled_leaves_nothing(token: str, world: World) -> None:
     for turns in range(4):
         task = asyncio.ensure_future(Process.open(shell(FAMILY, token)))
         for _ in range(turns):
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait([task])
+        if turns < 2 and world.name != "asyncio-eager":
+            assert task.cancelled()
         if not task.cancelled():
             await task.result().close()
         assert running(token) == []
 
 
-async def test_a_start_inside_a_cancelled_scope_leaves_nothing(token: str) -> None:
+async def test_a_start_inside_a_cancelled_scope_leaves_nothing(token: str, world: World) -> None:
     with anyio.CancelScope() as scope:
         scope.cancel()
         try:
             async with Process(shell(FAMILY, token)):
+                assert world.name == "asyncio-eager"  # there, nothing has been waited for yet
                 await forever()
         finally:
             assert running(token) == []
@@ -695,7 +710,7 @@ async def test_the_grace_of_the_owner_is_the_process_s_unless_it_has_one(token: 
         process = await started(shell(DEAF, token), stdin="pipe")
         watch = Stopwatch()
         await process.close()
-    assert 0.2 <= watch.seconds < 1
+    assert 0.2 <= watch.seconds + EARLY < 1
 
 
 async def test_a_process_opened_by_a_task_that_is_long_gone_is_closed_by_another(token: str) -> None:
@@ -740,7 +755,7 @@ async def test_a_deadline_of_a_tenth_of_a_second_is_kept_and_what_is_left_is_nam
     with Immortal(monkeypatch):
         watch = Stopwatch()
         report = await process.close(deadline=0.1)
-        assert 0.1 <= watch.seconds < 0.3
+        assert 0.1 <= watch.seconds + EARLY < 0.4
     assert not report.clean
     left = {leftover.kind: leftover for leftover in report.left}["process"]
     assert left.name == "the deaf one"
@@ -769,11 +784,11 @@ async def test_closing_an_owner_again_reaches_the_process_that_had_expired_in_it
     token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scope = await Scope.open()
-    process = await Process.open(["sleep", token], scope=scope)
+    process = await Process.open(["sleep", token], scope=scope, grace=BRISK)
     with Immortal(monkeypatch):
         assert not (await scope.close(deadline=0.05)).clean
     try:
-        assert (await scope.close(deadline=2)).clean
+        assert (await scope.close(grace=BRISK)).clean
     finally:
         await process.close()
     assert running(token) == []

@@ -25,6 +25,11 @@ async def fails(message: str) -> None:
     raise ValueError(message)
 
 
+async def fails_later(message: str) -> None:
+    await anyio.sleep(0)
+    raise ValueError(message)
+
+
 async def test_an_error_in_the_clean_up_of_a_block_is_the_error_of_the_child_that_held_it() -> None:
     async def session() -> None:
         async with Scope("session") as inner:
@@ -65,12 +70,15 @@ async def test_an_error_in_an_open_nested_scope_is_in_the_report_of_its_owner() 
 async def test_the_errors_of_a_scope_that_nobody_ever_closed_go_to_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    service = await Scope.open("service")
-    handle = service.spawn(anyio.sleep, 1000)
-    service.spawn(fails, "nobody asked me")
-    await handle.wait()
-    assert caplog.records == []
-    del service, handle
+    async def start_and_forget() -> None:
+        service = await Scope.open("service")
+        handle = service.spawn(anyio.sleep, 1000)
+        service.spawn(fails_later, "nobody asked me")
+        await handle.wait()
+        assert caplog.records == []
+
+    await start_and_forget()
+    await turns()
     gc.collect()
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
     assert "nobody asked me" in caplog.text
