@@ -327,6 +327,22 @@ async def test_many_small_writes_do_not_hold_the_loop() -> None:
         assert scope.cancelled_caught
 
 
+async def test_a_wait_for_what_is_always_ready_can_be_cancelled() -> None:
+    # On uvloop the waiter is woken before anyio looks at it, which never cancels one that is woken already.
+    backend = current_backend()
+    reading, writing = os.pipe()
+    try:
+        for _ in range(40):
+            give_up_at = time.monotonic() + 1
+            with anyio.move_on_after(0.002) as scope:
+                while time.monotonic() < give_up_at:
+                    await backend.wait_writable(writing)
+            assert scope.cancelled_caught
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
 async def test_a_write_of_nothing_does_nothing() -> None:
     async with Process(["cat"], stdin="pipe") as process:
         await process.write(b"")
