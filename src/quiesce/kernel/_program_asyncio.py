@@ -8,10 +8,13 @@ ours settles the rest, each part within what is left of the time. What refuses i
 from __future__ import annotations
 
 import asyncio
+import signal
+import socket
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from ._asyncio_child import AsyncioHandle
@@ -65,21 +68,25 @@ class AsyncioProgram(Program):
         """Run main, then settle the rest."""
         loop = self.loop = self._loop_factory()
         try:
-            asyncio.set_event_loop(loop)
-            if self._debug is not None:
-                loop.set_debug(self._debug)
-            loop.set_default_executor(self._executor)
-            loop.call_soon(self._start)
-            self._until_interrupted(loop.run_forever)
-            self._waits_for_main = False
-            self._settling = loop.create_task(self._settle(), name="quiesce.run settles")
-            while not self._settling.done():
-                self._until_interrupted(self._run_settling)
-            self._settling.result()
+            with _woken_by_signals(loop):
+                self._drive(loop)
         finally:
             self._drop(asyncio.all_tasks(loop))
             asyncio.set_event_loop(None)
             loop.close()
+
+    def _drive(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        if self._debug is not None:
+            loop.set_debug(self._debug)
+        loop.set_default_executor(self._executor)
+        loop.call_soon(self._start)
+        self._until_interrupted(loop.run_forever)
+        self._waits_for_main = False
+        self._settling = loop.create_task(self._settle(), name="quiesce.run settles")
+        while not self._settling.done():
+            self._until_interrupted(self._run_settling)
+        self._settling.result()
 
     def _start(self) -> None:
         try:
@@ -171,6 +178,38 @@ class AsyncioProgram(Program):
                 with suppress(AttributeError):  # not every task factory makes asyncio's own
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
                 _dropped.append(task)
+
+
+@contextmanager
+def _woken_by_signals(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Let a signal end the loop's wait for events, whichever thread and moment it came in.
+
+    Python runs a handler when the main thread next runs Python code. A signal that another thread was given, or
+    that came just before the wait began, would leave the main thread waiting, with the handler still to run.
+    uvloop has such a wake-up of its own.
+    """
+    if (
+        not isinstance(loop, asyncio.BaseEventLoop)
+        or threading.current_thread() is not threading.main_thread()
+    ):
+        yield
+        return
+    woken, wakes = socket.socketpair()
+    with woken, wakes:
+        woken.setblocking(False)
+        wakes.setblocking(False)
+        loop.add_reader(woken, _discard, woken)
+        before = signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            loop.remove_reader(woken)
+
+
+def _discard(woken: socket.socket) -> None:
+    with suppress(BlockingIOError):
+        woken.recv(4096)
 
 
 async def _pause(tasks: set[asyncio.Task[Any]], seconds: float) -> None:
