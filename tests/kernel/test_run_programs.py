@@ -390,3 +390,24 @@ def test_a_full_pipe_behind_stderr_does_not_hold_up_the_exit() -> None:
         ended = running.wait()
     assert ended.status == 143
     assert ended.seconds < 1.6 + SLACK
+
+
+@on_two
+def test_a_signal_that_another_thread_is_given_wakes_the_loop(flavour: str) -> None:
+    with program(
+        flavour,
+        """
+        def interrupts_itself():
+            ready()
+            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+            current_token().wait_sync(100)
+
+        async def main():
+            await to_thread(interrupts_itself)
+
+        go(main)
+        """,
+    ) as running:
+        ended = running.wait()
+    assert ended.status == 143
+    assert ended.seconds < 0.5 + SLACK
