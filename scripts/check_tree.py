@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 # Each pattern holds a class of one letter, so that this file does not match itself.
-REGISTRIES = r"pyp[i]\.org|pythonhoste[d]\.org|npmj[s]\.org|deb\.debia[n]\.org"
+REGISTRIES = r"https?://[^\s\"')]*(?:simpl[e]\b|pyp[i]|registr[y]|artifactor[y]|np[m]js)"
 MACHINE_PATHS = r"(?<![\w.~$}>*-])/(?:wor[k]|roo[t]|op[t]|hom[e]/\w+)(?=/|\b(?![.-]))"
 FORBIDDEN = {"a registry host": re.compile(REGISTRIES), "a machine's path": re.compile(MACHINE_PATHS)}
 

@@ -27,8 +27,8 @@ def tree(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "line",
     [
-        "index-url = https://" + "pypi" + ".org/simple",
-        "resolved: https://registry." + "npmjs" + ".org/left-pad",
+        "index-url = https://packages.example/" + "sim" + "ple",
+        "resolved: https://regis" + "try.example/left-pad",
         "cd /" + "work/main",
         "see /" + "root/.cache",
         "PATH=/" + "opt/tool/bin:$PATH",

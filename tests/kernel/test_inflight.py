@@ -274,6 +274,9 @@ async def test_cancels_from_many_threads_while_handlers_come_and_go() -> None:
                 await anyio.to_thread.run_sync(thread.join)
         while len(inflight):
             await anyio.sleep(0.001)
+    assert inflight.report is not None
+    assert inflight.report.clean
+    assert len(inflight) == 0
 
 
 # Errors -----------------------------------------------------------------------------------------------------
