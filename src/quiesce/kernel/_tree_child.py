@@ -317,10 +317,11 @@ class TreeChild(Child):
 
     def undo(self) -> None:
         """Nobody can watch it here: end it on the spot."""
-        self._signal(signal.SIGKILL)
         give_up_at = time.monotonic() + self.core.grace.kill
-        while not self.tree.reap() and time.monotonic() < give_up_at:
+        self._signal(signal.SIGKILL)
+        while (self.tree.members() or not self.tree.reap()) and time.monotonic() < give_up_at:
             time.sleep(0.001)
+            self._signal(signal.SIGKILL)  # whoever was forked since the last one
         self.core.children.clear()
         self.core.settle()
 
