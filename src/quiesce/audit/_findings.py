@@ -1,0 +1,162 @@
+"""Findings: what was seen, grouped by what it is and where it was made, with the smallest run that shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from ._places import Place, digest, places
+from ._points import Phase, Point, Token
+from ._run import KINDS, Run, Sighting
+from ._stops import Stop
+
+Severity: TypeAlias = Literal["error", "warning"]
+_ORDER = list(KINDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """The smallest run that shows a finding."""
+
+    stop: str  # "" for the run that nobody stopped
+    points: tuple[Point, ...]
+    token: str  # what `--at` takes; "" for the run that nobody stopped
+    stopped_at: tuple[Place, ...]  # outermost first
+    stuck_at: tuple[Place, ...]  # outermost first
+    step: int
+    detail: str
+
+
+@dataclass(slots=True)
+class Finding:
+    """One thing that is wrong, however many runs showed it."""
+
+    kind: str
+    what: str
+    made_at: tuple[Place, ...]  # innermost first; empty where nobody knows
+    severity: Severity
+    example: Example
+    runs: int = 1
+    strips: list[str] = field(default_factory=list)  # "cancel/early" and so on: where it was seen
+    known: bool = False  # it is in the baseline file
+    ignored: str = ""  # the reason, if an ignore matches
+
+    @property
+    def site(self) -> Place | None:
+        """Where it was made, as far as somebody can change it: the innermost place outside libraries."""
+        return next((p for p in self.made_at if not p.in_library), self.made_at[0] if self.made_at else None)
+
+    @property
+    def key(self) -> str:
+        """The same in every run of an unchanged program, and not changed by lines that move."""
+        site = self.site
+        where = f"{_tail(site.file)}:{site.function}" if site is not None else ""
+        return f"{self.kind} {self.what} {where}".strip()
+
+    @property
+    def means(self) -> str:
+        return KINDS.get(self.kind, "")
+
+    @property
+    def counts(self) -> bool:
+        """Whether it makes the verdict bad."""
+        return self.severity == "error" and not self.known and not self.ignored
+
+    def as_dict(self) -> dict[str, Any]:
+        example = self.example
+        return {
+            "kind": self.kind,
+            "what": self.what,
+            "means": self.means,
+            "severity": self.severity,
+            "key": self.key,
+            "made_at": [_place_dict(p) for p in self.made_at],
+            "runs": self.runs,
+            "strips": list(self.strips),
+            "known": self.known,
+            "ignored": self.ignored,
+            "example": {
+                "stop": example.stop,
+                "token": example.token,
+                "stopped_at": [_place_dict(p) for p in example.stopped_at],
+                "stuck_at": [_place_dict(p) for p in example.stuck_at],
+                "step": example.step,
+                "detail": example.detail,
+            },
+        }
+
+
+def _tail(file: str) -> str:
+    return "/".join(file.replace("\\", "/").split("/")[-2:])
+
+
+def _place_dict(place: Place) -> dict[str, Any]:
+    return {"file": place.file, "line": place.line, "function": place.function}
+
+
+class Findings:
+    """Collects what runs show."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str, tuple[Place, ...], str], Finding] = {}
+
+    def add(self, run: Run, stop: Stop | None, phase: Phase | None, points: tuple[Point, ...]) -> list[Finding]:
+        """Add what a run showed; the findings it belongs to, each once."""
+        if not run.seen:
+            return []
+        strip = "baseline" if stop is None else f"{stop.name}/{phase}"
+        severity: Severity = "warning" if stop is not None and stop.warns else "error"
+        touched: dict[int, Finding] = {}
+        for sighting in run.seen:
+            made_at = places(sighting.made_at)
+            key = (sighting.kind, sighting.what, made_at[:3], severity)
+            example = _example(run, sighting, stop, points)
+            finding = self._found.get(key)
+            if finding is None:
+                finding = self._found[key] = Finding(
+                    sighting.kind, sighting.what, made_at, severity, example, runs=0
+                )
+            elif _size(example) < _size(finding.example):
+                finding.example = example
+            if id(finding) not in touched:
+                finding.runs += 1
+                touched[id(finding)] = finding
+            if strip not in finding.strips:
+                finding.strips.append(strip)
+        return list(touched.values())
+
+    def sorted(self) -> list[Finding]:
+        """The worst first."""
+        return sorted(
+            self._found.values(),
+            key=lambda f: (f.severity != "error", _rank(f.kind), -f.runs, f.what, str(f.site)),
+        )
+
+
+def _rank(kind: str) -> int:
+    return _ORDER.index(kind) if kind in _ORDER else len(_ORDER)
+
+
+def _size(example: Example) -> tuple[int, int, bool]:
+    return (len(example.points), example.step, any(p.phase == "late" for p in example.points))
+
+
+def _example(run: Run, sighting: Sighting, stop: Stop | None, points: tuple[Point, ...]) -> Example:
+    fired = run.fired[0] if run.fired else None
+    token = ""
+    if stop is not None:
+        token = str(Token(stop.name, points, digest(fired[2]) if fired is not None else "item"))
+    return Example(
+        stop="" if stop is None else stop.name,
+        points=points,
+        token=token,
+        stopped_at=places(fired[2]) if fired is not None else (),
+        stuck_at=places(sighting.stuck_at),
+        step=fired[1] if fired is not None else 0,
+        detail=sighting.detail,
+    )
+
+
+def count_errors(findings: Iterable[Finding]) -> int:
+    return sum(finding.counts for finding in findings)

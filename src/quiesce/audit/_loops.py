@@ -1,0 +1,282 @@
+"""Event loops that know which task each of their callbacks steps.
+
+Every step and every wake-up of an asyncio task goes through its loop's `call_soon`, as a callback whose `__self__` is the
+task. A loop that runs its own queue can therefore see each step before and after, with the interpreter's own tasks
+and without wrapping a coroutine. The pure loop has no selector and a virtual clock: an hour of sleep takes no time, and
+when nothing can run and no timer is set, nothing ever will, which is known at once.
+
+`_ready`, `_scheduled` and the fields of a handle are private to asyncio, and the same from 3.11 to 3.14.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import random
+import selectors
+import sys
+import threading
+import time
+from asyncio import events
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import Context
+from types import AsyncGeneratorType
+from typing import Any
+
+from ._closed import RefusedIO
+from ._places import Chain, await_chain, callers, name_of
+from ._schedule import Schedule
+
+START = 1_000.0  # of the virtual clock: not zero, which some code takes for "not set"
+
+
+class SteppingLoop(asyncio.BaseEventLoop):
+    """What the loops share: steps are shown to the schedule, generators are watched, time is virtual."""
+
+    schedule: Schedule
+    _ready: deque[Any]
+    _scheduled: list[Any]
+    _thread_id: int | None
+    _closed: bool
+    _asyncgens: Any
+
+    def prepare(self, schedule: Schedule, *, seed: int | None, eager: bool, is_ours: Callable[[object], bool]) -> None:
+        self.schedule = schedule
+        self.now = START
+        self.dropped: list[tuple[str, Chain]] = []
+        self._lanes = schedule.lanes.by_id
+        self._shuffle = None if seed is None else random.Random(seed).shuffle
+        self._is_ours = is_ours
+        self._eager = eager
+        if eager and sys.version_info >= (3, 12):
+            self.set_task_factory(_eager_task)
+
+    def time(self) -> float:
+        return self.now
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Be the running loop of this thread."""
+        hooks = sys.get_asyncgen_hooks()
+        self._thread_id = threading.get_ident()
+        sys.set_asyncgen_hooks(self._asyncgen_firstiter_hook, self._asyncgen_finalizer_hook)
+        events._set_running_loop(self)
+        try:
+            yield
+        finally:
+            events._set_running_loop(None)
+            sys.set_asyncgen_hooks(*hooks)
+            self._thread_id = None
+
+    def call_soon(
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        if self._closed:
+            raise RuntimeError("Event loop is closed")
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        if type(callback) is _StepWrapper and (task := callback.__self__) is not None:  # type: ignore[attr-defined]
+            lane = self._lanes.get(id(task))
+            if lane is None or lane.ref() is not task:
+                self._made(task)
+        return handle
+
+    def _made(self, task: Any) -> None:
+        coroutine = task.get_coro()
+        lane = self.schedule.made(task, coroutine, callers(2))
+        lane.is_ours = self._is_ours(coroutine)
+
+    def create_task(self, coro: Any, **options: Any) -> Any:
+        task = super().create_task(coro, **options)
+        if self._eager and not task.done():
+            lane = self._lanes.get(id(task))
+            if lane is None or lane.ref() is not task:
+                self._made(task)
+                self.schedule.suspended_at_birth(self._lanes[id(task)], task, coro)
+        return task
+
+    def _asyncgen_finalizer_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
+        assert isinstance(agen, AsyncGeneratorType)
+        self.dropped.append((name_of(agen), await_chain(agen)))
+        self._asyncgens.discard(agen)
+        if not self.is_closed():
+            self.call_soon_threadsafe(self.create_task, agen.aclose())
+
+    def unfinished_generators(self) -> list[tuple[str, Chain]]:
+        """Those that were started, are still held by somebody and have not ended."""
+        return [
+            (name_of(agen), await_chain(agen))
+            for agen in sorted(self._asyncgens, key=name_of)
+            if agen.ag_frame is not None and not agen.ag_running
+        ]
+
+    def _take_due(self) -> None:
+        scheduled = self._scheduled
+        while scheduled and (scheduled[0]._cancelled or scheduled[0]._when <= self.now):
+            handle = heapq.heappop(scheduled)
+            handle._scheduled = False
+            if not handle._cancelled:
+                self._ready.append(handle)
+
+    def _run_batch(self) -> None:
+        ready, lanes, schedule = self._ready, self._lanes, self.schedule
+        if self._shuffle is not None:
+            self._shuffle_steps()
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if handle._cancelled:
+                continue
+            callback = handle._callback
+            task = getattr(callback, "__self__", None)
+            lane = lanes.get(id(task))
+            if lane is None or lane.ref() is not task or not _is_step(callback):
+                handle._run()
+            elif lane.is_ours:
+                handle._run()
+            else:
+                schedule.resuming(lane, task, handle)
+                handle._run()
+                if task.done():  # type: ignore[union-attr]
+                    schedule.ended(lane)
+                else:
+                    schedule.suspended(lane, task, task.get_coro())  # type: ignore[union-attr]
+
+    def _shuffle_steps(self) -> None:
+        """Step the tasks of this round in another order. Other callbacks keep theirs, as asyncio promises."""
+        ready = self._ready
+        where = [i for i, handle in enumerate(ready) if _is_step(handle._callback)]
+        steps = [ready[i] for i in where]
+        assert self._shuffle is not None
+        self._shuffle(steps)
+        for i, handle in zip(where, steps, strict=True):
+            ready[i] = handle
+
+    def spin(self, until: float | None = None) -> bool:
+        """Go round once; with `until`, moving the clock if nothing else can run. False: nothing could."""
+        raise NotImplementedError
+
+
+class PureLoop(SteppingLoop):
+    """No I/O at all."""
+
+    def spin(self, until: float | None = None) -> bool:
+        ready, scheduled = self._ready, self._scheduled
+        if scheduled:
+            self._take_due()
+            if not ready and scheduled and until is not None and scheduled[0]._when <= until:
+                self.now = scheduled[0]._when
+                self._take_due()
+        if not ready:
+            return False
+        self._run_batch()
+        return True
+
+    # A thread may still call in, and is then seen at the next round. Nothing blocks, so nothing need be woken.
+    def _write_to_self(self) -> None:
+        pass
+
+    def _process_events(self, event_list: object) -> None:
+        pass
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+        raise RefusedIO(f"it runs {name_of(func)} in a thread")
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
+        raise RefusedIO("it opens a connection, a pipe or a process")
+
+    create_connection = create_server = create_datagram_endpoint = _refuse
+    connect_read_pipe = connect_write_pipe = subprocess_exec = subprocess_shell = _refuse
+    sock_connect = sock_accept = sock_recv = sock_recv_into = sock_sendall = _refuse
+    add_reader = add_writer = getaddrinfo = getnameinfo = create_unix_connection = create_unix_server = _refuse
+
+    def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: Any) -> None:
+        """Taken and never called: no signal comes in here."""
+
+    def remove_signal_handler(self, sig: int) -> bool:
+        return True
+
+
+class RealLoop(SteppingLoop, asyncio.SelectorEventLoop):
+    """Real sockets, processes and threads under the virtual clock.
+
+    The clock cannot see a process at work. Before it jumps, the loop waits `patience` real seconds for an event if
+    there is anything outside that could cause one; it is hung when that has been quiet for `hang_after` seconds.
+    """
+
+    def __init__(self, patience: float, hang_after: float) -> None:
+        super().__init__(selectors.DefaultSelector())
+        self._patience = patience
+        self._hang_after = hang_after
+        self._threads_before = threading.active_count()
+        self.selector: selectors.BaseSelector = self._selector  # type: ignore[attr-defined]
+
+    def _has_outside(self) -> bool:
+        """Whether anything beyond this loop could still wake it."""
+        return len(self.selector.get_map()) > 1 or threading.active_count() > self._threads_before
+
+    def spin(self, until: float | None = None) -> bool:
+        self._take_due()
+        self._poll(0)
+        if not self._ready and until is not None and self._has_outside():
+            scheduled = self._scheduled
+            self._wait(self._patience if scheduled else self._hang_after)
+        if not self._ready and until is not None and self._scheduled and self._scheduled[0]._when <= until:
+            self.now = self._scheduled[0]._when
+            self._take_due()
+        if not self._ready:
+            return False
+        self._run_batch()
+        return True
+
+    def _wait(self, seconds: float) -> None:
+        limit = time.monotonic() + seconds
+        while not self._ready and self._has_outside() and (left := limit - time.monotonic()) > 0:
+            self._poll(min(left, 0.05))
+
+    def _poll(self, seconds: float) -> None:
+        found = self.selector.select(seconds)
+        if found:
+            self._process_events(found)  # type: ignore[attr-defined]
+            self._take_due()
+
+
+def _is_step(callback: object) -> bool:
+    kind = type(callback)
+    if kind is _StepWrapper:
+        return True
+    name = getattr(callback, "__name__", "")
+    return name in _STEP_NAMES and isinstance(getattr(callback, "__self__", None), asyncio.Future)
+
+
+# The interpreter's tasks wake up by a builtin method, those written in Python by a private one.
+_STEP_NAMES = frozenset({"task_wakeup", "__step", "__wakeup", "_Task__step", "_Task__wakeup"})
+
+
+def _find_step_wrapper() -> type:
+    """The type of the callback that makes the first step of a task, which has no name to import it by."""
+    loop = PureLoop()
+    found: list[type] = []
+    loop.call_soon = lambda callback, *args, context=None: found.append(type(callback))  # type: ignore[method-assign, assignment, misc]
+
+    async def nothing() -> None:
+        pass
+
+    coroutine = nothing()
+    task = asyncio.Task(coroutine, loop=loop)
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    coroutine.close()
+    loop.close()
+    return found[0]
+
+
+def _eager_task(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> Any:
+    """Like `asyncio.eager_task_factory`, whatever options the loop or its users give."""
+    options.setdefault("eager_start", True)
+    if options.get("name", "") is None:
+        del options["name"]
+    return asyncio.Task(coro, loop=loop, **options)
+
+
+_StepWrapper = _find_step_wrapper()

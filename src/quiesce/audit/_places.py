@@ -1,0 +1,151 @@
+"""Where code stands: the frames of a suspended coroutine, and of whoever made a task.
+
+A spot is a code object and an offset in it: two words to keep, no frame held alive, no line looked up until
+somebody reads it. A `Place` is a spot for people: file, line, function.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType
+from typing import NamedTuple, TypeAlias
+
+Spot: TypeAlias = tuple[CodeType, int]
+Chain: TypeAlias = tuple[Spot, ...]
+
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_LIBRARIES = tuple(
+    {
+        os.path.abspath(sysconfig.get_path(name)) + os.sep
+        for name in ("stdlib", "platstdlib", "purelib", "platlib")
+    }
+)
+
+
+class Place(NamedTuple):
+    """A line of source, for people to read."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{shorten(self.file)}:{self.line} in {self.function}"
+
+    @property
+    def in_library(self) -> bool:
+        """Whether this is the standard library or an installed package."""
+        return self.file.startswith(_LIBRARIES) or self.file.startswith("<")
+
+
+def shorten(file: str) -> str:
+    """A path as its readers know it: from the package's folder, or from where they are."""
+    for marker in ("site-packages" + os.sep, "dist-packages" + os.sep):
+        head, found, tail = file.rpartition(marker)
+        if found:
+            return tail
+    for library in _LIBRARIES:
+        if file.startswith(library):
+            return file[len(library) :]
+    here = os.getcwd() + os.sep
+    return file[len(here) :] if file.startswith(here) else file
+
+
+@lru_cache(maxsize=4096)
+def place(spot: Spot) -> Place:
+    code, offset = spot
+    line = code.co_firstlineno
+    for start, end, number in code.co_lines():
+        if start <= max(offset, 0) < end and number is not None:
+            line = number
+            break
+    return Place(code.co_filename, line, code.co_qualname)
+
+
+@lru_cache(maxsize=4096)
+def is_ours(code: CodeType) -> bool:
+    """Whether it is the audit's own code, which no reader wants to see."""
+    return code.co_filename.startswith(_HERE)
+
+
+def places(spots: Iterable[Spot | Place]) -> tuple[Place, ...]:
+    """Spots for people, without the audit's own."""
+    return tuple(
+        spot if isinstance(spot, Place) else place(spot)
+        for spot in spots
+        if isinstance(spot, Place) or not is_ours(spot[0])
+    )
+
+
+def await_chain(awaitable: object) -> Chain:
+    """The frames of a suspended coroutine, from itself down to what it waits for."""
+    chain: list[Spot] = []
+    while awaitable is not None and len(chain) < 100:
+        frame: FrameType | None
+        if isinstance(awaitable, CoroutineType):
+            frame, inner = awaitable.cr_frame, awaitable.cr_await
+        elif isinstance(awaitable, GeneratorType):
+            frame, inner = awaitable.gi_frame, awaitable.gi_yieldfrom
+        elif isinstance(awaitable, AsyncGeneratorType):
+            frame, inner = awaitable.ag_frame, awaitable.ag_await
+        else:
+            frame, inner = None, wrapped(awaitable)
+        if frame is not None:
+            chain.append((frame.f_code, frame.f_lasti))
+        awaitable = inner
+    return tuple(chain)
+
+
+def wrapped(awaitable: object) -> object | None:
+    """The coroutine or generator inside an iterator of the interpreter's own, such as `agen.__anext__()`."""
+    if type(awaitable).__module__ != "builtins":
+        return None
+    for inner in gc.get_referents(awaitable):
+        if isinstance(inner, CoroutineType | AsyncGeneratorType):
+            return inner
+    return None
+
+
+def callers(skip: int, count: int = 8) -> Chain:
+    """Who is calling, innermost first. `skip` frames of the audit's own are left out."""
+    chain: list[Spot] = []
+    frame: FrameType | None = sys._getframe(skip + 1)
+    while frame is not None and len(chain) < count:
+        chain.append((frame.f_code, frame.f_lasti))
+        frame = frame.f_back
+    return tuple(chain)
+
+
+def thread_stack(frame: FrameType | None, count: int = 8) -> Chain:
+    """Where a thread stands, innermost first."""
+    chain: list[Spot] = []
+    while frame is not None and len(chain) < count:
+        chain.append((frame.f_code, frame.f_lasti))
+        frame = frame.f_back
+    return tuple(chain)
+
+
+def name_of(coroutine: object) -> str:
+    """What people call a coroutine: its qualified name."""
+    inner = wrapped(coroutine)
+    if inner is not None and not hasattr(coroutine, "__qualname__"):
+        verb = "aclose" if "athrow" in type(coroutine).__name__ else "anext"
+        return f"{name_of(inner)}.{verb}"
+    name = getattr(coroutine, "__qualname__", None) or getattr(coroutine, "__name__", None)
+    return name if isinstance(name, str) else type(coroutine).__qualname__
+
+
+def digest(chain: Sequence[Spot]) -> str:
+    """A short fingerprint of a chain that changes when its code does. Stable from one process to the next."""
+    found = hashlib.blake2b(digest_size=4)
+    for code, offset in chain:
+        if not is_ours(code):
+            found.update(f"{code.co_qualname}:{offset}:".encode())
+            found.update(code.co_code)
+    return found.hexdigest()

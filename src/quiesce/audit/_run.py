@@ -1,0 +1,67 @@
+"""What one run showed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from ._places import Chain, Place
+from ._schedule import Moment
+
+# How the root ended. "endless": too many steps; "hung": nothing could run any more.
+Outcome: TypeAlias = Literal["returned", "raised", "cancelled", "hung", "endless"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """Something that is not as it should be after a run. `kind` is one of `KINDS`."""
+
+    kind: str
+    what: str
+    made_at: Chain | tuple[Place, ...] = ()  # innermost first
+    stuck_at: Chain = ()  # outermost first
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class Run:
+    outcome: Outcome
+    error: str = ""
+    refused: str = ""  # what it wanted of the outside world
+    error_at: Chain = ()
+    steps: int = 0
+    fired: tuple[tuple[str, int, Chain], ...] = ()  # lane, step, where it stood
+    moments: list[Moment] = field(default_factory=list)
+    items: int = 0
+    seen: list[Sighting] = field(default_factory=list)
+    ended_at: int = 0  # the step at which the root was over
+
+    @property
+    def clean(self) -> bool:
+        return not self.seen
+
+
+# What can be seen, worst first, and what it means to somebody who reads it for the first time.
+KINDS: dict[str, str] = {
+    "hang": "nothing can run any more, and the root has not ended",
+    "leaked": "a task that nobody ever ends",
+    "destroyed": "a pending task that the collector destroyed",
+    "process": "a child process still running",
+    "thread": "a thread still running",
+    "descriptor": "a file, pipe or socket left open",
+    "swallowed": "a cancellation that did not arrive",
+    "replaced": "a cancellation that came out as another error",
+    "bystander": "somebody else was cancelled",
+    "check": "the scenario's own check failed",
+    "again": "it does not run as before afterwards",
+    "close": "closing it failed",
+    "late": "a task that ended by itself, after the root had",
+    "outlived": "a task still cleaning up when the root was over",
+    "generator": "an async generator that nobody closed",
+    "unawaited": "a coroutine that was never awaited",
+    "unretrieved": "an exception that nobody looked at",
+    "callback": "a callback of the event loop failed",
+    "unraisable": "an error where Python could not raise it",
+    "unclosed": "an object dropped without being closed",
+    "count": "the task's count of cancellations is wrong",
+}

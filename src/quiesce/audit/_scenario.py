@@ -1,0 +1,118 @@
+"""What is audited: a function without arguments that makes something to run."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ._places import name_of
+from ._stops import Shape
+
+F = TypeVar("F", bound=Callable[..., Any])
+OPTIONS = "__quiesce_scenario__"
+
+
+class BadScenario(Exception):
+    """It cannot be audited; the message says why and what to do."""
+
+
+class Scenario:
+    """A scenario, checked: `shape` is known, `make()` gives a fresh coroutine, generator or context manager."""
+
+    def __init__(self, function: Callable[[], Any], *, name: str | None = None) -> None:
+        self.make = function
+        self.name = name or name_of(function)
+        self.shape: Shape = _shape_of(function, self.name)
+
+    def __repr__(self) -> str:
+        return f"<Scenario {self.name}, a {self.shape}>"
+
+
+def _shape_of(function: object, name: str) -> Shape:
+    if inspect.iscoroutine(function) or inspect.isasyncgen(function):
+        if inspect.iscoroutine(function):
+            function.close()
+        raise BadScenario(
+            f"{name} was called already: give the function itself, without (), as each run needs a fresh one"
+        )
+    if not callable(function):
+        raise BadScenario(f"{name} is a {type(function).__name__}, not an async function")
+    _check_arguments(function, name)
+    target = function
+    while isinstance(target, functools.partial):
+        target = target.func
+    if inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(getattr(target, "__call__", None)):  # noqa: B004
+        return "coroutine"
+    if inspect.isasyncgenfunction(target) or inspect.isasyncgenfunction(getattr(target, "__call__", None)):  # noqa: B004
+        return "generator"
+    if inspect.isasyncgenfunction(inspect.unwrap(target)):  # decorated with asynccontextmanager
+        return "context manager"
+    if isinstance(target, type) and hasattr(target, "__aenter__") and hasattr(target, "__aexit__"):
+        return "context manager"
+    returned = inspect.signature(target).return_annotation if not isinstance(target, type) else None
+    if "Async" in str(returned) or "Coroutine" in str(returned) or "Awaitable" in str(returned):
+        return _shape_of_result(function, name)
+    if inspect.isfunction(target) and target.__name__ == "<lambda>":
+        return _shape_of_result(function, name)
+    raise BadScenario(
+        f"{name} is not async: a scenario is an `async def` function, an async generator function, or a function or "
+        "class that gives an async context manager"
+    )
+
+
+def _shape_of_result(function: Callable[[], Any], name: str) -> Shape:
+    """Of a plain function that may make something async: by making one, which is never run."""
+    made = function()
+    if inspect.iscoroutine(made):
+        made.close()
+        return "coroutine"
+    if inspect.isasyncgen(made):
+        return "generator"
+    if hasattr(made, "__aenter__") and hasattr(made, "__aexit__"):
+        return "context manager"
+    raise BadScenario(f"{name} is not async: it gave a {type(made).__name__}, which cannot be awaited")
+
+
+def _check_arguments(function: Callable[..., Any], name: str) -> None:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return
+    needed = [
+        p.name
+        for p in parameters
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    if needed:
+        raise BadScenario(
+            f"{name} needs arguments ({', '.join(needed)}), and the audit has none to give: "
+            "wrap it in an async function without arguments that makes them afresh for each run"
+        )
+
+
+def scenario(function: F | None = None, /, **options: Any) -> Any:
+    """Mark a function as a scenario, with its options, so that `quiesce audit FILE` finds it.
+
+        from quiesce.audit import scenario
+
+        @scenario(stops="cancel,twice")
+        async def sending():
+            async with Connection() as connection:
+                await connection.send(b"hello")
+
+    The options are those of `audit()`. The function itself is not changed.
+    """
+
+    def mark(found: F) -> F:
+        setattr(found, OPTIONS, options)
+        return found
+
+    return mark if function is None else mark(function)
+
+
+def options_of(function: object) -> dict[str, Any] | None:
+    """What `@scenario` said, or None if it was not used."""
+    options = getattr(function, OPTIONS, None)
+    return dict(options) if isinstance(options, dict) else None

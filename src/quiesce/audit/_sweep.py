@@ -1,0 +1,375 @@
+"""The sweep: run the scenario, note its points, stop it at each of them.
+
+Two uninjected runs come first. If they differ, no statement about points would mean anything, and the verdict says so.
+Then every stop, phase and point gets a run of its own, from nothing. A run that does not get to its point is not counted
+as covered.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ._findings import Finding, Findings
+from ._places import Place, digest, place, places
+from ._points import ITEM, Phase, Point, Token
+from ._result import AuditResult, Cell, LaneSpan, Mark, Strip, Timeline
+from ._run import Run, Sighting
+from ._scenario import Scenario
+from ._schedule import Moment
+from ._stops import STOPS, Stop
+from ._world import World
+
+# Raising where these wait is not what happens to programs: nothing they wait for can fail.
+_NEVER_FAIL = ("asyncio/locks.py", "asyncio/queues.py", "asyncio/tasks.py", "asyncio/taskgroups.py")
+_MAY_FAIL = ("sleep",)  # stands in for the real thing in scenarios
+TIMELINES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a sweep is."""
+
+    done: int
+    total: int
+    strip: str
+    findings: int
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What to leave out of a big sweep."""
+
+    dedupe: bool = False  # one point for each await chain
+    sample: int | None = None  # at most so many points a strip, chosen by `seed`
+    time_limit: float | None = None  # real seconds for the whole sweep
+    seed: int = 0
+
+
+@contextmanager
+def quiet_collector() -> Iterator[None]:
+    """Collections only where the audit asks for them, and of what the runs made: a hundred times cheaper."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if was_enabled:
+            gc.enable()
+
+
+class BrokenBaseline(Exception):
+    """The scenario fails with nobody stopping it."""
+
+
+class NotDeterministic(Exception):
+    """The scenario does not do the same thing twice."""
+
+
+class Unresolved(Exception):
+    """A replay token that the program no longer has."""
+
+
+class Sweep:
+    def __init__(
+        self,
+        world: World,
+        scenario: Scenario,
+        result: AuditResult,
+        *,
+        check: Callable[[], Any] | None,
+        budget: Budget,
+        again: bool,
+        progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self._world = world
+        self._scenario = scenario
+        self._check = check
+        self._budget = budget
+        self._again = again
+        self._progress = progress
+        self._result = result
+        self._found = Findings()
+        self._started = time.monotonic()
+        self._moments: list[Moment] = []
+        self._items = 0
+
+    # The uninjected run
+
+    def baseline(self) -> None:
+        """Run it uninjected until two runs agree; raise if it breaks or they never do."""
+        runs = [self._plain_run(), self._plain_run()]
+        if self._world.is_deterministic and (difference := first_difference(runs[0], runs[1])):
+            runs.append(self._plain_run())
+            if first_difference(runs[1], runs[2]):
+                raise NotDeterministic(difference)
+            self._result.notes.append(f"the first run differed from the later ones ({difference})")
+        last = runs[-1]
+        self._moments = last.moments
+        if not self._world.is_deterministic:
+            common = {(m.lane.label, m.number) for m in runs[0].moments}
+            self._moments = [m for m in last.moments if (m.lane.label, m.number) in common]
+            if len(self._moments) < len(last.moments):
+                self._result.notes.append("the order of events differs from run to run; points that only some runs have were left out")
+        self._items = last.items
+        self._result.points = len(self._moments)
+        findings = self._found.add(last, None, None, ())
+        self._result.baseline = Cell((), (), "finding" if findings else "clean", findings)
+
+    def _plain_run(self) -> Run:
+        run = self._world.run(self._scenario, None, check=self._check, record=True)
+        self._result.runs += 1
+        if run.refused:
+            raise BrokenBaseline(
+                f"{run.refused}{_at(places(run.error_at))}, and the audit's world is closed: "
+                "use the real-I/O mode (real_io=True, --real-io), or a stand-in"
+            )
+        if run.outcome == "raised":
+            raise BrokenBaseline(f"it raised {run.error}{_at(places(run.error_at))}")
+        if run.outcome == "cancelled":
+            raise BrokenBaseline("it cancelled itself")
+        if run.outcome in ("hung", "endless"):
+            stuck = next((s.stuck_at for s in run.seen if s.kind == "hang"), ())
+            how = "nothing can run any more" if run.outcome == "hung" else f"stopped after {run.steps} steps"
+            raise BrokenBaseline(f"it never ends: {how}{_at(places(stuck))}")
+        return run
+
+    # The sweep
+
+    def sweep(self, stops: Sequence[Stop], phases: Sequence[Phase], depth: int) -> None:
+        plans = [
+            (stop, phase, self._choose(self.points(stop, phase)))
+            for stop in stops
+            for phase in stop.phases
+            if phase in phases
+        ]
+        self._total = sum(len(points) for _, _, points in plans)
+        self._done = 0
+        for stop, phase, points in plans:
+            if not points:
+                continue
+            strip = Strip(stop.name, stop.says, phase)
+            self._result.strips.append(strip)
+            for point, where in points:
+                self._cell(strip, stop, phase, (point,), where)
+            if depth > 1 and stop.deepens:
+                self._second_stops(stop, phase, [point for point, _ in points])
+            self._run_again(stop, phase)
+        self._result.findings = self._found.sorted()
+
+    def points(self, stop: Stop, phase: Phase) -> list[tuple[Point, tuple[Place, ...]]]:
+        """Every point at which this stop can be made in this phase, and where the lane stands there."""
+        if stop.aims_at == "items":
+            return [(Point(ITEM, number, phase), ()) for number in range(self._items + 1)]
+        root = self._scenario.name
+        found: list[tuple[Point, tuple[Place, ...]]] = []
+        born: set[str] = set()
+        for moment in self._moments:
+            label = moment.lane.label
+            if stop.aims_at == "others" and label == root:
+                continue
+            if stop.aims_at == "root" and phase != "early" and label != root:
+                continue
+            if phase == "unstarted":
+                if label not in born:
+                    born.add(label)
+                    found.append((Point(label, 0, phase), places(moment.chain[:1])))
+            elif phase == "early" or moment.resumed_at is not None:
+                if stop.name == "raise" and not _could_fail(moment):
+                    continue
+                found.append((Point(label, moment.number, phase), places(moment.chain)))
+        return found
+
+    def _choose(self, points: list[tuple[Point, tuple[Place, ...]]]) -> list[tuple[Point, tuple[Place, ...]]]:
+        budget = self._budget
+        if budget.dedupe:
+            chains: dict[object, tuple[Point, tuple[Place, ...]]] = {}
+            for point, where in points:
+                chains.setdefault(where or point, (point, where))
+            points = list(chains.values())
+        if budget.sample is not None and len(points) > budget.sample:
+            chosen = sorted(random.Random(budget.seed).sample(range(len(points)), budget.sample))
+            points = [points[i] for i in chosen]
+            self._result.is_complete = False
+        return points
+
+    def _cell(
+        self, strip: Strip, stop: Stop, phase: Phase, points: tuple[Point, ...], where: tuple[Place, ...]
+    ) -> Cell:
+        cell = Cell(points, where, "skipped")
+        strip.cells.append(cell)
+        self._done += 1
+        if self._is_out_of_time():
+            self._result.is_complete = False
+            return cell
+        for _ in range(1 if self._world.is_deterministic else 3):
+            run = self._world.run(self._scenario, stop, points, check=self._check)
+            self._result.runs += 1
+            if self._got_there(run, points, where):
+                break
+        else:
+            cell.mark = "missed"
+            self._result.is_complete = False
+            return cell
+        if self._again:
+            run.seen += self._again_sightings()
+        cell.findings = self._found.add(run, stop, phase, points)
+        cell.mark = mark_of(cell.findings)
+        if self._progress is not None:
+            self._progress(Progress(self._done, self._total, strip.name, len(self._found.sorted())))
+        return cell
+
+    def _got_there(self, run: Run, points: tuple[Point, ...], where: tuple[Place, ...]) -> bool:
+        """Whether the run was stopped at its point. A second one may be out of reach after the first."""
+        if points[0].lane == ITEM:
+            return True
+        if not run.fired:
+            return False
+        return points[0].phase == "unstarted" or not where or places(run.fired[0][2]) == where
+
+    def _is_out_of_time(self) -> bool:
+        limit = self._budget.time_limit
+        return limit is not None and time.monotonic() - self._started > limit
+
+    def _second_stops(self, stop: Stop, phase: Phase, firsts: list[Point]) -> None:
+        """Stop it once more, at every suspension that follows the first stop."""
+        strip = Strip(stop.name, f"{stop.says}, twice", phase, depth=2)
+        self._result.strips.append(strip)
+        for first in firsts:
+            if self._is_out_of_time():
+                self._result.is_complete = False
+                return
+            run = self._world.run(self._scenario, stop, (first,), record=True)
+            if not run.fired:
+                continue
+            step = run.fired[0][1]
+            later = [m for m in run.moments if m.step > step or (m.step == step and first.phase != "early")]
+            self._total += len(later)
+            for moment in later:
+                second = Point(moment.lane.label, moment.number, "early")
+                self._cell(strip, stop, phase, (first, second), places(run.fired[0][2]))
+
+    # Afterwards
+
+    def _run_again(self, stop: Stop, phase: Phase) -> None:
+        """Once after each strip, or after each run if asked: it must still run as it did at first."""
+        if self._again or self._is_out_of_time():
+            return
+        seen = self._again_sightings()
+        if seen:
+            run = Run("returned", seen=seen)
+            self._found.add(run, stop, phase, ())
+
+    def _again_sightings(self) -> list[Sighting]:
+        run = self._world.run(self._scenario, None, check=self._check)
+        self._result.runs += 1
+        if run.outcome == "returned":
+            return []
+        detail = f"uninjected, it {run.outcome if run.outcome != 'raised' else 'raised ' + run.error}"
+        return [Sighting("again", self._scenario.name, detail=detail)]
+
+    def replay(self, token: Token) -> None:
+        """Make one run again, or say that the program has no such run."""
+        stop = STOPS[token.stop]
+        first = token.points[0]
+        where: tuple[Place, ...] = ()
+        if first.lane == ITEM:
+            if first.number > self._items:
+                raise Unresolved(f"it has {self._items} items, and the token asks for the {first.number}th")
+        else:
+            moment = self._find(first)
+            if first.phase != "unstarted":
+                where = places(moment.chain)
+        strip = Strip(stop.name, stop.says, first.phase, depth=len(token.points))
+        self._result.strips.append(strip)
+        self._done, self._total = 0, 1
+        run = self._world.run(self._scenario, stop, token.points, check=self._check)
+        self._result.runs += 1
+        if first.lane != ITEM and (not run.fired or digest(run.fired[0][2]) != token.print):
+            raise Unresolved(f"the code suspended at {first} is not what it was when the token was written")
+        findings = self._found.add(run, stop, first.phase, token.points)
+        strip.cells.append(Cell(token.points, where, mark_of(findings), findings))
+        self._result.findings = self._found.sorted()
+        self._result.is_complete = False
+
+    def _find(self, point: Point) -> Moment:
+        for moment in self._moments:
+            if moment.lane.label == point.lane and point.number in (moment.number, 0):
+                return moment
+        raise Unresolved(f"there is no point {point} in this program any more")
+
+    def draw_timelines(self) -> None:
+        """Run the examples again, step by step."""
+        for finding in self._result.findings[:TIMELINES]:
+            example = finding.example
+            if example.token in self._result.timelines or (example.stop and not example.points):
+                continue
+            stop = STOPS[example.stop] if example.stop else None
+            run = self._world.run(self._scenario, stop, example.points, record=True)
+            self._result.timelines[example.token] = timeline(run)
+
+
+def mark_of(findings: list[Finding]) -> Mark:
+    if not findings:
+        return "clean"
+    return "finding" if any(finding.severity == "error" for finding in findings) else "warning"
+
+
+def _could_fail(moment: Moment) -> bool:
+    if not moment.can_raise or not moment.chain:
+        return False
+    code, _ = moment.chain[-1]
+    file = code.co_filename.replace("\\", "/")
+    return code.co_name in _MAY_FAIL or not file.endswith(_NEVER_FAIL)
+
+
+def first_difference(one: Run, other: Run) -> str:
+    """Where two uninjected runs part; "" if they do not."""
+    for a, b in zip(one.moments, other.moments, strict=False):
+        if (a.lane.label, a.number, a.chain) != (b.lane.label, b.number, b.chain):
+            return f"{_describe(a)} in one run, {_describe(b)} in the next"
+    if len(one.moments) != len(other.moments):
+        return f"{len(one.moments)} suspensions in one run, {len(other.moments)} in the next"
+    return ""
+
+
+def _describe(moment: Moment) -> str:
+    where = places(moment.chain)
+    return f"{moment.lane.label} suspended at {where[-1] if where else '?'}"
+
+
+def _at(where: tuple[Place, ...]) -> str:
+    """The innermost place that the reader can do something about."""
+    if not where:
+        return ""
+    return f" at {next((p for p in reversed(where) if not p.in_library), where[-1])}"
+
+
+def timeline(run: Run) -> Timeline:
+    lanes = {}
+    waits: dict[str, list[tuple[int, int | None, str]]] = {}
+    for moment in run.moments:
+        lane = moment.lane
+        lanes[lane.label] = lane
+        inner = next((place(s) for s in reversed(moment.chain) if not place(s).in_library), None)
+        waits.setdefault(lane.label, []).append((moment.step, moment.resumed_at, str(inner or "")))
+    spans = tuple(
+        LaneSpan(
+            lane.label,
+            lane.born,
+            lane.died,
+            lane.parent.label if lane.parent is not None else None,
+            places(lane.made_at),
+            tuple(waits[lane.label]),
+        )
+        for lane in lanes.values()
+    )
+    return Timeline(spans, run.steps, tuple((step, label) for label, step, _ in run.fired), run.ended_at)

@@ -1,0 +1,244 @@
+"""What a run leaves in the process: threads, children, descriptors, and what the interpreter complains of.
+
+One `Watch` is kept for a whole sweep. Its hooks cost nothing until they are called; the three looks at the operating
+system cost about ten microseconds together. Threads, children and descriptors go away in their own time, so that
+for these alone, and only where something is new, a look is repeated.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, TextIO
+
+from ._places import Chain, Place, await_chain, name_of, thread_stack
+from ._run import Sighting
+
+# Threads of these modules that wait for work belong to a pool, which keeps them on purpose.
+_POOLS = (
+    os.path.join("concurrent", "futures", "thread.py"),
+    os.path.join("anyio", "_backends", "_asyncio.py"),
+    os.path.join("trio", "_core", "_thread_cache.py"),
+)
+_WAITING = (os.sep + "threading.py", os.sep + "queue.py")
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
+
+
+class Watch:
+    """Use as a context manager round a sweep; `start()` before each run, `finish()` after it."""
+
+    def __init__(self, *, patience: float = 0.2) -> None:
+        self.seen: list[Sighting] = []
+        self.is_muted = False
+        self._patience = patience
+        self._known: set[tuple[str, str]] = set()
+
+    def __enter__(self) -> Watch:
+        self._fds = _Descriptors()
+        self._children = _Children()
+        self._hooks = _Hooks(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._hooks.undo()
+        self._fds.close()
+        self._children.close()
+
+    def start(self) -> None:
+        self.seen = []
+        self.is_muted = False
+        self._threads_before = set(threading._active)  # type: ignore[attr-defined]
+        self._children_before = self._children.read()
+        self._fds_before = self._fds.read()
+
+    def see(self, sighting: Sighting) -> None:
+        if not self.is_muted:
+            self.seen.append(sighting)
+
+    def finish(self) -> list[Sighting]:
+        """Everything seen since `start()`."""
+        if not self.is_muted:
+            self.seen += self._look_outside()
+        return self.seen
+
+    def _look_outside(self) -> list[Sighting]:
+        found = self._look()
+        if not found:
+            return found
+        # Once a thing has been seen to stay, its like need not be waited for again in every run.
+        is_new = any((s.kind, s.what) not in self._known for s in found)
+        end = time.monotonic() + (self._patience if is_new else self._patience / 10)
+        pause = 0.001
+        while found and time.monotonic() < end:
+            time.sleep(pause)
+            pause = min(pause * 2, 0.02)
+            found = self._look()
+        self._known.update((s.kind, s.what) for s in found)
+        return found
+
+    def busy_thread(self) -> str:
+        """The name of a thread that the run started and that is at work; "" if there is none."""
+        return next((thread.name for thread, _ in self._busy_threads()), "")
+
+    def _busy_threads(self) -> list[tuple[threading.Thread, Chain]]:
+        active: dict[int, threading.Thread] = threading._active  # type: ignore[attr-defined]
+        new = set(active) - self._threads_before
+        if not new:
+            return []
+        frames = sys._current_frames()
+        stacks = [(active.get(ident), thread_stack(frames.get(ident))) for ident in sorted(new)]
+        return [(thread, stack) for thread, stack in stacks if thread is not None and not _is_idle(stack)]
+
+    def _look(self) -> list[Sighting]:
+        found: list[Sighting] = []
+        for thread, stack in self._busy_threads():
+            if not thread.name.startswith("waitpid-"):  # asyncio's, one for each child process until 3.12
+                what = _NUMBERS.sub("N", thread.name)
+                found.append(Sighting("thread", what, stuck_at=stack[::-1], detail=_target_of(thread)))
+        for pid in sorted(self._children.read() - self._children_before):
+            if (command := _command_of(pid)) is not None:
+                found.append(Sighting("process", _NUMBERS.sub("N", command), detail=f"pid {pid}: {command}"))
+        for fd in sorted(self._fds.read() - self._fds_before, key=int):
+            if (target := self._fds.target(fd)) is not None:
+                found.append(Sighting("descriptor", _NUMBERS.sub("N", target), detail=f"fd {fd}: {target}"))
+        return found
+
+
+def _is_idle(stack: Chain) -> bool:
+    for code, _ in stack:
+        if not code.co_filename.endswith(_WAITING):
+            return code.co_filename.endswith(_POOLS)
+    return False
+
+
+def _target_of(thread: threading.Thread) -> str:
+    target = getattr(thread, "_target", None)
+    return f"runs {name_of(target)}" if target is not None else ""
+
+
+def _command_of(pid: str) -> str | None:
+    """The command line of a process that runs, or of one that ended and that nobody waited for."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            stat = file.read()
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            command = file.read().rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return None
+    name = stat[stat.index("(") + 1 : stat.rindex(")")]
+    return f"{name} (ended, never waited for)" if stat.rpartition(") ")[2][0] in "ZX" else command or name
+
+
+class _Descriptors:
+    def __init__(self) -> None:
+        try:
+            self._folder: int | None = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:  # not Linux: not looked at
+            self._folder = None
+
+    def read(self) -> set[str]:
+        return set(os.listdir(self._folder)) if self._folder is not None else set()
+
+    def target(self, fd: str) -> str | None:
+        """What it is open on; None if it is closed by now, or is the look itself."""
+        try:
+            target = os.readlink(fd, dir_fd=self._folder)
+        except OSError:
+            return None
+        return None if target.startswith("/proc/") else target
+
+    def close(self) -> None:
+        if self._folder is not None:
+            os.close(self._folder)
+
+
+class _Children:
+    def __init__(self) -> None:
+        self._file: int | None = None
+        try:
+            self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/children", os.O_RDONLY)
+        except OSError:  # not Linux, or a kernel without it: not looked at
+            pass
+
+    def read(self) -> set[str]:
+        if self._file is None:
+            return set()
+        return set(os.pread(self._file, 65536, 0).decode().split())
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+
+
+class _Hooks:
+    """What the interpreter says about objects that were dropped."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._unawaited: Callable[..., object] = warnings._warn_unawaited_coroutine  # type: ignore[attr-defined]
+        self._unraisable = sys.unraisablehook
+        self._depth = sys.get_coroutine_origin_tracking_depth()
+        self._catch = warnings.catch_warnings()
+        self._catch.__enter__()
+        self._show = warnings.showwarning
+        warnings.simplefilter("always", ResourceWarning)
+        warnings.filterwarnings("always", message=".*was never awaited", category=RuntimeWarning)
+        warnings.showwarning = self._on_warning
+        warnings._warn_unawaited_coroutine = self._on_unawaited  # type: ignore[attr-defined]
+        sys.unraisablehook = self._on_unraisable
+        sys.set_coroutine_origin_tracking_depth(2)
+
+    def undo(self) -> None:
+        sys.set_coroutine_origin_tracking_depth(self._depth)
+        sys.unraisablehook = self._unraisable
+        warnings._warn_unawaited_coroutine = self._unawaited  # type: ignore[attr-defined]
+        warnings.showwarning = self._show
+        self._catch.__exit__()
+
+    def _on_unawaited(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        origin = coroutine.cr_origin or ()
+        made_at = tuple(Place(*entry) for entry in origin)
+        self._watch.see(Sighting("unawaited", name_of(coroutine), made_at))
+
+    def _on_warning(
+        self,
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        text = str(message)
+        if issubclass(category, ResourceWarning):
+            self._watch.see(Sighting("unclosed", _NUMBERS.sub("N", text), detail=text))
+        elif "was never awaited" in text:
+            self._watch.see(Sighting("unawaited", text, (Place(filename, lineno, "?"),)))
+        else:
+            self._show(message, category, filename, lineno, file, line)
+
+    def _on_unraisable(self, error: Any) -> None:
+        source = getattr(error.object, "__qualname__", None) or type(error.object).__name__
+        message = f"{type(error.exc_value).__name__}: {error.exc_value}"
+        self._watch.see(
+            Sighting(
+                "unraisable",
+                f"{source}: {_NUMBERS.sub('N', message)}",
+                stuck_at=await_chain(error.object) or _traceback_chain(error.exc_traceback),
+                detail=message,
+            )
+        )
+
+
+def _traceback_chain(trace: TracebackType | None) -> Chain:
+    chain = []
+    while trace is not None:
+        chain.append((trace.tb_frame.f_code, trace.tb_lasti))
+        trace = trace.tb_next
+    return tuple(chain)
