@@ -89,52 +89,48 @@ class _AsyncioRun:
         self.limits = limits
         self.scenario = scenario
         self.stop = (AsyncioStop if stop is None else ASYNCIO_STOPS[stop.name])(scenario, item)
-        self.schedule = Schedule(aims, self._fire, _is_cancelled, limit=limits.steps, record=record)
-        self.over = False
+        self.schedule = Schedule(
+            aims, self._fire, _is_cancelled, root=scenario.name, limit=limits.steps, record=record
+        )
         self.pending: list[tuple[Lane, Chain]] = []
-        self.refused = ""
+        self._waiting = {0}  # the root, and the ids of other tasks that have to be over for the run to be
 
     def go(self, check: Check | None, *, seed: int | None, eager: bool) -> Run:
         loop, stop, watch, schedule = self.loop, self.stop, self.watch, self.schedule
         random.seed(seed or 0)
-        loop.prepare(schedule, seed=seed, eager=eager, is_ours=self._is_ours)
+        loop.prepare(schedule, seed=seed, eager=eager)
         loop.set_exception_handler(self._on_error)
-        watch.start()
-        bystander = None
-        with loop.running():
-            try:
-                # Made by hand: an eager loop would run it up to its first suspension right here.
-                root = asyncio.Task(stop.main(), loop=loop, context=contextvars.copy_context())
-                self._name_root(root)
-                stop.root = root
-                root.add_done_callback(self._on_done)
-                if stop.holds_bystander:
-                    innocent = loop.create_future()
-                    bystander = asyncio.Task(_wait_for(innocent), loop=loop)
-                outcome = self._run_to_end(root)
-                run = self._judge(root, outcome)
-                if bystander is not None and (bystander.cancelled() or bystander.cancelling()):
-                    watch.see(Sighting("bystander", "a task of somebody else", detail="it was cancelled"))
-                self._settle(outcome, check)
-                watch.is_muted = True
-                self._tear_down(bystander)
-            finally:
-                stop.root = None
+        watch.start(schedule)
+        loop.enter()
+        try:
+            # Tasks made by hand: an eager loop would run them up to their first suspension right here.
+            root = asyncio.Task(stop.main(), loop=loop, context=contextvars.copy_context())
+            root.add_done_callback(self._on_done)
+            stop.root = root
+            self.root_lane = schedule.lanes.all[0]
+            self.root_lane.made_at = ()
+            bystander = asyncio.Task(_wait_for(loop.create_future()), loop=loop) if stop.holds_bystander else None
+            outcome = self._run_to_end(root)
+            run = self._judge(root, outcome)
+            if bystander is not None and bystander.cancelling():
+                watch.see(Sighting("bystander", "a task of somebody else", detail="it was cancelled"))
+            # The root's error holds its frames, and these hold what the collector is to find.
+            del root
+            stop.root = None
+            self._settle(outcome, check)
+            # What ends from here on is ended by the tear-down, and did not end by itself.
+            run.steps = schedule.steps
+            run.lanes = [lane for lane in schedule.lanes.all if not lane.is_ours]
+            watch.is_muted = True
+            self._tear_down()
+        finally:
+            stop.root = None
+            loop.leave()
         loop.close()
         watch.is_muted = False
         run.seen += watch.finish()
         watch.is_muted = True
         return run
-
-    def _is_ours(self, coroutine: object) -> bool:
-        return getattr(coroutine, "cr_code", None) in _OURS
-
-    def _name_root(self, root: asyncio.Task[Any]) -> None:
-        lane = self.schedule.lanes.find(root)
-        assert lane is not None
-        lane.name = lane.label = self.scenario.name
-        lane.made_at = ()
-        self.root_lane = lane
 
     def _fire(self, lane: Lane, task: Any, handle: Any) -> None:
         self.stop.fire(lane, task, handle, self._alive)
@@ -143,31 +139,26 @@ class _AsyncioRun:
                 waited.add_done_callback(self._on_done)
                 self._waiting.add(id(waited))
 
-    def _alive(self) -> list[asyncio.Task[Any]]:
-        tasks = [lane.ref() for lane in self.schedule.lanes.all if not lane.is_ours]
+    def _alive(self, *, everybody: bool = False) -> list[asyncio.Task[Any]]:
+        lanes = [lane for lane in self.schedule.lanes.all if lane.died is None]
+        tasks = [lane.ref() for lane in lanes if everybody or not lane.is_ours]
         return [task for task in tasks if task is not None and not task.done()]
 
     def _on_done(self, task: asyncio.Task[Any]) -> None:
         self._waiting.discard(id(task))
         if task is self.stop.root:
             self._waiting.discard(0)
-        if not self._waiting and not self.over:
-            self.over = True
+        if not self._waiting and not self.loop.is_over:
+            self.loop.is_over = True
             self.pending = self._pending()
 
-    _waiting: set[int]
-
     def _run_to_end(self, root: asyncio.Task[Any]) -> Outcome:
-        self._waiting = {0}
-        loop = self.loop
         try:
-            while not self.over:
-                if not loop.spin(until=float("inf")):
-                    break
+            is_over = self.loop.run_until_over()
         except Endless:
             self.pending = self._pending()
             return "endless"
-        if not self.over:
+        if not is_over:
             self.pending = self._pending()
             return "hung"
         if root.cancelled():
@@ -205,8 +196,10 @@ class _AsyncioRun:
     def _pending(self) -> list[tuple[Lane, Chain]]:
         found: list[tuple[Lane, Chain]] = []
         for lane in self.schedule.lanes.all:
+            if lane.died is not None or lane.is_ours or lane is self.root_lane:
+                continue
             task = lane.ref()
-            if task is not None and not lane.is_ours and lane is not self.root_lane and not task.done():
+            if task is not None and not task.done():
                 found.append((lane, await_chain(task.get_coro())))
         return found
 
@@ -218,22 +211,18 @@ class _AsyncioRun:
         late: set[Lane] = set()
         if outcome != "endless":
             try:
-                while loop.spin():
-                    pass
+                loop.settle()
                 outlived = self._ended()
-                horizon = loop.now + self.limits.horizon
-                while (self.pending or loop._ready or loop._scheduled) and loop.spin(until=horizon):
-                    pass
+                loop.advance(self.limits.horizon)
                 late = self._ended() - outlived
                 if check is not None and outcome != "hung":
-                    self._check(check, horizon)
+                    self._check(check)
             except Endless:
                 pass
         for name, chain in loop.dropped:
             if not (self.stop.asked and self._is_own_generator(name)):
                 watch.see(Sighting("generator", name, stuck_at=chain, detail="dropped; the collector closed it"))
-        if self.pending or self.schedule.lanes.all:
-            gc.collect()
+        gc.collect()
         left = False
         for lane, chain in self.pending:
             task = lane.ref()
@@ -261,13 +250,12 @@ class _AsyncioRun:
     def _ended(self) -> set[Lane]:
         return {lane for lane, _ in self.pending if lane.died is not None}
 
-    def _check(self, check: Check, horizon: float) -> None:
+    def _check(self, check: Check) -> None:
         try:
             result = check()
             if hasattr(result, "__await__"):
                 task = self.loop.create_task(_wait_for(result))
-                while not task.done() and self.loop.spin(until=horizon):
-                    pass
+                self.loop.advance(self.limits.horizon)
                 if not task.done():
                     stuck = await_chain(task.get_coro())
                     self.watch.see(Sighting("check", name_of(check), stuck_at=stuck, detail="it never ends"))
@@ -279,24 +267,24 @@ class _AsyncioRun:
             detail = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
             self.watch.see(Sighting("check", name_of(check), detail=detail.strip() or "it failed"))
 
-    def _tear_down(self, bystander: asyncio.Task[Any] | None) -> None:
+    def _tear_down(self) -> None:
         """Leave nothing of this run to the next."""
         loop = self.loop
-        self.schedule.allow(self.limits.settle_steps)
-        if bystander is not None:
-            bystander.cancel()
+        alive = self._alive(everybody=True)
         for _ in range(3):
-            alive = self._alive()
             for task in alive:
                 task.cancel()
+            self.schedule.allow(self.limits.settle_steps)
             try:
-                while loop.spin(until=loop.now + 60 if alive else None):
-                    pass
+                loop.settle()
+                if alive := self._alive(everybody=True):
+                    loop.advance(60)
+                    alive = self._alive(everybody=True)
             except Endless:
-                self.schedule.allow(self.limits.settle_steps)
-            if not self._alive():
+                pass
+            if not alive:
                 break
-        for task in self._alive():
+        for task in alive:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         executor = getattr(loop, "_default_executor", None)
         if executor is not None:
@@ -358,6 +346,3 @@ def _where_raised(error: BaseException) -> Chain:
         chain.append((trace.tb_frame.f_code, trace.tb_lasti))
         trace = trace.tb_next
     return tuple(chain)
-
-
-_OURS = frozenset({_wait_for.__code__})

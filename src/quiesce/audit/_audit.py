@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -10,6 +12,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeAlias
 
 from ._closed import closed_world
+from ._guard import GuardedWorld, Interrupted
 from ._points import PHASES, Phase, Token, parse_token
 from ._result import AuditResult
 from ._scenario import Scenario
@@ -100,8 +103,9 @@ def audit(
             stack.enter_context(closed_world())
         stack.enter_context(quiet_collector())
         started = time.monotonic()
+        guard = stack.enter_context(GuardedWorld(world, watch, limits.run))
         sweep = Sweep(
-            world,
+            guard,
             checked,
             result,
             check=check,
@@ -123,6 +127,14 @@ def audit(
             result.verdict, result.reason = "NON-DETERMINISTIC", str(difference)
         except Unresolved as unresolved:
             result.verdict, result.reason = "UNRESOLVED", str(unresolved)
+        except Interrupted as interrupted:
+            sweep.cut_short()
+            result.seconds = time.monotonic() - started
+            _give_verdict(result, ignores, set(baseline), is_replay=True, is_certain=False)
+            interrupted.result = result
+            raise
+        if guard.left_directory:
+            result.notes.append("it changes the working directory, which was put back after each run")
         result.seconds = time.monotonic() - started
     if result.verdict == "CLEAN":
         _give_verdict(result, ignores, set(baseline), is_replay=token is not None, is_certain=world.is_deterministic)
@@ -213,6 +225,9 @@ def _read_ignores(ignore: Mapping[str, str] | None) -> Mapping[str, str]:
 def _target_of(scenario: object) -> str:
     module = getattr(scenario, "__module__", None)
     name = getattr(scenario, "__qualname__", None) or type(scenario).__qualname__
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    if module == "__main__" and script:
+        return f"{os.path.relpath(script)}:{name}"
     return f"{module}:{name}" if module else str(name)
 
 

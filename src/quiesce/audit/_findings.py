@@ -145,7 +145,7 @@ def _size(example: Example) -> tuple[int, int, bool]:
 def _example(run: Run, sighting: Sighting, stop: Stop | None, points: tuple[Point, ...]) -> Example:
     fired = run.fired[0] if run.fired else None
     token = ""
-    if stop is not None:
+    if stop is not None and points:  # what is seen after a whole strip has no point of its own
         token = str(Token(stop.name, points, digest(fired[2]) if fired is not None else "item"))
     return Example(
         stop="" if stop is None else stop.name,

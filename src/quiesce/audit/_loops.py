@@ -19,17 +19,33 @@ import threading
 import time
 from asyncio import events
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import contextmanager
-from contextvars import Context
-from types import AsyncGeneratorType
+from collections.abc import AsyncGenerator, Callable
+from contextvars import Context, copy_context
+from types import AsyncGeneratorType, BuiltinMethodType, MethodType
 from typing import Any
 
 from ._closed import RefusedIO
-from ._places import Chain, await_chain, callers, name_of
+from ._places import Chain, await_chain, callers, is_ours, name_of
 from ._schedule import Schedule
 
 START = 1_000.0  # of the virtual clock: not zero, which some code takes for "not set"
+
+
+class _Handle(asyncio.Handle):
+    """A handle that does not ask its loop whether this is debug mode."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, callback: Callable[..., object], args: tuple[Any, ...], loop: SteppingLoop, context: Context | None
+    ) -> None:
+        self._context = copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
 
 
 class SteppingLoop(asyncio.BaseEventLoop):
@@ -41,43 +57,46 @@ class SteppingLoop(asyncio.BaseEventLoop):
     _thread_id: int | None
     _closed: bool
     _asyncgens: Any
+    now = START
+    is_over = False  # set from outside, to end `run_until_over`
 
-    def prepare(self, schedule: Schedule, *, seed: int | None, eager: bool, is_ours: Callable[[object], bool]) -> None:
+    def prepare(self, schedule: Schedule, *, seed: int | None, eager: bool) -> None:
         self.schedule = schedule
-        self.now = START
         self.dropped: list[tuple[str, Chain]] = []
         self._lanes = schedule.lanes.by_id
         self._shuffle = None if seed is None else random.Random(seed).shuffle
-        self._is_ours = is_ours
-        self._eager = eager
-        if eager and sys.version_info >= (3, 12):
+        self._is_eager = eager
+        self._had_generators = False
+        if eager:
             self.set_task_factory(_eager_task)
 
     def time(self) -> float:
         return self.now
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    def enter(self) -> None:
         """Be the running loop of this thread."""
-        hooks = sys.get_asyncgen_hooks()
+        self._hooks = sys.get_asyncgen_hooks()
         self._thread_id = threading.get_ident()
         sys.set_asyncgen_hooks(self._asyncgen_firstiter_hook, self._asyncgen_finalizer_hook)
         events._set_running_loop(self)
-        try:
-            yield
-        finally:
-            events._set_running_loop(None)
-            sys.set_asyncgen_hooks(*hooks)
-            self._thread_id = None
+
+    def leave(self) -> None:
+        """Be so no longer."""
+        events._set_running_loop(None)
+        sys.set_asyncgen_hooks(*self._hooks)
+        self._thread_id = None
+
+    # Tasks and their steps
 
     def call_soon(
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         if self._closed:
             raise RuntimeError("Event loop is closed")
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = _Handle(callback, args, self, context)
         self._ready.append(handle)
-        if type(callback) is _StepWrapper and (task := callback.__self__) is not None:  # type: ignore[attr-defined]
+        if type(callback) is _StepWrapper or (type(callback) is MethodType and callback.__name__ in _STEP_NAMES):
+            task = callback.__self__  # type: ignore[attr-defined]
             lane = self._lanes.get(id(task))
             if lane is None or lane.ref() is not task:
                 self._made(task)
@@ -85,43 +104,22 @@ class SteppingLoop(asyncio.BaseEventLoop):
 
     def _made(self, task: Any) -> None:
         coroutine = task.get_coro()
-        lane = self.schedule.made(task, coroutine, callers(2))
-        lane.is_ours = self._is_ours(coroutine)
+        code = getattr(coroutine, "cr_code", None)
+        is_ours_too = code is not None and is_ours(code) and bool(self._lanes)  # the first is the root
+        self.schedule.made(task, coroutine, callers(2, until=_RUNNER), is_ours=is_ours_too)
 
     def create_task(self, coro: Any, **options: Any) -> Any:
         task = super().create_task(coro, **options)
-        if self._eager and not task.done():
+        if self._is_eager and not task.done():
             lane = self._lanes.get(id(task))
             if lane is None or lane.ref() is not task:
                 self._made(task)
                 self.schedule.suspended_at_birth(self._lanes[id(task)], task, coro)
         return task
 
-    def _asyncgen_finalizer_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
-        assert isinstance(agen, AsyncGeneratorType)
-        self.dropped.append((name_of(agen), await_chain(agen)))
-        self._asyncgens.discard(agen)
-        if not self.is_closed():
-            self.call_soon_threadsafe(self.create_task, agen.aclose())
-
-    def unfinished_generators(self) -> list[tuple[str, Chain]]:
-        """Those that were started, are still held by somebody and have not ended."""
-        return [
-            (name_of(agen), await_chain(agen))
-            for agen in sorted(self._asyncgens, key=name_of)
-            if agen.ag_frame is not None and not agen.ag_running
-        ]
-
-    def _take_due(self) -> None:
-        scheduled = self._scheduled
-        while scheduled and (scheduled[0]._cancelled or scheduled[0]._when <= self.now):
-            handle = heapq.heappop(scheduled)
-            handle._scheduled = False
-            if not handle._cancelled:
-                self._ready.append(handle)
-
     def _run_batch(self) -> None:
         ready, lanes, schedule = self._ready, self._lanes, self.schedule
+        schedule.check_limit()
         if self._shuffle is not None:
             self._shuffle_steps()
         for _ in range(len(ready)):
@@ -129,19 +127,33 @@ class SteppingLoop(asyncio.BaseEventLoop):
             if handle._cancelled:
                 continue
             callback = handle._callback
-            task = getattr(callback, "__self__", None)
+            kind = type(callback)
+            if kind is not _StepWrapper and (
+                (kind is not BuiltinMethodType and kind is not MethodType) or callback.__name__ not in _STEP_NAMES
+            ):
+                handle._run()
+                continue
+            task = callback.__self__
             lane = lanes.get(id(task))
-            if lane is None or lane.ref() is not task or not _is_step(callback):
+            if lane is None:
                 handle._run()
-            elif lane.is_ours:
-                handle._run()
-            else:
+                continue
+            schedule.steps += 1
+            if lane is schedule.target or (schedule.sees_all and not lane.is_ours):
                 schedule.resuming(lane, task, handle)
                 handle._run()
-                if task.done():  # type: ignore[union-attr]
+                if task.done():
                     schedule.ended(lane)
                 else:
-                    schedule.suspended(lane, task, task.get_coro())  # type: ignore[union-attr]
+                    schedule.suspended(lane, task, task.get_coro())
+            else:
+                schedule.current = lane
+                handle._run()
+                schedule.current = None
+                if task.done():
+                    lane.died = schedule.steps
+                else:
+                    lane.number += 1
 
     def _shuffle_steps(self) -> None:
         """Step the tasks of this round in another order. Other callbacks keep theirs, as asyncio promises."""
@@ -153,7 +165,64 @@ class SteppingLoop(asyncio.BaseEventLoop):
         for i, handle in zip(where, steps, strict=True):
             ready[i] = handle
 
-    def spin(self, until: float | None = None) -> bool:
+    # Generators
+
+    def _asyncgen_firstiter_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
+        self._had_generators = True
+        super()._asyncgen_firstiter_hook(agen)  # type: ignore[misc]
+
+    def _asyncgen_finalizer_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
+        assert isinstance(agen, AsyncGeneratorType)
+        self.dropped.append((name_of(agen), await_chain(agen)))
+        self._asyncgens.discard(agen)
+        if not self.is_closed():
+            self.call_soon_threadsafe(self.create_task, agen.aclose())
+
+    def unfinished_generators(self) -> list[tuple[str, Chain]]:
+        """Those that were started, are still held by somebody and have not ended."""
+        if not self._had_generators:
+            return []
+        return [
+            (name_of(agen), await_chain(agen))
+            for agen in sorted(self._asyncgens, key=name_of)
+            if agen.ag_frame is not None and not agen.ag_running
+        ]
+
+    # Time
+
+    def _take_due(self) -> None:
+        scheduled = self._scheduled
+        while scheduled and (scheduled[0]._cancelled or scheduled[0]._when <= self.now):
+            handle = heapq.heappop(scheduled)
+            handle._scheduled = False
+            if not handle._cancelled:
+                self._ready.append(handle)
+
+    def _jump(self, until: float) -> None:
+        """Move the clock to the next timer, unless that is later than `until`."""
+        if self._scheduled and self._scheduled[0]._when <= until:
+            self.now = self._scheduled[0]._when
+            self._take_due()
+
+    def run_until_over(self) -> bool:
+        """Run until `is_over` is set. False: nothing can run any more, and it is not."""
+        while not self.is_over:
+            if not self._go_round(float("inf")):
+                return False
+        return True
+
+    def settle(self) -> None:
+        """Run what can run without time going by."""
+        while self._go_round(None):
+            pass
+
+    def advance(self, seconds: float) -> None:
+        """Run until nothing is left to run, but not more than so many seconds further."""
+        until = self.now + seconds
+        while (self._ready or self._scheduled) and self._go_round(until):
+            pass
+
+    def _go_round(self, until: float | None) -> bool:
         """Go round once; with `until`, moving the clock if nothing else can run. False: nothing could."""
         raise NotImplementedError
 
@@ -161,13 +230,12 @@ class SteppingLoop(asyncio.BaseEventLoop):
 class PureLoop(SteppingLoop):
     """No I/O at all."""
 
-    def spin(self, until: float | None = None) -> bool:
-        ready, scheduled = self._ready, self._scheduled
-        if scheduled:
+    def _go_round(self, until: float | None) -> bool:
+        ready = self._ready
+        if self._scheduled:
             self._take_due()
-            if not ready and scheduled and until is not None and scheduled[0]._when <= until:
-                self.now = scheduled[0]._when
-                self._take_due()
+            if not ready and until is not None:
+                self._jump(until)
         if not ready:
             return False
         self._run_batch()
@@ -216,15 +284,14 @@ class RealLoop(SteppingLoop, asyncio.SelectorEventLoop):
         """Whether anything beyond this loop could still wake it."""
         return len(self.selector.get_map()) > 1 or threading.active_count() > self._threads_before
 
-    def spin(self, until: float | None = None) -> bool:
+    def _go_round(self, until: float | None) -> bool:
         self._take_due()
         self._poll(0)
-        if not self._ready and until is not None and self._has_outside():
-            scheduled = self._scheduled
-            self._wait(self._patience if scheduled else self._hang_after)
-        if not self._ready and until is not None and self._scheduled and self._scheduled[0]._when <= until:
-            self.now = self._scheduled[0]._when
-            self._take_due()
+        if not self._ready and until is not None:
+            if self._has_outside():
+                self._wait(self._patience if self._scheduled else self._hang_after)
+            if not self._ready:
+                self._jump(until)
         if not self._ready:
             return False
         self._run_batch()
@@ -242,16 +309,16 @@ class RealLoop(SteppingLoop, asyncio.SelectorEventLoop):
             self._take_due()
 
 
-def _is_step(callback: object) -> bool:
+def _is_step(callback: Any) -> bool:
     kind = type(callback)
-    if kind is _StepWrapper:
-        return True
-    name = getattr(callback, "__name__", "")
-    return name in _STEP_NAMES and isinstance(getattr(callback, "__self__", None), asyncio.Future)
+    return kind is _StepWrapper or (
+        (kind is BuiltinMethodType or kind is MethodType) and callback.__name__ in _STEP_NAMES
+    )
 
 
-# The interpreter's tasks wake up by a builtin method, those written in Python by a private one.
-_STEP_NAMES = frozenset({"task_wakeup", "__step", "__wakeup", "_Task__step", "_Task__wakeup"})
+# The interpreter's tasks wake up by a builtin method, those written in Python by private ones.
+_STEP_NAMES = frozenset({"task_wakeup", "__step", "__wakeup"})
+_RUNNER = events.Handle._run.__code__  # below it there is only the loop
 
 
 def _find_step_wrapper() -> type:

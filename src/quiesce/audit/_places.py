@@ -112,11 +112,11 @@ def wrapped(awaitable: object) -> object | None:
     return None
 
 
-def callers(skip: int, count: int = 8) -> Chain:
-    """Who is calling, innermost first. `skip` frames of the audit's own are left out."""
+def callers(skip: int, count: int = 8, until: CodeType | None = None) -> Chain:
+    """Who is calling, innermost first, up to `until`. `skip` frames of the audit's own are left out."""
     chain: list[Spot] = []
     frame: FrameType | None = sys._getframe(skip + 1)
-    while frame is not None and len(chain) < count:
+    while frame is not None and len(chain) < count and frame.f_code is not until:
         chain.append((frame.f_code, frame.f_lasti))
         frame = frame.f_back
     return tuple(chain)
@@ -133,12 +133,14 @@ def thread_stack(frame: FrameType | None, count: int = 8) -> Chain:
 
 def name_of(coroutine: object) -> str:
     """What people call a coroutine: its qualified name."""
+    name = getattr(coroutine, "__qualname__", None) or getattr(coroutine, "__name__", None)
+    if isinstance(name, str):
+        return name
     inner = wrapped(coroutine)
-    if inner is not None and not hasattr(coroutine, "__qualname__"):
+    if inner is not None:
         verb = "aclose" if "athrow" in type(coroutine).__name__ else "anext"
         return f"{name_of(inner)}.{verb}"
-    name = getattr(coroutine, "__qualname__", None) or getattr(coroutine, "__name__", None)
-    return name if isinstance(name, str) else type(coroutine).__qualname__
+    return type(coroutine).__qualname__
 
 
 def digest(chain: Sequence[Spot]) -> str:

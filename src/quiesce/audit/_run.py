@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from ._lanes import Lane
 from ._places import Chain, Place
 from ._schedule import Moment
 
-# How the root ended. "endless": too many steps; "hung": nothing could run any more.
-Outcome: TypeAlias = Literal["returned", "raised", "cancelled", "hung", "endless"]
+# How the root ended. "endless": too many steps; "hung": nothing could run any more; "blocked": too much real time.
+Outcome: TypeAlias = Literal["returned", "raised", "cancelled", "hung", "endless", "blocked"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +33,10 @@ class Run:
     steps: int = 0
     fired: tuple[tuple[str, int, Chain], ...] = ()  # lane, step, where it stood
     moments: list[Moment] = field(default_factory=list)
+    lanes: list[Lane] = field(default_factory=list)  # of the program, in the order in which they were made
     items: int = 0
     seen: list[Sighting] = field(default_factory=list)
-    ended_at: int = 0  # the step at which the root was over
+    ended_at: int = 0  # the step at which the root was over; `steps` goes on until nothing more could happen
 
     @property
     def clean(self) -> bool:

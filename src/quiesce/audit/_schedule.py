@@ -1,8 +1,8 @@
 """One run's schedule: which task steps when, and the stop at its point.
 
-The event loop tells it of every step, before and after. It counts suspensions, and when a lane is at the point
-aimed for, it fires. Nothing else is done on the way, so that an injected run costs what a plain one costs; chains
-are read only when `record` is set, or at the point itself.
+The event loop tells it of every step of the lane that is aimed at, before and after; of the other lanes it only keeps the
+numbers, which the loop counts itself, so that an injected run costs what a plain one costs. Only with `record` set, and
+while the next stop is for whoever is in its clean-up, does it see every step (`sees_all`).
 """
 
 from __future__ import annotations
@@ -38,56 +38,81 @@ class Moment:
 
 
 class Schedule:
+    """`steps` and `current` are kept by whoever drives the tasks; `target` is the lane of the next stop."""
+
     def __init__(
-        self, aims: Sequence[Aim], fire: Fire, is_cancelled: Callable[[Any], bool], *, limit: int, record: bool
+        self,
+        aims: Sequence[Aim],
+        fire: Fire,
+        is_cancelled: Callable[[Any], bool],
+        *,
+        root: str,
+        limit: int,
+        record: bool,
     ) -> None:
         self.lanes = Lanes()
         self.steps = 0
         self.current: Lane | None = None
-        self.moments: list[Moment] | None = [] if record else None
+        self.target: Lane | None = None
+        self.limit = limit
+        self.recorded: list[Moment] = []
         self.fired: list[tuple[Lane, int, Chain]] = []  # lane, step, where it stood
-        self._limit = limit
+        self._root = root
+        self._records = record
         self._fire = fire
         self._is_cancelled = is_cancelled
         self._aims = list(aims)
         self._last: dict[Lane, Moment] = {}
-        self._eager: tuple[Lane, Any] | None = None
+        self._at_birth: tuple[Lane, Any] | None = None
         self._take_aim()
 
     def _take_aim(self) -> None:
         aim = self._aims.pop(0) if self._aims else None
-        self._after_cancel = aim == IN_CLEAN_UP
-        self._lane, self._number, self._early = "", -1, False
+        self._label, self._number, self._early = "", -1, False
+        self.target = None
         if isinstance(aim, Point):
-            self._lane, self._number, self._early = aim.lane, aim.number, aim.phase == "early"
+            self._label, self._number, self._early = aim.lane, aim.number, aim.phase == "early"
+            self.target = next((lane for lane in self.lanes.all if lane.label == aim.lane), None)
+        self._after_cancel = aim == IN_CLEAN_UP
+        self.sees_all = self._records or self._after_cancel
 
     def disarm(self) -> None:
         """The run is over: what happens from now on is not part of the schedule."""
         self._aims.clear()
+        self._records = False
+        self._at_birth = None
         self._take_aim()
-        self.moments, self._moments_kept = None, self.moments
-
-    @property
-    def recorded(self) -> list[Moment]:
-        return self.moments or getattr(self, "_moments_kept", None) or []
 
     def allow(self, steps: int) -> None:
         """Let the run take so many more steps."""
-        self._limit = self.steps + steps
+        self.limit = self.steps + steps
 
-    def made(self, task: Any, coroutine: object, made_at: Chain) -> Lane:
-        """A task has been made; it has not run yet."""
-        return self.lanes.add(task, name_of(coroutine), made_at, self.current, self.steps)
+    def check_limit(self) -> None:
+        if self.steps > self.limit:
+            raise Endless
+
+    def made(self, task: Any, coroutine: object, made_at: Chain, *, is_ours: bool = False) -> Lane:
+        """A task has been made; it has not run yet. The first is the root."""
+        name = name_of(coroutine) if self.lanes.all else self._root
+        if is_ours:
+            name = f"({name})"  # no lane of the program's can have this name
+        lane = self.lanes.add(task, name, made_at, self.current, self.steps)
+        lane.is_ours = is_ours
+        if lane.label == self._label:
+            self.target = lane
+        return lane
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether the root has ended: what others do in the same round comes after the schedule."""
+        return self.lanes.all[0].died is not None
 
     def resuming(self, lane: Lane, task: Any, handle: Any) -> None:
-        """The lane is about to take a step."""
-        self.steps += 1
-        if self.steps > self._limit:
-            raise Endless
-        if self.moments is not None and (moment := self._last.get(lane)) is not None:
+        """The lane is about to take a step, which is counted already."""
+        if self._records and (moment := self._last.get(lane)) is not None:
             moment.resumed_at = self.steps
             moment.can_raise = bool(getattr(handle, "_args", ()))
-        if lane.number == self._number and not self._early and lane.label == self._lane:
+        if lane.number == self._number and not self._early and lane.label == self._label:
             self._hit(lane, task, handle)
         self.current = lane
 
@@ -95,14 +120,11 @@ class Schedule:
         """The lane has taken a step and waits for something."""
         self.current = None
         lane.number += 1
-        if self.moments is not None:
-            moment = Moment(lane, lane.number, self.steps, await_chain(coroutine))
-            self._last[lane] = moment
-            self.moments.append(moment)
-        if self._eager is not None:
-            (first, first_task), self._eager = self._eager, None
-            self._hit(first, first_task, None)
-        elif (lane.number == self._number and self._early and lane.label == self._lane) or (
+        if self._records:
+            self._record(lane, coroutine)
+        if self._at_birth is not None:
+            self._hit_at_birth()
+        elif (lane.number == self._number and self._early and lane.label == self._label) or (
             self._after_cancel and self._is_cancelled(task)
         ):
             self._hit(lane, task, None)
@@ -113,22 +135,35 @@ class Schedule:
         A stop here is made when that step ends: in the middle of it nobody else could make one.
         """
         lane.number = 1
-        if self.moments is not None:
-            moment = Moment(lane, 1, self.steps, await_chain(coroutine))
-            self._last[lane] = moment
-            self.moments.append(moment)
-        if self._number == 1 and self._early and lane.label == self._lane:
-            self._eager = (lane, task)
+        if self._records:
+            self._record(lane, coroutine)
+        if self._number == 1 and self._early and lane.label == self._label:
+            self._at_birth = (lane, task)
+            self.sees_all = True
 
     def ended(self, lane: Lane) -> None:
         """The lane's task is done."""
         self.current = None
         lane.died = self.steps
-        if self._eager is not None:
-            (first, task), self._eager = self._eager, None
-            self._hit(first, task, None)
+        if self._at_birth is not None:
+            self._hit_at_birth()
+
+    def _record(self, lane: Lane, coroutine: object) -> None:
+        if self._is_over:
+            return
+        moment = Moment(lane, lane.number, self.steps, await_chain(coroutine))
+        self._last[lane] = moment
+        self.recorded.append(moment)
+
+    def _hit_at_birth(self) -> None:
+        assert self._at_birth is not None
+        (lane, task), self._at_birth = self._at_birth, None
+        if not task.done():
+            self._hit(lane, task, None)
 
     def _hit(self, lane: Lane, task: Any, handle: Any) -> None:
+        if self._is_over:
+            return
         coroutine = task.get_coro() if hasattr(task, "get_coro") else task.coro
         self.fired.append((lane, self.steps, await_chain(coroutine)))
         self._take_aim()

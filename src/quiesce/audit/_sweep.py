@@ -140,6 +140,9 @@ class Sweep:
             stuck = next((s.stuck_at for s in run.seen if s.kind == "hang"), ())
             how = "nothing can run any more" if run.outcome == "hung" else f"stopped after {run.steps} steps"
             raise BrokenBaseline(f"it never ends: {how}{_at(places(stuck))}")
+        if run.outcome == "blocked":
+            hang = run.seen[0]
+            raise BrokenBaseline(f"it does not end: {hang.detail}{_at(places(hang.stuck_at))}")
         return run
 
     # The sweep
@@ -295,6 +298,8 @@ class Sweep:
         self._result.runs += 1
         if first.lane != ITEM and (not run.fired or digest(run.fired[0][2]) != token.print):
             raise Unresolved(f"the code suspended at {first} is not what it was when the token was written")
+        if self._again:
+            run.seen += self._again_sightings()
         findings = self._found.add(run, stop, first.phase, token.points)
         strip.cells.append(Cell(token.points, where, mark_of(findings), findings))
         self._result.findings = self._found.sorted()
@@ -305,6 +310,12 @@ class Sweep:
             if moment.lane.label == point.lane and point.number in (moment.number, 0):
                 return moment
         raise Unresolved(f"there is no point {point} in this program any more")
+
+    def cut_short(self) -> None:
+        """It was interrupted: what there is so far is the result."""
+        self._result.findings = self._found.sorted()
+        self._result.is_complete = False
+        self._result.notes.append("interrupted: this is what it had by then")
 
     def draw_timelines(self) -> None:
         """Run the examples again, step by step."""
@@ -354,22 +365,19 @@ def _at(where: tuple[Place, ...]) -> str:
 
 
 def timeline(run: Run) -> Timeline:
-    lanes = {}
     waits: dict[str, list[tuple[int, int | None, str]]] = {}
     for moment in run.moments:
-        lane = moment.lane
-        lanes[lane.label] = lane
         inner = next((place(s) for s in reversed(moment.chain) if not place(s).in_library), None)
-        waits.setdefault(lane.label, []).append((moment.step, moment.resumed_at, str(inner or "")))
+        waits.setdefault(moment.lane.label, []).append((moment.step, moment.resumed_at, str(inner or "")))
     spans = tuple(
         LaneSpan(
             lane.label,
             lane.born,
-            lane.died,
+            lane.died if lane.died is not None and lane.died <= run.steps else None,
             lane.parent.label if lane.parent is not None else None,
             places(lane.made_at),
-            tuple(waits[lane.label]),
+            tuple(waits.get(lane.label, ())),
         )
-        for lane in lanes.values()
+        for lane in run.lanes
     )
     return Timeline(spans, run.steps, tuple((step, label) for label, step, _ in run.fired), run.ended_at)

@@ -19,6 +19,7 @@ from typing import Any, TextIO
 
 from ._places import Chain, Place, await_chain, name_of, thread_stack
 from ._run import Sighting
+from ._schedule import Schedule
 
 # Threads of these modules that wait for work belong to a pool, which keeps them on purpose.
 _POOLS = (
@@ -27,7 +28,7 @@ _POOLS = (
     os.path.join("trio", "_core", "_thread_cache.py"),
 )
 _WAITING = (os.sep + "threading.py", os.sep + "queue.py")
-_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\b[0-9a-f]{8,}\b|\d+")  # anyio prints addresses without 0x
 
 
 class Watch:
@@ -36,6 +37,7 @@ class Watch:
     def __init__(self, *, patience: float = 0.2) -> None:
         self.seen: list[Sighting] = []
         self.is_muted = False
+        self.schedule: Schedule | None = None  # of the run in progress
         self._patience = patience
         self._known: set[tuple[str, str]] = set()
 
@@ -50,7 +52,8 @@ class Watch:
         self._fds.close()
         self._children.close()
 
-    def start(self) -> None:
+    def start(self, schedule: Schedule | None = None) -> None:
+        self.schedule = schedule
         self.seen = []
         self.is_muted = False
         self._threads_before = set(threading._active)  # type: ignore[attr-defined]
@@ -63,6 +66,7 @@ class Watch:
 
     def finish(self) -> list[Sighting]:
         """Everything seen since `start()`."""
+        self.schedule = None
         if not self.is_muted:
             self.seen += self._look_outside()
         return self.seen

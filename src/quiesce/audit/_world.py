@@ -20,6 +20,7 @@ class Limits:
     settle_steps: int = 2_000  # after its end, before what still runs is called leaked
     horizon: float = 3_600.0  # virtual seconds after its end, likewise
     patience: float = 0.05  # real seconds to wait for the outside before the virtual clock moves
+    run: float | None = 60.0  # real seconds of one run, before it is cut off (in the main thread)
     hang_after: float = 1.0  # real seconds without any event before a run with real I/O is called hung
 
 

@@ -1,0 +1,92 @@
+"""openhands-sdk 1.24.0: a conversation that is interrupted while a tool runs in its thread.
+
+The tool asks for the token as the package documents it, each time round. Its twin takes the token once, when it starts,
+and so keeps it: what is found with the one and not with the other is the token that was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any, Self
+
+from openhands.sdk import Agent, Conversation, LocalConversation, Tool, register_tool
+from openhands.sdk.llm import Message, MessageToolCall, TextContent
+from openhands.sdk.testing import TestLLM
+from openhands.sdk.tool import Action, Observation, ToolDefinition, ToolExecutor
+
+WORK = 1.5  # real seconds, if nobody stops it
+
+
+class PollAction(Action):
+    keeps_token: bool = False
+
+
+class PollObservation(Observation):
+    pass
+
+
+class PollExecutor(ToolExecutor[PollAction, PollObservation]):
+    """Works in small steps and looks between them whether it should end."""
+
+    def __call__(self, action: PollAction, conversation: Any = None) -> PollObservation:
+        kept = conversation.cancel_token
+        end = time.monotonic() + WORK
+        while time.monotonic() < end:
+            token = kept if action.keeps_token else conversation.cancel_token
+            if token is not None and token.is_cancelled:
+                return PollObservation.from_text(text="cancelled")
+            time.sleep(0.01)
+        return PollObservation.from_text(text="worked to the end")
+
+
+class PollTool(ToolDefinition[PollAction, PollObservation]):
+    @classmethod
+    def create(cls, *_: Any, **__: Any) -> Sequence[Self]:
+        return [
+            cls(
+                action_type=PollAction,
+                observation_type=PollObservation,
+                description="Works for a while.",
+                executor=PollExecutor(),
+            )
+        ]
+
+
+register_tool(PollTool.__name__, PollTool)
+
+
+def script(*, keeps_token: bool) -> TestLLM:
+    call = MessageToolCall(
+        id="1", name=PollTool.name, arguments=f'{{"keeps_token": {str(keeps_token).lower()}}}', origin="completion"
+    )
+    return TestLLM.from_messages(
+        [
+            Message(role="assistant", content=[TextContent(text="")], tool_calls=[call]),
+            Message(role="assistant", content=[TextContent(text="done")]),
+        ]
+    )
+
+
+async def _converse(*, keeps_token: bool) -> None:
+    agent = Agent(llm=script(keeps_token=keeps_token), tools=[Tool(name=PollTool.__name__)])
+    conversation = Conversation(agent, visualizer=None, stuck_detection=False)
+    assert isinstance(conversation, LocalConversation)
+    conversation.send_message("Work for a while.")
+    run = asyncio.create_task(conversation.arun(), name="the run")
+    try:
+        await asyncio.wait({run})
+    finally:
+        conversation.interrupt()
+        await asyncio.wait({run})
+        conversation.close()
+    run.result()
+
+
+async def interrupt_a_polling_tool() -> None:
+    await _converse(keeps_token=False)
+
+
+async def interrupt_a_tool_that_keeps_its_token() -> None:
+    await _converse(keeps_token=True)

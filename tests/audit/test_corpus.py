@@ -1,0 +1,106 @@
+"""Every leak of the corpus is found for what it is and where it is, and every clean twin is silent, in every world."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from quiesce.audit import STOPS, AuditResult, Finding, audit
+from quiesce.audit._points import PHASES
+from quiesce.audit._run import KINDS
+from tests.audit.corpus import ALL, ENTRIES, Entry, Finds, innermost, marked, position
+from tests.world import world_names
+
+
+def cases() -> Iterator[object]:
+    for entry in ENTRIES:
+        for world in world_names():
+            if world in entry.worlds:
+                yield pytest.param(entry, world, id=f"{entry.name}-{world}")
+
+
+def run(entry: Entry, world: str, *, twin: bool) -> AuditResult:
+    try:
+        return audit(entry.clean if twin else entry.leaky, backend=world, **entry.options)
+    finally:
+        entry.tidy()
+
+
+@pytest.mark.parametrize(("entry", "world"), cases())
+def test_a_leak_is_found_with_its_kind_and_its_place(entry: Entry, world: str) -> None:
+    result = run(entry, world, twin=False)
+    assert result.verdict == ("FINDINGS" if is_an_error(entry) else "CLEAN"), str(result)
+    for expected in entry.finds:
+        found = [finding for finding in result.findings if expected.is_this(finding)]
+        assert found, f"no {expected.kind} {expected.what} in\n{result}"
+        for finding in found:
+            assert_is_as_expected(entry, expected, finding, result)
+
+
+def is_an_error(entry: Entry) -> bool:
+    return any(expected.severity == "error" for expected in entry.finds)
+
+
+def assert_is_as_expected(entry: Entry, expected: Finds, finding: Finding, result: AuditResult) -> None:
+    example, text = finding.example, str(result)
+    by = f"{example.stop}/{example.points[0].phase}" if example.stop else "baseline"
+    assert by == expected.by, text
+    assert finding.severity == expected.severity, text
+    assert expected.says in example.detail, text
+    if expected.leak:
+        assert position(finding.site) == marked(entry.leaky, "leak", expected.leak), text
+    if expected.stuck:
+        assert position(innermost(example.stuck_at)) == marked(entry.leaky, "stuck", expected.stuck), text
+    if expected.stop:
+        assert position(innermost(example.stopped_at)) == marked(entry.leaky, "stop", expected.stop), text
+    if expected.only:
+        assert sorted(finding.strips) == sorted(expected.only), text
+    if example.stop:
+        assert len(example.points) == expected.depth, text
+
+
+@pytest.mark.parametrize(("entry", "world"), cases())
+def test_a_leak_is_not_taken_for_another_one(entry: Entry, world: str) -> None:
+    result = run(entry, world, twin=False)
+    companions = [Finds(kind, what, "") for kind, what in entry.also]
+    unexpected = [
+        f"{finding.kind} {finding.what}"
+        for finding in result.findings
+        if not any(known.is_this(finding) for known in (*entry.finds, *companions))
+    ]
+    assert not unexpected, str(result)
+
+
+@pytest.mark.parametrize(("entry", "world"), cases())
+def test_its_clean_twin_is_silent(entry: Entry, world: str) -> None:
+    result = run(entry, world, twin=True)
+    assert result.verdict == "CLEAN", str(result)
+    assert result.findings == [], str(result)
+    assert result.is_complete, str(result)
+
+
+def test_every_kind_of_finding_is_in_the_corpus() -> None:
+    assert {expected.kind for entry in ENTRIES for expected in entry.finds} == set(KINDS)
+
+
+def test_every_stop_is_in_the_corpus() -> None:
+    stops = {expected.by.partition("/")[0] for entry in ENTRIES for expected in entry.finds}
+    assert stops - {"baseline"} == set(STOPS)
+
+
+def test_every_phase_is_in_the_corpus() -> None:
+    phases = {expected.by.partition("/")[2] for entry in ENTRIES for expected in entry.finds}
+    assert phases - {""} == set(PHASES)
+
+
+def test_the_corpus_says_why_a_world_is_left_out() -> None:
+    for entry in ENTRIES:
+        assert entry.worlds, entry.name
+        assert set(entry.worlds) <= set(ALL), entry.name
+        assert bool(entry.left_out) == (set(entry.worlds) != set(ALL)), entry.name
+
+
+def test_no_two_entries_have_the_same_name() -> None:
+    names = [entry.name for entry in ENTRIES]
+    assert len(names) == len(set(names)) >= 35
