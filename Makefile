@@ -4,10 +4,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # The parts of the tree that hold Python and exist.
-CODE := $(wildcard src tests scripts examples bench)
+CODE := $(wildcard src tests ui_tests scripts examples bench)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all lint format audit bench docs pin clean
+.PHONY: help run test test-all test-ui lint format audit bench docs pin clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +20,9 @@ test: $(VENV)/.test-ready ## run the tests
 
 test-all: ## run the tests on every CPython from 3.11 up that is installed
 	PYTHON="$(PYTHON)" scripts/test-all $(ARGS)
+
+test-ui: ## look at the HTML report in a real browser (brings its own; pictures in build/ui)
+	PYTHON="$(PYTHON)" scripts/test-ui $(ARGS)
 
 lint: $(VENV)/.lint-ready ## check style, types, layers and the tree
 	$(BIN)/ruff check $(CODE)
@@ -36,8 +39,9 @@ format: $(VENV)/.lint-ready ## rewrite the code in the house style
 audit: $(VENV)/.test-ready ## drive the kernel with random programs and check the promises
 	$(BIN)/python -m pytest -m audit $(ARGS)
 
-bench: $(VENV)/.test-ready ## measure what a scope costs
+bench: $(VENV)/.bench-ready ## measure what a scope and an audit cost, beside their peers
 	$(BIN)/python bench/kernel.py $(ARGS)
+	$(BIN)/python bench/audit.py
 
 docs: $(VENV)/.docs-ready ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

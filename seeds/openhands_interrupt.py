@@ -7,6 +7,7 @@ and so keeps it: what is found with the one and not with the other is the token 
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import time
 from collections.abc import Sequence
 from typing import Any, Self
@@ -16,7 +17,8 @@ from openhands.sdk.llm import Message, MessageToolCall, TextContent
 from openhands.sdk.testing import TestLLM
 from openhands.sdk.tool import Action, Observation, ToolDefinition, ToolExecutor
 
-WORK = 1.5  # real seconds, if nobody stops it
+WORKSPACE = tempfile.gettempdir()
+WORK = 0.8  # real seconds, if nobody stops it
 
 
 class PollAction(Action):
@@ -37,7 +39,7 @@ class PollExecutor(ToolExecutor[PollAction, PollObservation]):
             token = kept if action.keeps_token else conversation.cancel_token
             if token is not None and token.is_cancelled:
                 return PollObservation.from_text(text="cancelled")
-            time.sleep(0.01)
+            time.sleep(0.05)
         return PollObservation.from_text(text="worked to the end")
 
 
@@ -71,7 +73,7 @@ def script(*, keeps_token: bool) -> TestLLM:
 
 async def _converse(*, keeps_token: bool) -> None:
     agent = Agent(llm=script(keeps_token=keeps_token), tools=[Tool(name=PollTool.__name__)])
-    conversation = Conversation(agent, visualizer=None, stuck_detection=False)
+    conversation = Conversation(agent, workspace=WORKSPACE, visualizer=None, stuck_detection=False)
     assert isinstance(conversation, LocalConversation)
     conversation.send_message("Work for a while.")
     run = asyncio.create_task(conversation.arun(), name="the run")

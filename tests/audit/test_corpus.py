@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
 
 import pytest
 
@@ -13,23 +13,39 @@ from tests.audit.corpus import ALL, ENTRIES, Entry, Finds, innermost, marked, po
 from tests.world import world_names
 
 
-def cases() -> Iterator[object]:
-    for entry in ENTRIES:
-        for world in world_names():
-            if world in entry.worlds:
-                yield pytest.param(entry, world, id=f"{entry.name}-{world}")
+each_entry_in_each_world = pytest.mark.parametrize(
+    ("entry", "backend"),
+    [
+        pytest.param(entry, world, id=f"{entry.name}-{world}")
+        for entry in ENTRIES
+        for world in world_names()
+        if world in entry.worlds
+    ],
+)
 
 
-def run(entry: Entry, world: str, *, twin: bool) -> AuditResult:
+def run_twin(entry: Entry, backend: str) -> AuditResult:
     try:
-        return audit(entry.clean if twin else entry.leaky, backend=world, **entry.options)
+        return audit(entry.clean, backend=backend, **entry.options)
     finally:
         entry.tidy()
 
 
-@pytest.mark.parametrize(("entry", "world"), cases())
-def test_a_leak_is_found_with_its_kind_and_its_place(entry: Entry, world: str) -> None:
-    result = run(entry, world, twin=False)
+@functools.cache  # two tests look at each
+def run_leaky(name: str, backend: str) -> AuditResult:
+    entry = BY_NAME[name]
+    try:
+        return audit(entry.leaky, backend=backend, **entry.options)
+    finally:
+        entry.tidy()
+
+
+BY_NAME = {entry.name: entry for entry in ENTRIES}
+
+
+@each_entry_in_each_world
+def test_a_leak_is_found_with_its_kind_and_its_place(entry: Entry, backend: str) -> None:
+    result = run_leaky(entry.name, backend)
     assert result.verdict == ("FINDINGS" if is_an_error(entry) else "CLEAN"), str(result)
     for expected in entry.finds:
         found = [finding for finding in result.findings if expected.is_this(finding)]
@@ -60,9 +76,9 @@ def assert_is_as_expected(entry: Entry, expected: Finds, finding: Finding, resul
         assert len(example.points) == expected.depth, text
 
 
-@pytest.mark.parametrize(("entry", "world"), cases())
-def test_a_leak_is_not_taken_for_another_one(entry: Entry, world: str) -> None:
-    result = run(entry, world, twin=False)
+@each_entry_in_each_world
+def test_a_leak_is_not_taken_for_another_one(entry: Entry, backend: str) -> None:
+    result = run_leaky(entry.name, backend)
     companions = [Finds(kind, what, "") for kind, what in entry.also]
     unexpected = [
         f"{finding.kind} {finding.what}"
@@ -72,9 +88,9 @@ def test_a_leak_is_not_taken_for_another_one(entry: Entry, world: str) -> None:
     assert not unexpected, str(result)
 
 
-@pytest.mark.parametrize(("entry", "world"), cases())
-def test_its_clean_twin_is_silent(entry: Entry, world: str) -> None:
-    result = run(entry, world, twin=True)
+@each_entry_in_each_world
+def test_its_clean_twin_is_silent(entry: Entry, backend: str) -> None:
+    result = run_twin(entry, backend)
     assert result.verdict == "CLEAN", str(result)
     assert result.findings == [], str(result)
     assert result.is_complete, str(result)

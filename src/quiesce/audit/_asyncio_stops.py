@@ -63,6 +63,10 @@ class AsyncioStop:
         assert self.root is not None
         self.cancels += self.root.cancel()
 
+    def forget(self) -> None:
+        """Hold nothing of the run any more: the collector is to find what nobody else holds."""
+        self.root = None
+
     def judge(self, root: asyncio.Task[Any]) -> list[Sighting]:
         """What is wrong with how the root ended."""
         if root.cancelled():
@@ -109,9 +113,13 @@ class CancelAll(CancelRoot):
 
 
 class CancelScope(AsyncioStop):
-    _scope: anyio.CancelScope | None = None
+    _scope: anyio.CancelScope | None = None  # it holds the task
     _was_waiting = False
     _finished = False
+
+    def forget(self) -> None:
+        super().forget()
+        self._scope = None
 
     async def main(self) -> None:
         import anyio
@@ -141,7 +149,11 @@ class CancelScope(AsyncioStop):
 
 
 class RunOutOfTime(AsyncioStop):
-    _timeout: asyncio.Timeout | None = None
+    _timeout: asyncio.Timeout | None = None  # it holds the task
+
+    def forget(self) -> None:
+        super().forget()
+        self._timeout = None
 
     async def main(self) -> None:
         async with asyncio.timeout(None) as self._timeout:

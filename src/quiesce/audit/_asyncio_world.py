@@ -114,17 +114,20 @@ class _AsyncioRun:
             run = self._judge(root, outcome)
             if bystander is not None and bystander.cancelling():
                 watch.see(Sighting("bystander", "a task of somebody else", detail="it was cancelled"))
-            # The root's error holds its frames, and these hold what the collector is to find.
+            # The root's error holds its frames, and these hold what the collector is to find. A root that hangs
+            # is not the collector's.
+            hung = root if outcome in ("hung", "endless") else None
             del root
-            stop.root = None
+            stop.forget()
             self._settle(outcome, check)
             # What ends from here on is ended by the tear-down, and did not end by itself.
             run.steps = schedule.steps
             run.lanes = [lane for lane in schedule.lanes.all if not lane.is_ours]
             watch.is_muted = True
             self._tear_down()
+            del hung
         finally:
-            stop.root = None
+            stop.forget()
             loop.leave()
         loop.close()
         watch.is_muted = False
@@ -187,7 +190,9 @@ class _AsyncioRun:
             if root.done():
                 detail = "tasks that were told to end do not"
             elif outcome == "hung" and (thread := self.watch.busy_thread()):
-                run.refused = f"it waits for the thread {thread}"
+                if isinstance(self.loop, PureLoop):
+                    run.refused = f"it waits for the thread {thread}"
+                detail = f"it waits for the thread {thread}"
             self.watch.see(Sighting("hang", self.scenario.name, stuck_at=stuck, detail=detail))
         else:
             run.seen += self.stop.judge(root)

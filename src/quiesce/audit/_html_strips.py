@@ -25,6 +25,7 @@ PHASES: dict[Phase, str] = {
     "early": "just after it suspended",
     "late": "just before it resumed, with the result in",
 }
+FEW = 24  # cells of a strip that leave room for another beside it
 Anchors = Mapping[int, str]  # the id of each finding's part of the page, by `id(finding)`
 
 
@@ -35,7 +36,9 @@ def strips(result: AuditResult, anchors: Anchors) -> str:
     blocks = "".join(
         _stop(name, list(group), result, anchors) for name, group in groupby(shown, lambda strip: strip.stop)
     )
-    return f"<h3>Every stop</h3>{_legend(shown, result)}{blocks}{_points(shown)}"
+    longest = max(len(strip.cells) for strip in shown)
+    style = "few" if longest <= FEW else "many"
+    return f'<h3>Every stop</h3>{_legend(shown, result)}<div class="{style}">{blocks}</div>{_points(shown)}'
 
 
 def _stop(name: str, group: list[Strip], result: AuditResult, anchors: Anchors) -> str:
@@ -90,7 +93,7 @@ def _legend(shown: list[Strip], result: AuditResult) -> str:
         name, sign, _ = SIGNS[result.baseline.mark]
         items.append(f'<li><b class="{name} base">{sign}</b> at the end: nobody stops it</li>')
     return (
-        f"<p>A cell is one run, stopped at one point. Point at a cell to read where.</p>"
+        "<p>A cell is one run, stopped at one point. Point at a cell to read where.</p>"
         f'<ul class="legend">{"".join(items)}</ul>'
     )
 

@@ -34,7 +34,7 @@ h2{margin:0 0 .5rem;font-size:1.35rem}
 h3{margin:2rem 0 .5rem;font-size:1.15rem}
 h4{margin:0;font-size:1rem}
 .verdict.ok{color:var(--ok)}.verdict.bad{color:var(--bad)}.verdict.miss{color:var(--miss)}
-.mark,.kind{border-radius:.3em;padding:.1em .5em;white-space:nowrap}
+.mark,.kind{display:inline-block;border-radius:.3em;padding:.1em .5em;white-space:nowrap}
 .mark.ok{background:var(--ok-bg);color:var(--ok)}
 .mark.bad{background:var(--bad-solid);color:var(--on-bad)}
 .mark.miss{background:var(--miss-bg);color:var(--miss)}
@@ -54,7 +54,8 @@ ul.jump{list-style:none;padding:0}
 .jump li{margin:.35rem 0}
 .legend{display:flex;flex-wrap:wrap;gap:.3rem 1.25rem;padding:0;margin:.5rem 0 1rem;list-style:none}
 .stop-kind{margin:1.1rem 0}
-.strip{display:grid;grid-template-columns:11rem 1fr;gap:0 .75rem;margin:.35rem 0}
+.few{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,30rem),1fr));gap:0 2rem}
+.strip{display:grid;grid-template-columns:11.5rem 1fr;gap:0 .75rem;margin:.35rem 0}
 .strip p{margin:0}
 .cells{display:flex;flex-wrap:wrap;gap:4px}
 .cells>*,.legend b{display:inline-block;width:20px;height:20px;border-radius:4px;font:700 14px/20px ui-monospace,monospace;
@@ -74,10 +75,11 @@ summary{cursor:pointer}
 .finding>summary{padding:.6rem .9rem}
 .finding>summary h4{display:inline}
 .finding .at{display:block;color:var(--muted);padding-left:1.1rem}
+.finding[open] .at{display:none}
 .finding:target{outline:3px solid var(--focus)}
 .body{padding:0 .9rem .9rem}
-.body p{margin:.2rem 0 .6rem}
-dl{display:grid;grid-template-columns:6.5rem 1fr;gap:.6rem .75rem;margin:.75rem 0}
+.body>p{margin:.2rem 0 .6rem}
+dl{display:grid;align-items:baseline;grid-template-columns:6.5rem 1fr;gap:.6rem .75rem;margin:.75rem 0}
 dt{color:var(--muted)}
 dd{margin:0;min-width:0}
 dd p{margin:0}
@@ -85,17 +87,17 @@ dd ol{margin:0;padding:0;list-style:none}
 dd ol li+li{color:var(--muted)}
 dd details{color:var(--muted);font-size:.9em}
 dd details ol{padding-left:1.1rem}
-.lib{opacity:1;font-style:italic}
-.seen span{display:inline-block;margin:0 .4rem .2rem 0;padding:0 .45rem;border:1px solid var(--line);border-radius:.3rem}
+.seen span{font-size:.875em;display:inline-block;margin:0 .4rem .2rem 0;padding:0 .45rem;border:1px solid var(--line);border-radius:.3rem}
 figure{margin:1rem 0 0}
 figcaption{font-size:.875em}
 .t{display:block;overflow:hidden;border-top:1px solid var(--line);border-bottom:1px solid var(--line)}
-.t text{font-size:12px;fill:var(--text)}
+.t text{font-size:12px;fill:var(--text);paint-order:stroke;stroke:var(--page);stroke-width:4px;stroke-linejoin:round}
+.t .about text{stroke:var(--panel)}
 .t .m{fill:var(--muted)}
 .t .row{fill:var(--panel)}
 .t .b,.t .w{y:23px;height:3px;fill:var(--wait)}
 .t .s{y:19px;height:11px;rx:2px;fill:var(--step)}
-.t .about>text:first-of-type{font-weight:700}
+.t .about text{font-weight:700}.t .m{font-weight:400}
 .t .leak .b,.t .leak .w,.t .leak .s{fill:var(--bad-solid)}
 .t .leak .b{height:5px;y:22px}
 .t text.p{text-anchor:end;fill:var(--bad);font-weight:700}

@@ -60,6 +60,6 @@ def frames(places: Sequence[Place]) -> str:
     shown = "".join(f"<li>{frame(p)}</li>" for p in own)
     folded = ""
     if hidden := len(places) - len(own):
-        every = "".join(f"<li{' class=lib' * p.in_library}>{frame(p)}</li>" for p in places)
+        every = "".join(f"<li>{frame(p)}</li>" for p in places)
         folded = f"<details><summary>with {plural(hidden, 'frame')} in libraries</summary><ol>{every}</ol></details>"
     return f"<ol>{shown}</ol>{folded}"

@@ -67,18 +67,22 @@ class _Drawing:
 
     def figure(self) -> str:
         y = TOP
-        drawn: list[str] = []
+        rows: list[str] = []  # below the lines of stops, which are below the lanes
+        lanes: list[str] = []
         for lane in self.lanes:
-            drawn.append(f'<g transform="translate(0 {y})">{self._lane(lane)}</g>')
-            y += LEAKED_ROW if lane.end is None else ROW
+            high = LEAKED_ROW if lane.end is None else ROW
+            if belongs(lane, self.finding):
+                rows.append(f'<rect class="row" y="{y}" width="100%" height="{high - 2}"/>')
+            lanes.append(f'<g transform="translate(0 {y})">{self._lane(lane)}</g>')
+            y += high
         height = y + BOTTOM
-        parts = [*self._stops(y), *drawn, *self._root_end(y)]
+        parts = [*rows, *self._stops(y), *self._root_end(y), *lanes]
         hidden = len(self.timeline.lanes) - len(self.lanes)
         more = f" {plural(hidden, 'more task')} not drawn." if hidden else ""
         return (
             f'<figure><svg class="t" role="img" aria-label="{esc(self._in_words())}" width="100%" height="{height}">'
-            f"{''.join(parts)}</svg><figcaption>The run of the example, from its first step to its "
-            f"{self.timeline.steps}th: a thick mark is a step, a thin line a wait.{more}</figcaption></figure>"
+            f"{''.join(parts)}</svg><figcaption>The example, a run of {plural(self.timeline.steps, 'step')}: "
+            f"a thick mark is a step, a thin line a wait.{more}</figcaption></figure>"
         )
 
     def _x(self, step: float) -> str:
@@ -99,10 +103,8 @@ class _Drawing:
         is_root = " (root)" if lane.label == self.root else ""
         title = f"{lane.label}{is_root}\n{made_at}{by}".strip()
         state = (" leak" if is_leaked else "") + (" about" if is_about else "")
-        height = LEAKED_ROW if is_leaked else ROW
         parts = [
             f'<g class="lane{state}">',
-            f'<rect class="row" width="100%" height="{height - 2}"/>' if is_about else "",
             f'<text x="4" y="13">{esc(label)}{is_root}<tspan class="m" dx="8">{esc(clip(made_at, 60))}</tspan>'
             f"<title>{esc(title)}</title></text>",
             self._bar("b", lane.start, end),

@@ -67,8 +67,9 @@ class SteppingLoop(asyncio.BaseEventLoop):
         self._shuffle = None if seed is None else random.Random(seed).shuffle
         self._is_eager = eager
         self._had_generators = False
-        if eager:
-            self.set_task_factory(_eager_task)
+        if eager and sys.version_info >= (3, 12):
+            # The very factory that programs use: anyio knows it by its code, and then starts no task eagerly.
+            self.set_task_factory(asyncio.eager_task_factory)
 
     def time(self) -> float:
         return self.now
@@ -277,12 +278,12 @@ class RealLoop(SteppingLoop, asyncio.SelectorEventLoop):
         super().__init__(selectors.DefaultSelector())
         self._patience = patience
         self._hang_after = hang_after
-        self._threads_before = threading.active_count()
+        self._threads_before = set(threading.enumerate())  # not counted: one of them may end while a new one works
         self.selector: selectors.BaseSelector = self._selector  # type: ignore[attr-defined]
 
     def _has_outside(self) -> bool:
         """Whether anything beyond this loop could still wake it."""
-        return len(self.selector.get_map()) > 1 or threading.active_count() > self._threads_before
+        return len(self.selector.get_map()) > 1 or not self._threads_before.issuperset(threading.enumerate())
 
     def _go_round(self, until: float | None) -> bool:
         self._take_due()
@@ -336,14 +337,6 @@ def _find_step_wrapper() -> type:
     coroutine.close()
     loop.close()
     return found[0]
-
-
-def _eager_task(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> Any:
-    """Like `asyncio.eager_task_factory`, whatever options the loop or its users give."""
-    options.setdefault("eager_start", True)
-    if options.get("name", "") is None:
-        del options["name"]
-    return asyncio.Task(coro, loop=loop, **options)
 
 
 _StepWrapper = _find_step_wrapper()

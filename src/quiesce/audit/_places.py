@@ -79,7 +79,7 @@ def places(spots: Iterable[Spot | Place]) -> tuple[Place, ...]:
     return tuple(
         spot if isinstance(spot, Place) else place(spot)
         for spot in spots
-        if isinstance(spot, Place) or not is_ours(spot[0])
+        if not (spot.file.startswith(_HERE) if isinstance(spot, Place) else is_ours(spot[0]))
     )
 
 

@@ -99,10 +99,12 @@ class AuditResult:
     seed: int | None = None
     deduped: bool = False
     is_complete: bool = True
+    is_interrupted: bool = False  # by Ctrl-C: the verdict is of what was done by then
     notes: list[str] = field(default_factory=list)
     timelines: dict[str, Timeline] = field(default_factory=dict)  # by the token of the example
     stale_ignores: list[str] = field(default_factory=list)
     options: str = ""  # the part of a replay command that says how the world was made
+    replay_with: str = ""  # the command that takes the token last, where that is not `quiesce audit`
 
     @property
     def clean(self) -> bool:
@@ -129,6 +131,8 @@ class AuditResult:
 
     def replay_command(self, token: str) -> str:
         """The command that makes exactly that run again."""
+        if self.replay_with:
+            return f"{self.replay_with} '{token}'"
         options = f" {self.options}" if self.options else ""
         return f"quiesce audit {self.target}{options} --at '{token}'"
 

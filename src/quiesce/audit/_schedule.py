@@ -109,7 +109,7 @@ class Schedule:
 
     def resuming(self, lane: Lane, task: Any, handle: Any) -> None:
         """The lane is about to take a step, which is counted already."""
-        if self._records and (moment := self._last.get(lane)) is not None:
+        if self._records and not self._is_over and (moment := self._last.get(lane)) is not None:
             moment.resumed_at = self.steps
             moment.can_raise = bool(getattr(handle, "_args", ()))
         if lane.number == self._number and not self._early and lane.label == self._label:

@@ -137,9 +137,11 @@ class Sweep:
         if run.outcome == "cancelled":
             raise BrokenBaseline("it cancelled itself")
         if run.outcome in ("hung", "endless"):
-            stuck = next((s.stuck_at for s in run.seen if s.kind == "hang"), ())
+            hang = next(s for s in run.seen if s.kind == "hang")
             how = "nothing can run any more" if run.outcome == "hung" else f"stopped after {run.steps} steps"
-            raise BrokenBaseline(f"it never ends: {how}{_at(places(stuck))}")
+            if run.outcome == "hung" and hang.detail:
+                how = f"{hang.detail}, longer than Limits.hang_after allows"
+            raise BrokenBaseline(f"it never ends: {how}{_at(places(hang.stuck_at))}")
         if run.outcome == "blocked":
             hang = run.seen[0]
             raise BrokenBaseline(f"it does not end: {hang.detail}{_at(places(hang.stuck_at))}")
@@ -315,7 +317,7 @@ class Sweep:
         """It was interrupted: what there is so far is the result."""
         self._result.findings = self._found.sorted()
         self._result.is_complete = False
-        self._result.notes.append("interrupted: this is what it had by then")
+        self._result.is_interrupted = True
 
     def draw_timelines(self) -> None:
         """Run the examples again, step by step."""

@@ -21,11 +21,11 @@ from ._places import Chain, Place, await_chain, name_of, thread_stack
 from ._run import Sighting
 from ._schedule import Schedule
 
-# Threads of these modules that wait for work belong to a pool, which keeps them on purpose.
+# Where a thread of a pool waits for work, as its owner wants it to: the file, and the function.
 _POOLS = (
-    os.path.join("concurrent", "futures", "thread.py"),
-    os.path.join("anyio", "_backends", "_asyncio.py"),
-    os.path.join("trio", "_core", "_thread_cache.py"),
+    (os.path.join("concurrent", "futures", "thread.py"), "_worker"),
+    (os.path.join("anyio", "_backends", "_asyncio.py"), "WorkerThread.run"),
+    (os.path.join("trio", "_core", "_thread_cache.py"), "WorkerThread._work"),
 )
 _WAITING = (os.sep + "threading.py", os.sep + "queue.py")
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\b[0-9a-f]{8,}\b|\d+")  # anyio prints addresses without 0x
@@ -56,7 +56,7 @@ class Watch:
         self.schedule = schedule
         self.seen = []
         self.is_muted = False
-        self._threads_before = set(threading._active)  # type: ignore[attr-defined]
+        self._threads_before = set(threading._active.values())  # type: ignore[attr-defined]
         self._children_before = self._children.read()
         self._fds_before = self._fds.read()
 
@@ -92,12 +92,13 @@ class Watch:
 
     def _busy_threads(self) -> list[tuple[threading.Thread, Chain]]:
         active: dict[int, threading.Thread] = threading._active  # type: ignore[attr-defined]
-        new = set(active) - self._threads_before
+        # Threads, not their numbers: a new thread may get the number of one that has just ended.
+        new = {ident: thread for ident, thread in list(active.items()) if thread not in self._threads_before}
         if not new:
             return []
         frames = sys._current_frames()
-        stacks = [(active.get(ident), thread_stack(frames.get(ident))) for ident in sorted(new)]
-        return [(thread, stack) for thread, stack in stacks if thread is not None and not _is_idle(stack)]
+        stacks = [(thread, thread_stack(frames.get(ident))) for ident, thread in sorted(new.items())]
+        return [(thread, stack) for thread, stack in stacks if not _is_idle(stack)]
 
     def _look(self) -> list[Sighting]:
         found: list[Sighting] = []
@@ -115,9 +116,16 @@ class Watch:
 
 
 def _is_idle(stack: Chain) -> bool:
+    """Whether a thread waits in its pool. A builtin that it runs for somebody has no frame of its own."""
+    waits = False
     for code, _ in stack:
-        if not code.co_filename.endswith(_WAITING):
-            return code.co_filename.endswith(_POOLS)
+        if code.co_filename.endswith(_WAITING):
+            waits = True
+            continue
+        for file, function in _POOLS:
+            if code.co_filename.endswith(file) and code.co_qualname == function:
+                return waits or function != "WorkerThread.run"  # that one also makes the calls
+        return False
     return False
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import anyio
 from anyio.abc import ObjectSendStream
 
 from quiesce.audit import Limits
 
-from .entry import TICK, Entry, Finds
+from .entry import ASYNCIO, NOT_TRIO_CANCEL, TICK, Entry, Finds
 
 # Clean-up waits for a worker that was cancelled with it.
 
@@ -114,15 +116,15 @@ async def polls_for_a_while() -> None:
 
 async def supervises_by_event() -> None:
     done = anyio.Event()
-    async with anyio.create_task_group() as group:
-        group.start_soon(work, done)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(work(done))
         await done.wait()  # stuck: supervised-by-event
 
 
 async def supervises_by_waiting() -> None:
     done = anyio.Event()
-    async with anyio.create_task_group() as group:
-        group.start_soon(work, done)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(work(done))
 
 
 ENTRIES = [
@@ -178,5 +180,7 @@ ENTRIES = [
             ),
         ),
         {"stops": "descendant", "limits": Limits(hang_after=0.1)},
+        worlds=ASYNCIO,
+        left_out=NOT_TRIO_CANCEL,
     ),
 ]

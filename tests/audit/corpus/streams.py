@@ -87,10 +87,17 @@ async def connection_in_a_group() -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def connection_without_a_group() -> AsyncIterator[None]:
-    await anyio.sleep(0)
+async def connection_in_a_deadline() -> AsyncIterator[None]:
+    with anyio.fail_after(3600):
+        await anyio.sleep(0)
+        yield
+
+
+@asynccontextmanager
+async def connection_after_a_deadline() -> AsyncIterator[None]:
+    with anyio.fail_after(3600):
+        await anyio.sleep(0)
     yield
-    await anyio.sleep(0)
 
 
 # A reader that only its context manager's exit would end.
@@ -107,14 +114,6 @@ class Reader:
     async def __aexit__(self, *exc: object) -> None:
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
-
-
-class ReaderWithoutTask(Reader):
-    async def __aenter__(self) -> Reader:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        pass
 
 
 async def read_lines(lines: asyncio.Queue[bytes]) -> None:
@@ -162,10 +161,18 @@ ENTRIES = [
         worlds=ASYNCIO,
     ),
     Entry(
-        "closed-elsewhere",
+        "group-closed-elsewhere",
         connection_in_a_group,
-        connection_without_a_group,
-        (Finds("close", "connection_in_a_group", "close/early", says="different task"),),
+        connection_after_a_deadline,
+        (Finds("bystander", "connection_in_a_group", "close/early", says="nobody asked for that"),),
+        {"stops": "close"},
+        worlds=ASYNCIO,
+    ),
+    Entry(
+        "deadline-closed-elsewhere",
+        connection_in_a_deadline,
+        connection_after_a_deadline,
+        (Finds("close", "connection_in_a_deadline", "close/early"),),
         {"stops": "close"},
     ),
     Entry(

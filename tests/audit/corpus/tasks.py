@@ -270,8 +270,6 @@ ENTRIES = [
                 stuck="forgotten-poller",
                 stop="forgotten-poller",
             ),
-            # Stopped while it waits for the poller that it has cancelled.
-            Finds("outlived", "poll", "cancel/early", leak="forgotten-poller"),
         ),
         worlds=ASYNCIO,
         left_out=NOT_TRIO_TASKS,
@@ -321,7 +319,6 @@ ENTRIES = [
         {"stops": "cancel"},
         worlds=ASYNCIO,
         left_out=NOT_TRIO_TASKS,
-        also={("outlived", "beat"): "stopped where it waits for the heartbeat that it has cancelled"},
     ),
     Entry(
         "shielded-save",

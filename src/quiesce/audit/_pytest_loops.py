@@ -1,0 +1,294 @@
+"""What event loops do while a test runs, seen from beside: the loops belong to other plugins and are not replaced.
+
+While `Observer.installed()` is open, the methods through which every task, generator and complaint of a loop passes
+tell the observer, and then do what they always did. Each thing gets an *owner*: the test that is running, or the
+wider fixture that is being made. What a task makes belongs to whom the task belongs to, so that a connection that a
+session's server accepts during a test is the server's.
+
+Pending tasks are looked at just before their loop is closed, or when the test is over if the loop lives on. Not
+later: closing a runner cancels everything, and then nothing can be seen any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import weakref
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ._places import Chain, await_chain, callers, name_of
+from ._run import Sighting
+
+# anyio's plugin runs all fixtures and tests of a runner in one task: what it makes belongs to whoever runs.
+_NEUTRAL = "TestRunner._run_tests_and_fixtures"
+_ROUNDS = 10  # of the loop, for tasks that are just about to end
+
+
+class Owner:
+    """Whom tasks belong to. Compared by identity."""
+
+    def __init__(self, name: str, *, is_test: bool) -> None:
+        self.name = name
+        self.is_test = is_test
+
+
+@dataclass(slots=True)
+class TaskRecord:
+    ref: weakref.ref[asyncio.Task[Any]]  # weak: a task that nobody holds must be seen to be destroyed
+    owner: Owner | None
+    name: str
+    made_at: Chain
+    is_told: bool = False
+
+
+@dataclass(slots=True)
+class GeneratorRecord:
+    ref: weakref.ref[Any]
+    owner: Owner
+    is_told: bool = False
+
+
+class Observer:
+    """`owner` is whoever runs now; `see` takes what is wrong, and is only called for a test that runs."""
+
+    def __init__(self, see: Callable[[Sighting], None]) -> None:
+        self.owner: Owner | None = None
+        self._see = see
+        self._tasks: dict[int, TaskRecord] = {}
+        self._generators: dict[int, GeneratorRecord] = {}
+        self._system_tasks: list[tuple[Any, Any, Owner, Chain]] = []  # trio: runner, task, owner, made at
+        self._undo = ExitStack()
+        self._patched: set[type] = set()
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        with self._undo:
+            self._patch_loop(asyncio.BaseEventLoop)
+            self._patch(asyncio.Runner, "close", self._closing_runner)
+            self.notice_imports()
+            yield
+
+    def notice_imports(self) -> None:
+        """Watch the loops of libraries that have been imported by now."""
+        uvloop, trio = sys.modules.get("uvloop"), sys.modules.get("trio")
+        if uvloop is not None and uvloop.Loop not in self._patched:
+            self._patch_loop(uvloop.Loop)
+        if trio is not None and trio._core._run.Runner not in self._patched:
+            self._patch(trio._core._run.Runner, "spawn_system_task", self._spawning)
+            self._patch(trio._core._run.Runner, "task_exited", self._exiting)
+
+    def _patch_loop(self, loop: type) -> None:
+        self._patch(loop, "create_task", self._making)
+        self._patch(loop, "call_exception_handler", self._complaining)
+        self._patch(loop, "_asyncgen_firstiter_hook", self._starting)
+        self._patch(loop, "_asyncgen_finalizer_hook", self._finalizing)
+        self._patch(loop, "close", self._closing_loop)
+
+    def _patch(self, owner: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        is_own = name in vars(owner)
+        original = getattr(owner, name)
+        setattr(owner, name, make(original))
+        self._undo.callback(setattr, owner, name, original) if is_own else self._undo.callback(delattr, owner, name)
+        self._patched.add(owner)
+
+    # What passes by
+
+    def _making(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def create_task(loop: Any, coro: Any, **options: Any) -> Any:
+            task = original(loop, coro, **options)
+            if self.owner is not None and isinstance(task, asyncio.Task):
+                owner = self._owner_of_current(loop)
+                self._tasks[id(task)] = TaskRecord(weakref.ref(task), owner, name_of(coro), callers(1, 16))
+            return task
+
+        return create_task
+
+    def _owner_of_current(self, loop: Any) -> Owner | None:
+        current = asyncio.current_task(loop) if asyncio._get_running_loop() is loop else None
+        if current is None:
+            return self.owner
+        record = self._find(current)
+        if record is None:
+            return None  # a task from before anybody looked
+        return self.owner if record.name == _NEUTRAL else record.owner
+
+    def _find(self, task: object) -> TaskRecord | None:
+        record = self._tasks.get(id(task))
+        # When the collector tells of a task, references to it are dead by then.
+        return record if record is not None and record.ref() in (task, None) else None
+
+    def _complaining(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_exception_handler(loop: Any, context: dict[str, Any]) -> Any:
+            if self.owner is not None and self.owner.is_test:
+                self._take_complaint(context)
+            return original(loop, context)
+
+        return call_exception_handler
+
+    def _take_complaint(self, context: dict[str, Any]) -> None:
+        message: str = context.get("message", "")
+        error = context.get("exception")
+        task = context.get("task") or context.get("future")
+        text = f"{type(error).__name__}: {error}" if error is not None else message
+        if isinstance(task, asyncio.Task):
+            record = self._find(task)
+            if record is not None and (record.owner is not self.owner or record.is_told):
+                return
+            what, made_at = name_of(task.get_coro()), record.made_at if record is not None else ()
+            if "destroyed" in message:
+                self._see(Sighting("destroyed", what, made_at, await_chain(task.get_coro())))
+            elif "never retrieved" in message:
+                self._see(Sighting("unretrieved", what, made_at, detail=text))
+            else:
+                self._see(Sighting("callback", what, made_at, detail=f"{message}: {text}"))
+        elif "never retrieved" in message:
+            self._see(Sighting("unretrieved", f"a future with {type(error).__name__}", detail=text))
+        elif "asynchronous generator" in message:
+            self._see(Sighting("generator", name_of(context.get("asyncgen")), detail=f"closing it failed: {text}"))
+        else:
+            callback = getattr(context.get("handle"), "_callback", None)
+            what = name_of(callback) if callback is not None else message
+            self._see(Sighting("callback", what, detail=f"{message}: {text}"))
+
+    def _starting(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def firstiter(loop: Any, agen: AsyncGenerator[Any, Any]) -> Any:
+            if self.owner is not None and (owner := self._owner_of_current(loop)) is not None:
+                self._generators[id(agen)] = GeneratorRecord(weakref.ref(agen), owner)
+            return original(loop, agen)
+
+        return firstiter
+
+    def _finalizing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def finalizer(loop: Any, agen: AsyncGenerator[Any, Any]) -> Any:
+            record = self._generators.pop(id(agen), None)
+            if record is not None and self._is_current(record.owner) and not record.is_told:
+                detail = "dropped; the collector closed it"
+                self._see(Sighting("generator", name_of(agen), stuck_at=await_chain(agen), detail=detail))
+            return original(loop, agen)
+
+        return finalizer
+
+    def _is_current(self, owner: Owner | None) -> bool:
+        return owner is not None and owner.is_test and owner is self.owner
+
+    # What is left
+
+    def _closing_runner(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def close(runner: Any) -> Any:
+            loop = getattr(runner, "_loop", None)
+            if loop is not None and not loop.is_closed():
+                self._look_at(loop)
+                self._look_at_generators()
+            return original(runner)
+
+        return close
+
+    def _closing_loop(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def close(loop: Any) -> Any:
+            if not loop.is_closed():
+                self._look_at(loop)
+            return original(loop)
+
+        return close
+
+    def look(self) -> None:
+        """Tell what the running test has left in loops that live on."""
+        loops = {id(task.get_loop()): task.get_loop() for _, task in self._pending(None)}
+        for loop in loops.values():
+            self._look_at(loop)
+        self._look_at_generators()
+        for runner, *_ in list(self._system_tasks):
+            self._look_at_trio(runner)
+
+    def forget(self, owner: Owner) -> None:
+        """The test is over. What it has left alive keeps its owner, so that no other test is blamed."""
+        for key in [key for key, record in self._tasks.items() if record.owner is owner or record.ref() is None]:
+            task = self._tasks[key].ref()
+            if task is None or task.done():
+                del self._tasks[key]
+        for key in [key for key, record in self._generators.items() if record.ref() is None]:
+            del self._generators[key]
+        self._system_tasks = [entry for entry in self._system_tasks if entry[1] in entry[0].tasks]
+
+    def _pending(self, loop: Any) -> list[tuple[TaskRecord, asyncio.Task[Any]]]:
+        found: list[tuple[TaskRecord, asyncio.Task[Any]]] = []
+        for record in list(self._tasks.values()):
+            task = record.ref()
+            if task is None or task.done() or record.is_told or not self._is_current(record.owner):
+                continue
+            if record.name != _NEUTRAL and (loop is None or task.get_loop() is loop):
+                found.append((record, task))
+        return found
+
+    def _look_at(self, loop: Any) -> None:
+        pending = [(record, task, await_chain(task.get_coro())) for record, task in self._pending(loop)]
+        if not pending:
+            return
+        self._go_round(loop, [task for _, task, _ in pending])
+        for record, task, chain in pending:
+            record.is_told = True
+            if task.done() and record.name.endswith(".aclose"):
+                continue  # a dropped generator, told as such
+            detail = ""
+            if task.cancelling() and not task.done():
+                detail = "it was cancelled, and nobody waited for it"
+            kind = "outlived" if task.done() or task.cancelling() else "leaked"
+            stuck = chain if task.done() else await_chain(task.get_coro())
+            self._see(Sighting(kind, record.name, record.made_at, stuck, detail))
+
+    def _go_round(self, loop: Any, tasks: list[asyncio.Task[Any]]) -> None:
+        """Let tasks end that need no more than a step or two."""
+        if loop.is_closed() or loop.is_running() or asyncio._get_running_loop() is not None:
+            return
+        owner, self.owner = self.owner, None
+        try:
+            for _ in range(_ROUNDS):
+                loop.run_until_complete(asyncio.sleep(0))
+                if all(task.done() for task in tasks):
+                    break
+        except Exception:  # a loop that somebody stopped: what is pending is told as it stands
+            pass
+        finally:
+            self.owner = owner
+
+    def _look_at_generators(self) -> None:
+        if any(record.is_told and record.owner is self.owner for record in self._tasks.values()):
+            return  # generators that leaked tasks are in are those tasks' business
+        for record in list(self._generators.values()):
+            agen = record.ref()
+            if agen is None or record.is_told or not self._is_current(record.owner):
+                continue
+            if agen.ag_frame is not None and not agen.ag_running:
+                record.is_told = True
+                detail = "still held, and not closed"
+                self._see(Sighting("generator", name_of(agen), stuck_at=await_chain(agen), detail=detail))
+
+    # trio: tasks cannot be left, but for system tasks, which the end of the run cancels
+
+    def _spawning(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def spawn_system_task(runner: Any, async_fn: Any, *args: Any, **options: Any) -> Any:
+            task = original(runner, async_fn, *args, **options)
+            if self.owner is not None:
+                self._system_tasks.append((runner, task, self.owner, callers(1, 16)))
+            return task
+
+        return spawn_system_task
+
+    def _exiting(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def task_exited(runner: Any, task: Any, outcome: Any) -> Any:
+            if task is runner.main_task:
+                self._look_at_trio(runner)
+            return original(runner, task, outcome)
+
+        return task_exited
+
+    def _look_at_trio(self, runner: Any) -> None:
+        for entry in [entry for entry in self._system_tasks if entry[0] is runner]:
+            _, task, owner, made_at = entry
+            if task in runner.tasks and self._is_current(owner):
+                self._system_tasks.remove(entry)
+                detail = "a system task, which only the end of trio's run cancels"
+                self._see(Sighting("leaked", name_of(task.coro), made_at, await_chain(task.coro), detail))

@@ -1,0 +1,174 @@
+"""The private parts of trio that the audit's world for it needs, in one place, each looked for before it is used.
+
+trio's public instruments show every step of every task. What they cannot do is what this module does: read and
+replace what a task is about to be resumed with, say which scopes a task stands in, fix the order of steps, and ask for
+the next deadline. The names are the same in trio 0.29 to 0.35.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ._closed import RefusedIO
+from ._places import Chain, name_of
+
+try:
+    import outcome
+    import trio
+    import trio.testing
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        "trio is not installed; it comes with an extra: pip install 'quiesce[trio]'", name=missing.name
+    ) from None
+
+from trio._core import _run, _thread_cache
+
+Task = trio.lowlevel.Task
+
+_NEEDED: tuple[tuple[object, str], ...] = (
+    (Task, "_next_send"),
+    (Task, "_cancel_status"),
+    (_run.CancelStatus, "_scope"),
+    (_run.CancelStatus, "_parent"),
+    (_run.CancelStatus, "effectively_cancelled"),
+    (_run.Deadlines, "next_deadline"),
+    (_run.Runner, "system_nursery"),
+    (_run, "GLOBAL_RUN_CONTEXT"),
+    (_run, "_ALLOW_DETERMINISTIC_SCHEDULING"),
+    (_run, "_r"),
+    (_thread_cache, "THREAD_CACHE"),
+    (trio.testing.MockClock, "_autojump"),
+)
+
+
+class UnknownTrio(RuntimeError):
+    """This version of trio is built differently."""
+
+
+def check_insides() -> None:
+    """Raise unless this trio has what is used here."""
+    for owner, name in _NEEDED:
+        if not hasattr(owner, name):
+            where = getattr(owner, "__qualname__", None) or getattr(owner, "__name__", "trio")
+            raise UnknownTrio(
+                f"the audit's trio world uses {where}.{name}, which trio {trio.__version__} does not have; "
+                "it is known to work with trio 0.29 to 0.35"
+            )
+
+
+def next_deadline() -> float:
+    """When the next scope runs out of time; infinity if none does."""
+    return _run.GLOBAL_RUN_CONTEXT.runner.deadlines.next_deadline()
+
+
+def has_callbacks() -> bool:
+    """Whether something was given to `run_sync_soon` and has not been called yet."""
+    return _run.GLOBAL_RUN_CONTEXT.runner.entry_queue.size() > 0
+
+
+def waits_for_io() -> bool:
+    """Whether any task waits for a descriptor, other than trio's own for its wake-ups."""
+    statistics: Any = trio.lowlevel.current_statistics().io_statistics
+    waiting = getattr(statistics, "tasks_waiting_read", 0) + getattr(statistics, "tasks_waiting_write", 0)
+    return bool(waiting > 1 or getattr(statistics, "monitors", 0))
+
+
+# What a task is about to get
+
+
+def gets_cancelled(task: Task) -> bool:
+    """Whether the step that the task is about to take starts with a Cancelled."""
+    return isinstance(getattr(task._next_send, "error", None), trio.Cancelled)
+
+
+def make_next_step_fail(task: Task, error: Exception) -> None:
+    """Resume the task with an error instead of what it was to get."""
+    task._next_send = outcome.Error(error)
+
+
+def could_fail(task: Task, chain: Chain) -> bool:
+    """Whether what the task waited for could have failed, as far as its frames tell.
+
+    Locks, channels, nurseries and bare checkpoints cannot. `trio.sleep` stands in for the real thing in scenarios;
+    it ends by the deadline of a scope of its own.
+    """
+    names = {(code.co_filename.replace("\\", "/").rpartition("/trio/")[2], code.co_name) for code, _ in chain}
+    if not chain or chain[-1][0].co_name == "cancel_shielded_checkpoint":
+        return False
+    if ("_timeouts.py", "sleep") in names:
+        status = task._cancel_status
+        return bool(status._scope.cancel_called and not _parent_is_cancelled(status))
+    if any(file.startswith(_NEVER_FAIL) for file, _ in names):
+        return False
+    return not gets_cancelled(task)
+
+
+_NEVER_FAIL = ("_sync.py", "_channel.py", "_timeouts.py", "_core/_parking_lot.py", "_core/_run.py")
+
+
+def _parent_is_cancelled(status: Any) -> bool:
+    return status._parent is not None and not status._scope.shield and status._parent.effectively_cancelled
+
+
+# The scopes around a task
+
+
+def current_status() -> object:
+    """What stands for the innermost scope of the current task."""
+    return trio.lowlevel.current_task()._cancel_status
+
+
+def stands_in(task: Task, status: object) -> bool:
+    """Whether a cancel of that scope gets to where the task stands: it is inside, with no shield between."""
+    inner: Any = task._cancel_status
+    while inner is not None:
+        if inner is status:
+            return True
+        if inner._scope.shield:
+            return False
+        inner = inner._parent
+    return False
+
+
+def innermost_scope(task: Task, outermost: trio.CancelScope) -> trio.CancelScope | None:
+    """The scope nearest to the task, unless that is `outermost` or trio's own for system tasks."""
+    scope = task._cancel_status._scope
+    runner = _run.GLOBAL_RUN_CONTEXT.runner
+    return None if scope is outermost or scope is runner.system_nursery.cancel_scope else scope
+
+
+# The whole process
+
+
+@contextmanager
+def fixed_order(seed: int) -> Iterator[None]:
+    """Let the seed alone decide in which order the tasks of a round are stepped."""
+    kept = _run._r, _run._ALLOW_DETERMINISTIC_SCHEDULING
+    _run._r, _run._ALLOW_DETERMINISTIC_SCHEDULING = random.Random(seed), True
+    try:
+        yield
+    finally:
+        _run._r, _run._ALLOW_DETERMINISTIC_SCHEDULING = kept
+
+
+class _NoThreads:
+    """Stands where trio keeps its worker threads."""
+
+    def start_thread_soon(self, fn: Callable[[], object], deliver: object, name: str | None = None) -> None:
+        # `to_thread.run_sync` names the thread "function from task"; the function here is a wrapper of trio's.
+        job = name.partition(" from ")[0] if name else name_of(fn)
+        raise RefusedIO(f"it runs {job} in a thread")
+
+
+@contextmanager
+def no_threads() -> Iterator[None]:
+    """Refuse worker threads while it is open."""
+    kept = _thread_cache.THREAD_CACHE
+    _thread_cache.THREAD_CACHE = _NoThreads()  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        _thread_cache.THREAD_CACHE = kept

@@ -1,0 +1,86 @@
+"""Time in one run on trio: a virtual clock that knows what to do when nothing can run.
+
+trio's own `MockClock` jumps to the next deadline when all tasks are blocked, and waits for ever when there is none. Here
+that is the moment which matters: nothing can run and no deadline is set, so that nothing ever will. `on_rest` is told
+so at once.
+
+With real I/O something outside could still wake a task. Before the clock jumps, or rests, trio waits for that:
+`patience` real seconds if there is a deadline to jump to, `hang_after` if there is none.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from math import inf
+from typing import NoReturn
+
+from ._places import thread_stack
+from ._trio_insides import next_deadline, trio, waits_for_io
+from ._watch import _is_idle
+from ._world import Limits
+
+START = 1_000.0  # not zero, which some code takes for "not set"
+
+
+class Abandoned(BaseException):
+    """Raised in trio's scheduler to end a run that cannot be ended otherwise."""
+
+
+class VirtualTime:
+    """`limit` is how far the clock may move: None is not at all, not even to wait for the outside."""
+
+    def __init__(self, on_rest: Callable[[], None], *, real_io: bool, limits: Limits) -> None:
+        self.clock = trio.testing.MockClock(autojump_threshold=0)
+        self.clock.jump(START)
+        self.clock._autojump = self._on_idle  # type: ignore[method-assign]
+        self.limit: float | None = inf
+        self._on_rest = on_rest
+        self._limits = limits
+        self._is_real = real_io
+        self._has_waited = False
+        self._busy_before = _busy_threads() if real_io else frozenset()
+
+    def allow(self, seconds: float) -> None:
+        """Let the clock move so far, and no further."""
+        self.limit = self.clock.current_time() + seconds
+
+    def abandon(self) -> None:
+        """End the run from the scheduler's next round. Its tasks stay as they are."""
+        self.clock.current_time = _abandon  # type: ignore[method-assign]
+
+    def _on_idle(self) -> None:
+        deadline = next_deadline()
+        limit = self.limit
+        if limit is not None:
+            if self._is_real and self._must_wait(deadline):
+                return
+            if deadline < inf and deadline <= limit:
+                self.clock.jump(max(0.0, deadline - self.clock.current_time()))
+                return
+        self._on_rest()
+
+    def _must_wait(self, deadline: float) -> bool:
+        """Whether the outside gets its time now. trio then waits, and asks again if that brought nothing."""
+        if self._has_waited or not self._has_outside():
+            self._has_waited = False
+            self.clock.autojump_threshold = 0
+            return False
+        self._has_waited = True
+        self.clock.autojump_threshold = self._limits.patience if deadline < inf else self._limits.hang_after
+        return True
+
+    def _has_outside(self) -> bool:
+        return waits_for_io() or bool(_busy_threads() - self._busy_before)
+
+
+def _busy_threads() -> frozenset[int]:
+    """The other threads that are at work; those that wait in a pool are not."""
+    here = threading.get_ident()
+    frames = sys._current_frames()
+    return frozenset(ident for ident, frame in frames.items() if ident != here and not _is_idle(thread_stack(frame)))
+
+
+def _abandon() -> NoReturn:
+    raise Abandoned
