@@ -70,7 +70,11 @@ class AsyncioStop:
     def judge(self, root: asyncio.Task[Any]) -> list[Sighting]:
         """What is wrong with how the root ended."""
         if root.cancelled():
-            self.seen.append(Sighting("bystander", self.scenario.name, detail="it was cancelled, and nobody asked for that"))
+            self.seen.append(
+                Sighting(
+                    "bystander", self.scenario.name, detail="it was cancelled, and nobody asked for that"
+                )
+            )
         return self.seen
 
 
@@ -100,8 +104,9 @@ class CancelAll(CancelRoot):
 
     def fire(self, lane: Lane, task: Any, handle: Any, alive: Callable[[], list[asyncio.Task[Any]]]) -> None:
         self._cancelled = alive()
-        for each in self._cancelled:
-            self.asked += each.cancel() and each is self.root
+        with task.get_loop().paused():  # code may tell this cancel from others by that
+            for each in self._cancelled:
+                self.asked += each.cancel() and each is self.root
 
     def waits_for(self) -> list[asyncio.Task[Any]]:
         waiting, self._cancelled = self._cancelled, []
@@ -133,13 +138,19 @@ class CancelScope(AsyncioStop):
             self.cancel_too()
         elif self._scope is not None:
             waiter = getattr(self.root, "_fut_waiter", None)
-            self._was_waiting = task is self.root and handle is None and waiter is not None and not waiter.done()
+            self._was_waiting = (
+                task is self.root and handle is None and waiter is not None and not waiter.done()
+            )
             self.asked += 1
             self._scope.cancel()
 
     def judge(self, root: asyncio.Task[Any]) -> list[Sighting]:
         if self.cancels:
-            return self.seen if root.cancelled() else [*self.seen, _not_cancelled(self.scenario.name, root.exception())]
+            return (
+                self.seen
+                if root.cancelled()
+                else [*self.seen, _not_cancelled(self.scenario.name, root.exception())]
+            )
         # A scenario that has no checkpoint left may finish in a cancelled scope: then nothing was swallowed.
         if self.asked and not root.cancelled() and root.exception() is not None:
             return [*self.seen, _not_cancelled(self.scenario.name, root.exception())]
@@ -170,7 +181,11 @@ class RunOutOfTime(AsyncioStop):
         if not self.asked:
             return super().judge(root)
         if self.cancels:
-            return self.seen if root.cancelled() else [*self.seen, _not_cancelled(self.scenario.name, root.exception())]
+            return (
+                self.seen
+                if root.cancelled()
+                else [*self.seen, _not_cancelled(self.scenario.name, root.exception())]
+            )
         if root.cancelled():
             detail = "the timeout ran out, and a CancelledError came out instead of TimeoutError"
             return [*self.seen, Sighting("replaced", self.scenario.name, detail=detail)]
@@ -229,7 +244,9 @@ class CloseElsewhere(Held):
         closer = asyncio.create_task(self._close(holder.pop()))
         await asyncio.wait([closer])
         if closer.cancelled():
-            self.seen.append(Sighting("close", self.scenario.name, detail="the task that closed it was cancelled"))
+            self.seen.append(
+                Sighting("close", self.scenario.name, detail="the task that closed it was cancelled")
+            )
         elif (error := closer.exception()) is not None:
             detail = f"{type(error).__name__}: {error}"
             self.seen.append(Sighting("close", self.scenario.name, detail=detail))
@@ -263,15 +280,21 @@ ASYNCIO_STOPS: dict[str, type[AsyncioStop]] = {
 
 def _not_cancelled(name: str, error: BaseException | None) -> Sighting:
     if error is None:
-        return Sighting("swallowed", name, detail="it was told to stop, and returned as if nothing had happened")
-    return Sighting("replaced", name, detail=f"it was told to stop, and raised {type(error).__name__}: {error}")
+        return Sighting(
+            "swallowed", name, detail="it was told to stop, and returned as if nothing had happened"
+        )
+    return Sighting(
+        "replaced", name, detail=f"it was told to stop, and raised {type(error).__name__}: {error}"
+    )
 
 
 def _check_count(name: str, root: asyncio.Task[Any]) -> list[Sighting]:
     """After a stop that ends inside the task, its count must be what it was before."""
     if not root.cancelling():
         return []
-    return [Sighting("count", name, detail=f"the stop is over, and cancelling() still says {root.cancelling()}")]
+    return [
+        Sighting("count", name, detail=f"the stop is over, and cancelling() still says {root.cancelling()}")
+    ]
 
 
 def _times(count: int) -> str:

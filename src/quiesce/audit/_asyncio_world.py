@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ._asyncio_stops import ASYNCIO_STOPS, AsyncioStop
-from ._lanes import Lane
 from ._closed import RefusedIO
+from ._lanes import Lane
 from ._loops import PureLoop, RealLoop, SteppingLoop
 from ._places import Chain, await_chain, name_of
 from ._points import ITEM, Point
@@ -109,7 +109,9 @@ class _AsyncioRun:
             stop.root = root
             self.root_lane = schedule.lanes.all[0]
             self.root_lane.made_at = ()
-            bystander = asyncio.Task(_wait_for(loop.create_future()), loop=loop) if stop.holds_bystander else None
+            bystander = (
+                asyncio.Task(_wait_for(loop.create_future()), loop=loop) if stop.holds_bystander else None
+            )
             outcome = self._run_to_end(root)
             run = self._judge(root, outcome)
             if bystander is not None and bystander.cancelling():
@@ -226,11 +228,13 @@ class _AsyncioRun:
                 pass
         for name, chain in loop.dropped:
             if not (self.stop.asked and self._is_own_generator(name)):
-                watch.see(Sighting("generator", name, stuck_at=chain, detail="dropped; the collector closed it"))
+                watch.see(
+                    Sighting("generator", name, stuck_at=chain, detail="dropped; the collector closed it")
+                )
         gc.collect()
         left = False
-        for lane, chain in self.pending:
-            task = lane.ref()
+        for lane, stood_at in self.pending:
+            task, chain = lane.ref(), stood_at
             detail = ""
             if lane in outlived:
                 kind = "outlived"
@@ -250,7 +254,10 @@ class _AsyncioRun:
                 watch.see(Sighting("generator", name, stuck_at=chain, detail="still held, and not closed"))
 
     def _is_own_generator(self, name: str) -> bool:
-        return self.scenario.shape != "coroutine" and name.rpartition(".")[2] == self.scenario.name.rpartition(".")[2]
+        return (
+            self.scenario.shape != "coroutine"
+            and name.rpartition(".")[2] == self.scenario.name.rpartition(".")[2]
+        )
 
     def _ended(self) -> set[Lane]:
         return {lane for lane, _ in self.pending if lane.died is not None}

@@ -137,13 +137,13 @@ def audit(
             result.notes.append("it changes the working directory, which was put back after each run")
         result.seconds = time.monotonic() - started
     if result.verdict == "CLEAN":
-        _give_verdict(result, ignores, set(baseline), is_replay=token is not None, is_certain=world.is_deterministic)
+        _give_verdict(
+            result, ignores, set(baseline), is_replay=token is not None, is_certain=world.is_deterministic
+        )
     return result
 
 
-def make_world(
-    backend: str, watch: Watch, *, real_io: bool, seed: int | None, limits: Limits
-) -> World:
+def make_world(backend: str, watch: Watch, *, real_io: bool, seed: int | None, limits: Limits) -> World:
     """The world of this name; says what is missing if it cannot be had."""
     if backend in ("asyncio", "asyncio-eager"):
         from ._asyncio_world import AsyncioWorld
@@ -201,7 +201,9 @@ def _read_token(at: str | None) -> Token | None:
         return None
     token = parse_token(at)
     if token.stop not in STOPS:
-        raise UnknownStop(f"the replay token {at!r} names a stop {token.stop!r}; there are {', '.join(STOPS)}")
+        raise UnknownStop(
+            f"the replay token {at!r} names a stop {token.stop!r}; there are {', '.join(STOPS)}"
+        )
     return token
 
 

@@ -35,10 +35,14 @@ def _readable(address: Any) -> str:
 @contextmanager
 def closed_world() -> Iterator[None]:
     """Refuse connections and processes while it is open."""
-    kept_connect, kept_ex, kept_start = socket.socket.connect, socket.socket.connect_ex, subprocess.Popen.__init__
-    socket.socket.connect = _connect  # type: ignore[method-assign]
-    socket.socket.connect_ex = _connect  # type: ignore[method-assign]
-    subprocess.Popen.__init__ = _start  # type: ignore[method-assign, assignment]
+    kept_connect, kept_ex, kept_start = (
+        socket.socket.connect,
+        socket.socket.connect_ex,
+        subprocess.Popen.__init__,
+    )
+    socket.socket.connect = _connect  # type: ignore[method-assign, assignment]
+    socket.socket.connect_ex = _connect  # type: ignore[method-assign, assignment]
+    subprocess.Popen.__init__ = _start  # type: ignore[method-assign]
     try:
         yield
     finally:

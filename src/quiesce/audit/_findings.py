@@ -101,7 +101,9 @@ class Findings:
     def __init__(self) -> None:
         self._found: dict[tuple[str, str, tuple[Place, ...], str], Finding] = {}
 
-    def add(self, run: Run, stop: Stop | None, phase: Phase | None, points: tuple[Point, ...]) -> list[Finding]:
+    def add(
+        self, run: Run, stop: Stop | None, phase: Phase | None, points: tuple[Point, ...]
+    ) -> list[Finding]:
         """Add what a run showed; the findings it belongs to, each once."""
         if not run.seen:
             return []

@@ -12,9 +12,11 @@ from ._places import Chain
 class Lane:
     """One task. `label` finds it again in the next run: its coroutine's name, numbered from the second on."""
 
-    __slots__ = ("born", "died", "is_ours", "label", "made_at", "name", "number", "parent", "ref")
+    __slots__ = ("born", "died", "is_eager", "is_ours", "label", "made_at", "name", "number", "parent", "ref")
 
-    def __init__(self, task: Any, name: str, label: str, made_at: Chain, parent: Lane | None, born: int) -> None:
+    def __init__(
+        self, task: Any, name: str, label: str, made_at: Chain, parent: Lane | None, born: int
+    ) -> None:
         self.ref = weakref.ref(task)  # weak: a task that nobody holds must be seen to be destroyed
         self.name = name
         self.label = label
@@ -23,6 +25,7 @@ class Lane:
         self.number = 0
         self.born = born
         self.died: int | None = None
+        self.is_eager = False  # it was started in the step that made it
         self.is_ours = False
 
     def __repr__(self) -> str:

@@ -19,10 +19,11 @@ import threading
 import time
 from asyncio import events
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager
 from contextvars import Context, copy_context
 from types import AsyncGeneratorType, BuiltinMethodType, MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._closed import RefusedIO
 from ._places import Chain, await_chain, callers, is_ours, name_of
@@ -37,7 +38,11 @@ class _Handle(asyncio.Handle):
     __slots__ = ()
 
     def __init__(
-        self, callback: Callable[..., object], args: tuple[Any, ...], loop: SteppingLoop, context: Context | None
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: SteppingLoop,
+        context: Context | None,
     ) -> None:
         self._context = copy_context() if context is None else context
         self._loop = loop
@@ -87,17 +92,29 @@ class SteppingLoop(asyncio.BaseEventLoop):
         sys.set_asyncgen_hooks(*self._hooks)
         self._thread_id = None
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """As between two runs of the loop, which is when `asyncio.run` cancels all tasks."""
+        thread, self._thread_id = self._thread_id, None
+        events._set_running_loop(None)
+        try:
+            yield
+        finally:
+            events._set_running_loop(self)
+            self._thread_id = thread
+
     # Tasks and their steps
 
-    def call_soon(
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    def call_soon(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         if self._closed:
             raise RuntimeError("Event loop is closed")
         handle = _Handle(callback, args, self, context)
         self._ready.append(handle)
-        if type(callback) is _StepWrapper or (type(callback) is MethodType and callback.__name__ in _STEP_NAMES):
-            task = callback.__self__  # type: ignore[attr-defined]
+        kind = type(callback)
+        if kind is _StepWrapper or (kind is MethodType and callback.__name__ in _STEP_NAMES):
+            task = callback.__self__
             lane = self._lanes.get(id(task))
             if lane is None or lane.ref() is not task:
                 self._made(task)
@@ -112,10 +129,10 @@ class SteppingLoop(asyncio.BaseEventLoop):
     def create_task(self, coro: Any, **options: Any) -> Any:
         task = super().create_task(coro, **options)
         if self._is_eager and not task.done():
-            lane = self._lanes.get(id(task))
+            lane = self._lanes.get(id(task))  # there already if it began with a bare yield
             if lane is None or lane.ref() is not task:
                 self._made(task)
-                self.schedule.suspended_at_birth(self._lanes[id(task)], task, coro)
+            self.schedule.suspended_at_birth(self._lanes[id(task)], task, coro)
         return task
 
     def _run_batch(self) -> None:
@@ -130,7 +147,8 @@ class SteppingLoop(asyncio.BaseEventLoop):
             callback = handle._callback
             kind = type(callback)
             if kind is not _StepWrapper and (
-                (kind is not BuiltinMethodType and kind is not MethodType) or callback.__name__ not in _STEP_NAMES
+                (kind is not BuiltinMethodType and kind is not MethodType)
+                or callback.__name__ not in _STEP_NAMES
             ):
                 handle._run()
                 continue
@@ -155,6 +173,8 @@ class SteppingLoop(asyncio.BaseEventLoop):
                     lane.died = schedule.steps
                 else:
                     lane.number += 1
+                if schedule.is_due:
+                    schedule.hit_at_birth()
 
     def _shuffle_steps(self) -> None:
         """Step the tasks of this round in another order. Other callbacks keep theirs, as asyncio promises."""
@@ -249,22 +269,25 @@ class PureLoop(SteppingLoop):
     def _process_events(self, event_list: object) -> None:
         pass
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
-        raise RefusedIO(f"it runs {name_of(func)} in a thread")
+    if not TYPE_CHECKING:  # their real signatures would say no more
 
-    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
-        raise RefusedIO("it opens a connection, a pipe or a process")
+        def run_in_executor(self, executor, func, *args):
+            raise RefusedIO(f"it runs {name_of(getattr(func, 'func', func))} in a thread")
 
-    create_connection = create_server = create_datagram_endpoint = _refuse
-    connect_read_pipe = connect_write_pipe = subprocess_exec = subprocess_shell = _refuse
-    sock_connect = sock_accept = sock_recv = sock_recv_into = sock_sendall = _refuse
-    add_reader = add_writer = getaddrinfo = getnameinfo = create_unix_connection = create_unix_server = _refuse
+        def _refuse(self, *args, **kwargs):
+            raise RefusedIO("it opens a connection, a pipe or a process")
 
-    def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: Any) -> None:
-        """Taken and never called: no signal comes in here."""
+        create_connection = create_server = create_datagram_endpoint = _refuse
+        connect_read_pipe = connect_write_pipe = subprocess_exec = subprocess_shell = _refuse
+        sock_connect = sock_accept = sock_recv = sock_recv_into = sock_sendall = _refuse
+        add_reader = add_writer = getaddrinfo = getnameinfo = _refuse
+        create_unix_connection = create_unix_server = _refuse
 
-    def remove_signal_handler(self, sig: int) -> bool:
-        return True
+        def add_signal_handler(self, sig, callback, *args):
+            """Taken and never called: no signal comes in here."""
+
+        def remove_signal_handler(self, sig):
+            return True
 
 
 class RealLoop(SteppingLoop, asyncio.SelectorEventLoop):
@@ -278,7 +301,9 @@ class RealLoop(SteppingLoop, asyncio.SelectorEventLoop):
         super().__init__(selectors.DefaultSelector())
         self._patience = patience
         self._hang_after = hang_after
-        self._threads_before = set(threading.enumerate())  # not counted: one of them may end while a new one works
+        self._threads_before = set(
+            threading.enumerate()
+        )  # not counted: one of them may end while a new one works
         self.selector: selectors.BaseSelector = self._selector  # type: ignore[attr-defined]
 
     def _has_outside(self) -> bool:
@@ -326,7 +351,7 @@ def _find_step_wrapper() -> type:
     """The type of the callback that makes the first step of a task, which has no name to import it by."""
     loop = PureLoop()
     found: list[type] = []
-    loop.call_soon = lambda callback, *args, context=None: found.append(type(callback))  # type: ignore[method-assign, assignment, misc]
+    loop.call_soon = lambda callback, *args, context=None: found.append(type(callback))  # type: ignore[method-assign, assignment]
 
     async def nothing() -> None:
         pass

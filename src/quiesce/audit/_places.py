@@ -28,6 +28,10 @@ _LIBRARIES = tuple(
 )
 
 
+# What anyio's task groups wrap a user's coroutine in: up to 4.13, and from 4.14 on.
+_WRAPPERS = ("TaskGroup._run_wrapped_task", "TaskHandle._run_coro")
+
+
 class Place(NamedTuple):
     """A line of source, for people to read."""
 
@@ -47,14 +51,13 @@ class Place(NamedTuple):
 def shorten(file: str) -> str:
     """A path as its readers know it: from the package's folder, or from where they are."""
     for marker in ("site-packages" + os.sep, "dist-packages" + os.sep):
-        head, found, tail = file.rpartition(marker)
+        _, found, tail = file.rpartition(marker)
         if found:
             return tail
     for library in _LIBRARIES:
         if file.startswith(library):
             return file[len(library) :]
-    here = os.getcwd() + os.sep
-    return file[len(here) :] if file.startswith(here) else file
+    return file.removeprefix(os.getcwd() + os.sep)
 
 
 @lru_cache(maxsize=4096)
@@ -135,12 +138,21 @@ def name_of(coroutine: object) -> str:
     """What people call a coroutine: its qualified name."""
     name = getattr(coroutine, "__qualname__", None) or getattr(coroutine, "__name__", None)
     if isinstance(name, str):
-        return name
+        return name_of(_inside(coroutine)) if name in _WRAPPERS and _inside(coroutine) is not None else name
     inner = wrapped(coroutine)
     if inner is not None:
         verb = "aclose" if "athrow" in type(coroutine).__name__ else "anext"
         return f"{name_of(inner)}.{verb}"
     return type(coroutine).__qualname__
+
+
+def _inside(wrapper: object) -> object | None:
+    """The user's coroutine in one of anyio's."""
+    frame = getattr(wrapper, "cr_frame", None)
+    if frame is None:
+        return None
+    found: object = frame.f_locals.get("coro") or getattr(frame.f_locals.get("self"), "_coro", None)
+    return found
 
 
 def digest(chain: Sequence[Spot]) -> str:

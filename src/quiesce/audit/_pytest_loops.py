@@ -243,7 +243,6 @@ class Observer:
         """Let tasks end that need no more than a step or two."""
         if loop.is_closed() or loop.is_running() or asyncio._get_running_loop() is not None:
             return
-        owner, self.owner = self.owner, None
         try:
             for _ in range(_ROUNDS):
                 loop.run_until_complete(asyncio.sleep(0))
@@ -251,8 +250,6 @@ class Observer:
                     break
         except Exception:  # a loop that somebody stopped: what is pending is told as it stands
             pass
-        finally:
-            self.owner = owner
 
     def _look_at_generators(self) -> None:
         if any(record.is_told and record.owner is self.owner for record in self._tasks.values()):

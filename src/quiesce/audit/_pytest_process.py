@@ -22,7 +22,7 @@ class ProcessWatch(Watch):
     def __init__(self, known: set[tuple[str, str]]) -> None:
         super().__init__(patience=PATIENCE)
         self._known = known
-        self._told: set[tuple[str, str]] = set()
+        self._told: set[tuple[str, str, str]] = set()
         self._call: tuple[set[int], set[str], set[str]] | None = None
 
     @contextmanager
@@ -58,8 +58,8 @@ class ProcessWatch(Watch):
         self._tell(self._look_outside())
 
     def _tell(self, found: list[Sighting]) -> None:
-        self.seen += [s for s in found if (s.kind, s.what) not in self._told]
-        self._told.update((s.kind, s.what) for s in found)
+        self.seen += [s for s in found if (s.kind, s.what, s.detail) not in self._told]
+        self._told.update((s.kind, s.what, s.detail) for s in found)
 
     def take(self) -> list[Sighting]:
         """What has been seen since this was last asked."""

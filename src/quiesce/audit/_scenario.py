@@ -30,7 +30,7 @@ class Scenario:
         return f"<Scenario {self.name}, a {self.shape}>"
 
 
-def _shape_of(function: object, name: str) -> Shape:
+def _shape_of(function: Any, name: str) -> Shape:
     if inspect.iscoroutine(function) or inspect.isasyncgen(function):
         if inspect.iscoroutine(function):
             function.close()
@@ -81,9 +81,7 @@ def _check_arguments(function: Callable[..., Any], name: str) -> None:
     except (TypeError, ValueError):
         return
     needed = [
-        p.name
-        for p in parameters
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
     if needed:
         raise BadScenario(

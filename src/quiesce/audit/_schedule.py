@@ -63,6 +63,7 @@ class Schedule:
         self._is_cancelled = is_cancelled
         self._aims = list(aims)
         self._last: dict[Lane, Moment] = {}
+        self.is_due = False  # a stop at the birth of an eager task, to be made when the present step ends
         self._at_birth: tuple[Lane, Any] | None = None
         self._take_aim()
 
@@ -80,7 +81,7 @@ class Schedule:
         """The run is over: what happens from now on is not part of the schedule."""
         self._aims.clear()
         self._records = False
-        self._at_birth = None
+        self.is_due = False
         self._take_aim()
 
     def allow(self, steps: int) -> None:
@@ -122,8 +123,8 @@ class Schedule:
         lane.number += 1
         if self._records:
             self._record(lane, coroutine)
-        if self._at_birth is not None:
-            self._hit_at_birth()
+        if self.is_due:
+            self.hit_at_birth()
         elif (lane.number == self._number and self._early and lane.label == self._label) or (
             self._after_cancel and self._is_cancelled(task)
         ):
@@ -135,18 +136,19 @@ class Schedule:
         A stop here is made when that step ends: in the middle of it nobody else could make one.
         """
         lane.number = 1
+        lane.is_eager = True
         if self._records:
             self._record(lane, coroutine)
         if self._number == 1 and self._early and lane.label == self._label:
             self._at_birth = (lane, task)
-            self.sees_all = True
+            self.is_due = True
 
     def ended(self, lane: Lane) -> None:
         """The lane's task is done."""
         self.current = None
         lane.died = self.steps
-        if self._at_birth is not None:
-            self._hit_at_birth()
+        if self.is_due:
+            self.hit_at_birth()
 
     def _record(self, lane: Lane, coroutine: object) -> None:
         if self._is_over:
@@ -155,9 +157,9 @@ class Schedule:
         self._last[lane] = moment
         self.recorded.append(moment)
 
-    def _hit_at_birth(self) -> None:
+    def hit_at_birth(self) -> None:
         assert self._at_birth is not None
-        (lane, task), self._at_birth = self._at_birth, None
+        (lane, task), self._at_birth, self.is_due = self._at_birth, None, False
         if not task.done():
             self._hit(lane, task, None)
 

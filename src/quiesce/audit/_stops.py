@@ -41,7 +41,13 @@ STOPS: dict[str, Stop] = {
     for stop in (
         Stop("cancel", "cancel the root", "root", by_default=True, deepens=True),
         Stop("twice", "cancel the root, and again in the clean-up", "root", backends=("asyncio",), times=2),
-        Stop("thrice", "cancel the root, and twice more in the clean-up", "root", backends=("asyncio",), times=3),
+        Stop(
+            "thrice",
+            "cancel the root, and twice more in the clean-up",
+            "root",
+            backends=("asyncio",),
+            times=3,
+        ),
         Stop(
             "shutdown",
             "cancel all tasks, as asyncio.run does when it ends",

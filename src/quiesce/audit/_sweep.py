@@ -118,7 +118,9 @@ class Sweep:
             common = {(m.lane.label, m.number) for m in runs[0].moments}
             self._moments = [m for m in last.moments if (m.lane.label, m.number) in common]
             if len(self._moments) < len(last.moments):
-                self._result.notes.append("the order of events differs from run to run; points that only some runs have were left out")
+                self._result.notes.append(
+                    "the order of events differs from run to run; points that only some runs have were left out"
+                )
         self._items = last.items
         self._result.points = len(self._moments)
         findings = self._found.add(last, None, None, ())
@@ -184,7 +186,7 @@ class Sweep:
             if stop.aims_at == "root" and phase != "early" and label != root:
                 continue
             if phase == "unstarted":
-                if label not in born:
+                if label not in born and not moment.lane.is_eager:
                     born.add(label)
                     found.append((Point(label, 0, phase), places(moment.chain[:1])))
             elif phase == "early" or moment.resumed_at is not None:

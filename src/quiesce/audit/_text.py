@@ -128,7 +128,7 @@ def _finding(finding: Finding, number: int, result: AuditResult, paint: Paint) -
     example = finding.example
     title = paint(f"{number}. {finding.kind.upper()}", "1;31")
     yield f"{title} {paint.bold(finding.what)}: {finding.means}"
-    rows = [("seen", f"in {finding.runs} of {_count(result.runs, 'run')}: {', '.join(finding.strips)}")]
+    rows = [("seen", f"in {finding.runs} of {_count(result.runs, 'run')}: {_by_phase(finding.strips)}")]
     if example.detail:
         rows.append(("says", " ".join(example.detail.split())))
     rows += _rows("made at", finding.made_at)
@@ -184,7 +184,7 @@ def _moment(point: Point) -> str:
 
 
 def _rows(name: str, places: tuple[Place, ...]) -> list[tuple[str, str]]:
-    """The reader's own frames, innermost first, then how many there are of libraries, and the innermost of those."""
+    """The reader's own frames, innermost first; of libraries only the function that it waits in."""
     if not places:
         return []
     own = [place for place in places if not place.in_library]
@@ -195,9 +195,22 @@ def _rows(name: str, places: tuple[Place, ...]) -> list[tuple[str, str]]:
     if len(own) > _MOST_FRAMES:
         shown.append(f"and {len(own) - _MOST_FRAMES} more")
     text = " <- ".join(shown)
-    if library and places[0].in_library and places[0] is not own[0]:
-        text += f", in {places[0].function}"
+    if name != "made at" and library and places[0] is library[0]:
+        text += f", waiting in {places[0].function}"
     return [(name, text)]
+
+
+def _by_phase(strips: Iterable[str]) -> str:
+    """ "cancel/early", "cancel/late", "timeout/early", "timeout/late" as "cancel and timeout (early, late)"."""
+    phases: dict[str, list[str]] = {}
+    for strip in strips:
+        stop, _, phase = strip.partition("/")
+        phases.setdefault(stop, []).append(phase)
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for stop, seen in phases.items():
+        alike.setdefault(tuple(seen), []).append("no stop" if stop == "baseline" else stop)
+    parts = (", ".join(stops) + (f" ({', '.join(seen)})" if any(seen) else "") for seen, stops in alike.items())
+    return "; ".join(parts)
 
 
 def call_in_a_test(result: AuditResult, token: str) -> str:

@@ -13,9 +13,9 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Coroutine
-from types import TracebackType
-from typing import Any, TextIO
+from collections.abc import Callable
+from types import CoroutineType, TracebackType
+from typing import Any, Self, TextIO
 
 from ._places import Chain, Place, await_chain, name_of, thread_stack
 from ._run import Sighting
@@ -41,7 +41,7 @@ class Watch:
         self._patience = patience
         self._known: set[tuple[str, str]] = set()
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> Self:
         self._fds = _Descriptors()
         self._children = _Children()
         self._hooks = _Hooks(self)
@@ -106,12 +106,16 @@ class Watch:
             if not thread.name.startswith("waitpid-"):  # asyncio's, one for each child process until 3.12
                 what = _NUMBERS.sub("N", thread.name)
                 found.append(Sighting("thread", what, stuck_at=stack[::-1], detail=_target_of(thread)))
-        for pid in sorted(self._children.read() - self._children_before):
-            if (command := _command_of(pid)) is not None:
-                found.append(Sighting("process", _NUMBERS.sub("N", command), detail=f"pid {pid}: {command}"))
-        for fd in sorted(self._fds.read() - self._fds_before, key=int):
-            if (target := self._fds.target(fd)) is not None:
-                found.append(Sighting("descriptor", _NUMBERS.sub("N", target), detail=f"fd {fd}: {target}"))
+        found += [
+            Sighting("process", _NUMBERS.sub("N", command), detail=f"pid {pid}: {command}")
+            for pid in sorted(self._children.read() - self._children_before)
+            if (command := _command_of(pid)) is not None
+        ]
+        found += [
+            Sighting("descriptor", _NUMBERS.sub("N", target), detail=f"fd {fd}: {target}")
+            for fd in sorted(self._fds.read() - self._fds_before, key=int)
+            if (target := self._fds.target(fd)) is not None
+        ]
         return found
 
 
@@ -211,9 +215,9 @@ class _Hooks:
         sys.unraisablehook = self._unraisable
         warnings._warn_unawaited_coroutine = self._unawaited  # type: ignore[attr-defined]
         warnings.showwarning = self._show
-        self._catch.__exit__()
+        self._catch.__exit__(None, None, None)
 
-    def _on_unawaited(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+    def _on_unawaited(self, coroutine: CoroutineType[Any, Any, Any]) -> None:
         origin = coroutine.cr_origin or ()
         made_at = tuple(Place(*entry) for entry in origin)
         self._watch.see(Sighting("unawaited", name_of(coroutine), made_at))

@@ -72,7 +72,7 @@ class LosingPool:
     async def hold(self) -> None:
         await self.acquire()
         try:
-            await asyncio.sleep(0)
+            await asyncio.sleep(TICK)
         finally:
             self.release()
 
