@@ -70,42 +70,85 @@ def _parser() -> Parser:
 
     stops = ", ".join(stop.name + "*" * stop.by_default for stop in STOPS.values())
     what = parser.add_argument_group("what is done to it")
-    what.add_argument("--stops", type=_names("stop", [*STOPS, "all"]), metavar="NAMES", help=f"{stops}, all (* the usual ones)")
+    what.add_argument(
+        "--stops",
+        type=_names("stop", [*STOPS, "all"]),
+        metavar="NAMES",
+        help=f"{stops}, all (* the usual ones)",
+    )
     what.add_argument("--phases", type=_names("phase", PHASES), metavar="NAMES", help=", ".join(PHASES))
     what.add_argument(
         "--backend", type=_names("backend", BACKENDS), action="extend", metavar="NAMES",
         help=f"{', '.join(BACKENDS)}; of several, all are run",
     )  # fmt: skip
-    what.add_argument("--depth", type=int, choices=(1, 2), help="2: stop it a second time at every point after the first")
+    what.add_argument(
+        "--depth", type=int, choices=(1, 2), help="2: stop it a second time at every point after the first"
+    )
     what.add_argument("--seed", type=int, metavar="N", help="step the tasks of a round in another order")
-    what.add_argument("--real-io", action="store_true", default=None, help="allow sockets, processes and threads")
+    what.add_argument(
+        "--real-io", action="store_true", default=None, help="allow sockets, processes and threads"
+    )
     what.add_argument("--at", type=_token, metavar="TOKEN", help="make one run again, as a report names it")
 
     checks = parser.add_argument_group("what is looked at")
-    checks.add_argument("--check", metavar="PKG.MOD:FUNCTION", help="call this after each run; if it raises or is false, that is a finding")
-    checks.add_argument("--again", action="store_true", default=None, help="after each stop, it must run undisturbed")
+    checks.add_argument(
+        "--check",
+        metavar="PKG.MOD:FUNCTION",
+        help="call this after each run; if it raises or is false, that is a finding",
+    )
+    checks.add_argument(
+        "--again", action="store_true", default=None, help="after each stop, it must run undisturbed"
+    )
     checks.add_argument(
         "--ignore", type=_ignore, action="append", metavar="PATTERN=REASON",
         help="findings that do not count, as 'leaked Client._poll*=upstream bug 12'",
     )  # fmt: skip
     checks.add_argument("--baseline", metavar="FILE", help="findings that are known: only others fail")
-    checks.add_argument("--write-baseline", metavar="FILE", help="write what is found as known, and do not fail for it")
+    checks.add_argument(
+        "--write-baseline", metavar="FILE", help="write what is found as known, and do not fail for it"
+    )
 
     budget = parser.add_argument_group("big scenarios")
     budget.add_argument("--dedupe", action="store_true", default=None, help="one point for each await chain")
-    budget.add_argument("--sample", type=_positive(int), metavar="N", help="at most N points of a stop and phase, chosen by --seed")
+    budget.add_argument(
+        "--sample",
+        type=_positive(int),
+        metavar="N",
+        help="at most N points of a stop and phase, chosen by --seed",
+    )
     budget.add_argument("--time-limit", type=_positive(float), metavar="SECONDS", help="for each sweep")
-    budget.add_argument("--run-limit", type=_positive(float), metavar="SECONDS", help="of real time for one run; 60 unless told")
+    budget.add_argument(
+        "--run-limit",
+        type=_positive(float),
+        metavar="SECONDS",
+        help="of real time for one run; 60 unless told",
+    )
 
     output = parser.add_argument_group("what comes out")
-    output.add_argument("--html", type=_writable, metavar="FILE", help="a report with strips and timelines, in one file")
-    output.add_argument("--json", type=_writable, nargs="?", const="-", metavar="FILE.json", help="a report for machines; to standard output without a file")
+    output.add_argument(
+        "--html", type=_writable, metavar="FILE", help="a report with strips and timelines, in one file"
+    )
+    output.add_argument(
+        "--json",
+        type=_writable,
+        nargs="?",
+        const="-",
+        metavar="FILE.json",
+        help="a report for machines; to standard output without a file",
+    )
     output.add_argument("--junit", type=_writable, metavar="FILE", help="JUnit XML")
     output.add_argument("--list", action="store_true", help="only say what would be audited")
     output.add_argument("--quiet", action="store_true", help="one line a scenario")
-    output.add_argument("--show-output", action="store_true", help="show what the scenario prints (a replay always does)")
+    output.add_argument(
+        "--show-output", action="store_true", help="show what the scenario prints (a replay always does)"
+    )
     output.add_argument("--no-progress", action="store_true", help="no progress on standard error")
-    output.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="auto: on a terminal, unless NO_COLOR is set")
+    output.add_argument(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="auto: on a terminal, unless NO_COLOR is set",
+    )
     return parser
 
 
@@ -120,7 +163,9 @@ def _names(what: str, known: Iterable[str]) -> Callable[[str], list[str]]:
             if name not in choices:
                 close = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
                 hint = f"did you mean {close[0]}? T" if close else "t"
-                raise argparse.ArgumentTypeError(f"there is no {what} {name!r}; {hint}here are {', '.join(choices)}")
+                raise argparse.ArgumentTypeError(
+                    f"there is no {what} {name!r}; {hint}here are {', '.join(choices)}"
+                )
         return names
 
     return read
@@ -132,18 +177,22 @@ def _token(text: str) -> str:
     except BadToken as bad:
         raise argparse.ArgumentTypeError(str(bad)) from None
     if token.stop not in STOPS:
-        raise argparse.ArgumentTypeError(f"the token {text!r} names a stop {token.stop!r}; there are {', '.join(STOPS)}")
+        raise argparse.ArgumentTypeError(
+            f"the token {text!r} names a stop {token.stop!r}; there are {', '.join(STOPS)}"
+        )
     return text
 
 
 def _ignore(text: str) -> tuple[str, str]:
     pattern, _, reason = text.partition("=")
     if not pattern.strip() or not reason.strip():
-        raise argparse.ArgumentTypeError(f"{text!r} has no reason: write it as 'PATTERN=why it does not count'")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} has no reason: write it as 'PATTERN=why it does not count'"
+        )
     return pattern.strip(), reason.strip()
 
 
-def _positive(kind: type[int] | type[float]) -> Callable[[str], float]:
+def _positive(kind: type[int | float]) -> Callable[[str], float]:
     def read(text: str) -> float:
         try:
             number = kind(text)

@@ -119,7 +119,7 @@ class CancelAll(CancelRoot):
 
 class CancelScope(AsyncioStop):
     _scope: anyio.CancelScope | None = None  # it holds the task
-    _was_waiting = False
+    _was_reached = False
     _finished = False
 
     def forget(self) -> None:
@@ -137,12 +137,12 @@ class CancelScope(AsyncioStop):
         if self.asked:
             self.cancel_too()
         elif self._scope is not None:
-            waiter = getattr(self.root, "_fut_waiter", None)
-            self._was_waiting = (
-                task is self.root and handle is None and waiter is not None and not waiter.done()
-            )
+            assert self.root is not None
             self.asked += 1
+            before = self.root.cancelling()
             self._scope.cancel()
+            # A scope does not reach a task behind a shield, or one that is about to go on.
+            self._was_reached = self.root.cancelling() > before
 
     def judge(self, root: asyncio.Task[Any]) -> list[Sighting]:
         if self.cancels:
@@ -154,7 +154,7 @@ class CancelScope(AsyncioStop):
         # A scenario that has no checkpoint left may finish in a cancelled scope: then nothing was swallowed.
         if self.asked and not root.cancelled() and root.exception() is not None:
             return [*self.seen, _not_cancelled(self.scenario.name, root.exception())]
-        if self.asked and self._finished and self._was_waiting:
+        if self.asked and self._finished and self._was_reached:
             return [*self.seen, _not_cancelled(self.scenario.name, None)]
         return [*super().judge(root), *_check_count(self.scenario.name, root)]
 

@@ -98,7 +98,9 @@ def _split(target: str) -> tuple[str, str]:
         if not colon:
             place, name = target, ""
     if colon and not (place and name):
-        raise BadTarget(target, "a target is pkg.mod:scenario, file.py:scenario, a file, a folder or a module")
+        raise BadTarget(
+            target, "a target is pkg.mod:scenario, file.py:scenario, a file, a folder or a module"
+        )
     return place, name
 
 
@@ -151,8 +153,14 @@ def _attribute(module: ModuleType, name: str, target: str) -> Any:
         try:
             value = getattr(value, part)
         except AttributeError:
-            names = [key for key in vars(value) if not key.startswith("__")] if hasattr(value, "__dict__") else []
-            where = module.__name__ if value is module else f"{module.__name__}'s {getattr(value, '__name__', value)}"
+            names = (
+                [key for key in vars(value) if not key.startswith("__")] if hasattr(value, "__dict__") else []
+            )
+            where = (
+                module.__name__
+                if value is module
+                else f"{module.__name__}'s {getattr(value, '__name__', value)}"
+            )
             raise BadTarget(target, f"{where} has no {part!r}{_suggest(part, names)}") from None
     return value
 
@@ -209,7 +217,9 @@ def _import_file(path: Path, target: str) -> ModuleType:
         module = _import_module(".".join(parts), target)
         if not _is_same_file(module, path):
             where = getattr(module, "__file__", "somewhere else")
-            raise BadTarget(target, f"its module {'.'.join(parts)} is taken by {where}: rename one of the two")
+            raise BadTarget(
+                target, f"its module {'.'.join(parts)} is taken by {where}: rename one of the two"
+            )
         return module
     return _load(path, target)
 

@@ -12,6 +12,7 @@ import os
 import shlex
 import shutil
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +22,7 @@ from ._arguments import parse
 from ._audit import audit
 from ._collect import BadTarget, Collected, collect, find_function
 from ._guard import Interrupted
+from ._ignores import Ignores
 from ._json import Failure, Outcome, to_json, to_junit
 from ._known import BadKnown, Known
 from ._progress import Meter, make_meter
@@ -31,7 +33,14 @@ from ._text import WIDTH, Paint, headline, report
 from ._world import Limits
 
 # What a scenario's `@scenario` may say: the options of audit() that are not the command's own business.
-_OPTIONS = set(inspect.signature(audit).parameters) - {"scenario", "progress", "timelines", "target", "at", "baseline"}
+_OPTIONS = set(inspect.signature(audit).parameters) - {
+    "scenario",
+    "progress",
+    "timelines",
+    "target",
+    "at",
+    "baseline",
+}
 # Given on the command line under the same name.
 _PLAIN = ("stops", "phases", "depth", "seed", "real_io", "again", "dedupe", "sample", "time_limit")
 
@@ -51,6 +60,9 @@ def main(words: Sequence[str]) -> int:
             return 130
         except BrokenPipeError:  # whoever read the report has seen enough
             return command.outcome.exit_code
+        except Exception:
+            command.complain(f"this is a fault of quiesce itself; please report it\n{traceback.format_exc()}")
+            return 2
 
 
 @contextmanager
@@ -80,6 +92,7 @@ class _Command:
             color=_wants_color(given.color, streams.err),
         )
         self._known = Known()
+        self._ignores = Ignores()
 
     def run(self) -> int:
         given = self.given
@@ -108,7 +121,10 @@ class _Command:
             self._fail(each.target, str(each))
         if self.given.at is not None and len(found) > 1:
             names = ", ".join(each.target for each in found)
-            self._fail(found[0].target, f"--at makes one run of one scenario again, and these are {len(found)}: {names}")
+            self._fail(
+                found[0].target,
+                f"--at makes one run of one scenario again, and these are {len(found)}: {names}",
+            )
             return []
         return found
 
@@ -150,17 +166,20 @@ class _Command:
                 except Interrupted as interrupted:
                     self.outcome.is_interrupted = True
                     if interrupted.result is not None:
-                        self._add(each, interrupted.result)
-                    self.complain("interrupted: what follows is missing")
+                        self._add(interrupted.result, options)
+                    self.complain("interrupted: this is what there was by then")
                     return
                 if result is not None:
-                    self._add(each, result)
+                    for_all = [pattern for pattern, _ in self.given.ignore or ()]
+                    self._ignores.note(result, own=each.options.get("ignore", {}), for_all=for_all)
+                    self._add(result, options)
         self._conclude()
 
     def _audit(self, each: Collected, backend: str, options: dict[str, Any]) -> AuditResult | None:
         self._meter.begin(f"{each.target} on {backend}")
         try:
             with self._streams.lent(self._output()):
+                _check_shape(each)
                 return audit(
                     each.function,
                     **{**options, "backend": backend},
@@ -170,7 +189,7 @@ class _Command:
                     timelines=self.given.html is not None,
                     target=each.target,
                 )
-        except (BadScenario, ValueError, ImportError, RuntimeError) as bad:
+        except (BadScenario, ValueError, ImportError) as bad:
             message = str(bad)
             problem = message if each.target in message else f"{each.target}: {message}"
         finally:
@@ -189,7 +208,10 @@ class _Command:
         options = dict(each.options)
         for name in options:
             if name not in _OPTIONS:
-                raise BadTarget(each.target, f"its @scenario has an option {name!r}; there are {', '.join(sorted(_OPTIONS))}")
+                raise BadTarget(
+                    each.target,
+                    f"its @scenario has an option {name!r}; there are {', '.join(sorted(_OPTIONS))}",
+                )
         for name in (*_PLAIN, "backend"):
             if getattr(given, name) is not None:
                 options[name] = getattr(given, name)
@@ -201,11 +223,11 @@ class _Command:
             options["limits"] = replace(options.get("limits") or Limits(), run=given.run_limit)
         return options
 
-    def _add(self, each: Collected, result: AuditResult) -> None:
+    def _add(self, result: AuditResult, options: dict[str, Any]) -> None:
         words = [result.options] if result.options else []
         if self.given.check:
             words.append(f"--check {shlex.quote(self.given.check)}")
-        if self.given.again:
+        if options.get("again"):
             words.append("--again")
         if self.given.run_limit:
             words.append(f"--run-limit {self.given.run_limit:g}")
@@ -215,7 +237,9 @@ class _Command:
             return
         if self.given.quiet:
             reason = f": {result.reason}" if result.reason else ""
-            found = f": {len(result.errors)} of {len(result.findings)} findings count" if result.findings else ""
+            found = (
+                f": {len(result.errors)} of {len(result.findings)} findings count" if result.findings else ""
+            )
             self._say(headline(result, Paint(self._color)) + (reason or found))
         else:
             gap = "\n" if len(self.outcome.results) > 1 else ""
@@ -225,13 +249,18 @@ class _Command:
 
     def _conclude(self) -> None:
         results = self.outcome.results
+        self.outcome.stale_ignores = self._ignores.stale() if not self.given.at else []
         self.outcome.gone = [] if self.given.at else self._known.gone(results)
         if not self._says_text:
             return
+        for pattern in self.outcome.stale_ignores:
+            self._say(f"stale: the ignore {pattern!r} matches nothing in any of these audits: remove it")
         for entry in self.outcome.gone:
-            self._say(f"gone: {entry} no longer occurs: take it out of {self.given.baseline}, or write that again")
+            self._say(
+                f"gone: {entry} no longer occurs: take it out of {self.given.baseline}, or write that again"
+            )
         if len(results) > 1 and not self.given.quiet:
-            counts = {verdict: 0 for verdict in (result.verdict for result in results)}
+            counts = dict.fromkeys((result.verdict for result in results), 0)
             for result in results:
                 counts[result.verdict] += 1
             said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
@@ -280,6 +309,16 @@ class _Command:
     def complain(self, text: str) -> None:
         self._err.write(f"quiesce audit: {text}\n")
         self._err.flush()
+
+
+def _check_shape(each: Collected) -> None:
+    """Refuse what is no scenario. A plain function is called to see what it makes, and may fail at that."""
+    try:
+        Scenario(each.function)
+    except BadScenario:
+        raise
+    except Exception as error:
+        raise BadScenario(f"{each.target}: calling it failed: {type(error).__name__}: {error}") from None
 
 
 def _backends(options: dict[str, Any]) -> list[str]:

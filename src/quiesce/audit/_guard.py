@@ -91,7 +91,7 @@ class GuardedWorld:
         check: Callable[[], Any] | None = None,
         record: bool = False,
     ) -> Run:
-        self._blocked_at = None
+        self._forget_alarm()
         ended: BaseException | None = None
         run = None
         if self._limit is not None:
@@ -136,6 +136,9 @@ class GuardedWorld:
         self._watch.is_muted = True
         gc.collect()
         return run
+
+    def _forget_alarm(self) -> None:
+        self._blocked_at = None
 
     def _on_alarm(self, signum: int, frame: FrameType | None) -> None:
         if not self._is_armed:

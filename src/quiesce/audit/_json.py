@@ -2,7 +2,7 @@
 
 The JSON's shape is a promise, under `"version": 1`; names may be added to it, none taken away:
 
-    version, verdict (the worst), exit_code, interrupted, results, errors, gone
+    version, verdict (the worst), exit_code, interrupted, results, errors, stale_ignores, gone
     results[]            scenario, target, world, verdict, reason, scope, points, runs, seconds, seed, complete, notes,
                          strips, findings, stale_ignores
     results[].strips[]   stop, phase, depth, marks (a character a point: . clean, X finding, w warning, ? missed, - skipped)
@@ -10,6 +10,7 @@ The JSON's shape is a promise, under `"version": 1`; names may be added to it, n
     ...example           stop, token, stopped_at, stuck_at, step, detail
     a place              file, line, function
     errors[]             target, message: what could not be audited at all
+    stale_ignores[]      patterns of --ignore that matched in none of several audits
     gone[]               scenario, world, finding: entries of the baseline file that no longer occur
 """
 
@@ -42,6 +43,7 @@ class Outcome:
 
     results: list[AuditResult] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
+    stale_ignores: list[str] = field(default_factory=list)  # that matched in none of several audits
     gone: list[Entry] = field(default_factory=list)
     is_interrupted: bool = False
     is_adopting: bool = False  # --write-baseline: findings are written, not failed on
@@ -52,6 +54,7 @@ class Outcome:
         if self.is_interrupted:
             return 130
         codes = [result.exit_code for result in self.results] + [2 for _ in self.failures]
+        codes += [1 for _ in self.stale_ignores]
         worst = max(codes, default=2)
         return 0 if self.is_adopting and worst == 1 else worst
 
@@ -70,8 +73,10 @@ def to_json(outcome: Outcome) -> str:
         "interrupted": outcome.is_interrupted,
         "results": [_result(result) for result in outcome.results],
         "errors": [{"target": failure.target, "message": failure.message} for failure in outcome.failures],
+        "stale_ignores": outcome.stale_ignores,
         "gone": [
-            {"scenario": entry.scenario, "world": entry.world, "finding": entry.finding} for entry in outcome.gone
+            {"scenario": entry.scenario, "world": entry.world, "finding": entry.finding}
+            for entry in outcome.gone
         ],
     }
     return json.dumps(document, indent=2, ensure_ascii=True) + "\n"
@@ -91,14 +96,19 @@ def to_junit(outcome: Outcome) -> str:
     for result in outcome.results:
         case = _case(suite, result.target, result.world, result.seconds)
         if result.verdict == "FINDINGS":
-            what = "; ".join(f"{finding.kind} {finding.what}" for finding in result.errors) or "an ignore is stale"
+            what = (
+                "; ".join(f"{finding.kind} {finding.what}" for finding in result.errors)
+                or "an ignore is stale"
+            )
             ET.SubElement(case, "failure", message=_plain(what)).text = _plain(str(result))
         elif not result.clean:
             message = f"{result.verdict}: {result.reason}"
             ET.SubElement(case, "error", message=_plain(message)).text = _plain(str(result))
     for failure in outcome.failures:
         case = _case(suite, failure.target, "", 0.0)
-        ET.SubElement(case, "error", message=_plain(failure.message.splitlines()[0])).text = _plain(failure.message)
+        ET.SubElement(case, "error", message=_plain(failure.message.splitlines()[0])).text = _plain(
+            failure.message
+        )
     cases = list(suite)
     suite.set("tests", str(len(cases)))
     suite.set("failures", str(_count(cases, "failure")))

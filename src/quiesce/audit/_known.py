@@ -48,7 +48,9 @@ class Known:
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise BadKnown(f"there is no baseline file {path}: make one with --write-baseline {path}") from None
+            raise BadKnown(
+                f"there is no baseline file {path}: make one with --write-baseline {path}"
+            ) from None
         except (OSError, UnicodeDecodeError) as error:
             raise BadKnown(f"the baseline file {path} cannot be read: {error}") from None
         except json.JSONDecodeError as error:
@@ -125,15 +127,19 @@ class Known:
 def _list_in(data: dict[str, Any], path: object) -> list[Any]:
     findings = data.get("findings")
     if not isinstance(findings, list):
-        raise BadKnown(f'the baseline file {path} has no list of "findings": write it again with --write-baseline')
+        raise BadKnown(
+            f'the baseline file {path} has no list of "findings": write it again with --write-baseline'
+        )
     return findings
 
 
 def _entry(raw: Any, number: int, path: object) -> Entry:
     words = [raw.get(name) for name in ("scenario", "world", "finding")] if isinstance(raw, dict) else []
-    if not words or not all(isinstance(word, str) for word in words):
+    scenario, world, finding = words or (None, None, None)
+    if not (isinstance(scenario, str) and isinstance(world, str) and isinstance(finding, str)):
         raise BadKnown(
             f'entry {number} of the baseline file {path} is not {{"scenario": ..., "world": ..., "finding": ...}}'
         )
     strips = raw.get("strips", [])
-    return Entry(*words, strips=tuple(str(strip) for strip in strips) if isinstance(strips, list) else ())
+    seen_in = tuple(str(strip) for strip in strips) if isinstance(strips, list) else ()
+    return Entry(scenario, world, finding, seen_in)

@@ -13,7 +13,7 @@ from ._findings import Finding, Findings
 from ._pytest_settings import Ignore
 from ._result import AuditResult
 from ._run import Run, Sighting
-from ._text import _where
+from ._text import where
 
 WORLD = "pytest"  # of findings under --quiesce, where the loops are those of other plugins
 
@@ -59,8 +59,8 @@ def describe(findings: Sequence[Finding], test: str) -> str:
         lines.append(f"{status}{finding.kind.upper()} {finding.what}{times}: {finding.means}")
         if finding.example.detail:
             lines.append(f"    {finding.example.detail}")
-        lines += _where("made at", _without_plumbing(finding.made_at))
-        lines += _where("stuck at", finding.example.stuck_at[::-1])
+        lines += where("made at", _without_plumbing(finding.made_at))
+        lines += where("stuck at", finding.example.stuck_at[::-1])
     return "\n".join(lines)
 
 

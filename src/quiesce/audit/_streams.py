@@ -47,7 +47,7 @@ class Streams:
             assert stream is not None
             return stream
         encoding = getattr(stream, "encoding", None) or "utf-8"
-        kept = open(fd, "w", encoding=encoding, errors="backslashreplace")
+        kept = open(fd, "w", encoding=encoding, errors="backslashreplace")  # noqa: SIM115
         self._own.append(kept)
         return kept
 
@@ -64,7 +64,7 @@ class Streams:
                 for fd in (0, 1, 2):
                     os.dup2(nowhere, fd)
                 os.close(nowhere)
-                sys.stdin = open(0, encoding="utf-8", closefd=False)
+                sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
                 sys.stdout, sys.stderr = _Unclosable(1), _Unclosable(2)
             elif output == "to stderr":
                 os.dup2(2, 1)

@@ -131,13 +131,13 @@ def _finding(finding: Finding, number: int, result: AuditResult, paint: Paint) -
     rows = [("seen", f"in {finding.runs} of {_count(result.runs, 'run')}: {_by_phase(finding.strips)}")]
     if example.detail:
         rows.append(("says", " ".join(example.detail.split())))
-    rows += _rows("made at", finding.made_at)
+    rows += _row("made at", finding.made_at)
     if example.stop:
         rows.append(("example", _in_words(example.stop, example.points)))
     else:
         rows.append(("example", "with nobody stopping it"))
-    rows += _rows("stopped at", example.stopped_at[::-1])
-    rows += _rows("stuck at", example.stuck_at[::-1])
+    rows += _row("stopped at", example.stopped_at[::-1])
+    rows += _row("stuck at", example.stuck_at[::-1])
     if example.token:
         if "<" not in result.target:
             rows.append(("replay", result.replay_command(example.token)))
@@ -170,7 +170,9 @@ def _remarks(result: AuditResult, paint: Paint) -> Iterator[str]:
 
 def _in_words(stop: str, points: Iterable[Point]) -> str:
     says = STOPS[stop].says if stop in STOPS else stop
-    return f"{says}, " + ", then ".join(_moment(point) for point in points) if points else f"{says}, everywhere"
+    return (
+        f"{says}, " + ", then ".join(_moment(point) for point in points) if points else f"{says}, everywhere"
+    )
 
 
 def _moment(point: Point) -> str:
@@ -183,7 +185,7 @@ def _moment(point: Point) -> str:
     return f"just before {point.lane} resumed from its {_ordinal(point.number)} suspension"
 
 
-def _rows(name: str, places: tuple[Place, ...]) -> list[tuple[str, str]]:
+def _row(name: str, places: tuple[Place, ...]) -> list[tuple[str, str]]:
     """The reader's own frames, innermost first; of libraries only the function that it waits in."""
     if not places:
         return []
@@ -200,6 +202,11 @@ def _rows(name: str, places: tuple[Place, ...]) -> list[tuple[str, str]]:
     return [(name, text)]
 
 
+def where(title: str, places: tuple[Place, ...]) -> list[str]:
+    """The line of a report that says where, given the innermost place first; none if nobody knows."""
+    return [f"    {name} {text}" for name, text in _row(title, places)]
+
+
 def _by_phase(strips: Iterable[str]) -> str:
     """ "cancel/early", "cancel/late", "timeout/early", "timeout/late" as "cancel and timeout (early, late)"."""
     phases: dict[str, list[str]] = {}
@@ -209,7 +216,9 @@ def _by_phase(strips: Iterable[str]) -> str:
     alike: dict[tuple[str, ...], list[str]] = {}
     for stop, seen in phases.items():
         alike.setdefault(tuple(seen), []).append("no stop" if stop == "baseline" else stop)
-    parts = (", ".join(stops) + (f" ({', '.join(seen)})" if any(seen) else "") for seen, stops in alike.items())
+    parts = (
+        ", ".join(stops) + (f" ({', '.join(seen)})" if any(seen) else "") for seen, stops in alike.items()
+    )
     return "; ".join(parts)
 
 

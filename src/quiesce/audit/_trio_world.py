@@ -38,7 +38,6 @@ from ._trio_insides import (
     check_insides,
     could_fail,
     fixed_order,
-    gets_cancelled,
     has_callbacks,
     no_threads,
     outcome,
@@ -86,7 +85,19 @@ class TrioWorld:
             if not self._real_io:
                 stack.enter_context(no_threads())
             random.seed(self._seed or 0)
-            return _TrioRun(scenario, stop, points, self._watch, self._limits, record, self._real_io).go(check)
+            watch = self._watch
+            try:
+                made = _TrioRun(scenario, stop, points, watch, self._limits, record, self._real_io)
+                run = made.go(check)
+                is_wreck = made.close_what_is_left()
+            finally:
+                made = watch.schedule = None
+            if is_wreck:
+                gc.collect()
+            watch.is_muted = False
+            run.seen += watch.finish()
+            watch.is_muted = True
+            return run
 
 
 class _Steps(trio.abc.Instrument):
@@ -98,7 +109,9 @@ class _Steps(trio.abc.Instrument):
         self._lanes = run.schedule.lanes.by_id
 
     def task_spawned(self, task: Task) -> None:
-        if self._run.has_started:
+        if not self._run.has_started:
+            self._run.own_tasks.append(task)
+        else:
             code = getattr(task.coro, "cr_code", None)
             self._schedule.made(task, task.coro, callers(3), is_ours=code in _OURS)
 
@@ -191,6 +204,7 @@ class _TrioRun:
         self._news: _Wake | None = None
         self._failure: BaseException | None = None
         self._error: BaseException | None = None
+        self.own_tasks: list[Task] = []  # trio's own, and the conductor
         self._generators: list[weakref.ref[AsyncGeneratorType[Any, Any]]] = []
 
     def go(self, check: Check | None) -> Run:
@@ -210,15 +224,10 @@ class _TrioRun:
         finally:
             _GENERATOR_ERRORS.removeFilter(self._on_generator_error)
             watch.is_muted = True
-            self._close_what_is_left()
         if self._failure is not None:
             raise self._failure
-        run = self.run
-        assert run is not None
-        watch.is_muted = False
-        run.seen += watch.finish()
-        watch.is_muted = True
-        return run
+        assert self.run is not None
+        return self.run
 
     # The schedule
 
@@ -270,6 +279,8 @@ class _TrioRun:
                 if not was_cancelled:
                     self._end()
                 nursery.cancel_scope.cancel()
+        except GeneratorExit:
+            raise  # the run was abandoned
         except BaseException as error:
             if _wants_out(error) is not None:
                 raise
@@ -483,21 +494,17 @@ class _TrioRun:
             steps = self.schedule.steps
             self.run = Run("raised", error=_text(error), error_at=_where_raised(error), fired=fired, steps=steps)
 
-    def _close_what_is_left(self) -> None:
+    def close_what_is_left(self) -> bool:
         """Close the coroutines of a run that was abandoned, so that nothing of it stays for the next."""
-        self._conductor = None
-        self.stop.nursery = self.stop.closer = None
-        alive = [lane for lane in self.schedule.lanes.all if lane.died is None]
-        for lane in reversed(alive):
-            task = lane.ref()
-            if task is not None:
-                try:
-                    task.coro.close()
-                except BaseException:
-                    pass
-        if alive:
-            del alive, task
-            gc.collect()
+        tasks = [*self.own_tasks, *(lane.ref() for lane in self.schedule.lanes.all if lane.died is None)]
+        left = [task.coro for task in tasks if task is not None and getattr(task.coro, "cr_frame", None) is not None]
+        is_wreck = bool(left)
+        while left:
+            try:
+                left.pop().close()  # the newest first, as trio would have ended them
+            except BaseException:
+                pass
+        return is_wreck
 
 
 def _never(task: object) -> bool:

@@ -26,6 +26,8 @@ _POOLS = (
     (os.path.join("concurrent", "futures", "thread.py"), "_worker"),
     (os.path.join("anyio", "_backends", "_asyncio.py"), "WorkerThread.run"),
     (os.path.join("trio", "_core", "_thread_cache.py"), "WorkerThread._work"),
+    (os.path.join("quiesce", "kernel", "_idle_threads.py"), "_IdleThread._live"),
+    (os.path.join("quiesce", "kernel", "_watchdog.py"), "_look_on"),
 )
 _WAITING = (os.sep + "threading.py", os.sep + "queue.py")
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\b[0-9a-f]{8,}\b|\d+")  # anyio prints addresses without 0x

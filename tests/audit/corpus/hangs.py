@@ -179,7 +179,7 @@ ENTRIES = [
                 severity="warning",
             ),
         ),
-        {"stops": "descendant", "limits": Limits(hang_after=0.1)},
+        {"stops": "descendant", "phases": "early,late", "limits": Limits(hang_after=0.1)},
         worlds=ASYNCIO,
         left_out=NOT_TRIO_CANCEL,
     ),

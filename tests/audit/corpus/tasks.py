@@ -16,7 +16,7 @@ async def poll() -> None:
 
 async def forgets_its_poller() -> None:
     poller = asyncio.create_task(poll())  # leak: forgotten-poller
-    await asyncio.sleep(TICK)  # stop: forgotten-poller
+    await asyncio.sleep(TICK)
     poller.cancel()
     await asyncio.wait([poller])
 
@@ -268,7 +268,6 @@ ENTRIES = [
                 "cancel/early",
                 leak="forgotten-poller",
                 stuck="forgotten-poller",
-                stop="forgotten-poller",
             ),
         ),
         worlds=ASYNCIO,

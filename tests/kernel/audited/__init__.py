@@ -40,9 +40,13 @@ class Ledger:
 
     @contextmanager
     def entry(self, name: str) -> Iterator[None]:
-        """Something that must be left again, and only by its last line."""
+        """Something that may end or fail, but must not be cut by a cancel."""
         self._open.append(name)
-        yield  # no `finally`: a clean-up that is cut does not get here
+        try:
+            yield
+        except Exception:
+            self._open.remove(name)
+            raise
         self._open.remove(name)
 
     def scope(self, scope: Scope) -> Scope:

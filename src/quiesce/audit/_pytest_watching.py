@@ -1,0 +1,218 @@
+"""`--quiesce`: every async test gets a leak verdict, whoever runs it.
+
+The verdict has two moments. At the end of the call it is given if nothing that still has to be torn down could
+change it; the test then simply fails. Otherwise, and for all that closing the loop brings to light, it is given when the
+test's own fixtures are gone and before any wider one goes: an error in the tear-down.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import inspect
+import sys
+from collections.abc import Generator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from ._findings import Finding
+from ._pytest_ledger import ENTRY, Ledger
+from ._pytest_loops import Observer, Owner
+from ._pytest_process import ProcessWatch
+from ._pytest_settings import Ignore, ignores_of, is_async, sweep_marker
+from ._pytest_verdict import WORLD, describe, entry, find, stale, watched_result, weigh
+from ._run import Sighting
+
+# Fixtures of these can have no part in what a test leaves.
+_PLUMBING = ("_pytest.", "pytest_asyncio.", "anyio.", "pytest_trio.", "xdist.")
+_XUNIT = ("_xunit_", "_unittest_")  # made by pytest of the users' own setup_method and the like
+_STOPS = (KeyboardInterrupt, SystemExit, pytest.exit.Exception)
+
+
+class _Watched:
+    """A test from the start of its set-up to the end of its own fixtures."""
+
+    def __init__(self, item: pytest.Function, watch: ProcessWatch, ledger: Ledger) -> None:
+        self.item = item
+        self.watch = watch
+        self.owner = Owner(item.nodeid, is_test=True)
+        self.ignores = [*ignores_of(item), *ledger.settings.ignores]
+        self.known = ledger.known_keys(item.nodeid, WORLD)
+        self.used: list[Ignore] = []
+        self.has_passed = False
+
+
+class Watching:
+    """The hooks of `--quiesce`."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._observer = Observer(self._see)
+        self._current: _Watched | None = None
+        self._patience: set[tuple[str, str]] = set()
+        self._is_collected = False
+        self._stack = ExitStack()
+        self._stack.enter_context(self._observer.installed())
+
+    def _see(self, sighting: Sighting) -> None:
+        if self._current is not None:
+            self._current.watch.see(sighting)
+
+    def pytest_unconfigure(self) -> None:
+        self._stack.close()
+
+    def pytest_collection_finish(self) -> None:
+        if (uvloop := sys.modules.get("uvloop")) is not None:
+            uvloop.new_event_loop().close()  # what libuv opens once a process is not the first test's leak
+        # What exists by now is no test's garbage, and makes each of the collections below a hundred times slower.
+        gc.collect()
+        gc.freeze()
+        self._stack.callback(gc.unfreeze)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None]:
+        if not isinstance(item, pytest.Function) or not is_async(item) or sweep_marker(item) is not None:
+            self._is_collected = False
+            yield
+            return
+        self._begin(item)
+        yield
+        # The first finaliser in the list is called last: all of the test's own fixtures are gone by then.
+        finalizers = item.session._setupstate.stack[item][0]
+        finalizers.insert(0, self._give_last_verdict)
+
+    def _begin(self, item: pytest.Function) -> None:
+        self._observer.notice_imports()
+        if not self._is_collected:
+            gc.collect()  # what earlier tests have dropped is theirs
+        if not gc.get_freeze_count():
+            gc.freeze()
+        watch = ProcessWatch(self._patience)
+        watch.__enter__()
+        watch.start()
+        self._current = _Watched(item, watch, self._ledger)
+        self._observer.owner = self._current.owner
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+    ) -> Generator[None, object, object]:
+        if self._current is None or request.scope == "function":
+            return (yield)
+        watch, observer = self._current.watch, self._observer
+        owner, was_muted = observer.owner, watch.is_muted
+        observer.owner, watch.is_muted = Owner(fixturedef.argname, is_test=False), True
+        try:
+            with watch.excused():
+                return (yield)
+        finally:
+            observer.owner, watch.is_muted = owner, was_muted
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None]:
+        __tracebackhide__ = True
+        watched = self._current
+        if watched is None:
+            yield
+            return
+        watched.watch.start_call()
+        try:
+            yield
+        except _STOPS:
+            raise
+        except BaseException:
+            text = self._judge(watched, at_call=True)
+            if text:
+                item.add_report_section("call", "quiesce", text)
+            raise
+        watched.has_passed = True
+        text = self._judge(watched, at_call=True)
+        if text:
+            watched.has_passed = False
+            pytest.fail(text, pytrace=False)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
+        try:
+            return (yield)
+        finally:
+            self._end()
+
+    def _give_last_verdict(self) -> None:
+        __tracebackhide__ = True
+        watched = self._current
+        if watched is None:
+            return
+        try:
+            text = self._judge(watched, at_call=False)
+        finally:
+            self._end()
+        if watched.has_passed:
+            text = "\n".join(part for part in (text, stale(watched.ignores, watched.used)) if part)
+        if text and watched.has_passed:
+            pytest.fail(text, pytrace=False)
+        elif text:
+            watched.item.add_report_section("teardown", "quiesce", text)
+
+    def _end(self) -> None:
+        watched, self._current = self._current, None
+        if watched is not None:
+            self._observer.owner = None
+            self._observer.forget(watched.owner)
+            watched.watch.__exit__()
+            self._is_collected = True
+
+    def _judge(self, watched: _Watched, *, at_call: bool) -> str:
+        """What the test has left, as far as it can be known now; "" if it counts for nothing."""
+        gc.collect()
+        watch = watched.watch
+        if not at_call:
+            self._observer.look()
+            watch.look_at_all()
+        elif not _has_teardown(watched.item):
+            self._observer.look()
+            watch.look_at_call()
+        findings = find(watch.take())
+        watched.used += weigh(findings, watched.ignores, watched.known)
+        self._record(watched, findings)
+        if not any(finding.counts for finding in findings):
+            return ""
+        return describe(findings, watched.item.name)
+
+    def _record(self, watched: _Watched, findings: list[Finding]) -> None:
+        settings = self._ledger.settings
+        data = entry(findings, watched.ignores, watched.used)
+        if settings.html is not None and findings:
+            result = watched_result(watched.item.nodeid, findings)
+            data["result"] = entry((), (), (), result=result, keep_result=True)["result"]
+        watched.item.stash[ENTRY] = data
+        if settings.write is not None:
+            for finding in findings:  # written down, and therefore known
+                finding.known = True
+
+
+def _has_teardown(item: pytest.Function) -> bool:
+    """Whether something of the users' is still to be called that may end what the test has started."""
+    for fixturedef in item._request._fixture_defs.values():
+        if fixturedef.scope == "function" and _may_clean_up(fixturedef, item):
+            return True
+    finalizers = item.session._setupstate.stack[item][0][1:]  # the first is our own
+    return not all(_is_pytests(finalizer) for finalizer in finalizers)
+
+
+def _may_clean_up(fixturedef: pytest.FixtureDef[Any], item: pytest.Function) -> bool:
+    function = fixturedef.func
+    if (getattr(function, "__module__", "") + ".").startswith(_PLUMBING) and not fixturedef.argname.startswith(_XUNIT):
+        return False
+    if inspect.isasyncgenfunction(function):
+        # pytest-trio makes and ends all async fixtures inside of the call.
+        return item.get_closest_marker("trio") is None
+    return inspect.isgeneratorfunction(function) or len(fixturedef._finalizers) > 1
+
+
+def _is_pytests(finalizer: object) -> bool:
+    if isinstance(finalizer, functools.partial):
+        finalizer = finalizer.func
+    return (getattr(finalizer, "__module__", None) or "").startswith("_pytest.")
