@@ -41,6 +41,7 @@ def results() -> dict[str, list[AuditResult]]:
         "clean": [audit(leaky.tidy)],
         "several": several,
         "extreme": [extremes.extreme(), *several],
+        "hostile": [extremes.extreme(cells=24, findings=24)],
         "nothing": [],
     }
 
@@ -75,7 +76,7 @@ def browser(results: object) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def show(browser: Browser, reports: dict[str, Path], pictures: Path) -> Iterator[Callable[..., Page]]:
+def show(browser: Browser, reports: dict[str, Path]) -> Iterator[Callable[..., Page]]:
     """Opens a report. At the end, no page may have complained, or asked for anything but itself."""
     opened: list[Page] = []
     complaints: list[str] = []

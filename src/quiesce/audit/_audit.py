@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -102,6 +103,7 @@ def audit(
         if not real_io:
             stack.enter_context(closed_world())
         stack.enter_context(quiet_collector())
+        stack.callback(random.setstate, random.getstate())  # each run starts from the same one
         started = time.monotonic()
         guard = stack.enter_context(GuardedWorld(world, watch, limits.run))
         sweep = Sweep(

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from _pytest.fixtures import resolve_fixture_function
+from _pytest.tmpdir import tmppath_result_key
 
 # They make event loops, and the sweep has its own.
 _LOOPS = frozenset({"event_loop_policy", "_asyncio_loop_factory"})
@@ -119,16 +120,18 @@ class _AsyncFinalizer:
 
 
 class FreshFixtures:
-    """The function-scoped fixtures of one run."""
+    """The function-scoped fixtures of a sweep, made anew in each run."""
 
     def __init__(self, item: pytest.Function, function: Callable[..., Any]) -> None:
         self.item = item
         self._function = function
         self._finalizers = item.session._setupstate.stack[item][0]
         self._kept = len(self._finalizers)
+        self.values: dict[str, Any] = {}  # of the run that is over, for its check
 
     async def call(self) -> None:
         """Make the fixtures, call the test, undo the fixtures."""
+        self.drop()  # of a run that was cut off
         try:
             await self._fill()
             arguments = {name: self.item.funcargs[name] for name in self.item._fixtureinfo.argnames}
@@ -144,6 +147,7 @@ class FreshFixtures:
     async def _fill(self) -> None:
         item = self.item
         item._initrequest()
+        item.stash[tmppath_result_key] = {}  # `tmp_path` looks for it when it goes, and takes it away
         if isinstance(item.parent, pytest.Class):
             item._instance = item.parent.newinstance()
         for name in item.fixturenames:
@@ -180,6 +184,8 @@ class FreshFixtures:
     async def _undo(self, error: BaseException | None) -> None:
         """Call all finalisers of this run; raise the first of their errors, if the test has raised none."""
         first: BaseException | None = None
+        made = self.item._request._fixture_defs.items()
+        self.values = {name: each.cached_result[0] for name, each in made if each.cached_result is not None}
         while len(self._finalizers) > self._kept:
             finalizer = self._finalizers.pop()
             try:
@@ -193,14 +199,20 @@ class FreshFixtures:
             except BaseException as failure:
                 first = first or failure
         self._clean_folder()
-        if first is not None and (error is None or isinstance(error, Exception)):
-            raise first
-        if first is not None and isinstance(first, Exception):
+        if first is None:
+            return
+        # Of a cancellation and a failure the later one is the news; of two failures the first.
+        if error is None or isinstance(error, Exception) is not isinstance(first, Exception):
             raise first from error
 
     def _clean_folder(self) -> None:
         if (folder := self.item.funcargs.get("tmp_path")) is not None:
             shutil.rmtree(str(folder), ignore_errors=True)
+
+    def forget(self) -> None:
+        """Hold no value any longer: what a run has left must be seen to be dropped."""
+        self.values = {}
+        self.item._initrequest()
 
     def drop(self) -> None:
         """Undo what can be undone without awaiting: the run was cut off."""

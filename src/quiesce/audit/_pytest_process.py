@@ -23,7 +23,7 @@ class ProcessWatch(Watch):
         super().__init__(patience=PATIENCE)
         self._known = known
         self._told: set[tuple[str, str, str]] = set()
-        self._call: tuple[set[int], set[str], set[str]] | None = None
+        self._call: tuple[set[threading.Thread], set[str], set[str]] | None = None
 
     @contextmanager
     def excused(self) -> Iterator[None]:
@@ -66,6 +66,6 @@ class ProcessWatch(Watch):
         seen, self.seen = self.seen, []
         return seen
 
-    def _now(self) -> tuple[set[int], set[str], set[str]]:
-        threads: set[int] = set(threading._active)  # type: ignore[attr-defined]
+    def _now(self) -> tuple[set[threading.Thread], set[str], set[str]]:
+        threads: set[threading.Thread] = set(threading._active.values())  # type: ignore[attr-defined]
         return threads, self._children.read(), self._fds.read()

@@ -51,8 +51,7 @@ def stale(ignores: Iterable[Ignore], used: Sequence[Ignore]) -> str:
 def describe(findings: Sequence[Finding], test: str) -> str:
     """The message of a test that left something, for people who see it for the first time."""
     counting = [finding for finding in findings if finding.counts]
-    number = sum(finding.runs for finding in counting)
-    lines = [f"{test} left {number} thing{'s' * (number != 1)} behind:"]
+    lines = [f"left behind by {test}: {', '.join(f'{f.kind} {f.what}' for f in counting)}"]
     for finding in [*counting, *(f for f in findings if not f.counts)]:
         status = f"ignored ({finding.ignored}): " if finding.ignored else "known: " if finding.known else ""
         times = f" × {finding.runs}" if finding.runs > 1 else ""

@@ -112,7 +112,6 @@ class Watching:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None]:
-        __tracebackhide__ = True
         watched = self._current
         if watched is None:
             yield
@@ -141,7 +140,6 @@ class Watching:
             self._end()
 
     def _give_last_verdict(self) -> None:
-        __tracebackhide__ = True
         watched = self._current
         if watched is None:
             return

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ._findings import Finding, Findings
+from ._lanes import Lane
 from ._places import Place, digest, place, places
 from ._points import ITEM, Phase, Point, Token
 from ._result import AuditResult, Cell, LaneSpan, Mark, Strip, Timeline
@@ -27,6 +28,7 @@ from ._world import World
 
 # Raising where these wait is not what happens to programs: nothing they wait for can fail.
 _NEVER_FAIL = ("asyncio/locks.py", "asyncio/queues.py", "asyncio/tasks.py", "asyncio/taskgroups.py")
+_NEVER_FAIL_IN = "/quiesce/kernel/"  # it waits for futures of its own, and nobody gives one of these an error
 _MAY_FAIL = ("sleep",)  # stands in for the real thing in scenarios
 TIMELINES = 20
 
@@ -101,6 +103,7 @@ class Sweep:
         self._found = Findings()
         self._started = time.monotonic()
         self._moments: list[Moment] = []
+        self._lanes: list[Lane] = []
         self._items = 0
 
     # The uninjected run
@@ -115,6 +118,7 @@ class Sweep:
             self._result.notes.append(f"the first run differed from the later ones ({difference})")
         last = runs[-1]
         self._moments = last.moments
+        self._lanes = [lane for lane in last.lanes if lane.born < last.ended_at]
         if not self._world.is_deterministic:
             common = {(m.lane.label, m.number) for m in runs[0].moments}
             self._moments = [m for m in last.moments if (m.lane.label, m.number) in common]
@@ -178,22 +182,21 @@ class Sweep:
         if stop.aims_at == "items":
             return [(Point(ITEM, number, phase), ()) for number in range(self._items + 1)]
         root = self._scenario.name
+        lanes = [
+            lane
+            for lane in self._lanes
+            if stop.aims_at == "tree"
+            or (stop.aims_at == "root" and (phase == "early" or lane.label == root))
+            or (stop.aims_at == "others" and lane.label != root)
+        ]
+        if phase == "unstarted":  # also of tasks that never suspend; eager ones are started when they are made
+            return [(Point(lane.label, 0, phase), ()) for lane in lanes if not lane.is_eager]
         found: list[tuple[Point, tuple[Place, ...]]] = []
-        born: set[str] = set()
         for moment in self._moments:
-            label = moment.lane.label
-            if stop.aims_at == "others" and label == root:
+            if moment.lane not in lanes or (phase == "late" and moment.resumed_at is None):
                 continue
-            if stop.aims_at == "root" and phase != "early" and label != root:
-                continue
-            if phase == "unstarted":
-                if label not in born and not moment.lane.is_eager:
-                    born.add(label)
-                    found.append((Point(label, 0, phase), places(moment.chain[:1])))
-            elif phase == "early" or moment.resumed_at is not None:
-                if stop.name == "raise" and not _could_fail(moment):
-                    continue
-                found.append((Point(label, moment.number, phase), places(moment.chain)))
+            if stop.name != "raise" or _could_fail(moment):
+                found.append((Point(moment.lane.label, moment.number, phase), places(moment.chain)))
         return found
 
     def _choose(self, points: list[tuple[Point, tuple[Place, ...]]]) -> list[tuple[Point, tuple[Place, ...]]]:
@@ -293,9 +296,7 @@ class Sweep:
             if first.number > self._items:
                 raise Unresolved(f"it has {self._items} items, and the token asks for the {first.number}th")
         else:
-            moment = self._find(first)
-            if first.phase != "unstarted":
-                where = places(moment.chain)
+            where = self._find(first)
         strip = Strip(stop.name, stop.says, first.phase, depth=len(token.points))
         self._result.strips.append(strip)
         self._done, self._total = 0, 1
@@ -310,10 +311,13 @@ class Sweep:
         self._result.findings = self._found.sorted()
         self._result.is_complete = False
 
-    def _find(self, point: Point) -> Moment:
+    def _find(self, point: Point) -> tuple[Place, ...]:
+        """Where the lane stands at a point of this program."""
+        if point.number == 0 and any(lane.label == point.lane for lane in self._lanes):
+            return ()
         for moment in self._moments:
-            if moment.lane.label == point.lane and point.number in (moment.number, 0):
-                return moment
+            if (moment.lane.label, moment.number) == (point.lane, point.number):
+                return places(moment.chain)
         raise Unresolved(f"there is no point {point} in this program any more")
 
     def cut_short(self) -> None:
@@ -344,7 +348,7 @@ def _could_fail(moment: Moment) -> bool:
         return False
     code, _ = moment.chain[-1]
     file = code.co_filename.replace("\\", "/")
-    return code.co_name in _MAY_FAIL or not file.endswith(_NEVER_FAIL)
+    return code.co_name in _MAY_FAIL or not (file.endswith(_NEVER_FAIL) or _NEVER_FAIL_IN in file)
 
 
 def first_difference(one: Run, other: Run) -> str:
@@ -359,7 +363,7 @@ def first_difference(one: Run, other: Run) -> str:
 
 def _describe(moment: Moment) -> str:
     where = places(moment.chain)
-    return f"{moment.lane.label} suspended at {where[-1] if where else '?'}"
+    return f"{moment.lane.label} suspended{_at(where)}"
 
 
 def _at(where: tuple[Place, ...]) -> str:

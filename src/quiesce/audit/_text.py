@@ -141,7 +141,8 @@ def _finding(finding: Finding, number: int, result: AuditResult, paint: Paint) -
     if example.token:
         if "<" not in result.target:
             rows.append(("replay", result.replay_command(example.token)))
-        rows.append(("in a test", call_in_a_test(result, example.token)))
+        if not result.replay_with:
+            rows.append(("in a test", call_in_a_test(result, example.token)))
     for name, text in rows:
         yield f"   {paint.dim(f'{name:<10}')}  {text}"
 

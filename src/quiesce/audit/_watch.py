@@ -105,7 +105,7 @@ class Watch:
     def _look(self) -> list[Sighting]:
         found: list[Sighting] = []
         for thread, stack in self._busy_threads():
-            if not thread.name.startswith("waitpid-"):  # asyncio's, one for each child process until 3.12
+            if not thread.name.startswith(("waitpid-", "asyncio-waitpid-")):  # asyncio's, one for each child process until 3.12
                 what = _NUMBERS.sub("N", thread.name)
                 found.append(Sighting("thread", what, stuck_at=stack[::-1], detail=_target_of(thread)))
         found += [
@@ -161,7 +161,12 @@ class _Descriptors:
             self._folder = None
 
     def read(self) -> set[str]:
-        return set(os.listdir(self._folder)) if self._folder is not None else set()
+        if self._folder is None:
+            return set()
+        # A listing lists the copy that it works with, under the lowest free number: the next one to be opened.
+        copy = os.dup(self._folder)
+        os.close(copy)
+        return set(os.listdir(self._folder)) - {str(copy)}
 
     def target(self, fd: str) -> str | None:
         """What it is open on; None if it is closed by now, or is the look itself."""

@@ -11,18 +11,18 @@ import importlib
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import anyio
 
 from quiesce import Scope, StopReport
-from quiesce.audit import scenario
+from quiesce.audit import AuditResult, audit
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 WORLDS = ("asyncio", "asyncio-eager", "uvloop", "trio")
-MODULES = ("scopes",)
+MODULES = ("scopes", "words", "held", "streams")
 
 
 class Ledger:
@@ -39,13 +39,15 @@ class Ledger:
         self.__init__()  # type: ignore[misc]
 
     @contextmanager
-    def entry(self, name: str) -> Iterator[None]:
-        """Something that may end or fail, but must not be cut by a cancel."""
+    def entry(self, name: str, *, but_by_others: bool = False) -> Iterator[None]:
+        """Something that may end or fail, but must not be cut by a cancel; by any, or only by the kernel's."""
         self._open.append(name)
         try:
             yield
-        except Exception:
-            self._open.remove(name)
+        except BaseException as error:
+            # The kernel's cancels have a message, the audit's have none.
+            if isinstance(error, Exception) or (but_by_others and not error.args):
+                self._open.remove(name)
             raise
         self._open.remove(name)
 
@@ -81,37 +83,49 @@ ledger = Ledger()
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """One scenario, the word it is about, and how it is audited."""
+    """One scenario, the word it is about, and how it is audited.
+
+    `ignore` is for asyncio's worlds: what other people's code (anyio, Python itself) leaves there, with the reason.
+    """
 
     word: str
     function: Callable[[], Any]
-    worlds: tuple[str, ...] = WORLDS
-    options: dict[str, Any] = field(default_factory=dict)
+    worlds: tuple[str, ...]
+    ignore: dict[str, str]
+    options: dict[str, Any]
 
     @property
     def name(self) -> str:
         return self.function.__name__
 
+    def audit(self, world: str, **options: Any) -> AuditResult:
+        """Stop it in every way, as its own options and these say."""
+        if world != "trio":
+            options["ignore"] = self.ignore
+        return audit(self.function, backend=world, **{"stops": "all", "depth": 2, **self.options, **options})
+
 
 _found: list[Audited] = []
 
 
-def audited(word: str, *, worlds: tuple[str, ...] = WORLDS, **options: Any) -> Callable[[F], F]:
+def audited(
+    word: str, *, worlds: tuple[str, ...] = WORLDS, ignore: dict[str, str] | None = None, **options: Any
+) -> Callable[[F], F]:
     """Take a function into the list: as a scenario of `word`, with options of `audit()`."""
 
     def take(function: F) -> F:
         options.setdefault("check", ledger.check)
-        _found.append(Audited(word, function, worlds, options))
-        marked: F = scenario(function, stops="all", depth=2, **options)
-        return marked
+        _found.append(Audited(word, function, worlds, ignore or {}, options))
+        return function
 
     return take
 
 
-async def tidy_up(seconds: float = 0.5) -> None:
+async def tidy_up(seconds: float = 0.5, *, but_by_others: bool = False) -> None:
     """A clean-up after a cancel. It takes a while, and is entered in the ledger until it is over."""
-    with ledger.entry("a clean-up"), anyio.CancelScope(shield=True):  # the shield is for trio
-        await anyio.sleep(seconds)
+    with ledger.entry("a clean-up", but_by_others=but_by_others):
+        with anyio.CancelScope(shield=True):  # for trio
+            await anyio.sleep(seconds)
 
 
 async def work(seconds: float = 2.0) -> float:
@@ -127,6 +141,9 @@ async def work(seconds: float = 2.0) -> float:
 async def fail(seconds: float = 1.0) -> None:
     await anyio.sleep(seconds)
     raise LookupError("no such page")
+
+
+STARTED_LATE = "anyio: a group's task that is cancelled before its first step never awaits what it was given"
 
 
 def all_scenarios() -> list[Audited]:

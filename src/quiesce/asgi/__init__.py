@@ -1,0 +1,13 @@
+"""Web servers: a handler ends when its client has gone, and everything ends when the server does.
+
+`StopOnDisconnect` is pure ASGI middleware, `lifespan` the server's own scope, `unless_disconnected` the same for one
+call in one endpoint. They work with anything that speaks ASGI: FastAPI, Starlette, uvicorn, hypercorn; on asyncio and trio.
+"""
+
+from __future__ import annotations
+
+from ._lifespan import Lifespan, lifespan, server_scope
+from ._middleware import StopOnDisconnect
+from ._request import ClientGone, unless_disconnected
+
+__all__ = ["ClientGone", "Lifespan", "StopOnDisconnect", "lifespan", "server_scope", "unless_disconnected"]

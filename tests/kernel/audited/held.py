@@ -1,0 +1,116 @@
+"""`own`: other people's context managers, held by a task of their own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import anyio
+
+from quiesce import Held, NotHeld, Scope, own
+
+from . import STARTED_LATE, audited, ledger, tidy_up, work
+
+NEVER_STARTED = {"unawaited sleep_forever*": STARTED_LATE}
+
+
+@asynccontextmanager
+async def connection() -> AsyncIterator[str]:
+    await anyio.sleep(0.5)
+    try:
+        yield "connection"
+    finally:
+        await tidy_up()
+
+
+@asynccontextmanager
+async def client() -> AsyncIterator[str]:
+    """As MCP's clients are: a task group inside, bound to the task that enters it."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(anyio.sleep_forever)
+        yield "client"
+        tasks.cancel_scope.cancel()
+
+
+@audited("own")
+async def own_as_a_block() -> None:
+    ledger.start()
+    async with own(connection()) as value:
+        await anyio.sleep(1)
+        ledger.expect(value == "connection", f"the value is {value}")
+
+
+@audited("own", ignore=NEVER_STARTED)
+async def own_with_a_task_group_inside() -> None:
+    ledger.start()
+    async with own(client()):
+        await anyio.sleep(1)
+
+
+@audited("own", ignore=NEVER_STARTED)
+async def own_opened_and_closed_by_another_task() -> None:
+    ledger.start()
+    held: list[Held[str]] = []
+
+    async def opens() -> None:
+        held.append(await own(client(), scope=owner).open())
+
+    async def closes() -> None:
+        await held[0].close()
+
+    async with ledger.scope(Scope("owner")) as owner:
+        async with Scope("openers") as tasks:
+            tasks.spawn(opens)
+        await anyio.sleep(1)
+        async with Scope("closers") as tasks:
+            tasks.spawn(closes)
+            tasks.spawn(closes)
+
+
+@audited("own", ignore=NEVER_STARTED)
+async def own_closed_first_in_first_out() -> None:
+    ledger.start()
+    async with ledger.scope(Scope("around them")):
+        first = await own(connection()).open()
+        second = await own(client()).open()
+        await anyio.sleep(1)
+        await first.close()
+        await second.close()
+
+
+@audited("own")
+async def own_left_to_the_scope() -> None:
+    ledger.start()
+    async with ledger.scope(Scope("app")) as scope:
+        held = await own(connection()).open()
+        scope.spawn(work, 1)
+        await anyio.sleep(0.5)
+        ledger.expect(held.value == "connection", "it is not held")
+
+
+@audited("own", ignore={"unawaited *.crash*": STARTED_LATE})
+async def own_what_fails_inside() -> None:
+    ledger.start()
+
+    @asynccontextmanager
+    async def crashes() -> AsyncIterator[str]:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(crash)
+            yield "soon gone"
+
+    async def crash() -> None:
+        await anyio.sleep(1)
+        raise LookupError("it crashed")
+
+    with suppress(ExceptionGroup, NotHeld):
+        async with own(crashes()):
+            await anyio.sleep(5)
+
+
+@audited("own")
+async def own_whose_body_fails() -> None:
+    ledger.start()
+    with suppress(LookupError):
+        async with own(connection()):
+            await anyio.sleep(1)
+            raise LookupError("in the body")

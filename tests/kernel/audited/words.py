@@ -1,0 +1,166 @@
+"""Calls that own what they start: `guarded`, `shielded`, `contain`, and the table of handlers `Inflight`."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from functools import partial
+
+import anyio
+
+from quiesce import Grace, Inflight, Scope, contain, current_scope, guarded, shielded
+
+from . import audited, fail, ledger, tidy_up, work
+
+ASYNCIO = ("asyncio", "asyncio-eager", "uvloop")
+
+
+@audited("guarded")
+async def guarded_and_all_agree() -> None:
+    ledger.start()
+    result = await guarded(partial(work, 1), partial(work, 0.5), partial(work, 2))
+    ledger.expect(result == 1, f"the result is {result}")
+
+
+@audited("guarded")
+async def guarded_and_the_guard_objects() -> None:
+    ledger.start()
+    with suppress(LookupError, ConnectionError):
+        await guarded(partial(work, 5), partial(fail, 1), partial(work, 3))
+        ledger.expect(False, "a result came out in spite of the guard")
+
+
+@audited("guarded")
+async def guarded_and_the_primary_fails() -> None:
+    ledger.start()
+
+    async def primary() -> None:
+        current_scope().spawn(work, 3)
+        await fail(1)
+
+    with suppress(LookupError, ConnectionError):
+        await guarded(primary, partial(work, 3))
+
+
+@audited("shielded")
+async def shielded_in_a_clean_up() -> None:
+    ledger.start()
+
+    async def flush() -> None:
+        with ledger.entry("what is shielded"):
+            await anyio.sleep(1)
+
+    try:
+        await anyio.sleep(1)
+    finally:
+        await shielded(flush)
+
+
+@audited("shielded")
+async def shielded_in_a_child_of_a_scope_that_stops() -> None:
+    ledger.start()
+
+    async def flush() -> None:
+        with ledger.entry("what is shielded"):
+            await anyio.sleep(1)
+
+    async def child() -> None:
+        try:
+            await anyio.sleep(5)
+        finally:
+            await shielded(flush)
+
+    scope = ledger.scope(await Scope.open("stops"))
+    try:
+        scope.spawn(child)
+        await anyio.sleep(1)
+    finally:
+        ledger.report(await scope.close())
+
+
+@audited("shielded")
+async def shielded_and_out_of_time() -> None:
+    ledger.start()
+    with suppress(TimeoutError):
+        await shielded(work, 10, within=1)
+
+
+async def foreign_work(seconds: float) -> None:
+    """In a task that is not the kernel's: when all tasks are cancelled at a program's end, so is this, again."""
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        await tidy_up(but_by_others=True)
+        raise
+
+
+@audited("contain", worlds=ASYNCIO)
+async def contained_tasks_of_somebody_else() -> None:
+    ledger.start()
+    async with contain(grace=Grace(cancel=2)) as box:
+        slow, quick = asyncio.create_task(foreign_work(10)), asyncio.create_task(foreign_work(0.5))
+        await asyncio.wait([slow, quick], return_when=asyncio.FIRST_COMPLETED)
+        quick.exception()
+    ledger.report(box.report)
+
+
+@audited("contain", worlds=ASYNCIO)
+async def contained_tasks_that_start_others() -> None:
+    ledger.start()
+
+    async def starts_another() -> None:
+        try:
+            await asyncio.sleep(5)
+        finally:
+            started.append(asyncio.create_task(foreign_work(5)))
+
+    started: list[asyncio.Task[object]] = []
+    async with contain() as box:
+        started.append(asyncio.create_task(starts_another()))
+        await asyncio.sleep(1)
+    ledger.report(box.report)
+
+
+@audited("contain", worlds=ASYNCIO)
+async def contained_code_that_swallows_its_cancel() -> None:
+    ledger.start()
+
+    async def library() -> None:
+        tasks = [asyncio.create_task(foreign_work(2)), asyncio.create_task(foreign_work(2))]
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        except asyncio.CancelledError:
+            pass  # as real libraries do
+
+    async with contain() as box:
+        await library()
+    ledger.report(box.report)
+
+
+@audited("Inflight")
+async def inflight_requests() -> None:
+    ledger.start()
+    async with Inflight("requests", on_error=lambda _, __: None) as inflight:
+        inflight.start(1, work, 5)
+        inflight.start(2, work, 0.5)
+        inflight.start(3, fail, 0.2)
+        await anyio.sleep(1)
+        ledger.expect(2 not in inflight, "an id that is done is not forgotten")
+        inflight.cancel(1, "not wanted any more")
+        inflight.cancel("unknown")
+        await anyio.sleep(1)
+        inflight.start(1, work, 5)
+        await anyio.sleep(0)
+    ledger.expect(len(inflight) == 0, "the block is over, and ids are at work")
+    ledger.report(inflight.report)
+
+
+@audited("Inflight")
+async def inflight_opened_and_closed() -> None:
+    ledger.start()
+    inflight = await Inflight.open("requests")
+    try:
+        inflight.start("a", work, 5)
+        await anyio.sleep(1)
+    finally:
+        ledger.report(await inflight.close())
