@@ -36,7 +36,7 @@ def main(name: str, folder: Path) -> int:
     for case in release.cases:
         result = _audit(case)
         results.append(result)
-        complaints = _complaints(case, result)
+        complaints = list(_complaints(case, result))
         failed = failed or bool(complaints)
         print("\n".join(["", *_summary(case, result), *complaints]), flush=True)
     folder.mkdir(parents=True, exist_ok=True)
@@ -78,22 +78,27 @@ def _is(known: Known, finding: Finding) -> bool:
     return (
         finding.kind == known.kind
         and fnmatchcase(finding.what, known.what)
-        and any(place.file.endswith(known.at) for place in _places(finding) or (Place("", 0, ""),))
+        and (not known.at or any(p.file.endswith(known.at) for _, places in _rows(finding) for p in places))
         and known.says in finding.example.detail
     )
 
 
-def _places(finding: Finding) -> tuple[Place, ...]:
-    """The innermost first: where it was made, else where it is stuck, else where it was stopped."""
+def _rows(finding: Finding) -> list[tuple[str, tuple[Place, ...]]]:
+    """Its places, each row with the innermost first."""
     example = finding.example
-    return (*finding.made_at, *example.stuck_at[::-1], *example.stopped_at[::-1])
+    return [
+        ("made at", finding.made_at),
+        ("stuck at", example.stuck_at[::-1]),
+        ("stopped at", example.stopped_at[::-1]),
+    ]
 
 
 def _site(finding: Finding) -> str:
-    """The innermost place inside an installed package that is neither asyncio nor anyio, if there is one."""
-    installed = [place for place in _places(finding) if "site-packages" in place.file]
-    deeper = [place for place in installed if "/anyio/" not in place.file]
-    return str((deeper or installed)[0]) if installed else ""
+    """Where in the packages it is: the first row that leads into one."""
+    for title, places in _rows(finding):
+        if inside := [str(place) for place in places if "site-packages" in place.file]:
+            return f"{title} {' <- '.join(inside[:3])}"
+    return ""
 
 
 def _refuse_network(event: str, arguments: tuple[Any, ...]) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Sequence
-from typing import Any, Self
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, ClassVar, Self
 
 from openhands.sdk import Agent, Conversation, LocalConversation, Tool, register_tool
 from openhands.sdk.llm import Message, MessageToolCall, TextContent
@@ -30,9 +31,12 @@ class PollObservation(Observation):
 
 
 class PollExecutor(ToolExecutor[PollAction, PollObservation]):
-    """Works in small steps and looks between them whether it should end."""
+    """Says that it has begun, works in small steps and looks between them whether it should end."""
+
+    say_begun: ClassVar[Callable[[], object]] = staticmethod(lambda: None)
 
     def __call__(self, action: PollAction, conversation: Any = None) -> PollObservation:
+        self.say_begun()
         kept = conversation.cancel_token
         end = time.monotonic() + WORK
         while time.monotonic() < end:
@@ -76,8 +80,11 @@ async def _converse(*, keeps_token: bool) -> None:
     conversation = Conversation(agent, workspace=WORKSPACE, visualizer=None, stuck_detection=False)
     assert isinstance(conversation, LocalConversation)
     conversation.send_message("Work for a while.")
+    begun = asyncio.Event()
+    PollExecutor.say_begun = staticmethod(partial(asyncio.get_running_loop().call_soon_threadsafe, begun.set))
     run = asyncio.create_task(conversation.arun(), name="the run")
     try:
+        await begun.wait()
         await asyncio.wait({run})
     finally:
         conversation.interrupt()

@@ -10,6 +10,7 @@ what should be silent is not, or if a release cannot be installed.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -92,9 +93,7 @@ def build_wheel() -> Path:
     """quiesce from this tree, built once for all environments."""
     folder = BUILD / "wheel"
     shutil.rmtree(folder, ignore_errors=True)
-    tool = BUILD / "tool"
-    new_environment(Path(sys.executable), tool)
-    run([*pip_of(Path(sys.executable), tool), "wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT)])
+    run([*pip(), "wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT)])
     return next(folder.glob("quiesce-*.whl"))
 
 
@@ -104,16 +103,16 @@ def make_environment(release: Release, wheel: Path, is_fresh: bool) -> tuple[Pat
     python = find_python(release)
     environment = BUILD / release.name
     versions = ROOT / "seeds" / f"{release.name}.txt"
-    stamp, wanted = environment / "made-of.txt", f"{python}\n{release.package}\n{versions.read_text()}"
-    pip = pip_of(python, environment)
+    stamp, wanted = environment / "made-of.txt", f"{python}\n{versions.read_text()}"
     if is_fresh or not stamp.is_file() or stamp.read_text() != wanted:
         shutil.rmtree(environment, ignore_errors=True)
-        new_environment(python, environment)
-        pip = pip_of(python, environment)
-        run([*pip, "install", "--constraint", str(versions), release.package, "anyio"])
+        run([str(python), "-m", "venv", "--without-pip", str(environment)])
+        # The file names every package, so that nothing is left to resolve; `pip check` sees if one is missing.
+        run([*pip(environment), "install", "--no-deps", "--no-compile", "--requirement", str(versions)])
         (environment / "home").mkdir()
         stamp.write_text(wanted)
-    run([*pip, "install", "--force-reinstall", "--no-deps", "--no-index", str(wheel)])
+    run([*pip(environment), "install", "--force-reinstall", "--no-deps", "--no-index", str(wheel)])
+    run([*pip(environment), "check"])
     return environment, time.monotonic() - started
 
 
@@ -128,18 +127,12 @@ def find_python(release: Release) -> Path:
     )
 
 
-def new_environment(python: Path, environment: Path) -> None:
-    if not (environment / "bin" / "python").exists():
-        has_pip = subprocess.run([python, "-c", "import ensurepip"], capture_output=True).returncode == 0
-        run([str(python), "-m", "venv", *([] if has_pip else ["--without-pip"]), str(environment)])
-
-
-def pip_of(python: Path, environment: Path) -> list[str]:
-    """The environment's own pip, or the one outside where the distribution keeps ensurepip apart."""
-    inner = environment / "bin" / "python"
-    outer = [str(python), "-m", "pip", "--python", str(inner)]
-    own = [str(inner), "-m", "pip"]
-    return [*(own if (environment / "bin" / "pip").exists() else outer), "--quiet", "--disable-pip-version-check"]
+def pip(environment: Path | None = None) -> list[str]:
+    """The pip of this Python, at work on an environment that has none of its own: that saves making one for each."""
+    if importlib.util.find_spec("pip") is None:
+        raise SystemExit(f"{sys.executable} has no pip, so nothing can be installed; on Debian it comes with python3-pip")
+    there = [] if environment is None else ["--python", str(environment / "bin" / "python")]
+    return [sys.executable, "-m", "pip", *there, "--quiet", "--disable-pip-version-check"]
 
 
 def run(command: list[str]) -> None:
@@ -150,7 +143,7 @@ def run(command: list[str]) -> None:
         raise NotInstalled(f"not done after {INSTALL_LIMIT} s: {' '.join(command[-2:])}") from error
     except subprocess.CalledProcessError as error:
         said = "\n".join(line for line in error.stderr.splitlines() if not line.startswith("WARNING"))
-        raise NotInstalled(f"pip failed: {' '.join(command[-2:])}\n{said}") from error
+        raise NotInstalled(f"pip failed: {' '.join(command[-2:])}\n{error.stdout}{said}") from error
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Known:
-    """A bug that somebody reported, as the audit has to show it. `what` is a pattern of fnmatch."""
+    """A bug that is known, as the audit has to show it. `what` is a pattern of fnmatch."""
 
     kind: str
     what: str
@@ -38,7 +38,7 @@ class Case:
 @dataclass(frozen=True)
 class Release:
     name: str  # of its environment and of its file of versions
-    package: str  # what pip is told to install
+    package: str  # its name, and its version if that is the point
     cases: tuple[Case, ...]
     minor: int = 11  # of the oldest Python 3 that it runs on
     is_optional: bool = False  # heavy: where it cannot be installed it is skipped, and said to be
@@ -112,7 +112,7 @@ RELEASES = (
     ),
     Release(
         "newest",
-        "mcp",
+        "mcp==2.3.0",
         (
             Case("silent", "asyncio_task_group", ROOT),
             Case("silent", "nested_asyncio_task_groups", ROOT),

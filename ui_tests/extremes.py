@@ -17,7 +17,7 @@ def place(line: int, function: str = "Pool.acquire", *, library: bool = False) -
     return Place("<frozen library>" if library else f"app/{LONG[:80]}/pool.py", line, function)
 
 
-def extreme(cells: int = 400, findings: int = 60) -> AuditResult:
+def extreme(cells: int = 400, findings: int = 60, lanes: int = 60, steps: int = 2000) -> AuditResult:
     """One strip of each phase with `cells` cells, and findings of every kind and standing."""
     found = [finding(number) for number in range(findings)]
     strips = []
@@ -44,7 +44,7 @@ def extreme(cells: int = 400, findings: int = 60) -> AuditResult:
         stale_ignores=[HOSTILE, LONG],
     )
     for one in found[:20]:
-        result.timelines[one.example.token] = timeline(60, 2000)
+        result.timelines[one.example.token] = timeline(lanes, steps)
     return result
 
 
@@ -84,10 +84,13 @@ def timeline(lanes: int, steps: int) -> Timeline:
     spans = []
     for number in range(lanes):
         waits = tuple(
-            (step, step + lanes, f"app/pool.py:{step} in {HOSTILE}") for step in range(number + 1, steps - lanes, lanes)
+            (step, step + lanes, f"app/pool.py:{step} in {HOSTILE}")
+            for step in range(number + 1, steps - lanes, lanes)
         )
         end = None if number % 10 == 3 else steps - lanes + number
         spans.append(
-            LaneSpan(f"main{number}{HOSTILE}", number, end, "main" if number else None, (place(number),), waits)
+            LaneSpan(
+                f"main{number}{HOSTILE}", number, end, "main" if number else None, (place(number),), waits
+            )
         )
     return Timeline(tuple(spans), steps, ((40, "main3"), (900, "main4")), steps - 30)

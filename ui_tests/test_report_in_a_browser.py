@@ -82,7 +82,9 @@ def test_dark_is_dark_and_light_is_light(show: Show) -> None:
 @schemes
 def test_the_page_is_accessible_as_axe_judges_it(show: Show, name: str, scheme: str) -> None:
     page = show(name, scheme=scheme, unfold=True)
-    found = Axe().run(page, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa", "best-practice"]})
+    found = Axe().run(
+        page, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa", "best-practice"]}
+    )
     violations: list[dict[str, Any]] = found.response["violations"]
     assert [(v["id"], v["help"], [n["html"][:150] for n in v["nodes"][:3]]) for v in violations] == []
 
@@ -100,7 +102,9 @@ def test_every_cell_can_be_seen_and_says_where_it_is(
         })"""
     )
     strips = [strip for result in results[name] for strip in result.strips if strip.cells]
-    assert len(cells) == sum(len(strip.cells) for strip in strips) + len(strips)  # one more each: the baseline
+    assert len(cells) == sum(len(strip.cells) for strip in strips) + len(
+        strips
+    )  # one more each: the baseline
     for title, sign, wide, high, left, right in cells:
         assert title.strip()
         assert sign.strip()
@@ -188,7 +192,10 @@ def test_the_stop_is_marked_between_the_steps_it_came_between(show: Show) -> Non
         }"""
     )
     assert marks[0] < stop < marks[1]
-    assert page.locator("svg.t .stop line").first.evaluate("one => getComputedStyle(one).strokeDasharray") != "none"
+    assert (
+        page.locator("svg.t .stop line").first.evaluate("one => getComputedStyle(one).strokeDasharray")
+        != "none"
+    )
 
 
 @widths
@@ -218,4 +225,7 @@ def test_the_replay_command_can_be_selected_as_a_whole(show: Show, results: Resu
 def test_folded_findings_are_printed(show: Show) -> None:
     page = show("extreme")
     page.emulate_media(media="print")
-    assert page.locator(".finding:not([open]) .body").last.evaluate("one => one.getBoundingClientRect().height") > 50
+    assert (
+        page.locator(".finding:not([open]) .body").last.evaluate("one => one.getBoundingClientRect().height")
+        > 50
+    )

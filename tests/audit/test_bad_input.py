@@ -4,30 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.audit.command_line import Answer, CommandLine
-
-
-@pytest.fixture
-def command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[CommandLine]:
-    monkeypatch.chdir(tmp_path)
-    before = set(sys.modules)
-    yield CommandLine(tmp_path, capsys)
-    for name in set(sys.modules) - before:
-        module = sys.modules[name]
-        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
-            del sys.modules[name]
 
 
 def broken(answer: Answer) -> str:
@@ -132,7 +116,9 @@ def test_a_module_that_exits_when_imported_does_not_end_the_command(command: Com
     assert "importing it failed: SystemExit: no" in broken(command.audit("exits.py"))
 
 
-def test_one_broken_file_does_not_keep_the_others_of_a_folder_from_being_audited(command: CommandLine) -> None:
+def test_one_broken_file_does_not_keep_the_others_of_a_folder_from_being_audited(
+    command: CommandLine,
+) -> None:
     command.write("all/a.py", "scenario = 1 / 0")
     command.write("all/b.py", "async def scenario(): pass")
     answer = command.audit("all")
@@ -211,48 +197,55 @@ def test_a_step_that_blocks_is_cut_off_and_named(command: CommandLine, blocks: s
     assert "it does not end: it was cut off after 0.3 s of real time at blocks.py:5 in scenario" in said
 
 
-def test_a_clean_up_that_blocks_is_a_hang_with_its_place(command: CommandLine) -> None:
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_clean_up_that_blocks_is_a_hang_with_its_place(command: CommandLine, backend: str) -> None:
     source = """
-        import asyncio, time
+        import anyio, time
 
         async def scenario():
             try:
-                await asyncio.sleep(1)
-            except asyncio.CancelledError:
+                await anyio.sleep(1)
+            except BaseException:
                 time.sleep(3600)
                 raise
     """
     command.write("slow.py", source)
-    answer = command.apart("audit", "slow.py", "--stops", "cancel", "--run-limit", "0.3", "--json")
+    options = ["--stops", "cancel", "--phases", "early", "--run-limit", "1", "--backend", backend]
+    answer = command.apart("audit", "slow.py", "--json", *options)
     assert answer.code == 1, answer.err
     (finding,) = json.loads(answer.out)["results"][0]["findings"]
-    assert (finding["kind"], finding["what"], finding["runs"]) == ("hang", "scenario", 2)
+    assert (finding["kind"], finding["what"], finding["runs"]) == ("hang", "scenario", 1)
     assert finding["example"]["stuck_at"][-1]["line"] == 8
-    assert finding["example"]["detail"] == "it was cut off after 0.3 s of real time"
+    assert finding["example"]["detail"] == "it was cut off after 1 s of real time"
     again = command.shell(finding["replay"])
     assert again.code == 1, again.err
     assert "1. HANG scenario" in again.out
 
 
+@pytest.mark.parametrize("backend", ["asyncio", "uvloop", "trio"])
 @pytest.mark.parametrize("leaving", ["SystemExit(3)", "KeyboardInterrupt"])
-def test_leaving_the_process_when_stopped_is_a_replaced_cancellation(command: CommandLine, leaving: str) -> None:
+def test_leaving_the_process_when_stopped_is_a_replaced_cancellation(
+    command: CommandLine, leaving: str, backend: str
+) -> None:
     source = f"""
-        import asyncio
+        import anyio
 
         async def scenario():
             try:
-                await asyncio.sleep(1)
-            except asyncio.CancelledError:
+                await anyio.sleep(0.01)
+            except BaseException:
                 raise {leaving}
     """
     command.write("leaves.py", source)
-    answer = command.audit("leaves.py", "--stops", "cancel")
+    answer = command.audit("leaves.py", "--stops", "cancel", "--phases", "early", "--backend", backend)
     assert answer.code == 1, answer.out + answer.err
     assert "1. REPLACED scenario: a cancellation that came out as another error" in answer.out
     assert f"it was told to stop, and raised {leaving.replace('(3)', ': 3')}" in answer.out
 
 
-@pytest.mark.parametrize("source", ["time.time_ns() // 1000 % 2", "id(object()) // 16 % 2", "os.urandom(1)[0] % 2"])
+@pytest.mark.parametrize(
+    "source", ["time.time_ns() // 1000 % 2", "id(object()) // 16 % 2", "os.urandom(1)[0] % 2"]
+)
 def test_a_scenario_that_differs_from_run_to_run_is_said_to(command: CommandLine, source: str) -> None:
     text = f"""
         import asyncio, os, time
@@ -316,8 +309,12 @@ def test_what_a_scenario_prints_is_not_in_the_json(command: CommandLine) -> None
     assert "written" in shown.err
 
 
-def test_a_scenario_that_closes_standard_output_does_not_take_the_report_with_it(command: CommandLine) -> None:
-    command.write("shuts.py", "import sys\n\nasync def scenario():\n    sys.stdout.close()\n    sys.stderr.close()\n")
+def test_a_scenario_that_closes_standard_output_does_not_take_the_report_with_it(
+    command: CommandLine,
+) -> None:
+    command.write(
+        "shuts.py", "import sys\n\nasync def scenario():\n    sys.stdout.close()\n    sys.stderr.close()\n"
+    )
     answer = command.apart("audit", "shuts.py")
     assert answer.code == 0, answer.err
     assert "CLEAN shuts.py:scenario" in answer.out
@@ -356,17 +353,26 @@ def test_a_reader_that_goes_away_is_no_error(command: CommandLine) -> None:
 # Ctrl-C
 
 LONG = """
-    import asyncio, time
+    import asyncio, pathlib, time
 
     async def scenario():
         task = asyncio.create_task(asyncio.sleep(3600))
         for _ in range(200):
             await asyncio.sleep(1)
             time.sleep(0.0005)
+        pathlib.Path("running").touch()
+"""
+STUCK = """
+    import pathlib, time
+
+    async def scenario():
+        pathlib.Path("running").touch()
+        time.sleep(3600)
 """
 
 
-def interrupt(command: CommandLine, *words: str, after: str) -> Answer:
+def interrupt(command: CommandLine, *words: str) -> Answer:
+    """Ctrl-C for a command once its scenario runs, which makes a file to say so."""
     process = subprocess.Popen(
         [sys.executable, "-m", "quiesce", "audit", *words],
         cwd=command.folder,
@@ -377,22 +383,21 @@ def interrupt(command: CommandLine, *words: str, after: str) -> Answer:
         text=True,
     )
     try:
-        assert process.stderr is not None
-        said = ""
-        while after not in said:
-            said += process.stderr.read(1) or pytest.fail(said)
-        time.sleep(0.5)
+        while not (command.folder / "running").exists():
+            assert process.poll() is None
+            time.sleep(0.02)
+        time.sleep(0.3)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=15)
     finally:
         process.kill()
         process.wait()
-    return Answer(process.returncode, out, said + err)
+    return Answer(process.returncode, out, err)
 
 
 def test_ctrl_c_ends_the_sweep_with_what_it_has(command: CommandLine) -> None:
     command.write("long.py", LONG)
-    answer = interrupt(command, "long.py", "--json", after="auditing")
+    answer = interrupt(command, "long.py", "--json")
     assert answer.code == 130, answer.err
     assert "Traceback" not in answer.err
     document = json.loads(answer.out)
@@ -402,13 +407,41 @@ def test_ctrl_c_ends_the_sweep_with_what_it_has(command: CommandLine) -> None:
     assert result["scope"].startswith("some of the ")
 
 
-def test_ctrl_c_in_a_step_that_blocks_ends_it_too(command: CommandLine) -> None:
-    command.write("stuck.py", "import time\n\nasync def scenario():\n    time.sleep(3600)\n")
-    answer = interrupt(command, "stuck.py", after="auditing")
+@pytest.mark.parametrize("backend", ["asyncio", "uvloop", "trio"])
+def test_ctrl_c_in_a_step_that_blocks_ends_it_too(command: CommandLine, backend: str) -> None:
+    command.write("stuck.py", STUCK)
+    answer = interrupt(command, "stuck.py", "--backend", backend)
     assert answer.code == 130, answer.err
     assert "Traceback" not in answer.err
     assert "CLEAN so far stuck.py:scenario" in answer.out
     assert "interrupted" in answer.err
+
+
+def test_signals_are_as_before_after_an_audit(command: CommandLine) -> None:
+    source = """
+        import signal, sys, threading
+        from quiesce.audit import audit
+
+        async def scenario(): pass
+
+        before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGALRM)
+        audit(scenario).assert_clean()
+        assert before == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGALRM))
+        assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+        in_a_thread = threading.Thread(target=lambda: print(audit(scenario).verdict, "in a thread"))
+        in_a_thread.start()
+        in_a_thread.join()
+    """
+    path = command.write("signals.py", source)
+    done = subprocess.run(
+        [sys.executable, path],
+        env=command.environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=15,
+    )
+    assert done.stdout == "CLEAN in a thread\n"
 
 
 # Options
@@ -443,6 +476,15 @@ BAD_OPTIONS = {
 def test_a_bad_option_is_refused_with_what_would_be_right(command: CommandLine, options: str) -> None:
     command.write("fine.py", "async def scenario(): pass\n")
     assert BAD_OPTIONS[options] in broken(command.audit("fine.py", *options.split()))
+
+
+def test_a_backend_that_is_not_installed_names_the_extra(command: CommandLine) -> None:
+    command.write("fine.py", "async def scenario(): pass\n")
+    command.write("hide/trio.py", "raise ModuleNotFoundError('hidden', name='trio')\n")
+    path = f"hide:{command.environment()['PYTHONPATH']}"
+    said = broken(command.apart("audit", "fine.py", "--backend", "trio", PYTHONPATH=path))
+    assert "fine.py:scenario: trio is not installed" in said
+    assert "quiesce[trio]" in said
 
 
 BAD_BASELINES = {

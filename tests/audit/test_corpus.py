@@ -12,7 +12,6 @@ from quiesce.audit._run import KINDS
 from tests.audit.corpus import ALL, ENTRIES, Entry, Finds, innermost, marked, position
 from tests.world import world_names
 
-
 each_entry_in_each_world = pytest.mark.parametrize(
     ("entry", "backend"),
     [
@@ -61,14 +60,15 @@ def is_an_error(entry: Entry) -> bool:
 def assert_is_as_expected(entry: Entry, expected: Finds, finding: Finding, result: AuditResult) -> None:
     example, text = finding.example, str(result)
     by = f"{example.stop}/{example.points[0].phase}" if example.stop else "baseline"
-    assert by == expected.by, text
+    differs = expected.on_trio if result.backend == "trio" else ""
+    assert by == (differs or expected.by), text
     assert finding.severity == expected.severity, text
     assert expected.says in example.detail, text
     if expected.leak:
         assert position(finding.site) == marked(entry.leaky, "leak", expected.leak), text
     if expected.stuck:
         assert position(innermost(example.stuck_at)) == marked(entry.leaky, "stuck", expected.stuck), text
-    if expected.stop:
+    if expected.stop and not differs:
         assert position(innermost(example.stopped_at)) == marked(entry.leaky, "stop", expected.stop), text
     if expected.only:
         assert sorted(finding.strips) == sorted(expected.only), text
@@ -94,6 +94,23 @@ def test_its_clean_twin_is_silent(entry: Entry, backend: str) -> None:
     assert result.verdict == "CLEAN", str(result)
     assert result.findings == [], str(result)
     assert result.is_complete, str(result)
+
+
+@each_entry_in_each_world
+def test_its_examples_can_be_made_again(entry: Entry, backend: str) -> None:
+    options = {
+        name: entry.options[name] for name in entry.options if name not in ("stops", "phases", "depth")
+    }
+    if backend == "uvloop":
+        return  # its clock is real: what was late in one run may have ended in the next
+    for finding in run_leaky(entry.name, backend).findings:
+        if not finding.example.token:
+            continue  # nobody stopped it
+        try:
+            replay = audit(entry.leaky, backend=backend, at=finding.example.token, **options)
+        finally:
+            entry.tidy()
+        assert finding.key in [found.key for found in replay.findings], str(replay)
 
 
 def test_every_kind_of_finding_is_in_the_corpus() -> None:

@@ -601,12 +601,17 @@ def test_the_closed_world_says_what_was_asked_of_it() -> None:
         await asyncio.open_connection("127.0.0.1", 9)
 
     async def spawns() -> None:
-        subprocess.Popen(["true"])
+        subprocess.Popen(["true"])  # noqa: ASYNC220
 
     async def threads() -> None:
         await asyncio.to_thread(time.sleep, 0)
 
-    for scenario, asked in ((dials, "127.0.0.1:9"), (connects, "connection"), (spawns, "true"), (threads, "thread")):
+    for scenario, asked in (
+        (dials, "127.0.0.1:9"),
+        (connects, "connection"),
+        (spawns, "true"),
+        (threads, "thread"),
+    ):
         result = audit(scenario)
         assert result.verdict == "BASELINE-BROKEN", scenario
         assert asked in result.reason
@@ -868,10 +873,14 @@ def fail_after_some(progress: Progress) -> None:
         raise LookupError("the terminal is gone")
 
 
+def open_file() -> io.TextIOWrapper:
+    return open(os.devnull, encoding="utf-8")
+
+
 async def leaves_much() -> None:
     asyncio.create_task(poll())
     unawaited = poll()
-    file = io.open(os.devnull)  # noqa: SIM115, UP020
+    file = open_file()
     async for _ in gives_three():
         await asyncio.sleep(1)
     await asyncio.gather(unawaited, return_exceptions=True)
@@ -910,7 +919,7 @@ def test_a_frozen_heap_stays_frozen() -> None:
     gc.freeze()
     before = gc.get_freeze_count()
     audit(counts_its_steps, stops="cancel")
-    assert gc.get_freeze_count() >= before // 2
+    assert gc.get_freeze_count() > 0.9 * before
 
 
 # What is right already
@@ -962,10 +971,33 @@ async def anyio_group_in_a_group() -> None:
 
 @pytest.mark.parametrize("backend", EAGER_TOO)
 @pytest.mark.parametrize("scenario", [anyio_group, anyio_group_in_a_group])
-def test_anyio_task_groups_are_silent_once_their_tasks_have_started(
-    scenario: Callable[[], Any], backend: str
-) -> None:
+def test_anyio_task_groups_are_silent(scenario: Callable[[], Any], backend: str) -> None:
     result = audit(scenario, stops="cancel,twice,thrice,scope,timeout,raise", depth=2, backend=backend)
     result.assert_clean()
     assert result.findings == []
     assert result.is_complete
+    # The stops that reach into a group from outside come before a task's first step, too. See below.
+    result = audit(scenario, stops="shutdown,descendant", depth=2, backend=backend)
+    assert {finding.kind for finding in result.findings} == {"unawaited"}
+    assert {strip for finding in result.findings for strip in finding.strips} == {
+        "shutdown/unstarted",
+        "shutdown/early",
+        "descendant/unstarted",
+    }
+
+
+def test_anyio_drops_the_coroutine_of_a_task_that_is_cancelled_before_it_began() -> None:
+    """So it does with nobody auditing it: the finding above is true."""
+
+    async def shuts_down_at_once() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(anyio.sleep, 1)
+            for task in asyncio.all_tasks():
+                task.cancel()
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(shuts_down_at_once())
+        gc.collect()
+    assert "coroutine 'sleep' was never awaited" in [str(warning.message) for warning in seen]

@@ -85,6 +85,26 @@ def test_the_end_of_the_loop_is_a_shutdown_for_those_it_ends(run: Run) -> None:
 
 
 @everywhere
+def test_the_end_of_the_loop_reaches_a_child_that_has_not_taken_its_first_step(run: Run) -> None:
+    kept: list[tuple[Scope, Handle]] = []
+
+    async def opener(outer: Scope) -> None:
+        while True:  # whenever the end comes, the last of these may not have begun
+            scope = await Scope.open(scope=outer)
+            kept.append((scope, scope.spawn(anyio.sleep, 0.3)))
+            await turns(1)
+
+    async def main() -> None:
+        outer, openers = await Scope.open("outer"), await Scope.open("openers")
+        kept.append((openers, openers.spawn(opener, outer)))
+        await turns()
+
+    for _ in range(8):  # trio runs the tasks of a turn in any order
+        run(main)
+    assert {handle.state for _, handle in kept} == {"cancelled"}
+
+
+@everywhere
 def test_a_stop_under_way_when_main_returns_is_not_cut(run: Run) -> None:
     log: list[str] = []
     kept = []

@@ -23,6 +23,7 @@ class Connection:
     """`receive` and `send` for the application; `wait_until_gone` for its owner."""
 
     def __init__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        self.is_begun = False
         self.is_answered = False  # the response is complete: what follows is none of the client's business
         self.is_websocket = scope["type"] == "websocket"
         self._receive = receive
@@ -37,6 +38,10 @@ class Connection:
             self._may_read.set()
 
     @property
+    def is_gone(self) -> bool:
+        return self._gone is not None
+
+    @property
     def is_awaited(self) -> bool:
         """Whether the application is waiting for a message, and will hear by itself that the client has gone."""
         return self._readers > 0
@@ -45,7 +50,7 @@ class Connection:
         """Return when the client has gone. Run by one task, which does all the reading."""
         await self._may_read.wait()
         while True:
-            while len(self._messages) >= self._ahead:
+            while self._is_ahead():
                 await self._changed.wait()
             message = await self._receive()
             if message["type"] in _GONE:
@@ -54,6 +59,12 @@ class Connection:
                 return
             self._messages.append(message)
             self._change()
+
+    def _is_ahead(self) -> bool:
+        """Whether to read no further for now. After the end of a body only the client's leave can come."""
+        if len(self._messages) < self._ahead:
+            return False
+        return self.is_websocket or bool(self._messages[-1].get("more_body"))
 
     async def receive(self) -> Message:
         self._may_read.set()
@@ -70,10 +81,12 @@ class Connection:
         return message
 
     async def send(self, message: Message) -> None:
-        await self._send(message)
         kind = message["type"]
+        self.is_begun = self.is_begun or kind == "http.response.start"
+        # Noted before it is sent: the client may go as soon as it has it.
         if (kind == "http.response.body" and not message.get("more_body")) or kind == "websocket.close":
             self.is_answered = True
+        await self._send(message)
 
     def _change(self) -> None:
         changed, self._changed = self._changed, anyio.Event()

@@ -77,6 +77,8 @@ class StopOnDisconnect:
         except ChildCancelled:
             if not was_stopped:
                 raise  # it cancelled itself, which only the server can make sense of
+            if not connection.is_gone and not connection.is_begun:
+                await _refuse(scope, send)
         return None
 
     def _tell(self, report: StopReport, scope: AsgiScope) -> None:

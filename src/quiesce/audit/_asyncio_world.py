@@ -15,11 +15,12 @@ import asyncio
 import contextvars
 import gc
 import random
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ._asyncio_stops import ASYNCIO_STOPS, AsyncioStop
-from ._closed import RefusedIO
+from ._failures import refusal, where_raised, without_addresses
 from ._lanes import Lane
 from ._loops import PureLoop, RealLoop, SteppingLoop
 from ._places import Chain, await_chain, name_of
@@ -32,6 +33,7 @@ from ._watch import Watch
 from ._world import Limits
 
 Check = Callable[[], Any]
+_CALLBACK = re.compile(r"callback <(?:function|bound method|built-in method) (\S+)")
 
 
 class AsyncioWorld:
@@ -118,7 +120,7 @@ class _AsyncioRun:
                 watch.see(Sighting("bystander", "a task of somebody else", detail="it was cancelled"))
             # The root's error holds its frames, and these hold what the collector is to find. A root that hangs
             # is not the collector's.
-            hung = root if outcome in ("hung", "endless") else None
+            self._kept = [root] if outcome in ("hung", "endless") else []
             del root
             stop.forget()
             self._settle(outcome, check)
@@ -127,11 +129,11 @@ class _AsyncioRun:
             run.lanes = [lane for lane in schedule.lanes.all if not lane.is_ours]
             watch.is_muted = True
             self._tear_down()
-            del hung
+            self._kept.clear()
         finally:
             stop.forget()
             loop.leave()
-        loop.close()
+            loop.close()
         watch.is_muted = False
         run.seen += watch.finish()
         watch.is_muted = True
@@ -184,8 +186,8 @@ class _AsyncioRun:
             error = root.exception()
             assert error is not None
             run.error = f"{type(error).__name__}: {error}"
-            run.refused = _refusal(error)
-            run.error_at = _where_raised(error)
+            run.refused = refusal(error)
+            run.error_at = where_raised(error)
         if outcome in ("hung", "endless"):
             stuck = await_chain(root.get_coro()) if not root.done() else ()
             detail = "it runs for ever" if outcome == "endless" else ""
@@ -269,6 +271,7 @@ class _AsyncioRun:
                 task = self.loop.create_task(_wait_for(result))
                 self.loop.advance(self.limits.horizon)
                 if not task.done():
+                    self._kept.append(task)
                     stuck = await_chain(task.get_coro())
                     self.watch.see(Sighting("check", name_of(check), stuck_at=stuck, detail="it never ends"))
                     return
@@ -327,7 +330,11 @@ class _AsyncioRun:
         else:
             handle = context.get("handle")
             callback = getattr(handle, "_callback", None)
-            what = name_of(callback) if callback is not None else message
+            if callback is not None:
+                what = name_of(callback)
+            else:  # uvloop's handles do not show it
+                named = _CALLBACK.search(message)
+                what = named[1] if named is not None else without_addresses(message)
             self.watch.see(Sighting("callback", what, detail=f"{message}: {text}"))
 
 
@@ -337,24 +344,3 @@ def _is_cancelled(task: asyncio.Task[Any]) -> bool:
 
 async def _wait_for(awaitable: Any) -> Any:
     return await awaitable
-
-
-def _refusal(error: BaseException) -> str:
-    """What of the outside world the scenario asked for, if that is why it failed."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, RefusedIO):
-            return str(seen)
-        if isinstance(seen, BaseExceptionGroup):
-            return next((text for inner in seen.exceptions if (text := _refusal(inner))), "")
-        seen = seen.__cause__ or seen.__context__
-    return ""
-
-
-def _where_raised(error: BaseException) -> Chain:
-    chain = []
-    trace = error.__traceback__
-    while trace is not None:
-        chain.append((trace.tb_frame.f_code, trace.tb_lasti))
-        trace = trace.tb_next
-    return tuple(chain)

@@ -163,9 +163,9 @@ class _Command:
             for backend in backends:
                 try:
                     result = self._audit(each, backend, options)
-                except Interrupted as interrupted:
+                except KeyboardInterrupt as interrupted:
                     self.outcome.is_interrupted = True
-                    if interrupted.result is not None:
+                    if isinstance(interrupted, Interrupted) and interrupted.result is not None:
                         self._add(interrupted.result, options)
                     self.complain("interrupted: this is what there was by then")
                     return

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from ._places import Place, digest, places
+from ._places import Place, digest, places, shorten
 from ._points import Phase, Point, Token
 from ._run import KINDS, Run, Sighting
 from ._stops import Stop
@@ -88,7 +88,8 @@ class Finding:
 
 
 def _tail(file: str) -> str:
-    return "/".join(file.replace("\\", "/").split("/")[-2:])
+    """Enough of a path to know it by, and the same wherever the project is checked out."""
+    return "/".join(shorten(file).replace("\\", "/").split("/")[-2:])
 
 
 def _place_dict(place: Place) -> dict[str, Any]:

@@ -107,10 +107,15 @@ class GuardedWorld:
             signal.setitimer(signal.ITIMER_REAL, 0)
         self._go_back()
         if self._is_interrupted:
-            raise Interrupted from None
+            run = ended = None  # it holds the frames of the wreck
+            self._wreck(Run("blocked"))
+            raise Interrupted
         if self._blocked_at is not None:
-            ended = None  # it holds the frames of the wreck
+            ended = None
+            came_back = run  # with whatever its world made of the alarm
             run = self._wreck(Run("blocked"))
+            if came_back is not None:
+                run.fired, run.steps = came_back.fired, came_back.steps
             detail = f"it was cut off after {self._limit:g} s of real time"
             run.seen = [Sighting("hang", scenario.name, stuck_at=self._blocked_at, detail=detail)]
         elif isinstance(ended, SystemExit | KeyboardInterrupt):

@@ -73,8 +73,7 @@ def render(results: Sequence[AuditResult]) -> str:
 def _overall(results: Sequence[AuditResult]) -> tuple[str, str, str]:
     if not results:
         return ("miss", "?", "Nothing was audited")
-    verdicts = {result.verdict for result in results}
-    return VERDICTS[next(verdict for verdict in WORST if verdict in verdicts)]
+    return VERDICTS[min((result.verdict for result in results), key=WORST.index)]
 
 
 def _headline(results: Sequence[AuditResult]) -> str:
@@ -144,6 +143,8 @@ def _scenario(number: int, result: AuditResult, places: Anchors) -> str:
     meaning = MEANINGS[result.verdict]
     if result.verdict == "CLEAN" and not result.is_complete:
         meaning = "Nothing was left at the points that were tried. Others were not."
+    if result.is_interrupted:
+        meaning = f"{meaning} It was interrupted: this is what was seen by then.".strip()
     parts = [
         f'<section class="scenario" id="s{number}" aria-labelledby="s{number}h">'
         f'<h2 id="s{number}h"><span class="mark {style}"><span aria-hidden="true">{sign}</span> {esc(_words(result))}'
@@ -157,7 +158,10 @@ def _scenario(number: int, result: AuditResult, places: Anchors) -> str:
         _remarks("Notes", [sentence(note) for note in result.notes]),
         _remarks(
             "Stale ignores",
-            [f"The ignore “{pattern}” matches nothing any more: remove it." for pattern in result.stale_ignores],
+            [
+                f"The ignore “{pattern}” matches nothing any more: remove it."
+                for pattern in result.stale_ignores
+            ],
         ),
         "</section>",
     ]
@@ -169,7 +173,7 @@ def _jump(result: AuditResult, places: Anchors) -> str:
     if not result.errors:
         return ""
     items = "".join(
-        f'<li><a href="#{places[id(f)]}"><span class="kind">{esc(f.kind)}</span> {code(f.what)}</a> '
+        f'<li><span class="kind">{esc(f.kind)}</span> <a href="#{places[id(f)]}">{code(f.what)}</a> '
         f'<span class="muted">{esc(f.means)}, {f.runs} of {plural(result.runs, "run")}</span></li>'
         for f in result.errors
     )

@@ -19,6 +19,7 @@ OPEN = 8  # findings beyond these are folded: the page stays one that can be rea
 # What usually mends it.
 ADVICE: dict[str, str] = {
     "hang": "Somebody waits for what nobody will do any more: give up waiting when the other side has been stopped.",
+    "crash": "Look at the error: something took the event loop itself down, and everything with it.",
     "leaked": "Start it in a task group, or cancel it and await it in a finally block.",
     "destroyed": "Hold on to the task and await it; the event loop itself keeps only a weak reference.",
     "process": "Terminate it and wait for it in a finally block.",
@@ -35,6 +36,7 @@ ADVICE: dict[str, str] = {
     "generator": "Use contextlib.aclosing around the loop, or call aclose() in a finally block.",
     "unawaited": "Make the coroutine where it is awaited, or close it when it is not wanted any more.",
     "unretrieved": "Await the task, or look at its exception.",
+    "callback": "A callback must take care of its own errors: there is nobody to raise them to.",
     "unraisable": "Clean up in a finally block, not in __del__.",
     "unclosed": "Close it in a finally block, or open it in a with block.",
     "count": "Call uncancel() once for each cancellation that was taken in, and no oftener.",
@@ -146,6 +148,10 @@ def as_test(finding: Finding, result: AuditResult) -> str:
         arguments.append("real_io=True")
     if result.seed is not None:
         arguments.append(f"seed={result.seed}")
+    if finding.kind == "check":
+        arguments.append(f"check={finding.what}")
+    if finding.kind == "again":
+        arguments.append("again=True")
     made = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name.rpartition(".")[2])
     return f"def test_{made}_can_be_stopped(): audit({', '.join(arguments)}).assert_clean()"
 

@@ -68,7 +68,9 @@ def _cell(cell: Cell, anchors: Anchors, *, is_baseline: bool = False) -> str:
     where = reader_place(cell.where[::-1])
     if where is not None:
         lines.append(str(where))
-    lines.append("; ".join(found[:3]) + (f"; {len(found) - 3} more" if len(found) > 3 else "") if found else meaning)
+    lines.append(
+        "; ".join(found[:3]) + (f"; {len(found) - 3} more" if len(found) > 3 else "") if found else meaning
+    )
     title = esc("\n".join(lines))
     target = next((anchors[id(finding)] for finding in cell.findings if id(finding) in anchors), None)
     if target is None:

@@ -28,7 +28,7 @@ small,.muted,.scope,figcaption,footer,.brand{color:var(--muted)}
 small{font-weight:400;font-size:.875em}
 .brand{margin:0;letter-spacing:.06em}
 h1,h2,h3,h4{line-height:1.25}
-h1{margin:.1em 0 .2em;font-size:clamp(1.75rem,6vw,3rem)}
+h1{margin:.1em 0 .2em;font-size:clamp(1.75rem,5vw,2.6rem)}
 h1+p{margin:0;color:var(--muted)}
 h2{margin:0 0 .5rem;font-size:1.35rem}
 h3{margin:2rem 0 .5rem;font-size:1.15rem}
@@ -43,7 +43,9 @@ h4{margin:0;font-size:1rem}
 .quiet .kind{background:var(--panel);color:var(--muted)}
 table{width:100%;margin-top:1.5rem;border-collapse:collapse}
 caption{text-align:left;font-weight:700;font-size:1.15rem;padding-bottom:.5rem}
-th,td{padding:.4rem .75rem .4rem 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--line);font-weight:400}
+th,td{padding:.4rem .75rem .4rem 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--line);font-weight:400;overflow-wrap:normal}
+tbody th{overflow-wrap:anywhere}
+td .mark{white-space:normal}
 thead th{color:var(--muted)}
 .n{text-align:right;padding-right:0;padding-left:.75rem}
 .scenario{margin-top:2rem;padding-top:1.5rem;border-top:1px solid var(--line)}

@@ -4,7 +4,8 @@ Every x is a share of the width and every y a number of pixels, so that the pict
 text. A step is a thick mark at its number and a wait the thin line to the next one. A stop stands half a step after the
 suspension it followed, or half a step before the resumption it came ahead of.
 
-A lane that never ended runs to the right edge, which no other lane reaches: the picture is wider than the run.
+A lane that never ended runs to the right edge, which no other lane reaches: the picture is wider than the run. What is
+left may go on stepping long after the root; of that only the beginning is drawn, or the rest could not be seen.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from ._html_text import clip, esc, local_name, plural, reader_place
 from ._result import LaneSpan, Timeline
 
 LANES = 24  # more than these are counted, not drawn
-TITLED_WAITS = 60  # of a lane; beyond, a wait is too thin to point at
+WAITS = 200  # of all lanes together; beyond, most waits are too thin to point at, and only the last of a lane is told
+COLUMNS = 250  # steps closer than this share of the width are one mark
 LABEL = 38  # characters, as many as a telephone has room for
 
 TOP, BOTTOM = 22, 22
@@ -44,10 +46,20 @@ class _Drawing:
         self.finding = finding
         self.root = root
         ends = [lane.end or lane.start for lane in timeline.lanes]
-        self.last = max(1, timeline.steps, timeline.ended_at, *ends)
+        last = max(1, timeline.steps, timeline.ended_at, *ends)
+        self.last = min(last, self._end_of_interest())
+        self.undrawn = last - self.last
         self.width = self.last + 0.5 + max(1.0, self.last * 0.12)
         self.thick = min(0.7, self.width * 0.025)  # of a step, in steps
         self.lanes = self._choose()
+        self.tells_every_wait = sum(len(lane.waits) for lane in self.lanes) <= WAITS
+
+    def _end_of_interest(self) -> int:
+        root = next((lane for lane in self.timeline.lanes if lane.label == self.root), None)
+        at = self.timeline.ended_at
+        if root is not None and root.end is None:  # it hangs, or runs for ever
+            at = max((step for step, _ in self.timeline.stops), default=at)
+        return at + max(8, at // 2)
 
     def _choose(self) -> list[LaneSpan]:
         lanes = self.timeline.lanes
@@ -79,6 +91,8 @@ class _Drawing:
         parts = [*rows, *self._stops(y), *self._root_end(y), *lanes]
         hidden = len(self.timeline.lanes) - len(self.lanes)
         more = f" {plural(hidden, 'more task')} not drawn." if hidden else ""
+        if self.undrawn:
+            more += f" The last {plural(self.undrawn, 'step')} of what was left {'is' if self.undrawn == 1 else 'are'} not drawn."
         return (
             f'<figure><svg class="t" role="img" aria-label="{esc(self._in_words())}" width="100%" height="{height}">'
             f"{''.join(parts)}</svg><figcaption>The example, a run of {plural(self.timeline.steps, 'step')}: "
@@ -95,7 +109,7 @@ class _Drawing:
     def _lane(self, lane: LaneSpan) -> str:
         is_leaked = lane.end is None
         is_about = belongs(lane, self.finding)
-        end = self.width if lane.end is None else lane.end
+        end = self.width if lane.end is None else min(lane.end, self.last + 0.5)
         made = reader_place(lane.made_at)
         made_at = f"made at {made}" if made is not None else ""
         by = f", by {lane.parent}" if lane.parent else ""
@@ -116,26 +130,27 @@ class _Drawing:
         return "".join(parts)
 
     def _waits(self, lane: LaneSpan, end: float) -> list[str]:
-        if len(lane.waits) > TITLED_WAITS:
-            return []
+        waits = lane.waits if self.tells_every_wait else lane.waits[-1:]
         drawn = []
-        for start, resumed, where in lane.waits:
-            until = "for ever" if lane.end is None else f"until it ended at step {lane.end}"
-            if resumed is not None:
-                until = f"until step {resumed}"
+        for start, resumed, where in waits:
+            # Nothing is recorded of a lane after the root is over but its end.
+            until = "on" if resumed is None else f"to step {resumed}"
             at = f" at {where}" if where else ""
-            stop = end if resumed is None else resumed
-            drawn.append(self._bar("w", start, stop, f"waits{at}, from step {start} {until}"))
+            stop = end if resumed is None else min(resumed, end)
+            if start < stop:
+                drawn.append(self._bar("w", start, stop, f"waits{at}, from step {start} {until}"))
         return drawn
 
     def _steps(self, lane: LaneSpan) -> list[str]:
         steps = {start for start, _, _ in lane.waits} | {to for _, to, _ in lane.waits if to is not None}
         if lane.end is not None and lane.end > lane.start:
             steps.add(lane.end)
+        steps = {step for step in steps if step <= self.last}
         drawn: list[str] = []
+        near = max(1 if self.thick > 0.69 else 0, self.width / COLUMNS)
         first = last = -1
         for step in [*sorted(steps), self.width + 9]:
-            if first >= 0 and step - last > (1 if self.thick > 0.69 else 0):
+            if first >= 0 and step - last > near:
                 title = f"step {first}" if first == last else f"steps {first} to {last}"
                 drawn.append(self._bar("s", first - self.thick / 2, last + self.thick / 2, title))
                 first = -1

@@ -17,7 +17,7 @@ import selectors
 import sys
 import threading
 import time
-from asyncio import events
+from asyncio import events, tasks
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from ._closed import RefusedIO
 from ._places import Chain, await_chain, callers, is_ours, name_of
 from ._schedule import Schedule
+from ._threads import busy_threads, is_surely_idle
 
 START = 1_000.0  # of the virtual clock: not zero, which some code takes for "not set"
 
@@ -84,11 +85,22 @@ class SteppingLoop(asyncio.BaseEventLoop):
         self._hooks = sys.get_asyncgen_hooks()
         self._thread_id = threading.get_ident()
         sys.set_asyncgen_hooks(self._asyncgen_firstiter_hook, self._asyncgen_finalizer_hook)
+        if self._is_eager:
+            # Task classes of other people start eagerly too, past `create_task`. Up to 3.13 each shows up here.
+            registry: Any = tasks._scheduled_tasks  # type: ignore[attr-defined]
+
+            def add(task: Any) -> None:
+                type(registry).add(registry, task)
+                self._registered(task)
+
+            registry.add = add
         events._set_running_loop(self)
 
     def leave(self) -> None:
         """Be so no longer."""
         events._set_running_loop(None)
+        if self._is_eager:
+            del tasks._scheduled_tasks.add  # type: ignore[attr-defined]
         sys.set_asyncgen_hooks(*self._hooks)
         self._thread_id = None
 
@@ -129,11 +141,20 @@ class SteppingLoop(asyncio.BaseEventLoop):
     def create_task(self, coro: Any, **options: Any) -> Any:
         task = super().create_task(coro, **options)
         if self._is_eager and not task.done():
-            lane = self._lanes.get(id(task))  # there already if it began with a bare yield
-            if lane is None or lane.ref() is not task:
-                self._made(task)
-            self.schedule.suspended_at_birth(self._lanes[id(task)], task, coro)
+            self._registered(task)
         return task
+
+    def _registered(self, task: Any) -> None:
+        """A task has come into being. An eager one has then run up to its first suspension."""
+        coroutine = task.get_coro()
+        if task.get_loop() is not self or not getattr(coroutine, "cr_suspended", True):
+            return
+        lane = self._lanes.get(id(task))  # there already if it began with a bare yield
+        if lane is None or lane.ref() is not task:
+            self._made(task)
+            lane = self._lanes[id(task)]
+        if not lane.is_eager:
+            self.schedule.suspended_at_birth(lane, task, coroutine)
 
     def _run_batch(self) -> None:
         ready, lanes, schedule = self._ready, self._lanes, self.schedule
@@ -272,7 +293,7 @@ class PureLoop(SteppingLoop):
     if not TYPE_CHECKING:  # their real signatures would say no more
 
         def run_in_executor(self, executor, func, *args):
-            raise RefusedIO(f"it runs {name_of(getattr(func, 'func', func))} in a thread")
+            raise RefusedIO(f"it runs {name_of(func)} in a thread")
 
         def _refuse(self, *args, **kwargs):
             raise RefusedIO("it opens a connection, a pipe or a process")
@@ -301,14 +322,19 @@ class RealLoop(SteppingLoop, asyncio.SelectorEventLoop):
         super().__init__(selectors.DefaultSelector())
         self._patience = patience
         self._hang_after = hang_after
-        self._threads_before = set(
-            threading.enumerate()
-        )  # not counted: one of them may end while a new one works
+        self._threads_before = set(threading.enumerate())
+        self._busy_before = {thread for thread, _ in busy_threads()}  # with something that is not this run's
         self.selector: selectors.BaseSelector = self._selector  # type: ignore[attr-defined]
 
     def _has_outside(self) -> bool:
         """Whether anything beyond this loop could still wake it."""
-        return len(self.selector.get_map()) > 1 or not self._threads_before.issuperset(threading.enumerate())
+        if len(self.selector.get_map()) > 1 or busy_threads(self._busy_before):
+            return True
+        # A new one that looks idle may have been given work a moment ago.
+        return any(
+            thread not in self._threads_before and not is_surely_idle(thread)
+            for thread in threading.enumerate()
+        )
 
     def _go_round(self, until: float | None) -> bool:
         self._take_due()

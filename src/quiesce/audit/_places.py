@@ -12,7 +12,8 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from contextvars import Context
+from functools import lru_cache, partial
 from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType
 from typing import NamedTuple, TypeAlias
 
@@ -28,8 +29,11 @@ _LIBRARIES = tuple(
 )
 
 
+_TRAPS = os.path.join("trio", "_core", "_traps.py")
+
 # What anyio's task groups wrap a user's coroutine in: up to 4.13, and from 4.14 on.
 _WRAPPERS = ("TaskGroup._run_wrapped_task", "TaskHandle._run_coro")
+_TRIO_CLOSER = "AsyncGenerators._finalize_one"  # closes a generator that was dropped
 
 
 class Place(NamedTuple):
@@ -60,21 +64,25 @@ def shorten(file: str) -> str:
     return file.removeprefix(os.getcwd() + os.sep)
 
 
-@lru_cache(maxsize=4096)
 def place(spot: Spot) -> Place:
+    return _place(spot, spot[0].co_filename)
+
+
+@lru_cache(maxsize=4096)
+def _place(spot: Spot, file: str) -> Place:
+    """The file is part of the question: code objects of two files are equal if they look the same."""
     code, offset = spot
     line = code.co_firstlineno
     for start, end, number in code.co_lines():
         if start <= max(offset, 0) < end and number is not None:
             line = number
             break
-    return Place(code.co_filename, line, code.co_qualname)
+    return Place(file, line, code.co_qualname)
 
 
-@lru_cache(maxsize=4096)
 def is_ours(code: CodeType) -> bool:
-    """Whether it is the audit's own code, which no reader wants to see."""
-    return code.co_filename.startswith(_HERE)
+    """Whether it is code that no reader wants to see: the audit's own, and the trap in which all of trio's tasks wait."""
+    return code.co_filename.startswith(_HERE) or code.co_filename.endswith(_TRAPS)
 
 
 def places(spots: Iterable[Spot | Place]) -> tuple[Place, ...]:
@@ -136,7 +144,13 @@ def thread_stack(frame: FrameType | None, count: int = 8) -> Chain:
 
 def name_of(coroutine: object) -> str:
     """What people call a coroutine: its qualified name."""
+    if isinstance(coroutine, partial):
+        # asyncio.to_thread runs a function in a copy of the context: the function is what people know.
+        is_context = isinstance(getattr(coroutine.func, "__self__", None), Context)
+        return name_of(coroutine.args[0] if is_context and coroutine.args else coroutine.func)
     name = getattr(coroutine, "__qualname__", None) or getattr(coroutine, "__name__", None)
+    if name == _TRIO_CLOSER and (agen := _inside(coroutine)) is not None:
+        return f"{name_of(agen)}.aclose"
     if isinstance(name, str):
         return name_of(_inside(coroutine)) if name in _WRAPPERS and _inside(coroutine) is not None else name
     inner = wrapped(coroutine)
@@ -147,11 +161,11 @@ def name_of(coroutine: object) -> str:
 
 
 def _inside(wrapper: object) -> object | None:
-    """The user's coroutine in one of anyio's."""
+    """The user's coroutine in one of anyio's, or generator in one of trio's."""
     frame = getattr(wrapper, "cr_frame", None)
     if frame is None:
         return None
-    found: object = frame.f_locals.get("coro") or getattr(frame.f_locals.get("self"), "_coro", None)
+    found: object = frame.f_locals.get("coro") or frame.f_locals.get("agen") or getattr(frame.f_locals.get("self"), "_coro", None)
     return found
 
 

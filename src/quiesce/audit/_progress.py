@@ -6,7 +6,7 @@ most, so that watching does not change what is watched.
 
 from __future__ import annotations
 
-import shutil
+import os
 import time
 from typing import Any, Protocol, TextIO
 
@@ -33,7 +33,7 @@ def make_meter(stream: TextIO, *, wanted: bool, color: bool) -> Meter:
     if not stream.isatty():
         return _Lines(stream)
     try:
-        import rich.progress  # noqa: F401
+        import rich.progress  # noqa: F401 # pyright: ignore[reportUnusedImport]
     except ImportError:
         return _OneLine(stream)
     return _Bar(stream, color=color)
@@ -108,12 +108,12 @@ class _OneLine(_Paced):
 
     def draw(self, progress: Progress) -> None:
         text = f"{self._title}: {self.describe(progress)}"
-        width = shutil.get_terminal_size().columns - 1
+        width = _width(self._stream) - 1
         self._stream.write(f"\r{text[:width]:<{width}}")
         self._stream.flush()
 
     def end(self) -> None:
-        width = shutil.get_terminal_size().columns - 1
+        width = _width(self._stream) - 1
         self._stream.write(f"\r{'':<{width}}\r")
         self._stream.flush()
 
@@ -124,17 +124,24 @@ class _Bar(_Paced):
     def __init__(self, stream: TextIO, *, color: bool) -> None:
         super().__init__(stream)
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
+        from rich.table import Column
+
+        console = Console(file=stream, no_color=not color, width=_width(stream))
+
+        def text(field: str, style: str, width: int) -> TextColumn:
+            column = Column(no_wrap=True, overflow="ellipsis", width=width)
+            return TextColumn(field, style=style, markup=False, table_column=column)
 
         self._rich: Any = RichProgress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[strip]}", style="dim", markup=False),
-            TextColumn("{task.fields[findings]}", markup=False),
+            text("{task.description}", "none", min(max(console.width - 58, 10), 50)),
+            BarColumn(bar_width=8),
+            text("{task.fields[count]}", "green", 9),
+            text("{task.fields[strip]}", "dim", 18),
+            text("{task.fields[findings]}", "none", 11),
             TimeRemainingColumn(compact=True),
-            console=Console(file=stream, no_color=not color),
+            console=console,
             auto_refresh=False,  # rich would start a thread
             transient=True,
         )
@@ -143,7 +150,7 @@ class _Bar(_Paced):
     def begin(self, title: str) -> None:
         super().begin(title)
         self._rich.start()
-        self._task = self._rich.add_task(title, total=None, strip="", findings="")
+        self._task = self._rich.add_task(title, total=None, count="", strip="", findings="")
         self._rich.refresh()
 
     def draw(self, progress: Progress) -> None:
@@ -151,6 +158,7 @@ class _Bar(_Paced):
             self._task,
             completed=progress.done,
             total=max(progress.total, progress.done),
+            count=f"{progress.done}/{max(progress.total, progress.done)}",
             strip=progress.strip,
             findings=_findings(progress.findings),
         )
@@ -161,6 +169,14 @@ class _Bar(_Paced):
             self._rich.remove_task(self._task)
             self._task = None
         self._rich.stop()
+
+
+def _width(stream: TextIO) -> int:
+    """Of this terminal. The usual question asks standard output, which a scenario has at that time."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
 
 
 def _findings(count: int) -> str:

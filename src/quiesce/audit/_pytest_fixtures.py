@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any
 
 import pytest
-from _pytest.fixtures import resolve_fixture_function
+from _pytest.fixtures import SubRequest, resolve_fixture_function
 from _pytest.tmpdir import tmppath_result_key
 
 # They make event loops, and the sweep has its own.
@@ -29,7 +29,7 @@ _RUNNERS = "_scoped_runner"
 class Unentered(Exception):
     """An async fixture that has to be awaited before pytest can go on."""
 
-    def __init__(self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest, made: Any) -> None:
+    def __init__(self, fixturedef: pytest.FixtureDef[Any], request: SubRequest, made: Any) -> None:
         super().__init__(
             f"the fixture {fixturedef.argname!r} is async, and was asked for while a test or a fixture ran "
             "(request.getfixturevalue): name it as an argument"
@@ -57,7 +57,7 @@ def _is_forced(function: Any, mark: str) -> bool:
     return getattr(getattr(function, "__func__", function), mark, False) is True
 
 
-def stop_at_async(fixturedef: pytest.FixtureDef[Any], request: Any) -> None:
+def stop_at_async(fixturedef: pytest.FixtureDef[Any], request: SubRequest) -> None:
     """Call where pytest is about to make a fixture for a sweep; raises `Unentered` for an async one."""
     if request.scope != "function" or not is_async_fixture(fixturedef):
         return
@@ -149,7 +149,7 @@ class FreshFixtures:
         item._initrequest()
         item.stash[tmppath_result_key] = {}  # `tmp_path` looks for it when it goes, and takes it away
         if isinstance(item.parent, pytest.Class):
-            item._instance = item.parent.newinstance()
+            item._instance = item.parent.newinstance()  # type: ignore[no-untyped-call]
         for name in item.fixturenames:
             while name not in item.funcargs and not is_plumbing(name):
                 try:

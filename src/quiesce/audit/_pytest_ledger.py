@@ -115,7 +115,7 @@ class Ledger:
         assert self.known is not None
         for entry in self.known.entries:
             each = [data for data in self._entries.get(entry.scenario, ()) if data["world"] == entry.world]
-            if not each or entry.scenario not in self._ran and each[0]["mode"] == "watch":
+            if not each or (entry.scenario not in self._ran and each[0]["mode"] == "watch"):
                 continue
             seen = {finding["key"] for data in each for finding in data["findings"]}
             made = {strip for data in each for strip in data["strips"]}
@@ -162,7 +162,14 @@ class Ledger:
         if modes["sweep"]:
             parts.append(f"{_tests(modes['sweep'], 'test')} swept in {runs} runs")
         told = ", ".join(f"{number} {kind}" for kind, number in kinds.most_common())
-        parts.append(f"{bad} with findings ({told})" if bad else "nothing left behind")
+        trouble = Counter(
+            data["trouble"] for each in self._entries.values() for data in each if data["trouble"]
+        )
+        parts += [f"{number} {verdict}" for verdict, number in trouble.items()]
+        if bad:
+            parts.append(f"{bad} with findings ({told})")
+        elif not trouble:
+            parts.append("nothing left behind")
         parts += [f"{statuses[name]} {name}" for name in ("known", "ignored") if statuses[name]]
         return [f"quiesce: {', '.join(parts)}", *(f"  {line}" for line in [*self.stale, *self.notes])]
 

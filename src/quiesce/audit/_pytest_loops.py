@@ -60,6 +60,7 @@ class Observer:
         self._tasks: dict[int, TaskRecord] = {}
         self._generators: dict[int, GeneratorRecord] = {}
         self._system_tasks: list[tuple[Any, Any, Owner, Chain]] = []  # trio: runner, task, owner, made at
+        self._libuv: weakref.WeakSet[Any] = weakref.WeakSet()
         self._undo = ExitStack()
         self._patched: set[type] = set()
 
@@ -87,17 +88,23 @@ class Observer:
         self._patch(loop, "_asyncgen_finalizer_hook", self._finalizing)
         self._patch(loop, "close", self._closing_loop)
 
-    def _patch(self, owner: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    def _patch(
+        self, owner: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
+    ) -> None:
         is_own = name in vars(owner)
         original = getattr(owner, name)
         setattr(owner, name, make(original))
-        self._undo.callback(setattr, owner, name, original) if is_own else self._undo.callback(delattr, owner, name)
+        self._undo.callback(setattr, owner, name, original) if is_own else self._undo.callback(
+            delattr, owner, name
+        )
         self._patched.add(owner)
 
     # What passes by
 
     def _making(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def create_task(loop: Any, coro: Any, **options: Any) -> Any:
+            if not isinstance(loop, asyncio.BaseEventLoop):
+                self._libuv.add(loop)
             task = original(loop, coro, **options)
             if self.owner is not None and isinstance(task, asyncio.Task):
                 owner = self._owner_of_current(loop)
@@ -147,7 +154,9 @@ class Observer:
         elif "never retrieved" in message:
             self._see(Sighting("unretrieved", f"a future with {type(error).__name__}", detail=text))
         elif "asynchronous generator" in message:
-            self._see(Sighting("generator", name_of(context.get("asyncgen")), detail=f"closing it failed: {text}"))
+            self._see(
+                Sighting("generator", name_of(context.get("asyncgen")), detail=f"closing it failed: {text}")
+            )
         else:
             callback = getattr(context.get("handle"), "_callback", None)
             what = name_of(callback) if callback is not None else message
@@ -173,6 +182,11 @@ class Observer:
 
     def _is_current(self, owner: Owner | None) -> bool:
         return owner is not None and owner.is_test and owner is self.owner
+
+    @property
+    def has_libuv(self) -> bool:
+        """Whether a loop is open that may keep a spare descriptor for itself."""
+        return any(not loop.is_closed() for loop in self._libuv)
 
     # What is left
 
@@ -205,7 +219,9 @@ class Observer:
 
     def forget(self, owner: Owner) -> None:
         """The test is over. What it has left alive keeps its owner, so that no other test is blamed."""
-        for key in [key for key, record in self._tasks.items() if record.owner is owner or record.ref() is None]:
+        for key in [
+            key for key, record in self._tasks.items() if record.owner is owner or record.ref() is None
+        ]:
             task = self._tasks[key].ref()
             if task is None or task.done():
                 del self._tasks[key]
@@ -268,7 +284,7 @@ class Observer:
     def _spawning(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def spawn_system_task(runner: Any, async_fn: Any, *args: Any, **options: Any) -> Any:
             task = original(runner, async_fn, *args, **options)
-            if self.owner is not None:
+            if self.owner is not None and not _is_furniture(task):
                 self._system_tasks.append((runner, task, self.owner, callers(1, 16)))
             return task
 
@@ -289,3 +305,9 @@ class Observer:
                 self._system_tasks.remove(entry)
                 detail = "a system task, which only the end of trio's run cancels"
                 self._see(Sighting("leaked", name_of(task.coro), made_at, await_chain(task.coro), detail))
+
+
+def _is_furniture(task: Any) -> bool:
+    from ._trio_insides import is_resident
+
+    return is_resident(getattr(task.coro, "cr_code", None))

@@ -16,7 +16,21 @@ import pytest
 SWEEP = "cancel_everywhere"
 IGNORE = "quiesce_ignore"
 SWEEP_OPTIONS = frozenset(
-    "stops phases backend depth check again real_io seed dedupe sample time_limit ignore limits".split()
+    {
+        "again",
+        "backend",
+        "check",
+        "dedupe",
+        "depth",
+        "ignore",
+        "limits",
+        "phases",
+        "real_io",
+        "sample",
+        "seed",
+        "stops",
+        "time_limit",
+    }
 )
 MARKERS = (
     f"{SWEEP}(stops=, phases=, depth=, backend=, check=, real_io=, sample=, dedupe=, ignore=): stop this async test at "
@@ -44,7 +58,9 @@ class Settings:
         self.at: str | None = config.getoption("quiesce_at")
         self.html: str | None = config.getoption("quiesce_html")
         self.write: str | None = config.getoption("quiesce_write_baseline")
-        self.baseline: str | None = config.getoption("quiesce_baseline") or config.getini("quiesce_baseline") or None
+        self.baseline: str | None = (
+            config.getoption("quiesce_baseline") or config.getini("quiesce_baseline") or None
+        )
         if self.baseline is not None:
             self.baseline = str(_from_root(config, self.baseline))
         lines = [*config.getini("quiesce_ignore"), *(config.getoption("quiesce_ignore") or ())]
@@ -78,11 +94,16 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="write what is found to FILE, and let it fail nothing",
     )
-    group.addoption("--quiesce-html", metavar="FILE", help="write a report of all sweeps and findings to FILE")
+    group.addoption(
+        "--quiesce-html", metavar="FILE", help="write a report of all sweeps and findings to FILE"
+    )
     parser.addini("quiesce", "the same as --quiesce", type="bool", default=False)
     parser.addini("quiesce_baseline", "the same as --quiesce-baseline", type="string", default="")
     parser.addini(
-        "quiesce_ignore", f"findings that do not count, one a line: pattern{BETWEEN}reason", type="linelist", default=[]
+        "quiesce_ignore",
+        f"findings that do not count, one a line: pattern{BETWEEN}reason",
+        type="linelist",
+        default=[],
     )
 
 
@@ -124,7 +145,7 @@ def ignores_of(item: pytest.Item) -> list[Ignore]:
         where = item.nodeid if is_own else node.nodeid
         if node is item and not is_own:  # of one set of parameters, or of all: stale only if none shows it
             where = item.nodeid.partition("[")[0]
-        found += [Ignore(pattern, mark.kwargs["reason"], where, is_own) for pattern in mark.args]
+        found += [Ignore(pattern, mark.kwargs.get("reason", ""), where, is_own) for pattern in mark.args]
     sweep = sweep_marker(item)
     if sweep is not None:
         given = sweep.kwargs.get("ignore") or {}
@@ -134,12 +155,13 @@ def ignores_of(item: pytest.Item) -> list[Ignore]:
 
 def check_markers(items: list[pytest.Item]) -> None:
     """Refuse markers that make no sense, before any test runs."""
-    problems = [problem for item in items for problem in _problems_of(item)]
+    problems = [problem for item in items for problem in problems_of(item)]
     if problems:
         raise pytest.UsageError("\n".join(dict.fromkeys(problems)))
 
 
-def _problems_of(item: pytest.Item) -> Iterator[str]:
+def problems_of(item: pytest.Item) -> Iterator[str]:
+    """What is wrong with the markers of a test."""
     for mark in item.iter_markers(IGNORE):
         reason = mark.kwargs.get("reason")
         example = f"@pytest.mark.{IGNORE}('leaked Client._poll*', reason='...')"
@@ -149,7 +171,7 @@ def _problems_of(item: pytest.Item) -> Iterator[str]:
             yield f"{item.nodeid}: {IGNORE}({mark.args[0]!r}) has no reason: write {example}"
     sweep = sweep_marker(item)
     if sweep is not None:
-        from ._pytest_sweep import problems_of
+        from ._pytest_sweep import problems_of_sweep
 
-        for problem in problems_of(item, sweep):
+        for problem in problems_of_sweep(item, sweep):
             yield f"{item.nodeid}: {SWEEP}: {problem}"

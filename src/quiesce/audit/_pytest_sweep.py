@@ -26,7 +26,7 @@ from ._stops import UnknownStop, choose_stops
 _BACKENDS = ("asyncio", "asyncio-eager", "uvloop", "trio")
 
 
-def problems_of(item: pytest.Item, mark: pytest.Mark) -> Iterator[str]:
+def problems_of_sweep(item: pytest.Item, mark: pytest.Mark) -> Iterator[str]:
     """What is wrong with the marker, before anything runs."""
     if not isinstance(item, pytest.Function) or not is_async(item):
         yield "the test is not an async function, and has no point where it could be stopped"
@@ -59,7 +59,9 @@ def _static_backend(item: pytest.Item) -> str:
     if item.get_closest_marker("trio") is not None:
         return "trio"
     callspec = getattr(item, "callspec", None)
-    return _backend_name(callspec.params.get("anyio_backend", "asyncio") if callspec is not None else "asyncio")
+    return _backend_name(
+        callspec.params.get("anyio_backend", "asyncio") if callspec is not None else "asyncio"
+    )
 
 
 def _backend_name(value: Any) -> str:
@@ -89,15 +91,23 @@ class TestSweep:
         self._fixtures = FreshFixtures(item, self._function)
         ignores = [*ignores_of(item), *settings.ignores]
         result = self._audit({ignore.pattern: ignore.reason for ignore in ignores})
+        self._raise_own(result)
         result.replay_with = f"pytest {shlex.quote(item.nodeid)} --quiesce-at"
         used = [i for i in ignores if any(matches(finding, i.pattern) for finding in result.findings)]
-        own = {ignore.pattern for ignore in ignores if ignore.is_own}
+        # A sweep that was not made whole cannot say that something is gone.
+        is_whole = settings.at is None and result.is_complete and result.verdict in ("CLEAN", "FINDINGS")
+        own = {ignore.pattern for ignore in ignores if ignore.is_own and is_whole}
         result.stale_ignores = [pattern for pattern in result.stale_ignores if pattern in own]
         strips = ["baseline", *(f"{strip.stop}/{strip.phase}" for strip in result.strips)]
         data = entry(
-            result.findings, ignores, used, result=result, strips=strips, keep_result=settings.html is not None
+            result.findings,
+            ignores,
+            used,
+            result=result,
+            strips=strips,
+            keep_result=settings.html is not None,
         )
-        if settings.at is not None:
+        if not is_whole:
             data["declared"] = []
             data["strips"] = []
         item.stash[ENTRY] = data
@@ -106,14 +116,19 @@ class TestSweep:
                 finding.known = True  # written down
         if result.verdict == "FINDINGS" and not result.errors and not result.stale_ignores:
             result.verdict = "CLEAN"
-        if result.verdict == "BASELINE-BROKEN" and self._last_error is not None:
-            error, self._last_error = self._last_error, None
-            if isinstance(error, Exception):
-                error.add_note("quiesce: the test fails with nobody stopping it, so it was not swept")
-            raise error
-        self._last_error = None
         if not result.clean:
             pytest.fail(str(result), pytrace=False)
+
+    def _raise_own(self, result: AuditResult) -> None:
+        """A test that fails or is skipped with nobody stopping it does so as it would have without the marker."""
+        error, self._last_error = self._last_error, None
+        if result.verdict != "BASELINE-BROKEN" or error is None:
+            return
+        if isinstance(error, Exception):
+            self.item.stash[ENTRY] = entry((), (), (), result=result)
+            why = result.reason if "real_io" in result.reason else "it fails with nobody stopping it"
+            error.add_note(f"quiesce: the test was not swept: {why}")
+        raise error
 
     def _audit(self, ignores: dict[str, str]) -> AuditResult:
         options = self._options
@@ -176,4 +191,3 @@ class TestSweep:
 
         checked.__qualname__ = getattr(check, "__qualname__", "check")
         return checked
-

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import pickle
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -45,7 +44,9 @@ def matches(finding: Finding, pattern: str) -> bool:
 def stale(ignores: Iterable[Ignore], used: Sequence[Ignore]) -> str:
     """What to say of a test's own ignores that match nothing any more."""
     left = [ignore for ignore in ignores if ignore.is_own and ignore not in used]
-    return "\n".join(f"the ignore {i.pattern!r} ({i.reason}) matches nothing any more: remove it" for i in left)
+    return "\n".join(
+        f"the ignore {i.pattern!r} ({i.reason}) matches nothing any more: remove it" for i in left
+    )
 
 
 def describe(findings: Sequence[Finding], test: str) -> str:
@@ -83,6 +84,9 @@ def entry(
         "mode": "watch" if result is None else "sweep",
         "world": WORLD if result is None else result.world,
         "runs": 0 if result is None else result.runs,
+        "trouble": ""
+        if result is None or result.verdict in ("CLEAN", "FINDINGS")
+        else result.verdict.lower(),
         "strips": list(strips),
         "findings": [
             {
@@ -96,7 +100,9 @@ def entry(
         ],
         "declared": [[i.node, i.pattern, i.reason] for i in ignores if not i.is_own],
         "used": [[i.node, i.pattern] for i in used if not i.is_own],
-        "result": base64.b64encode(pickle.dumps(result)).decode() if keep_result and result is not None else "",
+        "result": base64.b64encode(pickle.dumps(result)).decode()
+        if keep_result and result is not None
+        else "",
     }
 
 
@@ -112,7 +118,3 @@ def watched_result(nodeid: str, findings: list[Finding]) -> AuditResult:
     """A result of a test that nobody stopped, for the HTML report."""
     verdict = "FINDINGS" if any(finding.counts for finding in findings) else "CLEAN"
     return AuditResult(nodeid, nodeid, WORLD, "asyncio", verdict, findings=findings, runs=1)  # type: ignore[arg-type]
-
-
-def count_kinds(counts: Counter[str]) -> str:
-    return ", ".join(f"{number} {kind}" for kind, number in counts.most_common())

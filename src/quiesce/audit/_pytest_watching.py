@@ -168,10 +168,10 @@ class Watching:
         watch = watched.watch
         if not at_call:
             self._observer.look()
-            watch.look_at_all()
+            watch.look_at_all(has_libuv=self._observer.has_libuv)
         elif not _has_teardown(watched.item):
             self._observer.look()
-            watch.look_at_call()
+            watch.look_at_call(has_libuv=self._observer.has_libuv)
         findings = find(watch.take())
         watched.used += weigh(findings, watched.ignores, watched.known)
         self._record(watched, findings)
@@ -202,7 +202,9 @@ def _has_teardown(item: pytest.Function) -> bool:
 
 def _may_clean_up(fixturedef: pytest.FixtureDef[Any], item: pytest.Function) -> bool:
     function = fixturedef.func
-    if (getattr(function, "__module__", "") + ".").startswith(_PLUMBING) and not fixturedef.argname.startswith(_XUNIT):
+    if (getattr(function, "__module__", "") + ".").startswith(
+        _PLUMBING
+    ) and not fixturedef.argname.startswith(_XUNIT):
         return False
     if inspect.isasyncgenfunction(function):
         # pytest-trio makes and ends all async fixtures inside of the call.

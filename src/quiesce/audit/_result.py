@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -134,7 +135,7 @@ class AuditResult:
         if self.replay_with:
             return f"{self.replay_with} '{token}'"
         options = f" {self.options}" if self.options else ""
-        return f"quiesce audit {self.target}{options} --at '{token}'"
+        return f"quiesce audit {shlex.quote(self.target)}{options} --at {shlex.quote(token)}"
 
     def assert_clean(self) -> None:
         """Raise `AssertionError` with the report unless the verdict is CLEAN."""

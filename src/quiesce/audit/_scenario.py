@@ -51,15 +51,20 @@ def _shape_of(function: Any, name: str) -> Shape:
         return "context manager"
     if isinstance(target, type) and hasattr(target, "__aenter__") and hasattr(target, "__aexit__"):
         return "context manager"
-    returned = inspect.signature(target).return_annotation if not isinstance(target, type) else None
-    if "Async" in str(returned) or "Coroutine" in str(returned) or "Awaitable" in str(returned):
-        return _shape_of_result(function, name)
-    if inspect.isfunction(target) and target.__name__ == "<lambda>":
+    if _may_be_async(target):
         return _shape_of_result(function, name)
     raise BadScenario(
         f"{name} is not async: a scenario is an `async def` function, an async generator function, or a function or "
         "class that gives an async context manager"
     )
+
+
+def _may_be_async(function: Any) -> bool:
+    """Whether a plain function says that what it returns is async, or cannot say anything, being a lambda."""
+    if getattr(function, "__name__", "") == "<lambda>":
+        return True
+    returned = str(getattr(function, "__annotations__", {}).get("return", ""))
+    return any(word in returned for word in ("Async", "Coroutine", "Awaitable"))
 
 
 def _shape_of_result(function: Callable[[], Any], name: str) -> Shape:

@@ -7,13 +7,15 @@ the next deadline. The names are the same in trio 0.29 to 0.35.
 
 from __future__ import annotations
 
+import os
 import random
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from ._closed import RefusedIO
-from ._places import Chain, name_of
+from ._places import Chain, await_chain, name_of
 
 try:
     import outcome
@@ -27,6 +29,29 @@ except ModuleNotFoundError as missing:
 from trio._core import _run, _thread_cache
 
 Task = trio.lowlevel.Task
+
+__all__ = [
+    "CountedThreads",
+    "Task",
+    "UnknownTrio",
+    "check_insides",
+    "could_fail",
+    "counted_threads",
+    "current_status",
+    "disown_children",
+    "fixed_order",
+    "gets_cancelled",
+    "has_callbacks",
+    "innermost_scope",
+    "is_resident",
+    "make_next_step_fail",
+    "next_deadline",
+    "no_threads",
+    "outcome",
+    "stands_in",
+    "trio",
+    "waits_for_io",
+]
 
 _NEEDED: tuple[tuple[object, str], ...] = (
     (Task, "_next_send"),
@@ -96,7 +121,7 @@ def could_fail(task: Task, chain: Chain) -> bool:
     it ends by the deadline of a scope of its own.
     """
     names = {(code.co_filename.replace("\\", "/").rpartition("/trio/")[2], code.co_name) for code, _ in chain}
-    if not chain or chain[-1][0].co_name == "cancel_shielded_checkpoint":
+    if not chain or ("_core/_traps.py", "cancel_shielded_checkpoint") in names:
         return False
     if ("_timeouts.py", "sleep") in names:
         status = task._cancel_status
@@ -134,10 +159,35 @@ def stands_in(task: Task, status: object) -> bool:
 
 
 def innermost_scope(task: Task, outermost: trio.CancelScope) -> trio.CancelScope | None:
-    """The scope nearest to the task, unless that is `outermost` or trio's own for system tasks."""
-    scope = task._cancel_status._scope
-    runner = _run.GLOBAL_RUN_CONTEXT.runner
-    return None if scope is outermost or scope is runner.system_nursery.cancel_scope else scope
+    """The scope of the program's nearest to the task; None if only `outermost` and trio's own are round it."""
+    status: Any = task._cancel_status
+    if any(
+        code.co_filename.endswith(_TIMEOUTS) and code.co_name == "sleep" for code, _ in await_chain(task.coro)
+    ):
+        status = status._parent  # `trio.sleep` ends by a scope of its own
+    system = _run.GLOBAL_RUN_CONTEXT.runner.system_nursery
+    if (
+        status is None
+        or status._scope is outermost
+        or (system is not None and status._scope is system.cancel_scope)
+    ):
+        return None
+    scope: trio.CancelScope = status._scope
+    return scope
+
+
+_TIMEOUTS = os.path.join("trio", "_timeouts.py")
+
+
+# System tasks that last as long as the run does, on purpose: the file, and the functions. What the kernel's owner has
+# in its nursery is judged task by task.
+_RESIDENT = os.path.join("quiesce", "kernel", "_trio.py")
+_RESIDENTS = ("TrioBackend._own", "TrioBackend._watch_for_the_end")
+
+
+def is_resident(code: Any) -> bool:
+    """Whether a task that runs this code is furniture of the run, and not the scenario's."""
+    return code is not None and code.co_qualname in _RESIDENTS and code.co_filename.endswith(_RESIDENT)
 
 
 # The whole process
@@ -146,12 +196,13 @@ def innermost_scope(task: Task, outermost: trio.CancelScope) -> trio.CancelScope
 @contextmanager
 def fixed_order(seed: int) -> Iterator[None]:
     """Let the seed alone decide in which order the tasks of a round are stepped."""
-    kept = _run._r, _run._ALLOW_DETERMINISTIC_SCHEDULING
-    _run._r, _run._ALLOW_DETERMINISTIC_SCHEDULING = random.Random(seed), True
+    scheduler: Any = _run
+    kept = scheduler._r, scheduler._ALLOW_DETERMINISTIC_SCHEDULING
+    scheduler._r, scheduler._ALLOW_DETERMINISTIC_SCHEDULING = random.Random(seed), True
     try:
         yield
     finally:
-        _run._r, _run._ALLOW_DETERMINISTIC_SCHEDULING = kept
+        scheduler._r, scheduler._ALLOW_DETERMINISTIC_SCHEDULING = kept
 
 
 class _NoThreads:
@@ -163,12 +214,52 @@ class _NoThreads:
         raise RefusedIO(f"it runs {job} in a thread")
 
 
+class CountedThreads:
+    """Stands there too, and knows how many are at work: one that has just got its job still looks idle."""
+
+    def __init__(self, cache: Any) -> None:
+        self.working = 0
+        self._cache = cache
+        self._lock = threading.Lock()
+
+    def start_thread_soon(
+        self, fn: Callable[[], object], deliver: Callable[[Any], object], name: str | None = None
+    ) -> None:
+        def deliver_and_count(result: object) -> None:
+            try:
+                deliver(result)
+            except OSError:
+                pass  # the run was abandoned, and its wake-up socket is closed
+            finally:
+                with self._lock:
+                    self.working -= 1
+
+        with self._lock:
+            self.working += 1
+        self._cache.start_thread_soon(fn, deliver_and_count, name)
+
+
 @contextmanager
-def no_threads() -> Iterator[None]:
-    """Refuse worker threads while it is open."""
+def _threads(stand_in: Any) -> Iterator[Any]:
     kept = _thread_cache.THREAD_CACHE
-    _thread_cache.THREAD_CACHE = _NoThreads()  # type: ignore[assignment]
+    _thread_cache.THREAD_CACHE = stand_in
     try:
-        yield
+        yield stand_in
     finally:
         _thread_cache.THREAD_CACHE = kept
+
+
+def no_threads() -> AbstractContextManager[None]:
+    """Refuse worker threads while it is open."""
+    return _threads(_NoThreads())
+
+
+def counted_threads() -> AbstractContextManager[CountedThreads]:
+    """Count the worker threads that are at work while it is open."""
+    return _threads(CountedThreads(_thread_cache.THREAD_CACHE))
+
+
+def disown_children(task: Task) -> None:
+    """Of a run that was abandoned: lest its nurseries complain when the collector finds them."""
+    for nursery in task.child_nurseries:
+        nursery._children.clear()

@@ -11,7 +11,8 @@ import gc
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from ._asyncio_stops import RAISED, InjectedError, _not_cancelled
+from ._asyncio_stops import RAISED, InjectedError
+from ._failures import text_of
 from ._lanes import Lane
 from ._run import Sighting
 from ._scenario import Scenario
@@ -109,8 +110,14 @@ class CancelRoot(TrioStop):
     def judge(self, error: BaseException | None) -> list[Sighting]:
         if not self.asked:
             return super().judge(error)
-        if error is not None or (self._is_told and self.is_finished and not self.is_caught):
-            return [*self.seen, _not_cancelled(self.scenario.name, error)]
+        if isinstance(error, trio.Cancelled):
+            return self.seen  # of a scope further out, which is told of as such
+        if error is not None:
+            detail = f"it was told to stop, and raised {text_of(error)}"
+            return [*self.seen, Sighting("replaced", self.scenario.name, detail=detail)]
+        if self._is_told and self.is_finished and not self.is_caught:
+            detail = "it was told to stop, and returned as if nothing had happened"
+            return [*self.seen, Sighting("swallowed", self.scenario.name, detail=detail)]
         return self.seen
 
 
@@ -193,7 +200,7 @@ class Held(TrioStop):
 
     def judge(self, error: BaseException | None) -> list[Sighting]:
         if error is not None and not isinstance(error, trio.Cancelled):
-            detail = f"its consumer got {type(error).__name__}: {error}"
+            detail = f"its consumer got {text_of(error)}"
             self.seen.append(Sighting("close", self.scenario.name, detail=detail))
         return super().judge(error)
 
@@ -215,12 +222,12 @@ class CloseElsewhere(Held):
             elif self.item:
                 await made.__aexit__(None, None, None)
         except trio.Cancelled:
-            self.seen.append(Sighting("close", self.scenario.name, detail="the task that closed it was cancelled"))
+            self.seen.append(
+                Sighting("close", self.scenario.name, detail="the task that closed it was cancelled")
+            )
             raise
         except Exception as error:
-            text = str(error).partition("\n")[0]
-            detail = f"{type(error).__name__}: {text}"
-            self.seen.append(Sighting("close", self.scenario.name, detail=detail))
+            self.seen.append(Sighting("close", self.scenario.name, detail=text_of(error)))
         finally:
             closed.set()
             self.closer = None

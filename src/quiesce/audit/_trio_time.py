@@ -10,15 +10,12 @@ With real I/O something outside could still wake a task. Before the clock jumps,
 
 from __future__ import annotations
 
-import sys
-import threading
 from collections.abc import Callable
 from math import inf
 from typing import NoReturn
 
-from ._places import thread_stack
-from ._trio_insides import next_deadline, trio, waits_for_io
-from ._watch import _is_idle
+from ._threads import busy_threads
+from ._trio_insides import CountedThreads, has_callbacks, next_deadline, trio, waits_for_io
 from ._world import Limits
 
 START = 1_000.0  # not zero, which some code takes for "not set"
@@ -31,16 +28,23 @@ class Abandoned(BaseException):
 class VirtualTime:
     """`limit` is how far the clock may move: None is not at all, not even to wait for the outside."""
 
-    def __init__(self, on_rest: Callable[[], None], *, real_io: bool, limits: Limits) -> None:
+    def __init__(
+        self, on_rest: Callable[[], None], *, workers: CountedThreads | None, limits: Limits
+    ) -> None:
         self.clock = trio.testing.MockClock(autojump_threshold=0)
         self.clock.jump(START)
         self.clock._autojump = self._on_idle  # type: ignore[method-assign]
         self.limit: float | None = inf
         self._on_rest = on_rest
         self._limits = limits
-        self._is_real = real_io
+        self._workers = workers  # with real I/O
         self._has_waited = False
-        self._busy_before = _busy_threads() if real_io else frozenset()
+        self._busy_before = {thread for thread, _ in busy_threads()}
+
+    @property
+    def is_real(self) -> bool:
+        """Whether somebody outside may wake a task."""
+        return self._workers is not None
 
     def allow(self, seconds: float) -> None:
         """Let the clock move so far, and no further."""
@@ -54,7 +58,7 @@ class VirtualTime:
         deadline = next_deadline()
         limit = self.limit
         if limit is not None:
-            if self._is_real and self._must_wait(deadline):
+            if self._workers is not None and (has_callbacks() or self._must_wait(deadline)):
                 return
             if deadline < inf and deadline <= limit:
                 self.clock.jump(max(0.0, deadline - self.clock.current_time()))
@@ -72,14 +76,8 @@ class VirtualTime:
         return True
 
     def _has_outside(self) -> bool:
-        return waits_for_io() or bool(_busy_threads() - self._busy_before)
-
-
-def _busy_threads() -> frozenset[int]:
-    """The other threads that are at work; those that wait in a pool are not."""
-    here = threading.get_ident()
-    frames = sys._current_frames()
-    return frozenset(ident for ident, frame in frames.items() if ident != here and not _is_idle(thread_stack(frame)))
+        assert self._workers is not None
+        return waits_for_io() or self._workers.working > 0 or bool(busy_threads(self._busy_before))
 
 
 def _abandon() -> NoReturn:

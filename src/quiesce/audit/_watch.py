@@ -17,19 +17,11 @@ from collections.abc import Callable
 from types import CoroutineType, TracebackType
 from typing import Any, Self, TextIO
 
-from ._places import Chain, Place, await_chain, name_of, thread_stack
+from ._places import Chain, Place, await_chain, name_of
 from ._run import Sighting
 from ._schedule import Schedule
+from ._threads import busy_threads
 
-# Where a thread of a pool waits for work, as its owner wants it to: the file, and the function.
-_POOLS = (
-    (os.path.join("concurrent", "futures", "thread.py"), "_worker"),
-    (os.path.join("anyio", "_backends", "_asyncio.py"), "WorkerThread.run"),
-    (os.path.join("trio", "_core", "_thread_cache.py"), "WorkerThread._work"),
-    (os.path.join("quiesce", "kernel", "_idle_threads.py"), "_IdleThread._live"),
-    (os.path.join("quiesce", "kernel", "_watchdog.py"), "_look_on"),
-)
-_WAITING = (os.sep + "threading.py", os.sep + "queue.py")
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\b[0-9a-f]{8,}\b|\d+")  # anyio prints addresses without 0x
 
 
@@ -58,7 +50,7 @@ class Watch:
         self.schedule = schedule
         self.seen = []
         self.is_muted = False
-        self._threads_before = set(threading._active.values())  # type: ignore[attr-defined]
+        self._busy_before = {thread for thread, _ in busy_threads()}
         self._children_before = self._children.read()
         self._fds_before = self._fds.read()
 
@@ -93,14 +85,7 @@ class Watch:
         return next((thread.name for thread, _ in self._busy_threads()), "")
 
     def _busy_threads(self) -> list[tuple[threading.Thread, Chain]]:
-        active: dict[int, threading.Thread] = threading._active  # type: ignore[attr-defined]
-        # Threads, not their numbers: a new thread may get the number of one that has just ended.
-        new = {ident: thread for ident, thread in list(active.items()) if thread not in self._threads_before}
-        if not new:
-            return []
-        frames = sys._current_frames()
-        stacks = [(thread, thread_stack(frames.get(ident))) for ident, thread in sorted(new.items())]
-        return [(thread, stack) for thread, stack in stacks if not _is_idle(stack)]
+        return busy_threads(self._busy_before)
 
     def _look(self) -> list[Sighting]:
         found: list[Sighting] = []
@@ -119,20 +104,6 @@ class Watch:
             if (target := self._fds.target(fd)) is not None
         ]
         return found
-
-
-def _is_idle(stack: Chain) -> bool:
-    """Whether a thread waits in its pool. A builtin that it runs for somebody has no frame of its own."""
-    waits = False
-    for code, _ in stack:
-        if code.co_filename.endswith(_WAITING):
-            waits = True
-            continue
-        for file, function in _POOLS:
-            if code.co_filename.endswith(file) and code.co_qualname == function:
-                return waits or function != "WorkerThread.run"  # that one also makes the calls
-        return False
-    return False
 
 
 def _target_of(thread: threading.Thread) -> str:
@@ -192,7 +163,16 @@ class _Children:
     def read(self) -> set[str]:
         if self._file is None:
             return set()
-        return set(os.pread(self._file, 65536, 0).decode().split())
+        found = set(os.pread(self._file, 65536, 0).decode().split())
+        if threading.active_count() > 1:
+            # The kernel keeps them by the thread that started them, which for trio is a worker.
+            for thread in os.listdir("/proc/self/task"):
+                try:
+                    with open(f"/proc/self/task/{thread}/children", encoding="ascii") as file:
+                        found.update(file.read().split())
+                except OSError:
+                    pass  # the thread has ended
+        return found
 
     def close(self) -> None:
         if self._file is not None:

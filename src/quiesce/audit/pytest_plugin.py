@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ._pytest_ledger import ATTRIBUTE, ENTRY, Ledger
-from ._pytest_settings import MARKERS, Settings, add_options, check_markers, sweep_marker
+from ._pytest_settings import MARKERS, Settings, add_options, check_markers, problems_of, sweep_marker
 
 _LEDGER = pytest.StashKey[Ledger]()
 _SWEEPING = pytest.StashKey[object]()  # of an item that the audit has taken over
@@ -35,8 +35,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Watching(ledger), "quiesce-watching")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    check_markers(items)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # A worker of xdist that refuses tells nobody why: there the tests themselves fail.
+    if not hasattr(config, "workerinput"):
+        check_markers(items)
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
@@ -49,6 +51,8 @@ def pytest_deselected(items: Sequence[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if hasattr(item.config, "workerinput") and (problems := list(problems_of(item))):
+        pytest.fail("\n".join(problems), pytrace=False)
     mark = sweep_marker(item)
     if mark is not None and isinstance(item, pytest.Function):
         from ._pytest_sweep import TestSweep

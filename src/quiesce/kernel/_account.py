@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 from ._child import FAILED, PENDING, RUNNING, Child
 from ._report import Leftover, Row, State, StopReport
 from ._site import describe
+from ._states import SETTLED
 
 if TYPE_CHECKING:
     from ._core import ScopeCore
@@ -16,14 +17,15 @@ if TYPE_CHECKING:
 def report_of(core: ScopeCore, closing: Collection[Child | ScopeCore]) -> StopReport:
     """What the stop of `core` has done so far."""
     left: list[Leftover] = []
-    if core.is_settled():
-        elapsed = core.took
+    if core.state is SETTLED:
+        elapsed = core.took if core.started is not None else 0.0
         if core.stopped:
-            core.rows = [  # all of them have ended
-                (child.label, cast(State, child.state), child.value if child.state is FAILED else None)
+            ended = [
+                (child.label, child.state, child.value if child.state is FAILED else None)
                 for child in core.stopped
                 if child.label is not None
             ]
+            core.rows = cast("list[Row]", ended)  # all of them have, so their states are those of rows
             core.stopped = ()  # they lead back to the scope
         rows = core.rows
     else:
@@ -31,7 +33,7 @@ def report_of(core: ScopeCore, closing: Collection[Child | ScopeCore]) -> StopRe
         rows = [_row(child, closing) for child in core.stopped if child.label is not None]
         left = [found for item in _contents(core) if item not in closing for found in item.leftovers()]
     core.told = True
-    notes, failures = core.notes, tuple(core.failures or ())
+    notes, failures = core.notes, tuple(core.failures) if core.failures else ()
     if core.failed > len(failures):
         notes = [*notes, f"{core.failed - len(failures)} earlier failures are not listed"]
     return StopReport(core.label, core.reason, elapsed, left, core.ended, notes, rows, failures)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from asyncio import CancelledError
+from asyncio import CancelledError, Future, InvalidStateError
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any
@@ -14,9 +14,9 @@ from ._asyncio_host import AsyncioHost
 from ._backend import Backend, Timer, Waiter
 from ._child import RUNNING, Child, Handle
 from ._core import ScopeCore
-from ._current import current_node
-from ._grace import Rung
+from ._grace import CANCEL
 from ._site import Site
+from ._states import OPEN
 
 _get_running_loop = asyncio._get_running_loop
 
@@ -30,18 +30,15 @@ class AsyncioCore(ScopeCore):
         """Start a child task."""
         loop: asyncio.AbstractEventLoop = self.backend.loop  # type: ignore[attr-defined]
         if (
-            self.closed
+            self.state is not OPEN
             or _get_running_loop() is not loop
             or loop.get_task_factory() is not None
             or not callable(fn)
         ):
             return super().spawn(fn, args, name, site)
         handle = AsyncioHandle(self, name or fn, site)
-        before = current_node.set(handle)
-        try:
-            handle.task = task = OwnedTask(run_child(handle, fn, args), loop=loop)
-        finally:
-            current_node.reset(before)
+        # A name, though nobody ever sees this one: asyncio would make one up, and that costs.
+        handle.task = task = OwnedTask(run_child(handle, fn, args), loop=loop, name="child")
         task.handle = handle
         self.children[handle] = None
         return handle
@@ -65,7 +62,7 @@ class AsyncioCore(ScopeCore):
                 if child.task is not None:
                     plain_cancel(child.task, text)
             else:
-                child.climb(Rung.CANCEL)
+                child.climb(CANCEL)
 
 
 class FutureWaiter:
@@ -77,15 +74,14 @@ class FutureWaiter:
     __slots__ = ("future",)
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.future: asyncio.Future[None] = loop.create_future()
+        self.future: asyncio.Future[None] = Future(loop=loop)
 
     def wake(self) -> None:
         """Let the waiter go on."""
-        if not self.future.done():
-            try:
-                self.future.set_result(None)
-            except RuntimeError:  # the loop is closed: nobody waits any more
-                pass
+        try:
+            self.future.set_result(None)
+        except (InvalidStateError, RuntimeError):  # cancelled, or the loop is closed: nobody waits any more
+            pass
 
     def __await__(self) -> Generator[Any, None, None]:
         return self.future.__await__()
@@ -162,10 +158,10 @@ class AsyncioBackend(Backend):
         shield: Any = None
         try:
             while not ready():
-                waiter = self.make_waiter()
+                waiter = FutureWaiter(self.loop)
                 waiters.append(waiter)
                 try:
-                    await waiter
+                    await waiter.future
                 except CancelledError as exc:
                     if waiter in waiters:
                         waiters.remove(waiter)
@@ -190,7 +186,7 @@ class AsyncioBackend(Backend):
             factory = factory.quiesce_inner
         coro = run_child(handle, fn, args)
         if factory is None:
-            task = OwnedTask(coro, loop=loop)
+            task = OwnedTask(coro, loop=loop, name="child")
             task.handle = handle
             handle.task = task
             return

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._child import CANCELLED, FAILED, FINISHED, PENDING, RUNNING, Handle
 from ._core import ScopeCore
+from ._current import current_node
 from ._reason import Reason
 from ._site import Site, stuck_at
 
@@ -123,6 +124,7 @@ class EagerTask(OwnedTask):
 
 async def run_child(handle: AsyncioHandle, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
     handle.state = RUNNING
+    current_node.set(handle)
     try:
         handle.value = await fn(*args)
         handle.state = FINISHED

@@ -18,6 +18,7 @@ from ._core import ScopeCore
 from ._host import Host
 from ._reason import Reason
 from ._site import awaiting_frames
+from ._states import OPEN
 
 _get_running_loop = asyncio._get_running_loop
 _current_task = asyncio.current_task
@@ -29,10 +30,10 @@ class AsyncioHost(Host):
     __slots__ = ("asked_before", "cancels_before", "owed", "task")
 
     def __init__(self, core: ScopeCore, entered_by: FrameType) -> None:
-        self.enter(core, entered_by)
-        task = _current_task()
+        task = _current_task(core.backend.loop)  # type: ignore[attr-defined]
         if task is None:
             raise RuntimeError("a scope needs a task around it, not a bare callback of the loop")
+        self.enter(core, entered_by)
         self.task = task
         self.cancels_before = task.cancelling()
         self.asked_before = task.handle.asked if isinstance(task, OwnedTask) else 0
@@ -49,7 +50,7 @@ class AsyncioHost(Host):
     def nothing_to_wait_for(self) -> bool:
         """The quick way out of a block whose children are gone."""
         core = self.core
-        if core.closed or core.nested:
+        if core.state is not OPEN or core.nested:
             return False
         core.settle()
         return True

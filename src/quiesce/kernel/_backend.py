@@ -141,25 +141,28 @@ class Backend(ABC):
 
 
 _get_running_loop: Callable[[], asyncio.AbstractEventLoop | None] = asyncio._get_running_loop
+_current_task = asyncio.current_task
+_modules = sys.modules
 
 
 def current_backend() -> Backend:
     """The backend of the event loop that runs the caller; an error if there is none."""
     loop = _get_running_loop()
     # A trio run in guest mode lives inside an asyncio loop: there, a callback without a task.
-    if "trio" in sys.modules and (loop is None or asyncio.current_task(loop) is None):
+    if "trio" in _modules and (loop is None or _current_task(loop) is None):
         from . import _trio
 
         found = _trio.running_backend()
         if found is not None:
             return found
     if loop is not None:
-        known: Backend | None = getattr(loop, "_quiesce", None)
-        if known is not None:
-            return known
-        from . import _asyncio
+        try:
+            known: Backend = loop._quiesce  # type: ignore[attr-defined]
+        except AttributeError:
+            from . import _asyncio
 
-        return _asyncio.backend_of(loop)
+            known = _asyncio.backend_of(loop)
+        return known
     raise RuntimeError(
         "quiesce needs a running event loop here: call this from inside "
         "quiesce.run, asyncio.run, anyio.run or trio.run"

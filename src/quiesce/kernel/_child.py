@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias, final
 
-from ._grace import Rung
+from ._grace import CANCEL, TERMINATE, Rung
 from ._reason import Reason, as_reason
 from ._report import Leftover
 from ._site import Site, describe, label_of
@@ -166,7 +166,7 @@ class Handle(Child):
         if self.done:
             return
         grace, backend = self.core.grace, self.core.backend
-        self.climb(Rung.CANCEL)
+        self.climb(CANCEL)
         due = backend.now() + grace.cancel
         if self._hurry is not None:  # asked before
             due = min(due, backend.now() + grace.terminate)
@@ -180,14 +180,14 @@ class Handle(Child):
     def _cancel_again(self) -> None:
         self._hurry = None
         if not self.done:
-            self.climb(Rung.TERMINATE)
+            self.climb(TERMINATE)
 
     def climb(self, rung: Rung) -> None:
         """One cancel for its clean-up, a second when its time is over."""
         reason = self.core.reason
         if reason is not None:
             self.note_reason(reason)
-        if rung is Rung.CANCEL and self.asked == 0:
+        if rung is CANCEL and self.asked == 0:
             self.asked = 1
             if self.on_stop is not None and self.on_stop(rung):
                 return
@@ -195,7 +195,7 @@ class Handle(Child):
                 self.withheld = True
             else:
                 self.deliver_cancel()
-        elif rung is Rung.TERMINATE and self.asked < 2:
+        elif rung is TERMINATE and self.asked < 2:
             self.asked = 2
             if self.on_stop is None or not self.on_stop(rung):
                 self.deliver_cancel()

@@ -36,18 +36,27 @@ class Holdable(Protocol):
 async def close(scope: ScopeCore, reason: Reason, grace: Grace | None) -> StopReport:
     """Stop, wait, report; then raise the closer's own cancellation if there was one."""
     node = current_node.get()
-    inside = node is not None and bool(who_waits_for(scope, (node,)) - {scope})
+    if node is not None:
+        return await _close_from(node, scope, reason, grace)
+    _begin(scope, reason, grace)
+    if scope.state is STOPPING:
+        cancelled = await scope.backend.wait_through(scope.until_over(), scope.waiters)
+        if cancelled is not None:
+            scope.report()
+            raise cancelled
+    return scope.report()
+
+
+async def _close_from(node: Node, scope: ScopeCore, reason: Reason, grace: Grace | None) -> StopReport:
+    """The same, for a closer that is somebody's child or body: it may be inside what it closes."""
+    inside = bool(who_waits_for(scope, (node,)) - {scope})
     held = _hold_back(scope, node) if inside else ()
-    if scope.state is EXPIRED:
-        scope.resume(grace or scope.grace)
-    else:
-        scope.stop(reason, grace, body=scope.host is None or not scope.host.is_current())
+    _begin(scope, reason, grace)
     cancelled: BaseException | None = None
     excused: Collection[Child | ScopeCore] = ()
     try:
         if scope.state is not SETTLED:
-            if node is not None:
-                _enter(scope, node)
+            _enter(scope, node)
             over = scope.until_over()
             ready = (lambda: over() or only_closers_left(scope)) if inside else over
             try:
@@ -55,8 +64,7 @@ async def close(scope: ScopeCore, reason: Reason, grace: Grace | None) -> StopRe
                     cancelled = await scope.backend.wait_through(ready, scope.waiters)
                 excused = who_waits_for(scope, scope.closers) if inside else ()
             finally:
-                if node is not None:
-                    _leave(scope, node)
+                _leave(scope, node)
         report = scope.report(excused)
     finally:
         for holder in held:
@@ -64,6 +72,13 @@ async def close(scope: ScopeCore, reason: Reason, grace: Grace | None) -> StopRe
     if cancelled is not None:
         raise cancelled
     return report
+
+
+def _begin(scope: ScopeCore, reason: Reason, grace: Grace | None) -> None:
+    if scope.state is EXPIRED:
+        scope.resume(grace or scope.grace)
+    else:
+        scope.stop(reason, grace, body=scope.host is None or not scope.host.is_current())
 
 
 def who_waits_for(scope: ScopeCore, nodes: Iterable[Node]) -> set[Child | ScopeCore]:
@@ -97,10 +112,11 @@ def only_closers_left(scope: ScopeCore) -> bool:
     return excused.issuperset(scope.children) and excused.issuperset(scope.nested)
 
 
-def _hold_back(scope: ScopeCore, node: Node | None) -> list[Holdable]:
+def _hold_back(scope: ScopeCore, closer: Node) -> list[Holdable]:
     """Hold the cancels of the blocks that the closer is in, and of its task."""
     task = scope.backend.current_task()
     held: list[Holdable] = []
+    node: Node | None = closer
     while node is not None and not isinstance(node, Child) and node is not scope:
         if node.host is not None and node.host.is_current():
             held.append(node.host)

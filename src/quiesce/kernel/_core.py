@@ -36,7 +36,7 @@ from ._account import leftovers_of, report_of
 from ._child import FAILED, Child, Handle
 from ._closing import close, only_closers_left, who_waits_for
 from ._current import Node, current_node
-from ._grace import DEFAULT_GRACE, Grace, Rung
+from ._grace import CANCEL, COOPERATE, DEFAULT_GRACE, TERMINATE, Grace, Rung
 from ._ladder import NO_ENDS, Ends, earlier, entered_at, fitted, halved
 from ._misuse import check_function, warn_of_leak
 from ._reason import Reason
@@ -54,7 +54,7 @@ logger = logging.getLogger("quiesce")
 Policy: TypeAlias = Literal["stop", "report"]
 OnChildError: TypeAlias = Callable[[Handle, BaseException], object]
 
-NEXT = (Rung.CANCEL, Rung.TERMINATE, Rung.KILL, Rung.EXPIRED)
+NEXT = (CANCEL, TERMINATE, Rung.KILL, Rung.EXPIRED)
 KEPT_FAILURES = 100  # of a supervisor that runs for months; the report counts the rest
 
 
@@ -70,7 +70,6 @@ class ScopeCore(TokenHolder):
         "_token",
         "backend",
         "children",
-        "closed",
         "closers",
         "ended",
         "ends",
@@ -102,6 +101,11 @@ class ScopeCore(TokenHolder):
         "took",
         "waiters",
     )
+
+    # Of a stop: set when it begins, `took` when it is over.
+    ends: Ends
+    expiries: int
+    took: float
 
     def __init__(
         self,
@@ -136,7 +140,6 @@ class ScopeCore(TokenHolder):
         self.waiters: list[Waiter] = []
         self.closers: dict[Node, int] = {}  # who is inside a `close()` of ours now
         self.state: str = OPEN
-        self.closed = False
         self.reason = None
         self._token = None
         self.ended = 0
@@ -145,11 +148,8 @@ class ScopeCore(TokenHolder):
         self.stopped: Sequence[Child] = ()
         self.rows: Sequence[Row] = ()
         self.started: float | None = None
-        self.took = 0.0
-        self.rung = Rung.COOPERATE
-        self.ends = NO_ENDS
+        self.rung = COOPERATE
         self.notes: Sequence[str] = ()
-        self.expiries = 0
         self.told = False  # whether anybody was given the errors of the children
         self.last_report: StopReport | None = None
         if parent is not None:
@@ -165,6 +165,11 @@ class ScopeCore(TokenHolder):
     def core(self) -> ScopeCore:
         """Itself: in an `async with` body the scope is the node at hand."""
         return self
+
+    @property
+    def closed(self) -> bool:
+        """Whether it takes nothing in any more."""
+        return self.state is not OPEN
 
     @property
     def label(self) -> str:
@@ -212,14 +217,11 @@ class ScopeCore(TokenHolder):
 
     def start(self, handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Start the task of a child that is already registered."""
-        before = current_node.set(handle)
         try:
             self.backend.start(handle, fn, args)
         except BaseException:
             self.children.pop(handle, None)
             raise
-        finally:
-            current_node.reset(before)
 
     def child_ended(self, child: Child) -> None:
         """A child has left `children`; called in the loop's thread, exactly once a child."""
@@ -231,7 +233,7 @@ class ScopeCore(TokenHolder):
         if self.closers:
             self.progress()
         elif not self.children:
-            if self.closed:
+            if self.state is not OPEN:
                 self.progress()
             elif self.waiters:
                 self.wake()
@@ -260,19 +262,20 @@ class ScopeCore(TokenHolder):
     ) -> None:
         """Ask for the stop. Only ever makes it earlier; `hurry` halves what is left of it."""
         now = self.backend.now()
-        if self.closed:
+        if self.state is not OPEN:
             if self.state is STOPPING and hurry:
                 self._hasten(halved(self.ends, now))
             elif self.state is STOPPING and grace is not None:
                 self._hasten(entered_at(self.rung, self.ends, grace, now))
             return
-        self.closed = True
         self.state = STOPPING
         if self.reason is None:  # another thread may have given one already
             self.reason = reason
         else:
             reason = self.reason
         self.started = now
+        self.expiries = 0
+        self.ends = NO_ENDS
         if self.children or self.nested:
             self.stopped = list(self.children)
             ends = (grace or self.grace).ends(now)
@@ -283,7 +286,7 @@ class ScopeCore(TokenHolder):
             self.host.interrupt(reason)
         if not self.children and not self.nested:
             self.settle()
-        elif self.rung is Rung.COOPERATE and self.state is STOPPING:
+        elif self.rung is COOPERATE and self.state is STOPPING:
             self._begin(now)
         if not self.children and self.state is STOPPING:
             self.progress()
@@ -296,7 +299,7 @@ class ScopeCore(TokenHolder):
                 child.note_reason(self.reason)
             self.backend.climb_later(self, self.ends[0])
             return
-        self.rung = Rung.CANCEL
+        self.rung = CANCEL
         self.cancel_once(self.stopped)
         if self.ends[1] > now:
             self.backend.climb_later(self, self.ends[1])
@@ -324,13 +327,13 @@ class ScopeCore(TokenHolder):
     def cancel_once(self, children: Sequence[Child]) -> None:
         """The first rung for all of them."""
         for child in children:
-            child.climb(Rung.CANCEL)
+            child.climb(CANCEL)
 
     def resume(self, grace: Grace) -> None:
         """Time ran out before; somebody waits again. The next rung is another cancel, not a pause."""
         now = self.backend.now()
         self.state = STOPPING
-        self.rung = Rung.CANCEL
+        self.rung = CANCEL
         self.ends = self._within_outer_stops(grace.ends(now), now)
         for child in self.children:
             if isinstance(child, Handle):
@@ -364,7 +367,7 @@ class ScopeCore(TokenHolder):
                 return
             for child in list(self.children):
                 child.climb(self.rung)
-            if self.rung >= Rung.TERMINATE:
+            if self.rung >= TERMINATE:
                 self._stop_nested()
             if self.state is not STOPPING:  # that was the last of it
                 return
@@ -379,7 +382,7 @@ class ScopeCore(TokenHolder):
                 continue
             if not scope.closed:
                 scope.stop(self.reason)
-            if scope.state is STOPPING and self.rung < Rung.TERMINATE and scope not in excused:
+            if scope.state is STOPPING and self.rung < TERMINATE and scope not in excused:
                 return
 
     def is_run_by_its_last_child(self) -> bool:
@@ -410,13 +413,12 @@ class ScopeCore(TokenHolder):
 
     def progress(self) -> None:
         """Something has ended: see how far that brings us."""
-        if self.closed:
-            if self.nested:
-                if self.state is STOPPING and not self._busy():
-                    self._stop_nested()
-            elif not self.children and self.state is not SETTLED:
-                self.settle()
-                return
+        if self.nested:
+            if self.state is STOPPING and not self._busy():
+                self._stop_nested()
+        elif not self.children and self.state is not OPEN and self.state is not SETTLED:
+            self.settle()
+            return
         self.wake()
 
     def _busy(self) -> bool:
@@ -431,7 +433,6 @@ class ScopeCore(TokenHolder):
 
     def settle(self) -> None:
         """Empty, for good."""
-        self.closed = True
         self.state = SETTLED
         self.last_report = None  # what an earlier closer was told is out of date
         if self.started is not None:
@@ -440,14 +441,15 @@ class ScopeCore(TokenHolder):
         if self.on_settled is not None:
             on_settled, self.on_settled = self.on_settled, None
             on_settled()
-        parent = self.parent
         if self.failures and self.host is None and not self.closers and not self.told:
             self._hand_on_failures()
+        parent = self.parent
         if parent is not None:
             parent.nested.pop(self, None)
-            if parent.closed or parent.waiters:
+            if parent.state is not OPEN or parent.waiters:
                 parent.progress()
-        self.wake()
+        if self.waiters:
+            self.wake()
 
     def _hand_on_failures(self) -> None:
         """Nobody has closed us: if an owner is stopping us, what failed here belongs into its report."""

@@ -17,6 +17,10 @@ class Rung(IntEnum):
     EXPIRED = 4
 
 
+# Looked up once: on 3.11 the members of an enum are slow to reach.
+COOPERATE, CANCEL, TERMINATE = Rung.COOPERATE, Rung.CANCEL, Rung.TERMINATE
+
+
 def check_seconds(name: str, value: float) -> float:
     """`value` as seconds, or an error that names the parameter."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):

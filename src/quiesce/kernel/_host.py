@@ -43,7 +43,7 @@ class Host(ABC):
     __slots__ = ("core", "generator", "held", "leaving", "outer", "requested")
 
     core: ScopeCore
-    generator: FrameType | None
+    generator: FrameType | None  # the async generator that the body is inside of
     requested: bool
     held: int
     leaving: bool
@@ -51,18 +51,16 @@ class Host(ABC):
 
     def enter(self, core: ScopeCore, entered_by: FrameType) -> None:
         """Take the task at hand for the host of `core`, whose block `entered_by` enters."""
-        code = entered_by.f_code
         self.core = core
-        self.requested = False
+        self.generator = None
+        self.requested = self.leaving = False
         self.held = 0
-        self.leaving = False
         self.outer = core.opener
+        code = entered_by.f_code
         if code.co_flags & CO_ASYNC_GENERATOR or code.co_filename == _CONTEXTLIB:
             self.generator = generator_frame(entered_by)
             if self.generator is not None:
                 return
-        else:
-            self.generator = None
         current_node.set(core)
 
     @abstractmethod

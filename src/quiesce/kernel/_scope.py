@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from ._backend import Backend, current_backend
 from ._child import failure_below
+from ._closing import close
 from ._core import OnChildError, Policy, ScopeCore
 from ._current import Node, current_node
 from ._grace import Grace, check_grace
 from ._reason import Reason, as_reason
-from ._site import Site, site_of
-from ._states import SETTLED
+from ._site import Site
+from ._states import OPEN, SETTLED
 from ._token import CancelToken
 
 if TYPE_CHECKING:
@@ -108,7 +109,8 @@ class Scope:
         )
         backend = current_backend()
         parent = scope._opened() if scope is not None else current_core(backend)
-        made._bind(backend, parent, site_of(_getframe(1)))
+        opened_by = _getframe(1)
+        made._bind(backend, parent, (opened_by.f_code, opened_by.f_lasti))
         return made
 
     def _bind(self, backend: Backend, parent: ScopeCore | None, site: Site) -> ScopeCore:
@@ -213,13 +215,12 @@ class Scope:
         is then in `scope.report`. Closing twice, or from several tasks at once, waits for the same drain.
         """
         core = self._opened()
-        if not core.backend.is_current():
-            core.check_loop("close", "from another thread use cancel()")
+        core.check_loop("close", "from another thread use cancel()")
         if grace is not None:
             check_grace(grace)
         if deadline is not None:
             grace = (grace or core.grace).within(deadline)
-        return await core.close(_CLOSED if reason is None else as_reason(reason, _CLOSED), grace)
+        return await close(core, _CLOSED if reason is None else as_reason(reason, _CLOSED), grace)
 
     # The block
 
@@ -257,7 +258,7 @@ class Scope:
         try:
             if error is None:
                 try:
-                    while core.children and not core.closed:
+                    while core.children and core.state is OPEN:
                         waiter = core.backend.make_waiter()
                         core.waiters.append(waiter)
                         await waiter
@@ -317,8 +318,9 @@ class OpenScope(Scope):
         core = self._core
         if core is None:
             return
-        if core.closed:
-            core.tell_if_untold()
+        if core.state is not OPEN:
+            if core.failures:
+                core.tell_if_untold()
             return
         backend = core.backend
         if not backend.is_current():

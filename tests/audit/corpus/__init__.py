@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import cancellation, hangs, objects, outside, pools, streams, tasks
+from . import cancellation, hangs, nurseries, objects, outside, pools, streams, tasks
 from .entry import ALL, Entry, Finds, innermost, marked, position
 
 ENTRIES = [
@@ -11,6 +11,7 @@ ENTRIES = [
     *pools.ENTRIES,
     *streams.ENTRIES,
     *hangs.ENTRIES,
+    *nurseries.ENTRIES,
     *objects.ENTRIES,
     *outside.ENTRIES,
 ]

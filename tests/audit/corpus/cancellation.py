@@ -151,6 +151,7 @@ ENTRIES = [
                 "swallowed",
                 "takes_a_cancel_for_the_end",
                 "cancel/early",
+                on_trio="cancel/unstarted",
                 stop="swallowed-cancel",
             ),
         ),
@@ -159,7 +160,7 @@ ENTRIES = [
         "return-in-finally",
         returns_in_its_finally,
         returns_after_its_try,
-        (Finds("swallowed", "returns_in_its_finally", "cancel/early"),),
+        (Finds("swallowed", "returns_in_its_finally", "cancel/early", on_trio="cancel/unstarted"),),
         {"stops": "cancel"},
     ),
     Entry(
@@ -178,6 +179,7 @@ ENTRIES = [
                 "replaced",
                 "wraps_every_error",
                 "cancel/early",
+                on_trio="cancel/unstarted",
                 stop="replaced-cancel",
                 says="SessionError",
             ),
@@ -196,11 +198,7 @@ ENTRIES = [
         "cancelled-itself",
         cancels_itself_to_make_sure,
         leaves_its_cancel_alone,
-        (
-            Finds(
-                "replaced", "cancels_itself_to_make_sure", "timeout/early", says="instead of TimeoutError"
-            ),
-        ),
+        (Finds("replaced", "cancels_itself_to_make_sure", "timeout/early", says="instead of TimeoutError"),),
         {"stops": "timeout"},
         worlds=ASYNCIO,
         left_out=NOT_TRIO_CANCEL,

@@ -25,6 +25,7 @@ NOT_TRIO_CANCEL = "trio has no cancel of a single task, and no count of them"
 NOT_TRIO_CALLBACKS = "trio has no callbacks, futures or shutdown by cancelling all tasks"
 
 TICK = 0.002  # seconds; virtual but for uvloop, where it is real
+LONG = 0.1  # more than a busy machine takes between two steps
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,9 @@ class Finds:
     kind: str
     what: str  # the coroutine, thread, process... as a pattern
     by: str  # stop and phase of the smallest example: "cancel/early"; "baseline" if nobody has to stop it
+    on_trio: str = (
+        ""  # the same there, if it differs: a task that is cancelled unstarted runs up to its first await
+    )
     leak: str = ""  # the mark on the line where it was made
     stuck: str = ""  # the mark on the line where it stands for ever
     stop: str = ""  # the mark on the line where the smallest example was stopped

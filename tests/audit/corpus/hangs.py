@@ -160,6 +160,7 @@ ENTRIES = [
                 "hang",
                 "polls_for_ever",
                 "cancel/early",
+                on_trio="cancel/unstarted",
                 stuck="polls-for-ever",
                 says="it runs for ever",
             ),

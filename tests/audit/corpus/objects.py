@@ -111,27 +111,51 @@ ENTRIES = [
         "unawaited-report",
         makes_its_report_early,
         makes_its_report_in_time,
-        (Finds("unawaited", "report", "cancel/early", leak="unawaited-report", stop="unawaited-report"),),
+        (
+            Finds(
+                "unawaited",
+                "report",
+                "cancel/early",
+                on_trio="cancel/unstarted",
+                leak="unawaited-report",
+                stop="unawaited-report",
+            ),
+        ),
     ),
     Entry(
         "unclosed-log",
         closes_its_log_at_the_end,
         closes_its_log,
-        (Finds("unclosed", "unclosed file <*/dev/null*>", "cancel/early"),),
+        (Finds("unclosed", "unclosed file <*/dev/null*>", "cancel/early", on_trio="cancel/unstarted"),),
         {"stops": "cancel"},
     ),
     Entry(
         "unraisable-client",
         drops_its_client,
         closes_its_client,
-        (Finds("unraisable", "Client.__del__: RuntimeError: the client was not closed", "cancel/early"),),
+        (
+            Finds(
+                "unraisable",
+                "Client.__del__: RuntimeError: the client was not closed",
+                "cancel/early",
+                on_trio="cancel/unstarted",
+            ),
+        ),
         {"stops": "cancel"},
     ),
     Entry(
         "worker-already",
         says_it_ended_at_the_end,
         says_that_it_ended,
-        (Finds("again", "says_it_ended_at_the_end", "cancel/early", says="there is a worker already"),),
+        (
+            Finds(
+                "again",
+                "says_it_ended_at_the_end",
+                "cancel/early",
+                on_trio="cancel/unstarted",
+                says="there is a worker already",
+            ),
+        ),
         {"stops": "cancel", "again": True},
     ),
 ]

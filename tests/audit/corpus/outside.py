@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import threading
-import time
 from collections.abc import Callable
 
 import anyio
 
-from .entry import ASYNCIO, TICK, Entry, Finds
+from .entry import TICK, Entry, Finds
 
 # A process is ended at the end only.
 
@@ -80,9 +78,7 @@ class Conversation:
                 return
 
     async def run(self, *, keeps_its_token: bool) -> None:
-        tool = threading.Thread(
-            target=self.tool, args=(is_test_over.is_set,), name="conversation tool"
-        )
+        tool = threading.Thread(target=self.tool, args=(is_test_over.is_set,), name="conversation tool")
         tool.start()
         try:
             await anyio.sleep(TICK)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from .entry import ASYNCIO, NOT_TRIO_CALLBACKS, NOT_TRIO_CANCEL, NOT_TRIO_TASKS, TICK, Entry, Finds
+from .entry import ASYNCIO, LONG, NOT_TRIO_CALLBACKS, NOT_TRIO_CANCEL, NOT_TRIO_TASKS, TICK, Entry, Finds
 
 
 class Slot:
@@ -227,7 +227,7 @@ async def releases_after_a_shielded_goodbye() -> None:
 
 
 async def flush() -> None:
-    await asyncio.sleep(2 * TICK)
+    await asyncio.sleep(LONG)
 
 
 async def leaves_a_flush_to_itself() -> None:
@@ -274,7 +274,7 @@ ENTRIES = [
         "half-open",
         awaits_before_its_try,
         tries_before_it_awaits,
-        (Finds("check", "the_slot_is_free", "cancel/early", stop="half-open"),),
+        (Finds("check", "the_slot_is_free", "cancel/early", on_trio="cancel/unstarted", stop="half-open"),),
         {"stops": "cancel,scope,timeout,raise", **CHECK},
     ),
     Entry(

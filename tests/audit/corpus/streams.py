@@ -11,6 +11,8 @@ import anyio
 
 from .entry import ASYNCIO, NOT_TRIO_TASKS, TICK, Entry, Finds
 
+BREAKS_TRIO = "asyncio cancels an innocent task where trio itself breaks down: an entry each"
+
 # A consumer leaves its generator in the middle.
 
 
@@ -59,16 +61,27 @@ async def read() -> None:
     await anyio.sleep(TICK)
 
 
-async def query_in_a_group() -> AsyncIterator[int]:
+async def query_in_a_group() -> AsyncGenerator[int, None]:
     async with anyio.create_task_group() as group:
-        group.start_soon(anyio.sleep_forever)
+        group.start_soon(anyio.sleep_forever)  # leak: group-in-a-dropped-generator
         for number in range(2):
             await anyio.sleep(0)
             yield number
         group.cancel_scope.cancel()
 
 
-async def query_without_a_group() -> AsyncIterator[int]:
+async def drops_its_query() -> None:
+    async for _ in query_in_a_group():
+        await anyio.sleep(TICK)  # stop: group-in-a-dropped-generator
+
+
+async def closes_its_query() -> None:
+    async with aclosing(query_without_a_group()) as query:
+        async for _ in query:
+            await anyio.sleep(TICK)
+
+
+async def query_without_a_group() -> AsyncGenerator[int, None]:
     for number in range(2):
         async with anyio.create_task_group() as group:
             group.start_soon(read)
@@ -107,10 +120,9 @@ class Reader:
     def __init__(self) -> None:
         self.lines: asyncio.Queue[bytes] = asyncio.Queue()
 
-    async def __aenter__(self) -> Reader:
+    async def __aenter__(self) -> None:
         self.task = asyncio.create_task(read_lines(self.lines))  # leak: dropped-reader
         await asyncio.sleep(0)
-        return self
 
     async def __aexit__(self, *exc: object) -> None:
         self.task.cancel()
@@ -123,10 +135,9 @@ async def read_lines(lines: asyncio.Queue[bytes]) -> None:
 
 
 class DroppableReader(Reader):
-    async def __aenter__(self) -> Reader:
+    async def __aenter__(self) -> None:
         await super().__aenter__()
         weakref.finalize(self, self.task.cancel)
-        return self
 
 
 ENTRIES = [
@@ -160,7 +171,47 @@ ENTRIES = [
         (Finds("bystander", "query_in_a_group", "drop/early", says="nobody asked for that"),),
         {"stops": "drop"},
         worlds=ASYNCIO,
+        left_out=BREAKS_TRIO,
         also={("unretrieved", "query_in_a_group.aclose"): "closing it in the collector's task fails too"},
+    ),
+    Entry(
+        "group-in-a-dropped-generator",
+        drops_its_query,
+        closes_its_query,
+        (
+            Finds(
+                "outlived",
+                "sleep_forever",
+                "cancel/early",
+                leak="group-in-a-dropped-generator",
+                stop="group-in-a-dropped-generator",
+            ),
+            Finds("generator", "query_in_a_group", "cancel/early", says="dropped"),
+            Finds("unretrieved", "query_in_a_group.aclose", "cancel/early", says="in a different task"),
+        ),
+        {"stops": "cancel"},
+        worlds=ASYNCIO,
+        left_out=BREAKS_TRIO,
+    ),
+    Entry(
+        "group-in-a-dropped-generator-on-trio",
+        drops_its_query,
+        closes_its_query,
+        (
+            Finds(
+                "crash",
+                "drops_its_query",
+                "cancel/early",
+                stop="group-in-a-dropped-generator",
+                says="Nursery stack corrupted",
+            ),
+            Finds("outlived", "sleep_forever", "cancel/early", leak="group-in-a-dropped-generator"),
+            Finds("generator", "*query_in_a_group", "cancel/early"),
+            Finds("replaced", "drops_its_query", "cancel/early", says="stack corrupted"),
+        ),
+        {"stops": "cancel"},
+        worlds=("trio",),
+        left_out=BREAKS_TRIO,
     ),
     Entry(
         "group-closed-elsewhere",
@@ -169,6 +220,25 @@ ENTRIES = [
         (Finds("bystander", "connection_in_a_group", "close/early", says="nobody asked for that"),),
         {"stops": "close"},
         worlds=ASYNCIO,
+        left_out=BREAKS_TRIO,
+    ),
+    Entry(
+        "group-across-yield-on-trio",
+        query_in_a_group,
+        query_without_a_group,
+        (Finds("close", "query_in_a_group", "drop/early", says="trio broke down"),),
+        {"stops": "drop"},
+        worlds=("trio",),
+        left_out=BREAKS_TRIO,
+    ),
+    Entry(
+        "group-closed-elsewhere-on-trio",
+        connection_in_a_group,
+        connection_after_a_deadline,
+        (Finds("close", "connection_in_a_group", "close/early", says="trio broke down"),),
+        {"stops": "close"},
+        worlds=("trio",),
+        left_out=BREAKS_TRIO,
     ),
     Entry(
         "deadline-closed-elsewhere",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 
-from .entry import ASYNCIO, NOT_TRIO_CALLBACKS, NOT_TRIO_TASKS, TICK, Entry, Finds
+from .entry import ASYNCIO, LONG, NOT_TRIO_CALLBACKS, NOT_TRIO_TASKS, TICK, Entry, Finds
 
 # A helper task is cancelled at the end, and only there.
 
@@ -36,7 +36,7 @@ async def guardrail() -> None:
 
 
 async def model_call() -> None:
-    await asyncio.sleep(5 * TICK)
+    await asyncio.sleep(LONG)
 
 
 async def gathers_guardrail_and_model() -> None:
@@ -56,9 +56,8 @@ class HastySession:
     def __init__(self) -> None:
         self.calls: set[asyncio.Task[None]] = set()
 
-    async def __aenter__(self) -> HastySession:
+    async def __aenter__(self) -> None:
         self.calls.add(asyncio.create_task(self.tool_call()))  # leak: session-closed-early
-        return self
 
     async def __aexit__(self, *exc: object) -> None:
         for call in self.calls:
@@ -167,7 +166,7 @@ async def keeps_its_heartbeat() -> None:
 
 
 async def save() -> None:
-    await asyncio.sleep(3 * TICK)
+    await asyncio.sleep(LONG)
 
 
 async def leaves_a_shielded_save() -> None:
@@ -191,7 +190,7 @@ async def fast_mirror() -> None:
 
 
 async def slow_mirror() -> None:
-    await asyncio.sleep(5 * TICK)
+    await asyncio.sleep(LONG)
 
 
 async def takes_the_first_answer() -> None:

@@ -12,17 +12,18 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import anyio
 
 from quiesce import Scope, StopReport
 from quiesce.audit import AuditResult, audit
+from quiesce.kernel._reason import Kind
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 WORLDS = ("asyncio", "asyncio-eager", "uvloop", "trio")
-MODULES = ("scopes", "words", "held", "streams")
+MODULES = ("scopes", "words", "held", "streams", "outside")
 
 
 class Ledger:
@@ -45,8 +46,7 @@ class Ledger:
         try:
             yield
         except BaseException as error:
-            # The kernel's cancels have a message, the audit's have none.
-            if isinstance(error, Exception) or (but_by_others and not error.args):
+            if isinstance(error, Exception) or (but_by_others and not _is_kernels(error)):
                 self._open.remove(name)
             raise
         self._open.remove(name)
@@ -78,6 +78,11 @@ class Ledger:
         assert not wrong, "; ".join(wrong)
 
 
+def _is_kernels(cancelled: BaseException) -> bool:
+    """Whether the kernel sent this cancel: its message is a `Reason`."""
+    return str(cancelled).partition(":")[0] in get_args(Kind)
+
+
 ledger = Ledger()
 
 
@@ -85,13 +90,15 @@ ledger = Ledger()
 class Audited:
     """One scenario, the word it is about, and how it is audited.
 
-    `ignore` is for asyncio's worlds: what other people's code (anyio, Python itself) leaves there, with the reason.
+    `ignore` is what other people's code (anyio, Python itself) leaves, with the reason; a pattern in `ignore_on_trio`
+    instead is for there alone, one in `ignore` for asyncio's worlds.
     """
 
     word: str
     function: Callable[[], Any]
     worlds: tuple[str, ...]
     ignore: dict[str, str]
+    ignore_on_trio: dict[str, str]
     options: dict[str, Any]
 
     @property
@@ -100,38 +107,58 @@ class Audited:
 
     def audit(self, world: str, **options: Any) -> AuditResult:
         """Stop it in every way, as its own options and these say."""
-        if world != "trio":
-            options["ignore"] = self.ignore
+        clock.pace = 0.01 if world == "uvloop" else 1.0
+        options["ignore"] = self.ignore_on_trio if world == "trio" else self.ignore
         return audit(self.function, backend=world, **{"stops": "all", "depth": 2, **self.options, **options})
 
+
+class Clock:
+    pace = 1.0
+
+    def seconds(self, seconds: float) -> float:
+        """So many of the scenario's seconds, on the clock of its world."""
+        return seconds * self.pace
+
+
+clock = Clock()
 
 _found: list[Audited] = []
 
 
 def audited(
-    word: str, *, worlds: tuple[str, ...] = WORLDS, ignore: dict[str, str] | None = None, **options: Any
+    word: str,
+    *,
+    worlds: tuple[str, ...] = WORLDS,
+    ignore: dict[str, str] | None = None,
+    ignore_on_trio: dict[str, str] | None = None,
+    **options: Any,
 ) -> Callable[[F], F]:
     """Take a function into the list: as a scenario of `word`, with options of `audit()`."""
 
     def take(function: F) -> F:
         options.setdefault("check", ledger.check)
-        _found.append(Audited(word, function, worlds, ignore or {}, options))
+        _found.append(Audited(word, function, worlds, ignore or {}, ignore_on_trio or {}, options))
         return function
 
     return take
+
+
+async def pause(seconds: float) -> None:
+    """Sleep. Where the clock is real, a second is a hundredth of one."""
+    await anyio.sleep(clock.seconds(seconds))
 
 
 async def tidy_up(seconds: float = 0.5, *, but_by_others: bool = False) -> None:
     """A clean-up after a cancel. It takes a while, and is entered in the ledger until it is over."""
     with ledger.entry("a clean-up", but_by_others=but_by_others):
         with anyio.CancelScope(shield=True):  # for trio
-            await anyio.sleep(seconds)
+            await pause(seconds)
 
 
 async def work(seconds: float = 2.0) -> float:
     """Somebody's work. If it is cancelled, it has to tidy up, and must not be cancelled again for that."""
     try:
-        await anyio.sleep(seconds)
+        await pause(seconds)
     except anyio.get_cancelled_exc_class():
         await tidy_up()
         raise
@@ -139,7 +166,7 @@ async def work(seconds: float = 2.0) -> float:
 
 
 async def fail(seconds: float = 1.0) -> None:
-    await anyio.sleep(seconds)
+    await pause(seconds)
     raise LookupError("no such page")
 
 

@@ -9,14 +9,14 @@ import anyio
 
 from quiesce import Held, NotHeld, Scope, own
 
-from . import STARTED_LATE, audited, ledger, tidy_up, work
+from . import STARTED_LATE, audited, ledger, pause, tidy_up, work
 
 NEVER_STARTED = {"unawaited sleep_forever*": STARTED_LATE}
 
 
 @asynccontextmanager
 async def connection() -> AsyncIterator[str]:
-    await anyio.sleep(0.5)
+    await pause(0.5)
     try:
         yield "connection"
     finally:
@@ -36,7 +36,7 @@ async def client() -> AsyncIterator[str]:
 async def own_as_a_block() -> None:
     ledger.start()
     async with own(connection()) as value:
-        await anyio.sleep(1)
+        await pause(1)
         ledger.expect(value == "connection", f"the value is {value}")
 
 
@@ -44,7 +44,7 @@ async def own_as_a_block() -> None:
 async def own_with_a_task_group_inside() -> None:
     ledger.start()
     async with own(client()):
-        await anyio.sleep(1)
+        await pause(1)
 
 
 @audited("own", ignore=NEVER_STARTED)
@@ -61,7 +61,7 @@ async def own_opened_and_closed_by_another_task() -> None:
     async with ledger.scope(Scope("owner")) as owner:
         async with Scope("openers") as tasks:
             tasks.spawn(opens)
-        await anyio.sleep(1)
+        await pause(1)
         async with Scope("closers") as tasks:
             tasks.spawn(closes)
             tasks.spawn(closes)
@@ -73,7 +73,7 @@ async def own_closed_first_in_first_out() -> None:
     async with ledger.scope(Scope("around them")):
         first = await own(connection()).open()
         second = await own(client()).open()
-        await anyio.sleep(1)
+        await pause(1)
         await first.close()
         await second.close()
 
@@ -84,7 +84,7 @@ async def own_left_to_the_scope() -> None:
     async with ledger.scope(Scope("app")) as scope:
         held = await own(connection()).open()
         scope.spawn(work, 1)
-        await anyio.sleep(0.5)
+        await pause(0.5)
         ledger.expect(held.value == "connection", "it is not held")
 
 
@@ -99,12 +99,12 @@ async def own_what_fails_inside() -> None:
             yield "soon gone"
 
     async def crash() -> None:
-        await anyio.sleep(1)
+        await pause(1)
         raise LookupError("it crashed")
 
     with suppress(ExceptionGroup, NotHeld):
         async with own(crashes()):
-            await anyio.sleep(5)
+            await pause(5)
 
 
 @audited("own")
@@ -112,5 +112,5 @@ async def own_whose_body_fails() -> None:
     ledger.start()
     with suppress(LookupError):
         async with own(connection()):
-            await anyio.sleep(1)
+            await pause(1)
             raise LookupError("in the body")

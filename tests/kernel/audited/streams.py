@@ -8,13 +8,13 @@ import anyio
 
 from quiesce import Scope, shielded, stream
 
-from . import STARTED_LATE, audited, ledger, tidy_up, work
+from . import STARTED_LATE, audited, ledger, pause, tidy_up, work
 
 
 async def numbers(count: int = 4) -> AsyncIterator[int]:
     try:
         for number in range(count):
-            await anyio.sleep(0.2)
+            await pause(0.2)
             yield number
     except (GeneratorExit, anyio.get_cancelled_exc_class()):
         await tidy_up()
@@ -26,7 +26,7 @@ async def answers() -> AsyncIterator[int]:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(anyio.sleep_forever)
         for number in range(3):
-            await anyio.sleep(0.2)
+            await pause(0.2)
             yield number
         tasks.cancel_scope.cancel()
 
@@ -46,7 +46,7 @@ async def stream_in_a_block_left_early() -> None:
         async for item in items:
             if item == 1:
                 break
-        await anyio.sleep(0.5)
+        await pause(0.5)
 
 
 @audited("stream", ignore={"unawaited sleep_forever*": STARTED_LATE})
@@ -63,7 +63,7 @@ async def stream_with_prefetch() -> None:
     ledger.start()
     async with stream(numbers(), prefetch=2) as items:
         async for item in items:
-            await anyio.sleep(0.3)
+            await pause(0.3)
             if item == 2:
                 break
 
@@ -87,11 +87,10 @@ async def stream_closed_by_another_task() -> None:
         async for _ in items:
             pass
 
-    async with ledger.scope(Scope("consumer")) as scope:
-        async with stream(numbers(10)) as items:
-            scope.spawn(consume)
-            await anyio.sleep(0.5)
-            ledger.report(await shielded(items.close))
+    async with ledger.scope(Scope("consumer")) as scope, stream(numbers(10)) as items:
+        scope.spawn(consume)
+        await pause(0.5)
+        ledger.report(await shielded(items.close))
 
 
 @audited("stream")
@@ -102,7 +101,7 @@ async def stream_left_by_a_bare_break() -> None:
         async for item in stream(numbers()):
             if item == 1:
                 break
-        await anyio.sleep(0)
+        await pause(0)
 
 
 @audited("stream")
@@ -123,4 +122,4 @@ async def stream_in_a_bare_loop_to_its_end() -> None:
     ledger.start()
     async with ledger.scope(Scope("around it")):
         async for _ in stream(numbers(2)):
-            await anyio.sleep(0.1)
+            await pause(0.1)

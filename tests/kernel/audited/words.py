@@ -6,11 +6,9 @@ import asyncio
 from contextlib import suppress
 from functools import partial
 
-import anyio
+from quiesce import Inflight, Scope, contain, current_scope, guarded, shielded
 
-from quiesce import Grace, Inflight, Scope, contain, current_scope, guarded, shielded
-
-from . import audited, fail, ledger, tidy_up, work
+from . import audited, clock, fail, ledger, pause, tidy_up, work
 
 ASYNCIO = ("asyncio", "asyncio-eager", "uvloop")
 
@@ -48,10 +46,10 @@ async def shielded_in_a_clean_up() -> None:
 
     async def flush() -> None:
         with ledger.entry("what is shielded"):
-            await anyio.sleep(1)
+            await pause(1)
 
     try:
-        await anyio.sleep(1)
+        await pause(1)
     finally:
         await shielded(flush)
 
@@ -62,18 +60,18 @@ async def shielded_in_a_child_of_a_scope_that_stops() -> None:
 
     async def flush() -> None:
         with ledger.entry("what is shielded"):
-            await anyio.sleep(1)
+            await pause(1)
 
     async def child() -> None:
         try:
-            await anyio.sleep(5)
+            await pause(5)
         finally:
             await shielded(flush)
 
     scope = ledger.scope(await Scope.open("stops"))
     try:
         scope.spawn(child)
-        await anyio.sleep(1)
+        await pause(1)
     finally:
         ledger.report(await scope.close())
 
@@ -82,13 +80,13 @@ async def shielded_in_a_child_of_a_scope_that_stops() -> None:
 async def shielded_and_out_of_time() -> None:
     ledger.start()
     with suppress(TimeoutError):
-        await shielded(work, 10, within=1)
+        await shielded(work, 10, within=clock.seconds(1))
 
 
 async def foreign_work(seconds: float) -> None:
     """In a task that is not the kernel's: when all tasks are cancelled at a program's end, so is this, again."""
     try:
-        await asyncio.sleep(seconds)
+        await pause(seconds)
     except asyncio.CancelledError:
         await tidy_up(but_by_others=True)
         raise
@@ -97,7 +95,7 @@ async def foreign_work(seconds: float) -> None:
 @audited("contain", worlds=ASYNCIO)
 async def contained_tasks_of_somebody_else() -> None:
     ledger.start()
-    async with contain(grace=Grace(cancel=2)) as box:
+    async with contain() as box:
         slow, quick = asyncio.create_task(foreign_work(10)), asyncio.create_task(foreign_work(0.5))
         await asyncio.wait([slow, quick], return_when=asyncio.FIRST_COMPLETED)
         quick.exception()
@@ -110,14 +108,14 @@ async def contained_tasks_that_start_others() -> None:
 
     async def starts_another() -> None:
         try:
-            await asyncio.sleep(5)
+            await pause(5)
         finally:
             started.append(asyncio.create_task(foreign_work(5)))
 
     started: list[asyncio.Task[object]] = []
     async with contain() as box:
         started.append(asyncio.create_task(starts_another()))
-        await asyncio.sleep(1)
+        await pause(1)
     ledger.report(box.report)
 
 
@@ -142,15 +140,15 @@ async def inflight_requests() -> None:
     ledger.start()
     async with Inflight("requests", on_error=lambda _, __: None) as inflight:
         inflight.start(1, work, 5)
-        inflight.start(2, work, 0.5)
+        quick = inflight.start(2, work, 0.5)
         inflight.start(3, fail, 0.2)
-        await anyio.sleep(1)
+        await quick.wait()
         ledger.expect(2 not in inflight, "an id that is done is not forgotten")
         inflight.cancel(1, "not wanted any more")
         inflight.cancel("unknown")
-        await anyio.sleep(1)
+        await pause(1)
         inflight.start(1, work, 5)
-        await anyio.sleep(0)
+        await pause(0)
     ledger.expect(len(inflight) == 0, "the block is over, and ids are at work")
     ledger.report(inflight.report)
 
@@ -161,6 +159,6 @@ async def inflight_opened_and_closed() -> None:
     inflight = await Inflight.open("requests")
     try:
         inflight.start("a", work, 5)
-        await anyio.sleep(1)
+        await pause(1)
     finally:
         ledger.report(await inflight.close())

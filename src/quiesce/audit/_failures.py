@@ -1,0 +1,46 @@
+"""What an error says: in one line, where it was raised, and whether it came of the closed world."""
+
+from __future__ import annotations
+
+import re
+
+from ._closed import RefusedIO
+from ._places import Chain
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of objects: another one in every run
+
+
+def text_of(error: BaseException) -> str:
+    """Its type and the first line of its message; of a group, those of what is in it."""
+    if isinstance(error, BaseExceptionGroup):
+        inner = "; ".join(dict.fromkeys(text_of(each) for each in error.exceptions))
+        return inner if " (in an " in inner else f"{inner} (in an {type(error).__name__})"
+    line = without_addresses(str(error).partition("\n")[0])
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+
+
+def without_addresses(text: str) -> str:
+    """The same text in every run, as far as objects are shown in it."""
+    return _ADDRESS.sub("", text)
+
+
+def refusal(error: BaseException) -> str:
+    """What of the outside world the scenario asked for, if that is why it failed."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, RefusedIO):
+            return str(seen)
+        if isinstance(seen, BaseExceptionGroup):
+            return next((text for inner in seen.exceptions if (text := refusal(inner))), "")
+        seen = seen.__cause__ or seen.__context__
+    return ""
+
+
+def where_raised(error: BaseException) -> Chain:
+    """From whoever let it pass last down to where it was raised."""
+    chain = []
+    trace = error.__traceback__
+    while trace is not None:
+        chain.append((trace.tb_frame.f_code, trace.tb_lasti))
+        trace = trace.tb_next
+    return tuple(chain)

@@ -1,0 +1,23 @@
+"""The world of uvloop: the asyncio world on a loop with a real clock and real I/O, where no two runs need be alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ._asyncio_world import AsyncioWorld
+from ._uvloop_loop import UvLoop
+from ._watch import Watch
+from ._world import Limits
+
+
+class UvloopWorld(AsyncioWorld):
+    """asyncio on uvloop."""
+
+    def __init__(self, watch: Watch, *, seed: int | None, limits: Limits) -> None:
+        super().__init__(watch, eager=False, real_io=True, seed=seed, limits=limits)
+        self.name = "uvloop"
+        self._stays: set[str] = set()
+
+    def _new_loop(self) -> Any:
+        # Not one of `_loops`, whose loops are asyncio's; it has the same methods.
+        return UvLoop(self._limits.hang_after, self._stays)

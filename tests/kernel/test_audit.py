@@ -1,0 +1,98 @@
+"""The kernel, judged by the audit: every word is stopped in every way, and nothing is left.
+
+A part of each sweep runs with the other tests: points are sampled, and a second stop is not made. `make audit` sets
+`QUIESCE_AUDIT=full`, and then every point of every scenario is used, and a second stop at every point after the first.
+Only what starts real processes is sampled even then.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+
+import pytest
+
+import quiesce
+from quiesce.audit import AuditResult
+from tests.kernel.audited import Audited, all_scenarios
+from tests.world import world_names
+
+FULL = os.environ.get("QUIESCE_AUDIT") == "full"
+# How many points of each strip are used, where not all are. A run on trio or uvloop takes five to ten times as long.
+SAMPLE = {"asyncio": 3, "asyncio-eager": 2, "trio": 1, "uvloop": 1}
+SAMPLE_OF_PROCESSES = 3
+
+pytestmark = [pytest.mark.audit, pytest.mark.time_limit(110)]
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """The kernel logs what nobody looked at, and here that is thousands of errors made by the audit."""
+    logging.getLogger("quiesce").disabled = True
+    yield
+    logging.getLogger("quiesce").disabled = False
+
+
+def has_processes(scenario: Audited) -> bool:
+    return scenario.word == "Process"
+
+
+def sweeps() -> list[object]:
+    """Each scenario in each world; a first scenario a word where time is real and this is not the full audit."""
+    found: list[object] = []
+    seen: set[tuple[str, str]] = set()
+    for scenario in all_scenarios():
+        for world in world_names():
+            is_slow = world == "uvloop" or has_processes(scenario)
+            if world not in scenario.worlds or (not FULL and is_slow and (scenario.word, world) in seen):
+                continue
+            if not FULL and has_processes(scenario) and world != "asyncio":
+                continue
+            seen.add((scenario.word, world))
+            found.append(pytest.param(scenario, world, id=f"{scenario.name}-{world}"))
+    return found
+
+
+def sweep(scenario: Audited, world: str) -> AuditResult:
+    if not FULL:
+        return scenario.audit(world, depth=1, sample=1 if has_processes(scenario) else SAMPLE[world])
+    if has_processes(scenario):
+        return scenario.audit(world, depth=1, sample=SAMPLE_OF_PROCESSES)
+    return scenario.audit(world)
+
+
+@pytest.mark.parametrize(("scenario", "where"), sweeps())
+def test_stopped_anywhere_nothing_is_left(scenario: Audited, where: str) -> None:
+    result = sweep(scenario, where)
+    assert result.verdict in ("CLEAN", "FINDINGS"), str(result)
+    assert not result.errors, str(result)
+    if result.is_complete:
+        assert result.clean, str(result)  # no ignore is out of date either
+    if where != "trio":
+        assert_others_can_only_cut_a_clean_up(result)
+
+
+def assert_others_can_only_cut_a_clean_up(result: AuditResult) -> None:
+    """What a foreign `task.cancel()` of a child does is a warning: see the limits of promise 3.
+
+    On trio the audit gets hold of scopes that are the kernel's own, and that nobody else could cancel.
+    """
+    warnings = [
+        finding for finding in result.findings if finding.severity == "warning" and not finding.ignored
+    ]
+    assert {finding.kind for finding in warnings} <= {"check"}, str(result)
+
+
+def test_every_word_of_the_kernel_has_a_scenario() -> None:
+    audited = {scenario.word for scenario in all_scenarios()}
+    plain_data = {"Reason"}  # it is a part of what `StopReport` and `CancelToken` are audited with
+    given_by_a_word = {"Containment", "Held", "Leftover", "Outcome", "Stream"}
+    words = {
+        name
+        for name in quiesce.__all__
+        if not (
+            isinstance(getattr(quiesce, name), type) and issubclass(getattr(quiesce, name), BaseException)
+        )
+    }
+    assert words - plain_data - given_by_a_word == audited
