@@ -4,10 +4,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # The parts of the tree that hold Python and exist.
-CODE := $(wildcard src tests ui_tests scripts examples bench)
+CODE := $(wildcard src tests ui_tests scripts examples bench seeds)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-ui lint format audit bench docs pin clean
+.PHONY: help run test test-all test-ui lint format audit seeds bench docs pin clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ format: $(VENV)/.lint-ready ## rewrite the code in the house style
 
 audit: $(VENV)/.test-ready ## drive the kernel with random programs and check the promises
 	$(BIN)/python -m pytest -m audit $(ARGS)
+
+seeds: ## audit real releases with known bugs, each in an environment of its own
+	$(PYTHON) seeds/run.py $(ARGS)
 
 bench: $(VENV)/.bench-ready ## measure what a scope and an audit cost, beside their peers
 	$(BIN)/python bench/kernel.py $(ARGS)

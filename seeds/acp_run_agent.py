@@ -81,6 +81,6 @@ async def serve_one_client() -> None:
     )
     client.send_next()
     try:
-        await acp.run_agent(Agent(), writer, reader)  # type: ignore[arg-type]
+        await acp.run_agent(Agent(), writer, reader)
     finally:
         writer.close()

@@ -44,7 +44,9 @@ def take_turn() -> None:
     for number, text in enumerate(("Hello", "there"), 1):
         content = [{"type": "text", "text": text}]
         body = {"id": f"msg_{number}", "role": "assistant", "model": "stand-in", "content": content}
-        messages.append({"type": "assistant", "message": body, "parent_tool_use_id": None, "session_id": SESSION})
+        messages.append(
+            {"type": "assistant", "message": body, "parent_tool_use_id": None, "session_id": SESSION}
+        )
     messages.append(
         {
             "type": "result",

@@ -14,6 +14,6 @@ CLI = Path(__file__).with_name("claude_cli.py")
 async def read_answers() -> AsyncIterator[Message]:
     """Hand on the messages of one query, for the audit to consume and to break off."""
     answers = query(prompt="Say hello.", options=ClaudeAgentOptions(cli_path=CLI))
-    async with aclosing(answers):  # type: ignore[type-var]
+    async with aclosing(answers):
         async for message in answers:
             yield message

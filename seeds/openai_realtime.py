@@ -19,7 +19,6 @@ from agents.realtime import (
     RealtimeRunner,
 )
 
-
 SAYS = RealtimeModelTranscriptDeltaEvent(item_id="1", delta="I am looking. " * 10, response_id="1")
 CALLS = RealtimeModelToolCallEvent(name="look_up", call_id="1", arguments='{"word": "hello"}')
 
@@ -70,11 +69,13 @@ async def ask_policy_service(*_: Any) -> GuardrailFunctionOutput:
 
 
 async def hold_one_conversation() -> None:
-    agent = RealtimeAgent(name="greeter", tools=[look_up], output_guardrails=[OutputGuardrail(ask_policy_service)])
+    agent = RealtimeAgent(
+        name="greeter", tools=[look_up], output_guardrails=[OutputGuardrail(ask_policy_service)]
+    )
     runner = RealtimeRunner(agent, model=ScriptedModel(), config={"tracing_disabled": True})
     async with await runner.run() as session:
         await session.send_message("Look up hello.")
-        async with aclosing(aiter(session)) as events:  # type: ignore[type-var]
+        async with aclosing(aiter(session)) as events:
             async for event in events:
                 if event.type == "tool_end":
                     break

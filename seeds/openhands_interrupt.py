@@ -19,7 +19,7 @@ from openhands.sdk.testing import TestLLM
 from openhands.sdk.tool import Action, Observation, ToolDefinition, ToolExecutor
 
 WORKSPACE = tempfile.gettempdir()
-WORK = 0.8  # real seconds, if nobody stops it
+WORK = 2.0  # real seconds, if nobody stops it: longer than the audit waits for a thread to end
 
 
 class PollAction(Action):
@@ -33,17 +33,18 @@ class PollObservation(Observation):
 class PollExecutor(ToolExecutor[PollAction, PollObservation]):
     """Says that it has begun, works in small steps and looks between them whether it should end."""
 
-    say_begun: ClassVar[Callable[[], object]] = staticmethod(lambda: None)
+    say_begun: ClassVar[list[Callable[[], object]]] = []
 
     def __call__(self, action: PollAction, conversation: Any = None) -> PollObservation:
-        self.say_begun()
+        for say in self.say_begun:
+            say()
         kept = conversation.cancel_token
         end = time.monotonic() + WORK
         while time.monotonic() < end:
             token = kept if action.keeps_token else conversation.cancel_token
             if token is not None and token.is_cancelled:
                 return PollObservation.from_text(text="cancelled")
-            time.sleep(0.05)
+            time.sleep(0.01)
         return PollObservation.from_text(text="worked to the end")
 
 
@@ -65,7 +66,10 @@ register_tool(PollTool.__name__, PollTool)
 
 def script(*, keeps_token: bool) -> TestLLM:
     call = MessageToolCall(
-        id="1", name=PollTool.name, arguments=f'{{"keeps_token": {str(keeps_token).lower()}}}', origin="completion"
+        id="1",
+        name=PollTool.name,
+        arguments=f'{{"keeps_token": {str(keeps_token).lower()}}}',
+        origin="completion",
     )
     return TestLLM.from_messages(
         [
@@ -81,7 +85,7 @@ async def _converse(*, keeps_token: bool) -> None:
     assert isinstance(conversation, LocalConversation)
     conversation.send_message("Work for a while.")
     begun = asyncio.Event()
-    PollExecutor.say_begun = staticmethod(partial(asyncio.get_running_loop().call_soon_threadsafe, begun.set))
+    PollExecutor.say_begun[:] = [partial(asyncio.get_running_loop().call_soon_threadsafe, begun.set)]
     run = asyncio.create_task(conversation.arun(), name="the run")
     try:
         await begun.wait()

@@ -25,7 +25,6 @@ REPORTS = BUILD / "reports"
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 from interpreters import find_interpreters  # noqa: E402
-
 from seeds.table import RELEASES, Release  # noqa: E402
 
 INSTALL_LIMIT = 300  # seconds for one environment
@@ -37,8 +36,11 @@ class NotInstalled(Exception):
 
 
 def main() -> int:
-    if sys.version_info < (3, 11):
-        print(f"quiesce needs Python 3.11 or newer, and this is {sys.version.split()[0]}: set PYTHON=", file=sys.stderr)
+    if sys.version_info < (3, 11):  # noqa: UP036
+        print(
+            f"quiesce needs Python 3.11 or newer, and this is {sys.version.split()[0]}: set PYTHON=",
+            file=sys.stderr,
+        )
         return 1
     parser = argparse.ArgumentParser(description="Audit real releases with known bugs.")
     parser.add_argument("--only", metavar="NAME", choices=[release.name for release in RELEASES])
@@ -47,13 +49,19 @@ def main() -> int:
     chosen = [release for release in RELEASES if options.only in (None, release.name)]
     started = time.monotonic()
     shutil.rmtree(REPORTS, ignore_errors=True)
-    wheel = build_wheel()
+    try:
+        wheel = build_wheel()
+    except NotInstalled as error:
+        print(f"FAILED: quiesce itself cannot be built from this tree.\n{error}")
+        return 1
     lines: list[str] = []
     failed = False
     with ThreadPoolExecutor(2) as pool:
         # The heavy ones first, so that they are being made while the others are audited.
         order = sorted(chosen, key=lambda release: not release.is_optional)
-        made = {release.name: pool.submit(make_environment, release, wheel, options.fresh) for release in order}
+        made = {
+            release.name: pool.submit(make_environment, release, wheel, options.fresh) for release in order
+        }
         for release in chosen:
             verdict, line = judge(release, made[release.name])
             failed = failed or verdict == "FAILED"
@@ -81,7 +89,7 @@ def judge(release: Release, made: Future[tuple[Path, float]]) -> tuple[str, str]
     command = [str(environment / "bin" / "python"), "-m", "seeds.judge", release.name, str(REPORTS)]
     begun = time.monotonic()
     try:
-        code = subprocess.run(command, cwd=ROOT, env=settings, timeout=AUDIT_LIMIT).returncode
+        code = subprocess.run(command, check=False, cwd=ROOT, env=settings, timeout=AUDIT_LIMIT).returncode
     except subprocess.TimeoutExpired:
         print(f"FAILED: the audit was not done after {AUDIT_LIMIT} s")
         code = 1
@@ -130,7 +138,9 @@ def find_python(release: Release) -> Path:
 def pip(environment: Path | None = None) -> list[str]:
     """The pip of this Python, at work on an environment that has none of its own: that saves making one for each."""
     if importlib.util.find_spec("pip") is None:
-        raise SystemExit(f"{sys.executable} has no pip, so nothing can be installed; on Debian it comes with python3-pip")
+        raise SystemExit(
+            f"{sys.executable} has no pip, so nothing can be installed; on Debian it comes with python3-pip"
+        )
     there = [] if environment is None else ["--python", str(environment / "bin" / "python")]
     return [sys.executable, "-m", "pip", *there, "--quiet", "--disable-pip-version-check"]
 

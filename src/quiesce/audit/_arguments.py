@@ -68,7 +68,7 @@ def _parser() -> Parser:
     )
     parser.add_argument("targets", nargs="+", metavar="TARGET", help="what to audit")
 
-    stops = ", ".join(stop.name + "*" * stop.by_default for stop in STOPS.values())
+    stops = ", ".join(stop.name + "*" * bool(stop.by_default) for stop in STOPS.values())
     what = parser.add_argument_group("what is done to it")
     what.add_argument(
         "--stops",

@@ -87,7 +87,7 @@ def audit(
     wanted = _read_phases(phases)
     ignores = _read_ignores(ignore)
     with ExitStack() as stack:
-        watch = stack.enter_context(Watch())
+        watch = stack.enter_context(Watch(patience=limits.linger))
         world = make_world(backend, watch, real_io=real_io, seed=seed, limits=limits)
         chosen = choose_stops(stops if token is None else [token.stop], world.backend, checked.shape)
         result = AuditResult(

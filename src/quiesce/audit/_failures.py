@@ -26,13 +26,18 @@ def without_addresses(text: str) -> str:
 
 def refusal(error: BaseException) -> str:
     """What of the outside world the scenario asked for, if that is why it failed."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, RefusedIO):
-            return str(seen)
-        if isinstance(seen, BaseExceptionGroup):
-            return next((text for inner in seen.exceptions if (text := refusal(inner))), "")
-        seen = seen.__cause__ or seen.__context__
+    seen: set[int] = set()  # chains of errors can go round in a circle
+    queue: list[BaseException | None] = [error]
+    while queue:
+        each = queue.pop()
+        if each is None or id(each) in seen:
+            continue
+        if isinstance(each, RefusedIO):
+            return str(each)
+        seen.add(id(each))
+        queue.append(each.__cause__ or each.__context__)
+        if isinstance(each, BaseExceptionGroup):
+            queue += each.exceptions
     return ""
 
 

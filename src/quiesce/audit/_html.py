@@ -73,7 +73,8 @@ def render(results: Sequence[AuditResult]) -> str:
 def _overall(results: Sequence[AuditResult]) -> tuple[str, str, str]:
     if not results:
         return ("miss", "?", "Nothing was audited")
-    return VERDICTS[min((result.verdict for result in results), key=WORST.index)]
+    worst = min(results, key=lambda result: WORST.index(result.verdict))
+    return VERDICTS[worst.verdict]
 
 
 def _headline(results: Sequence[AuditResult]) -> str:

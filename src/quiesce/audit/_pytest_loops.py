@@ -106,6 +106,9 @@ class Observer:
             if not isinstance(loop, asyncio.BaseEventLoop):
                 self._libuv.add(loop)
             task = original(loop, coro, **options)
+            if trace := getattr(task, "_source_traceback", None):
+                # In debug mode a task shows who made it, and that is not this function.
+                trace[:] = [frame for frame in trace if frame.filename != __file__]
             if self.owner is not None and isinstance(task, asyncio.Task):
                 owner = self._owner_of_current(loop)
                 self._tasks[id(task)] = TaskRecord(weakref.ref(task), owner, name_of(coro), callers(1, 16))

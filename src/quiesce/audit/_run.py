@@ -45,7 +45,7 @@ class Run:
 
 # What can be seen, worst first, and what it means to somebody who reads it for the first time.
 KINDS: dict[str, str] = {
-    "hang": "nothing can run any more, and the root has not ended",
+    "hang": "it does not end",
     "crash": "the event loop itself broke down",
     "leaked": "a task that nobody ever ends",
     "destroyed": "a pending task that the collector destroyed",

@@ -30,7 +30,7 @@ class Stop:
     phases: tuple[Phase, ...] = PHASES
     backends: tuple[Backend, ...] = BOTH
     shapes: tuple[Shape, ...] = ANY
-    by_default: bool = False
+    by_default: tuple[Shape, ...] = ()  # for which shapes it is one of the usual ones
     warns: bool = False  # adversarial: what it finds is a warning
     times: int = 1
     deepens: bool = False  # a second stop after it makes sense: `depth=2`
@@ -39,7 +39,7 @@ class Stop:
 STOPS: dict[str, Stop] = {
     stop.name: stop
     for stop in (
-        Stop("cancel", "cancel the root", "root", by_default=True, deepens=True),
+        Stop("cancel", "cancel the root", "root", by_default=ANY, deepens=True),
         Stop("twice", "cancel the root, and again in the clean-up", "root", backends=("asyncio",), times=2),
         Stop(
             "thrice",
@@ -53,7 +53,7 @@ STOPS: dict[str, Stop] = {
             "cancel all tasks, as asyncio.run does when it ends",
             "tree",
             backends=("asyncio",),
-            by_default=True,
+            by_default=ANY,
             deepens=True,
         ),
         Stop("scope", "cancel an anyio scope around it", "root", phases=("early", "late"), deepens=True),
@@ -62,7 +62,7 @@ STOPS: dict[str, Stop] = {
             "a timeout around it runs out",
             "root",
             phases=("early", "late"),
-            by_default=True,
+            by_default=ANY,
             deepens=True,
         ),
         Stop("raise", "what a task waits for fails", "tree", phases=("late",)),
@@ -72,7 +72,7 @@ STOPS: dict[str, Stop] = {
             "items",
             phases=("early",),
             shapes=HELD,
-            by_default=True,
+            by_default=("generator",),
         ),
         Stop(
             "drop",
@@ -80,7 +80,7 @@ STOPS: dict[str, Stop] = {
             "items",
             phases=("early",),
             shapes=HELD,
-            by_default=True,
+            by_default=("generator",),
         ),
         Stop("descendant", "cancel one task below the root (adversarial)", "others", warns=True),
     )
@@ -97,7 +97,7 @@ def choose_stops(names: Iterable[str] | str | None, backend: Backend, shape: Sha
         names = [name.strip() for name in names.split(",") if name.strip()]
     known = [stop for stop in STOPS.values() if backend in stop.backends and shape in stop.shapes]
     if names is None:
-        return [stop for stop in known if stop.by_default]
+        return [stop for stop in known if shape in stop.by_default]
     asked = list(names)
     if not asked:
         raise UnknownStop("no stop was named; leave `stops` out for the usual ones")

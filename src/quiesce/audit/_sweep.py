@@ -54,10 +54,20 @@ class Budget:
     seed: int = 0
 
 
+_was_frozen_before = False
+
+
+def _is_frozen() -> bool:
+    """Whether somebody froze the heap. The interpreter counts all that is frozen, so that a yes is remembered."""
+    global _was_frozen_before
+    _was_frozen_before = _was_frozen_before or gc.get_freeze_count() > 0
+    return _was_frozen_before
+
+
 @contextmanager
 def quiet_collector() -> Iterator[None]:
     """Collections only where the audit asks for them, and of what the runs made: a hundred times cheaper."""
-    was_enabled, was_frozen = gc.isenabled(), gc.get_freeze_count() > 0
+    was_enabled, was_frozen = gc.isenabled(), _is_frozen()
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -191,7 +201,9 @@ class Sweep:
             or (stop.aims_at == "root" and (phase == "early" or lane.label == root))
             or (stop.aims_at == "others" and lane.label != root)
         ]
-        if phase == "unstarted":  # also of tasks that never suspend; eager ones are started when they are made
+        if (
+            phase == "unstarted"
+        ):  # also of tasks that never suspend; eager ones are started when they are made
             return [(Point(lane.label, 0, phase), ()) for lane in lanes if not lane.is_eager]
         found: list[tuple[Point, tuple[Place, ...]]] = []
         for moment in self._moments:

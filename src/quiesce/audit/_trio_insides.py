@@ -29,6 +29,7 @@ except ModuleNotFoundError as missing:
 from trio._core import _run, _thread_cache
 
 Task = trio.lowlevel.Task
+_context: Any = _run.GLOBAL_RUN_CONTEXT
 
 __all__ = [
     "CountedThreads",
@@ -86,12 +87,13 @@ def check_insides() -> None:
 
 def next_deadline() -> float:
     """When the next scope runs out of time; infinity if none does."""
-    return _run.GLOBAL_RUN_CONTEXT.runner.deadlines.next_deadline()
+    deadline: float = _context.runner.deadlines.next_deadline()
+    return deadline
 
 
 def has_callbacks() -> bool:
     """Whether something was given to `run_sync_soon` and has not been called yet."""
-    return _run.GLOBAL_RUN_CONTEXT.runner.entry_queue.size() > 0
+    return bool(_context.runner.entry_queue.size())
 
 
 def waits_for_io() -> bool:
@@ -165,7 +167,7 @@ def innermost_scope(task: Task, outermost: trio.CancelScope) -> trio.CancelScope
         code.co_filename.endswith(_TIMEOUTS) and code.co_name == "sleep" for code, _ in await_chain(task.coro)
     ):
         status = status._parent  # `trio.sleep` ends by a scope of its own
-    system = _run.GLOBAL_RUN_CONTEXT.runner.system_nursery
+    system = _context.runner.system_nursery
     if (
         status is None
         or status._scope is outermost

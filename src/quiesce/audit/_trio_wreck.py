@@ -24,8 +24,13 @@ def wants_out(error: BaseException) -> BaseException | None:
 
 def root_cause(error: BaseException) -> BaseException:
     """What trio, or a nursery, wrapped."""
-    while error.__cause__ is not None or isinstance(error, BaseExceptionGroup):
-        error = error.__cause__ or error.exceptions[0]  # type: ignore[attr-defined]
+    seen: set[int] = set()  # chains can be circular
+    while id(error) not in seen:
+        seen.add(id(error))
+        if error.__cause__ is not None:
+            error = error.__cause__
+        elif isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
     return error
 
 

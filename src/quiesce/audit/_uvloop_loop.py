@@ -14,7 +14,7 @@ import random
 import sys
 import time
 from asyncio import events
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import Context, copy_context
@@ -173,12 +173,10 @@ class UvLoop(uvloop.Loop):
 
     # Generators and threads
 
-    def _asyncgen_firstiter_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
-        assert isinstance(agen, AsyncGeneratorType)
+    def _asyncgen_firstiter_hook(self, agen: Any) -> None:
         self._generators.add(agen)
 
-    def _asyncgen_finalizer_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
-        assert isinstance(agen, AsyncGeneratorType)
+    def _asyncgen_finalizer_hook(self, agen: Any) -> None:
         self.dropped.append((name_of(agen), await_chain(agen)))
         if not self.is_closed():
             self.call_soon_threadsafe(self.create_task, agen.aclose())

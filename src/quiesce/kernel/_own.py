@@ -126,6 +126,8 @@ class Owned(Generic[T]):
         assert keeper is not None
         assert host is not None
         core = keeper.core
+        if not host.may_leave():
+            return False
         self._host = None
         if not core.closed:
             keeper.leave(error)

@@ -27,8 +27,9 @@ import warnings
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
+from ._child import ChildCancelled
 from ._grace import Grace, Rung
 from ._owner import close_core, hide_frame, is_cancel, without_cancels
 from ._reason import Reason
@@ -73,6 +74,7 @@ class Pump(Generic[T]):
         self.waiter: Waiter | None = None  # of the consumer
         self.nap: Waiter | None = None  # of the owner
         self.at_work = False  # the generator runs
+        self.begun = False
         self.leaving = False
         self.over = False
         self.stopped = False  # by a user of the stream, not from above
@@ -87,6 +89,7 @@ class Pump(Generic[T]):
         """Ask for items on demand, then close: the whole life of the owner."""
         items, prefetch, make_waiter = self.items, self.prefetch, self.backend.make_waiter
         assert self.iterator is not None
+        self.begun = True
         next_item = self.iterator.__anext__
         try:
             while True:
@@ -125,11 +128,20 @@ class Pump(Generic[T]):
                 if not isinstance(sys.exc_info()[1], GeneratorExit):  # then the loop is gone
                     await self._close_source()
             finally:
-                self.over = True
                 if self.handle is not None:
                     self.handle.on_stop = None
-                if self.waiter is not None:
-                    self.waiter.wake()
+
+    def wake(self) -> None:
+        """The owner has ended: it wakes whoever waits for it, and that is us.
+
+        On asyncio somebody else's cancel may have ended it before its first step. Then the source is still to be closed.
+        """
+        if not (self.begun or self.leaving) and self.handle is not None:
+            self.error = ChildCancelled(self.name, self.handle.reason)
+            self.handle = None
+        self.over = True
+        if self.waiter is not None:
+            self.waiter.wake()
 
     def _cut_short(self, cut: BaseException) -> Callable[[], Awaitable[T]]:
         """The owner was cancelled while the generator stood at its yield: that is where it belongs.
@@ -210,6 +222,7 @@ class Pump(Generic[T]):
             self.iterator = aiter(self.source)
         self.handle = handle = self.backend.make_handle(core, self.name, self.site)
         handle.on_stop = self._on_stop
+        handle.waiters = [cast("Waiter", self)]
         core.children[handle] = None
         core.start(handle, self.own, ())
 

@@ -133,6 +133,9 @@ async def _end_of(pump: Pump[T]) -> BaseException:
     """Nothing more comes: an error that nobody has seen yet, or the end of the iteration."""
     core, backend = pump.bind(), pump.backend
     if not core.closed:
+        if pump.handle is None:  # the owner never began
+            pump.leave()
+            pump.start()  # only to close the source
         if core.children or core.nested:
             core.stop(Reason("parent", "the stream came to its end"))
         else:

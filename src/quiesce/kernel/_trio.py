@@ -355,8 +355,8 @@ class TrioHost(Host):
             return False
         if self.body is not None and not self.is_current():
             raise RuntimeError(
-                f"scope {self.core.label!r} was entered with `async with` in another task; on trio it "
-                "must be left there too. To close from anywhere, use Scope.open() and close()"
+                f"{self.core.label!r} was entered with `async with` in another task; on trio it must be left "
+                "there too. To close from anywhere, use open() and close()"
             )
         return True
 
@@ -373,7 +373,8 @@ class TrioHost(Host):
         self.begin_to_leave(error)
         if not core.is_over():
             late = await core.backend.wait_through(core.until_over(), core.waiters)
-            error = error or late
+            if late is not None and (error is None or not has_cancelled(error)):
+                error = late  # a cancel goes before an error of the body
         return self._leave_body(error)
 
     def _leave_body(self, error: BaseException | None) -> BaseException | None:

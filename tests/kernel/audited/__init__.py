@@ -22,7 +22,8 @@ from quiesce.kernel._reason import Kind
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-WORLDS = ("asyncio", "asyncio-eager", "uvloop", "trio")
+ASYNCIO = ("asyncio", "asyncio-eager", "uvloop")
+WORLDS = (*ASYNCIO, "trio")
 MODULES = ("scopes", "words", "held", "streams", "outside")
 
 
@@ -170,6 +171,7 @@ async def fail(seconds: float = 1.0) -> None:
     raise LookupError("no such page")
 
 
+DROPPED = "Python gives whoever drops a generator no place to wait: it is left behind (promise 8)"
 STARTED_LATE = "anyio: a group's task that is cancelled before its first step never awaits what it was given"
 
 

@@ -9,7 +9,7 @@ import anyio
 
 from quiesce import Held, NotHeld, Scope, own
 
-from . import STARTED_LATE, audited, ledger, pause, tidy_up, work
+from . import ASYNCIO, DROPPED, STARTED_LATE, audited, ledger, pause, tidy_up, work
 
 NEVER_STARTED = {"unawaited sleep_forever*": STARTED_LATE}
 
@@ -114,3 +114,38 @@ async def own_whose_body_fails() -> None:
         async with own(connection()):
             await pause(1)
             raise LookupError("in the body")
+
+
+@audited("own", worlds=ASYNCIO, ignore={"late *": DROPPED})
+@asynccontextmanager
+async def own_as_a_block_in_a_context_manager() -> AsyncIterator[str]:
+    # Not on trio: there a block is left by the task that entered it, or says that it must be.
+    ledger.start()
+    async with own(connection()) as value:
+        await pause(0.1)
+        yield value
+
+
+@audited("own", ignore={"late *": DROPPED}, ignore_on_trio={"late *": DROPPED})
+@asynccontextmanager
+async def own_opened_in_a_context_manager() -> AsyncIterator[str]:
+    ledger.start()
+    held = await own(connection()).open()
+    try:
+        yield held.value
+    finally:
+        ledger.report(await held.close())
+
+
+@audited("own")
+async def own_one_inside_another() -> None:
+    ledger.start()
+
+    @asynccontextmanager
+    async def pool() -> AsyncIterator[str]:
+        async with own(connection()) as inner:
+            await pause(0.1)
+            yield inner
+
+    async with own(pool()):
+        await pause(0.5)

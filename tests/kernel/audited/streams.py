@@ -8,7 +8,7 @@ import anyio
 
 from quiesce import Scope, shielded, stream
 
-from . import STARTED_LATE, audited, ledger, pause, tidy_up, work
+from . import DROPPED, STARTED_LATE, audited, ledger, pause, tidy_up, work
 
 
 async def numbers(count: int = 4) -> AsyncIterator[int]:
@@ -123,3 +123,26 @@ async def stream_in_a_bare_loop_to_its_end() -> None:
     async with ledger.scope(Scope("around it")):
         async for _ in stream(numbers(2)):
             await pause(0.1)
+
+
+@audited("stream", ignore={"late *": DROPPED}, ignore_on_trio={"late *": DROPPED})
+async def stream_handed_on_by_a_generator() -> AsyncIterator[int]:
+    ledger.start()
+    async with stream(numbers(3)) as items:
+        async for item in items:
+            yield item
+
+
+@audited("stream")
+async def streams_one_in_another() -> None:
+    ledger.start()
+
+    async def outer() -> AsyncIterator[int]:
+        async with stream(numbers(3)) as items:
+            async for item in items:
+                yield item
+
+    async with stream(outer()) as items:
+        async for item in items:
+            if item == 1:
+                break

@@ -8,9 +8,7 @@ from functools import partial
 
 from quiesce import Inflight, Scope, contain, current_scope, guarded, shielded
 
-from . import audited, clock, fail, ledger, pause, tidy_up, work
-
-ASYNCIO = ("asyncio", "asyncio-eager", "uvloop")
+from . import ASYNCIO, audited, clock, fail, ledger, pause, tidy_up, work
 
 
 @audited("guarded")
@@ -133,6 +131,37 @@ async def contained_code_that_swallows_its_cancel() -> None:
     async with contain() as box:
         await library()
     ledger.report(box.report)
+
+
+@audited("contain", worlds=ASYNCIO)
+async def contained_scope_and_stream() -> None:
+    ledger.start()
+
+    async def library() -> None:
+        started.append(asyncio.create_task(foreign_work(10)))
+        async with ledger.scope(Scope("of the library")) as scope:
+            scope.spawn(work, 1)
+            await pause(0.5)
+
+    started: list[asyncio.Task[None]] = []
+    async with contain() as box:
+        await library()
+    ledger.report(box.report)
+
+
+@audited("guarded")
+async def guarded_in_a_child_of_a_scope_that_stops() -> None:
+    ledger.start()
+
+    async def call() -> None:
+        await guarded(partial(work, 5), partial(work, 4))
+
+    scope = ledger.scope(await Scope.open("turn"))
+    try:
+        scope.spawn(call)
+        await pause(1)
+    finally:
+        ledger.report(await scope.close())
 
 
 @audited("Inflight")
