@@ -41,7 +41,9 @@ def run_pytest(folder: Path, *options: str, plugins: Iterable[str] = (), ini: st
     """Run the tests of a folder. `plugins` are names of entry points: asyncio, anyio, trio, xdist."""
     report = folder / "junit.xml"
     report.unlink(missing_ok=True)
-    (folder / "pytest.ini").write_text(f"[pytest]\nasyncio_default_fixture_loop_scope = function\n{ini}\n")
+    if "asyncio" in (plugins := list(plugins)):
+        ini += "\nasyncio_default_fixture_loop_scope = function"
+    (folder / "pytest.ini").write_text(f"[pytest]\n{ini}\n")
     loaded = [part for name in (*plugins, PLUGIN) for part in ("-p", name)]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV"))}
     environment = kept | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(SOURCE)}

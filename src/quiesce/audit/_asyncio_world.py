@@ -92,7 +92,13 @@ class _AsyncioRun:
         self.scenario = scenario
         self.stop = (AsyncioStop if stop is None else ASYNCIO_STOPS[stop.name])(scenario, item)
         self.schedule = Schedule(
-            aims, self._fire, _is_cancelled, root=scenario.name, limit=limits.steps, record=record
+            aims,
+            self._fire,
+            _is_cancelled,
+            root=scenario.name,
+            code=scenario.code,
+            limit=limits.steps,
+            record=record,
         )
         self.pending: list[tuple[Lane, Chain]] = []
         self._waiting = {0}  # the root, and the ids of other tasks that have to be over for the run to be

@@ -165,7 +165,11 @@ def _inside(wrapper: object) -> object | None:
     frame = getattr(wrapper, "cr_frame", None)
     if frame is None:
         return None
-    found: object = frame.f_locals.get("coro") or frame.f_locals.get("agen") or getattr(frame.f_locals.get("self"), "_coro", None)
+    found: object = (
+        frame.f_locals.get("coro")
+        or frame.f_locals.get("agen")
+        or getattr(frame.f_locals.get("self"), "_coro", None)
+    )
     return found
 
 

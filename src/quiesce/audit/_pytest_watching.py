@@ -197,7 +197,7 @@ def _has_teardown(item: pytest.Function) -> bool:
         if fixturedef.scope == "function" and _may_clean_up(fixturedef, item):
             return True
     finalizers = item.session._setupstate.stack[item][0][1:]  # the first is our own
-    return not all(_is_pytests(finalizer) for finalizer in finalizers)
+    return not all(map(_is_plumbing, finalizers))
 
 
 def _may_clean_up(fixturedef: pytest.FixtureDef[Any], item: pytest.Function) -> bool:
@@ -209,10 +209,10 @@ def _may_clean_up(fixturedef: pytest.FixtureDef[Any], item: pytest.Function) -> 
     if inspect.isasyncgenfunction(function):
         # pytest-trio makes and ends all async fixtures inside of the call.
         return item.get_closest_marker("trio") is None
-    return inspect.isgeneratorfunction(function) or len(fixturedef._finalizers) > 1
+    return inspect.isgeneratorfunction(function) or not all(map(_is_plumbing, fixturedef._finalizers))
 
 
-def _is_pytests(finalizer: object) -> bool:
+def _is_plumbing(finalizer: object) -> bool:
     if isinstance(finalizer, functools.partial):
         finalizer = finalizer.func
-    return (getattr(finalizer, "__module__", None) or "").startswith("_pytest.")
+    return ((getattr(finalizer, "__module__", None) or "") + ".").startswith(_PLUMBING)

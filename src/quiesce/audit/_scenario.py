@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from types import CodeType
 from typing import Any, TypeVar
 
 from ._places import name_of
@@ -25,6 +26,15 @@ class Scenario:
         self.make = function
         self.name = name or name_of(function)
         self.shape: Shape = _shape_of(function, self.name)
+
+    @property
+    def code(self) -> CodeType | None:
+        """Its own code, if it has any."""
+        function: Any = self.make
+        while isinstance(function, functools.partial):
+            function = function.func
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        return code if isinstance(code, CodeType) else None
 
     def __repr__(self) -> str:
         return f"<Scenario {self.name}, a {self.shape}>"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any, Final, Literal, TypeAlias
 
 from ._lanes import Lane, Lanes
@@ -47,6 +48,7 @@ class Schedule:
         is_cancelled: Callable[[Any], bool],
         *,
         root: str,
+        code: CodeType | None,
         limit: int,
         record: bool,
     ) -> None:
@@ -58,6 +60,7 @@ class Schedule:
         self.recorded: list[Moment] = []
         self.fired: list[tuple[Lane, int, Chain]] = []  # lane, step, where it stood
         self._root = root
+        self._code = code  # of the scenario: where the root stands before its first step
         self._records = record
         self._fire = fire
         self._is_cancelled = is_cancelled
@@ -167,6 +170,9 @@ class Schedule:
         if self._is_over:
             return
         coroutine = task.get_coro() if hasattr(task, "get_coro") else task.coro
-        self.fired.append((lane, self.steps, await_chain(coroutine)))
+        chain = await_chain(coroutine)
+        if lane.number == 0 and lane is self.lanes.all[0] and self._code is not None:
+            chain = (*chain, (self._code, 0))
+        self.fired.append((lane, self.steps, chain))
         self._take_aim()
         self._fire(lane, task, handle)

@@ -62,7 +62,9 @@ class TrioRun:
         self.limits = limits
         self.scenario = scenario
         self.stop = (TrioStop if stop is None else TRIO_STOPS[stop.name])(scenario, item)
-        self.schedule = Schedule(aims, self._fire, _never, root=scenario.name, limit=limit, record=record)
+        self.schedule = Schedule(
+            aims, self._fire, _never, root=scenario.name, code=scenario.code, limit=limit, record=record
+        )
         self.time = VirtualTime(self._on_rest, workers=workers, limits=limits)
         self.has_started = False
         self.root_lane: Lane | None = None

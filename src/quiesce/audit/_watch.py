@@ -90,7 +90,9 @@ class Watch:
     def _look(self) -> list[Sighting]:
         found: list[Sighting] = []
         for thread, stack in self._busy_threads():
-            if not thread.name.startswith(("waitpid-", "asyncio-waitpid-")):  # asyncio's, one for each child process until 3.12
+            if not thread.name.startswith(
+                ("waitpid-", "asyncio-waitpid-")
+            ):  # asyncio's, one for each child process until 3.12
                 what = _NUMBERS.sub("N", thread.name)
                 found.append(Sighting("thread", what, stuck_at=stack[::-1], detail=_target_of(thread)))
         found += [

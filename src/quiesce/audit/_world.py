@@ -21,7 +21,9 @@ class Limits:
     horizon: float = 3_600.0  # virtual seconds after its end, likewise
     patience: float = 0.05  # real seconds to wait for the outside before the virtual clock moves
     run: float | None = 60.0  # real seconds of one run, before it is cut off (in the main thread)
-    linger: float = 0.2  # real seconds for a thread, process or file to go after a run, before it is called left
+    linger: float = (
+        0.2  # real seconds for a thread, process or file to go after a run, before it is called left
+    )
     hang_after: float = 1.0  # real seconds without any event before a run with real I/O is called hung
 
 
