@@ -431,12 +431,14 @@ def test_beside_pytest_trio(tmp_path: Path) -> None:
 
 def test_beside_all_of_them_at_once_and_spread_over_processes(tmp_path: Path) -> None:
     write(tmp_path, {"test_trio.py": BESIDE_TRIO, "test_anyio.py": BESIDE_ANYIO, "test_asyncio.py": AT_ONCE})
+    write(tmp_path, {"test_bad.py": BADLY_MARKED})
     inner = run_pytest(tmp_path, "--quiesce", "-n", "2", plugins=["asyncio", "anyio", "trio", "xdist"])
     assert inner.summary.startswith(
         "quiesce: 17 async tests watched, 9 with findings (8 leaked, 1 descriptor)"
     ), inner.text
     assert inner.outcomes["test_strict_leaks"] == "failure"
     assert inner.outcomes["test_strict_is_clean"] == "passed"
+    assert "there is no stop 'halt'" in inner.told["test_badly_marked"]
 
 
 AT_ONCE = """
@@ -451,6 +453,91 @@ AT_ONCE = """
     async def test_strict_is_clean():
         await asyncio.sleep(0)
 """
+
+
+BADLY_MARKED = """
+    import pytest
+
+    @pytest.mark.cancel_everywhere(stops="halt")
+    async def test_badly_marked():
+        pass
+"""
+
+WITHOUT_A_PLUGIN_OF_ITS_OWN = """
+    import asyncio, unittest
+    import pytest, uvloop
+    from hypothesis import given, settings, strategies
+
+    async def worker():
+        await asyncio.sleep(10)
+
+    async def numbers():
+        try:
+            yield 1
+        finally:
+            await asyncio.sleep(0)
+
+    class TestOfUnittest(unittest.IsolatedAsyncioTestCase):
+        async def test_unittest_leaks(self):
+            asyncio.create_task(worker())
+            await asyncio.sleep(0)
+
+        async def test_unittest_is_clean(self):
+            await asyncio.sleep(0)
+
+    @pytest.mark.asyncio(loop_factories=["asyncio"])
+    @settings(max_examples=3)
+    @given(strategies.integers())
+    async def test_hypothesis_leaks(number):
+        asyncio.create_task(worker())
+        await asyncio.sleep(0)
+
+    @pytest.mark.asyncio(loop_factories=["asyncio"])
+    @settings(max_examples=3)
+    @given(strategies.integers())
+    async def test_hypothesis_is_clean(number):
+        await asyncio.sleep(0)
+
+    @pytest.mark.asyncio(loop_factories=["uvloop"])
+    async def test_uvloop_leaks():
+        asyncio.create_task(worker())
+        async for _ in numbers():
+            break
+
+    @pytest.mark.asyncio(loop_factories=["uvloop"])
+    async def test_uvloop_is_clean():
+        async def answer(reader, writer):
+            writer.close()
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            await reader.read()
+            writer.close()
+            await writer.wait_closed()
+"""
+FACTORIES = """
+    import asyncio, uvloop
+
+    def pytest_asyncio_loop_factories(config, item):
+        return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+"""
+
+
+def test_beside_unittest_hypothesis_and_uvloop(tmp_path: Path) -> None:
+    write(tmp_path, {"test_it.py": WITHOUT_A_PLUGIN_OF_ITS_OWN, "conftest.py": FACTORIES})
+    inner = run_pytest(tmp_path, "--quiesce", plugins=["asyncio", "hypothesispytest"])
+    assert inner.outcomes == {
+        "test_unittest_leaks": "failure",
+        "test_unittest_is_clean": "passed",
+        "test_hypothesis_leaks": "failure",
+        "test_hypothesis_is_clean": "passed",
+        "test_uvloop_leaks": "failure",
+        "test_uvloop_is_clean": "passed",
+    }, inner.text
+    assert "LEAKED worker × 3" in inner.told["test_hypothesis_leaks"]
+    assert (
+        "left behind by test_uvloop_leaks: leaked worker, generator numbers"
+        in inner.told["test_uvloop_leaks"]
+    )
 
 
 def test_loading_the_plugin_loads_neither_the_audit_nor_an_async_library() -> None:

@@ -737,10 +737,10 @@ def test_a_thread_left_behind_is_found_even_if_the_pool_had_it_before() -> None:
 
     async def scenario() -> None:
         await trio.to_thread.run_sync(time.sleep, 0.001)
-        await trio.to_thread.run_sync(release.wait, 0.3, abandon_on_cancel=True)
+        await trio.to_thread.run_sync(release.wait, 0.5, abandon_on_cancel=True)
 
     try:
-        result = audited(scenario, real_io=True, stops="cancel", phases="late")
+        result = audited(scenario, real_io=True, stops="cancel", phases="early")
     finally:
         release.set()
     assert {finding.kind for finding in result.findings} == {"thread"}, str(result)
