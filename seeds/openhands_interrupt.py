@@ -1,7 +1,7 @@
 """openhands-sdk 1.24.0: a conversation that is interrupted while a tool runs in its thread.
 
-The tool asks for the token as the package documents it, each time round. Its twin takes the token once, when it starts,
-and so keeps it: what is found with the one and not with the other is the token that was lost.
+The tool asks for the token as the package documents it, each time round. Its twin takes the token once, when it is
+asked for, and so keeps it: what is found with the one and not with the other is the token that was lost.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar, Self
 
-from openhands.sdk import Agent, Conversation, LocalConversation, Tool, register_tool
+from openhands.sdk import Agent, Conversation, Event, LocalConversation, Tool, register_tool
+from openhands.sdk.event import ActionEvent
 from openhands.sdk.llm import Message, MessageToolCall, TextContent
 from openhands.sdk.testing import TestLLM
 from openhands.sdk.tool import Action, Observation, ToolDefinition, ToolExecutor
@@ -34,14 +35,14 @@ class PollExecutor(ToolExecutor[PollAction, PollObservation]):
     """Says that it has begun, works in small steps and looks between them whether it should end."""
 
     say_begun: ClassVar[list[Callable[[], object]]] = []
+    kept: ClassVar[Any] = None  # the token of the run, taken when it asked for the tool
 
     def __call__(self, action: PollAction, conversation: Any = None) -> PollObservation:
         for say in self.say_begun:
             say()
-        kept = conversation.cancel_token
         end = time.monotonic() + WORK
         while time.monotonic() < end:
-            token = kept if action.keeps_token else conversation.cancel_token
+            token = self.kept if action.keeps_token else conversation.cancel_token
             if token is not None and token.is_cancelled:
                 return PollObservation.from_text(text="cancelled")
             time.sleep(0.01)
@@ -81,7 +82,14 @@ def script(*, keeps_token: bool) -> TestLLM:
 
 async def _converse(*, keeps_token: bool) -> None:
     agent = Agent(llm=script(keeps_token=keeps_token), tools=[Tool(name=PollTool.__name__)])
-    conversation = Conversation(agent, workspace=WORKSPACE, visualizer=None, stuck_detection=False)
+
+    def keep_token(event: Event) -> None:
+        if isinstance(event, ActionEvent):
+            PollExecutor.kept = conversation.cancel_token
+
+    conversation = Conversation(
+        agent, workspace=WORKSPACE, callbacks=[keep_token], visualizer=None, stuck_detection=False
+    )
     assert isinstance(conversation, LocalConversation)
     conversation.send_message("Work for a while.")
     begun = asyncio.Event()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import inspect
 import json
@@ -47,6 +48,25 @@ PUBLIC = [
 ]
 
 
+AUDIT = [
+    "STOPS",
+    "AuditResult",
+    "BadScenario",
+    "BadToken",
+    "Cell",
+    "Example",
+    "Finding",
+    "Limits",
+    "Point",
+    "Progress",
+    "Stop",
+    "Strip",
+    "UnknownStop",
+    "audit",
+    "scenario",
+]
+
+
 def modules_after(statement: str) -> set[str]:
     """What a fresh interpreter has loaded after `statement`."""
     code = f"import sys, json; {statement}; print(json.dumps(list(sys.modules)))"
@@ -56,6 +76,21 @@ def modules_after(statement: str) -> set[str]:
 
 def test_all_is_exactly_the_public_names_in_order() -> None:
     assert list(quiesce.__all__) == PUBLIC
+
+
+def test_the_audit_has_exactly_its_public_names_and_each_is_there() -> None:
+    audit = importlib.import_module("quiesce.audit")
+    assert list(audit.__all__) == AUDIT
+    for name in AUDIT:
+        assert getattr(audit, name) is not None
+
+
+def test_the_audit_imports_nothing_of_the_rest_nor_any_backend() -> None:
+    code = "import quiesce.audit; quiesce.audit.audit"
+    loaded = modules_after(code)
+    assert "quiesce.audit._sweep" in loaded
+    assert not {name for name in loaded if name.startswith("quiesce.") and not name.startswith("quiesce.audit")}
+    assert not loaded & {"trio", "uvloop", "anyio", "rich", "pytest"}
 
 
 @pytest.mark.parametrize("name", PUBLIC)

@@ -141,7 +141,7 @@ async def test_a_block_of_own_that_another_task_leaves_says_that_trio_does_not_a
     async with trio.open_nursery() as nursery:
         nursery.start_soon(enters_and_leaves)
         await entered.wait()
-        with pytest.raises(RuntimeError, match=r"'connection' was entered .* use open\(\) and close\(\)"):
+        with pytest.raises(RuntimeError, match=r"'connection' was entered .* own\(\.\.\.\)\.open\(\)"):
             await block.__aexit__(None, None, None)
         refused.set()
     assert block.report is not None

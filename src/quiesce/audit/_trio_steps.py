@@ -31,6 +31,7 @@ class Steps(trio.abc.Instrument):
     def __init__(self, run: TrioRun) -> None:
         self._run = run
         self._schedule = run.schedule
+        self._time = run.time
         self._lanes = run.schedule.lanes.by_id
 
     def task_spawned(self, task: Task) -> None:
@@ -47,6 +48,8 @@ class Steps(trio.abc.Instrument):
             return
         schedule = self._schedule
         schedule.steps += 1
+        if self._time.is_waiting:
+            self._time.stop_waiting()
         try:
             schedule.check_limit()
             if lane is schedule.target or (schedule.sees_all and not lane.is_ours):

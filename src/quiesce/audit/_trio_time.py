@@ -38,7 +38,7 @@ class VirtualTime:
         self._on_rest = on_rest
         self._limits = limits
         self._workers = workers  # with real I/O
-        self._has_waited = False
+        self.is_waiting = False  # for the outside, once
         self._busy_before = {thread for thread, _ in busy_threads()}
 
     @property
@@ -67,13 +67,17 @@ class VirtualTime:
 
     def _must_wait(self, deadline: float) -> bool:
         """Whether the outside gets its time now. trio then waits, and asks again if that brought nothing."""
-        if self._has_waited or not self._has_outside():
-            self._has_waited = False
-            self.clock.autojump_threshold = 0
+        if self.is_waiting or not self._has_outside():
+            self.stop_waiting()
             return False
-        self._has_waited = True
+        self.is_waiting = True
         self.clock.autojump_threshold = self._limits.patience if deadline < inf else self._limits.hang_after
         return True
+
+    def stop_waiting(self) -> None:
+        """Something came of it, or nothing did."""
+        self.is_waiting = False
+        self.clock.autojump_threshold = 0
 
     def _has_outside(self) -> bool:
         assert self._workers is not None

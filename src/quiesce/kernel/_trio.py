@@ -356,7 +356,7 @@ class TrioHost(Host):
         if self.body is not None and not self.is_current():
             raise RuntimeError(
                 f"{self.core.label!r} was entered with `async with` in another task; on trio it must be left "
-                "there too. To close from anywhere, use open() and close()"
+                "there too. To close from anywhere, open it with Scope.open() or own(...).open(), and use close()"
             )
         return True
 
