@@ -36,8 +36,8 @@ format: $(VENV)/.lint-ready ## rewrite the code in the house style
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
 
-audit: $(VENV)/.test-ready ## drive the kernel with random programs and check the promises
-	$(BIN)/python -m pytest -m audit $(ARGS)
+audit: $(VENV)/.test-ready ## stop every word of the kernel at every point, and drive it with random programs
+	QUIESCE_AUDIT=full $(BIN)/python -m pytest -n 2 -m audit $(ARGS)
 
 seeds: ## audit real releases with known bugs, each in an environment of its own
 	$(PYTHON) seeds/run.py $(ARGS)

@@ -337,7 +337,7 @@ def test_shutdown_comes_while_the_loop_does_not_run_as_with_asyncio_run(stop: st
         loop = asyncio.get_running_loop()
         assert isinstance(loop, uvloop.Loop)
         future = Watched(loop=loop)
-        timer = loop.call_later(TICK, future.set_result, None)
+        timer = loop.call_later(TICK, lambda: future.done() or future.set_result(None))
         try:
             await future
         finally:

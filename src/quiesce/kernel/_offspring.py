@@ -1,0 +1,78 @@
+"""The processes that this one has started, and those below them, read from /proc.
+
+The kernel keeps a list of children a *thread*: `/proc/<pid>/task/<tid>/children`. So it also tells which thread has started
+one; but the children of a thread that has ended are handed on, as a rule to the main thread, so that being on the main
+thread's list means nothing. Where the kernel was built without these lists, every process is asked for its parent.
+
+Walking down these lists finds a process in whatever session it is, and reads only about the tree at hand. It loses whoever
+has lost its parent: those are kept by who has seen them before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from . import _procfs
+from ._procfs import Proc
+
+NO_THREAD = 0  # nobody knows which
+
+
+def have_any() -> bool:
+    """Whether this process has any child, alive or not. Half a microsecond, where a look into /proc takes fifty."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    except AttributeError:  # macOS has it from Python 3.13 on
+        pass
+    return True
+
+
+def ours() -> dict[int, int]:
+    """The pids of our children, alive or not, each with the thread that has it on its list. Raises OSError if it cannot look."""
+    if not have_any():
+        return {}
+    if not _procfs.available():
+        raise OSError("there is no /proc to look into")
+    return _listed(os.getpid())
+
+
+def below(roots: Iterable[Proc]) -> list[Proc]:
+    """The living among `roots`, and whoever descends from them; no guard of another program of ours."""
+    found = [proc for proc in roots if _procfs.still_alive(proc)]
+    for parent in found:  # grows as it goes: children of children
+        for pid in _listed(parent.pid):
+            child = _procfs.look_up(pid)
+            if (
+                child is not None
+                and not child.zombie
+                # If not, one of the two numbers was given to another process in between.
+                and child.ppid == parent.pid
+                and child.starttime >= parent.starttime
+                and child not in found
+                and _procfs.GUARD_TAG not in _procfs._tags(pid)
+            ):
+                found.append(child)
+    return found
+
+
+def _listed(parent: int) -> dict[int, int]:
+    try:
+        threads = os.listdir(f"/proc/{parent}/task")
+    except FileNotFoundError:
+        return {}
+    found: dict[int, int] = {}
+    for thread in threads:
+        pids = _procfs._read_if_there(f"/proc/{parent}/task/{thread}/children")
+        if pids is None:
+            if thread == str(parent) and _procfs.look_up(parent) is not None:
+                return _whose_parent_is(parent)
+            continue
+        found.update(dict.fromkeys(map(int, pids.split()), int(thread)))
+    return found
+
+
+def _whose_parent_is(parent: int) -> dict[int, int]:
+    return {proc.pid: NO_THREAD for proc in _procfs._scan() if proc.ppid == parent}
