@@ -331,13 +331,18 @@ class Watched(asyncio.Future[None]):
         return super().cancel(msg)
 
 
+def finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
 @pytest.mark.parametrize(("stop", "is_running"), [("shutdown", False), ("cancel", True)])
 def test_shutdown_comes_while_the_loop_does_not_run_as_with_asyncio_run(stop: str, is_running: bool) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, uvloop.Loop)
         future = Watched(loop=loop)
-        timer = loop.call_later(TICK, lambda: future.done() or future.set_result(None))
+        timer = loop.call_later(TICK, finish, future)
         try:
             await future
         finally:

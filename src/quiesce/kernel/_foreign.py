@@ -3,7 +3,8 @@
 Whose a task is says the context that it runs in: everything started from inside a containment, however
 deep, has a copy of a context in which `current_node` leads to it. Python 3.11 cannot show a task's context;
 there a task factory notes it when the task is made (`Births`). It misses tasks made by calling
-`asyncio.Task(...)` by hand, and those made while somebody else's factory stands in place of ours.
+`asyncio.Task(...)` by hand, and those made while somebody else's factory stands in place of ours. (It also learns
+of processes that are started: see `_starts`.)
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ._current import Node, current_node
 from ._grace import Rung
 from ._report import Leftover
 from ._site import Site, describe, label_of, site_of, stuck_at
+from ._starts import note_start
 from ._waits import Task, gathered_in
 
 
@@ -181,6 +183,8 @@ class Births:
         task = asyncio.Task(coro, loop=loop, **kwargs) if inner is None else inner(loop, coro, **kwargs)
         context: Context | None = kwargs.get("context")
         node = current_node.get() if context is None else context.get(current_node)
+        if self.users:
+            note_start(coro, node)
         if self.users and node is not None:
             frame = sys._getframe(1)
             while frame.f_back is not None and frame.f_code.co_filename.startswith(_ASYNCIO):

@@ -19,11 +19,12 @@ import gc
 import sys
 from asyncio.base_subprocess import BaseSubprocessTransport
 from contextvars import Context
+from types import FrameType
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from ._current import Node, current_node
-from ._site import Site
+from ._site import Site, _is_machinery, site_of
 
 
 class Start(NamedTuple):
@@ -39,11 +40,11 @@ def known_starts(loop: asyncio.AbstractEventLoop) -> dict[int, Start]:
     if not isinstance(loop, asyncio.BaseEventLoop):
         return _on_uvloop(loop)
     noted = {
-        transport.get_pid(): transport._quiesce_start
+        transport.get_pid(): Start(transport._quiesce_start[0], transport, transport._quiesce_start[1])
         for transport in list(_noted)
         if transport._loop is loop and transport.get_returncode() is None
     }
-    return noted or _on_asyncio(loop)
+    return {**_on_asyncio(loop), **noted}
 
 
 def _on_asyncio(loop: Any) -> dict[int, Start]:
@@ -77,9 +78,13 @@ _noted: WeakSet[Any] = WeakSet()
 _CONNECT = BaseSubprocessTransport._connect_pipes.__code__  # type: ignore[attr-defined]
 
 
-def note_start(coro: Any, node: Node | None, site: Site | None) -> None:
-    """A task is being made; if it is the one that connects a new process's pipes, note who does that."""
-    if sys.version_info < (3, 12) and getattr(coro, "cr_code", None) is _CONNECT:
+def note_start(coro: Any, node: Node | None) -> None:
+    """A task is being made; if it is the one that connects a new process's pipes, note for whom."""
+    if getattr(coro, "cr_code", None) is _CONNECT:
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None and frame.f_back is not None and _is_machinery(frame):
+            frame = frame.f_back
         transport = coro.cr_frame.f_locals["self"]
-        transport._quiesce_start = Start(node, transport, site)
+        # Not with the transport in it: it would hold itself, and wait for the collector.
+        transport._quiesce_start = node, site_of(frame) if frame is not None else None
         _noted.add(transport)

@@ -1,0 +1,157 @@
+"""Which of our child processes belong to a block: those whose starter's context descends from it.
+
+The starter is known by what an event loop has kept (`_starts`), or, for a plain `subprocess` in a sync tool, by the
+thread that it runs in: the kernel tells which thread has started a process, the thread's stack whose work that
+thread does now (`_thread_work`), and a variable there that the work has this very process in its hands.
+
+Where none of it says anything, the process may be anybody's. It is then named, not ended, unless the block was opened with
+`processes="all"`. Nobody's business at all are processes that were there before the block, those of the kernel's own trees, the
+guard, and the servers that `multiprocessing` keeps for the whole program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+
+from . import _offspring, _procfs
+from ._core import ScopeCore, logger
+from ._current import Node
+from ._foreign_process import ForeignProcess, watched
+from ._foreign_thread import PERHAPS, Threads
+from ._foreign_tree import ForeignTree
+from ._procfs import Proc
+from ._reason import Reason
+from ._report import Leftover
+from ._starts import Start, known_starts
+from ._thread_work import holds, work_of
+
+Choice: TypeAlias = Literal["known", "all", "none"]
+Contains: TypeAlias = Callable[[Node | None], bool]
+
+_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+
+
+class Processes:
+    """The processes of one block."""
+
+    __slots__ = ("_before", "_began", "_choice", "_loop", "_threads", "_unsure", "adopted")
+
+    def __init__(self, choice: Choice, loop: asyncio.AbstractEventLoop, threads: Threads) -> None:
+        self._choice = choice
+        self._loop = loop
+        self._threads = threads
+        self._unsure: list[ForeignTree] = []
+        self.adopted: list[ForeignProcess] = []
+        self._before: frozenset[int] = frozenset()
+        self._began = 0
+        if choice != "none" and hasattr(time, "CLOCK_BOOTTIME"):
+            self._began = int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS)
+        try:
+            if choice != "none":
+                self._before = frozenset(_offspring.ours())
+        except OSError as error:
+            self._cannot_look(error)
+
+    def adopt(self, core: ScopeCore, contains: Contains) -> None:
+        """Take for children what the block has started, and note what it may have started. Nothing is done to them yet."""
+        self._unsure = []
+        if self._choice == "none":
+            return
+        try:
+            new = {pid: thread for pid, thread in _offspring.ours().items() if pid not in self._before}
+            if not new:
+                return
+            starts = known_starts(self._loop)
+            taken = {child.tree.leader for child in watched}
+            for pid, thread in new.items():
+                proc = _procfs.look_up(pid)
+                if proc is None or proc.zombie or not proc.starttime or proc in taken:
+                    continue
+                start = starts.get(pid)
+                is_ours = contains(start.node) if start is not None else self._by_thread(proc, thread, contains)
+                if is_ours is None and self._choice == "all":
+                    is_ours = True
+                if is_ours:
+                    node, transport, site = start or Start(None, None)
+                    self.adopted.append(ForeignProcess(core, ForeignTree(proc), transport, site))
+                elif is_ours is None:
+                    self._unsure.append(ForeignTree(proc))
+            for child in self.adopted:
+                child.tree.members()  # see them while their parents live
+        except OSError as error:
+            self._cannot_look(error)
+
+    def _cannot_look(self, error: OSError) -> None:
+        self._choice = "none"
+        logger.warning("contain() cannot look for processes that were started inside it: %s", error)
+
+    def _by_thread(self, proc: Proc, number: int, contains: Contains) -> bool | None:
+        """Whether a process that no loop knows of is ours; None if nobody can say."""
+        if proc.starttime + 1 < self._began or _is_of_the_program(proc):
+            return False  # the first: an orphan that was given to us, if we are the first process of a container
+        if number in (_offspring.NO_THREAD, threading.main_thread().native_id, threading.get_native_id()):
+            return None
+        thread = next((one for one in threading.enumerate() if one.native_id == number), None)
+        if thread is None:
+            return None
+        work = work_of(thread, sys._current_frames())
+        if work is None:
+            return None
+        if work.context is not None:
+            return contains(work.node) if not work.pooled or holds(thread, proc.pid) else None
+        if not work.pooled and self._threads.was_there_before(thread):
+            return False
+        return None
+
+    # Ending them
+
+    def tell_to_go(self, reason: Reason) -> list[ForeignProcess]:
+        """End those that are still there; returns those that were not told before."""
+        told: list[ForeignProcess] = []
+        for child in list(self.adopted):
+            if child.core.closed:
+                continue
+            if child.is_gone():
+                self.adopted.remove(child)
+                child.dismiss()
+            else:
+                told.append(child)
+        for child in told:
+            child.tell_to_go(reason)
+        return told
+
+    def cores(self) -> set[ScopeCore]:
+        """The scopes of those that are there."""
+        return {child.core for child in self.adopted}
+
+    def waited_for(self) -> int:
+        """How many have not ended, nor come to the end of their time."""
+        return sum(child.is_waited_for() for child in self.adopted)
+
+    def perhaps_left(self) -> list[Leftover]:
+        """What still runs and may have been started by the block."""
+        return [
+            Leftover("process", tree.name, PERHAPS, tree.describe())
+            for tree in self._unsure
+            if tree.members()
+        ]
+
+
+def _is_of_the_program(proc: Proc) -> bool:
+    """Whether it belongs to the kernel, or to `multiprocessing`, which keeps two servers for everybody."""
+    guardian: Any = sys.modules.get("quiesce.kernel._guardian")
+    if guardian is not None:
+        tags = _procfs._tags(proc.pid)
+        program = guardian.program_id()
+        if _procfs.GUARD_TAG in tags or any(tag.startswith(f"{program}.") for tag in tags):
+            return True
+    tracker: Any = getattr(sys.modules.get("multiprocessing.resource_tracker"), "_resource_tracker", None)
+    server: Any = getattr(sys.modules.get("multiprocessing.forkserver"), "_forkserver", None)
+    servers = {getattr(tracker, "_pid", None), getattr(server, "_forkserver_pid", None)}
+    return proc.pid in servers

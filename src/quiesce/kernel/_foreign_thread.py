@@ -1,0 +1,103 @@
+"""Work of somebody else's thread, as a child of the containment that it was started from.
+
+It cannot be stopped, only waited for: until the time for clean-up is over, as for a thread of ours. Its token
+(`current_token()` in its context) has been cancelled with the containment. Nobody tells when it ends, so it is looked at.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from threading import Thread
+from weakref import WeakSet
+
+from ._child import FINISHED, RUNNING, Child
+from ._core import ScopeCore
+from ._current import Node
+from ._grace import Rung
+from ._report import Leftover
+from ._site import thread_stuck_at
+from ._thread_work import Work, all_work, still_at
+
+# Seconds between two looks at a thread: at first, while it is waited for, and when that was in vain.
+_LOOK_SOON, _LOOK_AGAIN, _LOOK_SELDOM = 0.001, 0.02, 0.25
+
+PERHAPS = "an unknown place, while the block ran, perhaps not by it"
+
+
+class ForeignThread(Child):
+    """What a thread does, as its containment sees it."""
+
+    __slots__ = ("__weakref__", "_pause", "work")
+
+    kind = "thread"
+
+    def __init__(self, core: ScopeCore, work: Work) -> None:
+        super().__init__(core, work.label, None)
+        self.state = RUNNING
+        self.work = work
+        self._pause = _LOOK_SOON
+        core.children[self] = None
+        _watched.add(self)
+        self._look()
+
+    def climb(self, rung: Rung) -> None:
+        """There is nothing to be done to it."""
+        if self.core.reason is not None:
+            self.note_reason(self.core.reason)
+
+    def _look(self) -> None:
+        core = self.core
+        if still_at(self.work):
+            core.backend.call_at(core.backend.now() + self._pause, self._look)
+            self._pause = min(self._pause * 2, _LOOK_AGAIN if core.rung < Rung.TERMINATE else _LOOK_SELDOM)
+            return
+        self.state, self.value = FINISHED, None
+        self.ended()
+
+    def stuck_at(self) -> str:
+        """Where the thread is now."""
+        return thread_stuck_at(self.work.thread.ident)
+
+
+_watched: WeakSet[ForeignThread] = WeakSet()  # by whichever containment
+
+
+class Threads:
+    """The threads of one block."""
+
+    __slots__ = ("_before", "_unsure")
+
+    def __init__(self) -> None:
+        self._before = frozenset(threading.enumerate())
+        self._unsure: list[Work] = []
+
+    def was_there_before(self, thread: Thread) -> bool:
+        """Whether it is older than the block."""
+        return thread in self._before
+
+    def adopt(self, core: ScopeCore, contains: Callable[[Node | None], bool]) -> list[ForeignThread]:
+        """Take for children what threads do for the block, and note what they may be doing for it."""
+        if threading.active_count() == 1:
+            self._unsure = []
+            return []
+        at_work = all_work()
+        known = [child.work.what for child in _watched if child.state == RUNNING]
+        self._unsure = [
+            work
+            for work in at_work
+            if work.context is None and (work.abandoned or work.thread not in self._before)
+        ]
+        return [
+            ForeignThread(core, work)
+            for work in at_work
+            if work.context is not None and work.what not in known and contains(work.node)
+        ]
+
+    def perhaps_left(self) -> list[Leftover]:
+        """What is still busy and may have been started by the block."""
+        return [
+            Leftover("thread", work.thread.name, PERHAPS, thread_stuck_at(work.thread.ident))
+            for work in self._unsure
+            if still_at(work)
+        ]

@@ -1,0 +1,144 @@
+"""What other threads are busy with, and for whom: read off their stacks.
+
+A thread of a pool serves anybody, so not the thread but the work that it is at belongs to somebody: to whom says the
+context that the work runs in, or that its result is awaited in.
+
+| thread | its work | whose it is |
+|---|---|---|
+| of an executor | a `_WorkItem` on its stack | the context of `asyncio.to_thread`; for `run_in_executor`, which hands over none, that of who awaits it, until that is cancelled |
+| of anyio | its `run`, with all that it was given | the context that anyio runs it in |
+| any other | itself | the context it was given (always from Python 3.14 on; before, `Thread(target=context.run)`) |
+
+Idle threads of pools, the threads of the kernel (whose work belongs to scopes) and those by which asyncio waits for
+processes are not busy.
+"""
+
+from __future__ import annotations
+
+import sys
+from asyncio import base_futures
+from collections.abc import Iterator
+from concurrent.futures import thread as executor_threads
+from contextvars import Context
+from functools import partial
+from subprocess import Popen
+from threading import Thread, enumerate, get_ident
+from types import FrameType
+from typing import Any, NamedTuple
+
+from ._current import Node, current_node
+from ._site import _HERE, label_of
+
+_EXECUTOR = executor_threads._worker.__code__
+_ITEM = executor_threads._WorkItem.run.__code__
+_WAITPID = "_do_waitpid"
+
+
+class Work(NamedTuple):
+    """What a thread is busy with."""
+
+    thread: Thread
+    what: object  # the same as long as it is the same work
+    label: object
+    pooled: bool
+    context: Context | None  # None: nobody can say
+    abandoned: bool = False  # who awaited it has been cancelled
+
+    @property
+    def node(self) -> Node | None:
+        """Whose it is, if the context is known."""
+        return self.context.get(current_node) if self.context is not None else None
+
+
+def all_work() -> list[Work]:
+    """What each of the other threads is busy with."""
+    stacks = sys._current_frames()
+    try:
+        found = (work_of(thread, stacks) for thread in enumerate() if thread.ident != get_ident())
+        return [work for work in found if work is not None]
+    finally:
+        del stacks  # it holds our own frame too
+
+
+def still_at(work: Work) -> bool:
+    """Whether the thread is at it still."""
+    if not work.pooled:
+        return work.thread.is_alive()
+    now = work_of(work.thread, sys._current_frames())
+    return now is not None and now.what is work.what
+
+
+def work_of(thread: Thread, stacks: dict[int, FrameType]) -> Work | None:
+    """What this thread is busy with; None if it is idle, or nobody's business."""
+    frames = list(_frames_of(thread, stacks))
+    anyio_worker = getattr(sys.modules.get("anyio._backends._asyncio"), "WorkerThread", None)
+    for frame in reversed(frames):  # from the outermost
+        code = frame.f_code
+        if code.co_filename.startswith(_HERE) or code.co_name == _WAITPID:
+            return None
+        if code is _ITEM:
+            return _item_of_executor(thread, frame.f_locals.get("self"))
+        if anyio_worker is not None and code is anyio_worker.run.__code__:
+            given = frame.f_locals
+            if "future" not in given:
+                return None
+            return Work(thread, given["future"], given.get("func"), True, given.get("context"))
+    if not frames or any(frame.f_code is _EXECUTOR for frame in frames):
+        return None
+    target = getattr(thread, "_target", None)
+    context = getattr(thread, "_context", None) or _bound_to(target)
+    return Work(thread, thread, thread.name, False, context)
+
+
+def holds(thread: Thread, pid: int) -> bool:
+    """Whether what it is busy with has this process in its hands: as a `Popen` in some function's variable."""
+    for frame in _frames_of(thread, sys._current_frames()):
+        if frame.f_code is _ITEM:
+            break
+        for value in list(frame.f_locals.values()):
+            if isinstance(value, Popen) and value.pid == pid:
+                return True
+    return False
+
+
+def _frames_of(thread: Thread, stacks: dict[int, FrameType]) -> Iterator[FrameType]:
+    frame = stacks.get(thread.ident or 0)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _item_of_executor(thread: Thread, item: Any) -> Work | None:
+    if item is None:  # it is about to end
+        return None
+    # From Python 3.14 on the function and its arguments are one, `task`.
+    fn = getattr(item, "fn", None) or next(iter(getattr(item, "task", ())), None)
+    context = _bound_to(fn)
+    label = fn.args[0] if context is not None and isinstance(fn, partial) and fn.args else fn
+    abandoned = False
+    if context is None:
+        awaited = list(_awaiting(item.future))
+        abandoned = any(future.cancelled() for future in awaited)
+        contexts = [found for future in awaited for _, found in getattr(future, "_callbacks", None) or ()]
+        context = contexts[0] if contexts else None
+    return Work(thread, item, label_of(label), True, context, abandoned)
+
+
+def _bound_to(fn: object) -> Context | None:
+    """The context whose `run` it is."""
+    while isinstance(fn, partial):
+        fn = fn.func
+    owner = getattr(fn, "__self__", None)
+    return owner if isinstance(owner, Context) else None
+
+
+def _awaiting(future: Any) -> Iterator[Any]:
+    """The asyncio futures that are chained to one of an executor: they are in the closures of its callbacks."""
+    for callback in list(getattr(future, "_done_callbacks", ())):
+        for cell in getattr(callback, "__closure__", None) or ():
+            try:
+                content = cell.cell_contents
+            except ValueError:  # still empty
+                continue
+            if base_futures.isfuture(content):
+                yield content
