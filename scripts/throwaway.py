@@ -57,9 +57,7 @@ def find_python(minor: int) -> Path:
     for found in find_interpreters():
         if tuple(map(int, found.minor.split("."))) >= (3, minor):
             return Path(found.path)
-    raise NotInstalled(
-        f"it needs Python 3.{minor} or newer, and there is none on the PATH or under pyenv"
-    )
+    raise NotInstalled(f"it needs Python 3.{minor} or newer, and there is none on the PATH or under pyenv")
 
 
 def pip(environment: Path | None = None) -> list[str]:

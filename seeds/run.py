@@ -10,6 +10,7 @@ what should be silent is not, or if a release cannot be installed.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import shutil
 import subprocess
@@ -23,9 +24,8 @@ BUILD = ROOT / "build" / "seeds"
 REPORTS = BUILD / "reports"
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from throwaway import NotInstalled, build_wheel, make_environment  # noqa: E402
-
 from seeds.table import RELEASES, Release  # noqa: E402
+from throwaway import NotInstalled, build_wheel, make_environment  # noqa: E402
 
 AUDIT_LIMIT = 240  # seconds
 
@@ -42,6 +42,13 @@ def main() -> int:
     parser.add_argument("--fresh", action="store_true", help="make every environment again")
     options = parser.parse_args()
     chosen = [release for release in RELEASES if options.only in (None, release.name)]
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with open(BUILD / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two at once would pull the environments from under each other
+        return judge_all(chosen, options.fresh)
+
+
+def judge_all(chosen: list[Release], is_fresh: bool) -> int:
     started = time.monotonic()
     shutil.rmtree(REPORTS, ignore_errors=True)
     try:
@@ -61,7 +68,7 @@ def main() -> int:
                 ROOT / "seeds" / f"{release.name}.txt",
                 wheel,
                 minor=release.minor,
-                is_fresh=options.fresh,
+                is_fresh=is_fresh,
             )
             for release in order
         }

@@ -160,13 +160,19 @@ BESIDE_ASYNCIO = """
         server.jobs.put_nowait(1)
         await server.jobs.join()
 
+    async def fails_when_told(told):
+        await told.wait()
+        raise ValueError("too late")
+
     @pytest.mark.asyncio(loop_scope="module")
     async def test_that_leaks_beside_the_server(server):
-        asyncio.create_task(worker())
+        server.told = asyncio.Event()
+        asyncio.create_task(fails_when_told(server.told))
         await asyncio.sleep(0)
 
     @pytest.mark.asyncio(loop_scope="module")
     async def test_after_it_in_the_same_loop(server):
+        server.told.set()
         await asyncio.sleep(0)
 
     async def test_that_fails_by_itself():
@@ -203,7 +209,7 @@ LEAKY = {
     "test_with_a_leaky_fixture": ("error", ["LEAKED worker", "in a_fixture_that_does_not"]),
     "test_that_leaks_beside_the_server": (
         "failure",
-        ["LEAKED worker", "in test_that_leaks_beside_the_server"],
+        ["LEAKED fails_when_told", "in test_that_leaks_beside_the_server"],
     ),
     "test_that_fails_by_itself": ("failure", ["assert 1 == 2"]),
 }

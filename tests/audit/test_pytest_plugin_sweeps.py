@@ -66,8 +66,9 @@ SWEEPS = """
         connection.append("used")
         await asyncio.sleep(1)
 
-    def test_fixtures_were_made_in_each_run():
+    def test_fixtures_were_made_in_each_run(tmp_path_factory):
         assert RUNS["test_fixtures"] > 15
+        assert list(tmp_path_factory.getbasetemp().glob("test_fixtures[0-9]*")) == []
         assert RUNS["shared"] == 1
         assert "WORKSPACE" not in os.environ
 
@@ -96,7 +97,8 @@ SWEEPS = """
         @pytest.mark.cancel_everywhere(stops="cancel")
         async def test_gets_a_fresh_instance(self):
             assert self.seen == []
-            self.seen.append(1)
+            assert not hasattr(self, "is_used")
+            self.is_used = True
             await asyncio.sleep(1)
 
     class Pool:

@@ -1,24 +1,36 @@
-"""The middleware: each request in a scope of its own, stopped when its client has gone."""
+"""The middleware: each request in a scope of its own, stopped when its client has gone.
+
+- The handler runs in a task of its own. So the request can be over though the handler is not: one that ignores its cancel
+  is named when the grace is over, and stays owned, by the server's scope if there is one.
+- All requests are stopped at once when the server's scope is: each hears its token, none waits for the one before.
+- What the handler raises is raised to the server: the error itself, not a group.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 
-from quiesce.kernel._child import ChildCancelled, Handle
-from quiesce.kernel._core import ScopeClosed
+from quiesce.kernel._child import CANCELLED, FAILED, Handle
+from quiesce.kernel._core import ScopeClosed, ScopeCore
 from quiesce.kernel._grace import Grace, check_grace
+from quiesce.kernel._owner import is_cancel, raise_unchanged
 from quiesce.kernel._reason import Reason
 from quiesce.kernel._report import StopReport
 from quiesce.kernel._scope import Scope
+from quiesce.kernel._states import EXPIRED
 
 from ._connection import Connection
-from ._lifespan import server_scope
-from ._types import AsgiApp, AsgiScope, Receive, Send
+from ._lifespan import Server, server_of
+from ._thread_hold import ThreadHold
+from ._types import AsgiApp, AsgiScope, Message, Receive, Send
 
 logger = logging.getLogger("quiesce")
 
+WATCHED = "quiesce.watched"  # in the ASGI scope of a request that a middleware further out watches already
 GONE = Reason("disconnect", "the client has gone")
+OVER = Reason("parent", "the request is over")
+GIVEN_UP = Reason("cancelled", "the server gave the request up")
 
 
 class StopOnDisconnect:
@@ -35,8 +47,9 @@ class StopOnDisconnect:
     its whole answer stops nothing: background tasks run on. A websocket's handler that is waiting for a message
     gets to know by that; any other is cancelled.
 
-    `on_stop(report, scope)` is called after each request that was stopped, with the `StopReport` and the ASGI scope;
-    without it, a request that left something behind is logged. `grace` holds the deadlines of such a stop.
+    `on_stop(report, scope)` is called after each request that was stopped or left something behind, with the
+    `StopReport` and the ASGI scope; without it, the report is logged (a warning if something is left). `grace` holds the
+    deadlines of such a stop. A stop of the whole server has those of `lifespan`.
     """
 
     def __init__(
@@ -47,65 +60,140 @@ class StopOnDisconnect:
         on_stop: Callable[[StopReport, AsgiScope], None] | None = None,
     ) -> None:
         check_grace(grace)
+        if on_stop is not None and not callable(on_stop):
+            raise TypeError(f"on_stop must be a function of (report, scope), not {type(on_stop).__name__}")
         self.app = app
-        self._grace = grace
+        self._grace = grace or Grace()
         self._on_stop = on_stop
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
+        if scope["type"] not in ("http", "websocket") or WATCHED in scope:
             return await self.app(scope, receive, send)
+        scope[WATCHED] = True
         connection = Connection(scope, receive, send)
+        server = server_of(scope)
         name = f"{scope.get('method', 'WEBSOCKET')} {scope.get('path', '')}"
         try:
             owner = await Scope.open(
-                name, on_error="report", on_child_error=_raised_below, grace=self._grace, scope=server_scope(scope)
+                name,
+                on_error="report",
+                on_child_error=raised_below,
+                grace=self._grace,
+                scope=server.scope if server is not None else None,
             )
         except ScopeClosed:
-            return await _refuse(scope, send)
-        handler: Handle | None = None
+            return await _say_that_it_is_over(connection, send)
+        unhook = _stop_with(server, owner) if server is not None else None
+        handler = owner.spawn(self.app, scope, connection.receive, connection.send, name=name)
         try:
-            handler = owner.spawn(self.app, scope, connection.receive, connection.send, name="handler")
-            owner.spawn(_stop_when_gone, connection, owner, name="the watch for the client")
-            await handler.wait()
+            await self._until_over(owner, handler, connection, scope)
+            if handler.state is FAILED:
+                raise_unchanged(handler.value)
+            if owner.reason is not OVER:
+                await _say_that_it_is_over(connection, send)
+            elif handler.state is CANCELLED:
+                handler.result()  # raises: it cancelled itself, which only the server can make sense of
         finally:
-            was_stopped = owner.reason is not None
-            report = await owner.close(reason=Reason("parent", "the request is over"))
-            if was_stopped:
-                self._tell(report, scope)
-        try:
-            handler.result()
-        except ChildCancelled:
-            if not was_stopped:
-                raise  # it cancelled itself, which only the server can make sense of
-            if not connection.is_gone and not connection.is_begun:
-                await _refuse(scope, send)
+            if unhook is not None:
+                unhook()
+            del handler  # an error has this frame in its traceback, which must not hold the error
         return None
+
+    async def _until_over(
+        self, owner: Scope, handler: Handle, connection: Connection, scope: AsgiScope
+    ) -> None:
+        """The handler has ended, or is given up; in either case what it owned has ended, or is reported."""
+        connection.on_call = ThreadHold(handler).look
+        if not handler.done and owner.reason is None:  # an eager task may have done it all by now
+            watch = owner.spawn(_stop_when_gone, connection, owner, self._grace)
+            watch.label = None  # plumbing, not to be named in reports
+        try:
+            await wait_for_end(handler, owner._opened())
+        except BaseException as error:
+            if not is_cancel(error):
+                raise  # we are being thrown away, and cannot wait: the scope notices that
+            owner.cancel(GIVEN_UP, grace=self._grace)
+            try:
+                await self._close(owner, connection, scope)
+            finally:
+                raise error
+        await self._close(owner, connection, scope)
+
+    async def _close(self, owner: Scope, connection: Connection, scope: AsgiScope) -> None:
+        core = owner._opened()
+        try:
+            if core.state is not EXPIRED:
+                await owner.close(reason=OVER, grace=self._grace)
+        finally:
+            connection.end()
+            report = owner.report or core.report()
+            if owner.reason is not OVER or not report.clean:
+                self._tell(report, scope)
 
     def _tell(self, report: StopReport, scope: AsgiScope) -> None:
         if self._on_stop is not None:
             try:
                 self._on_stop(report, scope)
             except Exception:
-                logger.exception("on_stop of StopOnDisconnect failed for %s", report.name)
-        elif not report.clean:
-            logger.warning("%s", report)
+                logger.exception("on_stop of StopOnDisconnect failed for %s", report)
+        else:
+            logger.log(logging.INFO if report.clean else logging.WARNING, "%s", report)
 
 
-async def _stop_when_gone(connection: Connection, owner: Scope) -> None:
-    await connection.wait_until_gone()
-    if not connection.is_answered and not (connection.is_websocket and connection.is_awaited):
-        owner.cancel(GONE)
+async def wait_for_end(handler: Handle, core: ScopeCore) -> None:
+    """Until the handler has ended, or its stop is out of time."""
+    while not handler.done and not core.is_over():
+        waiter = core.backend.make_waiter()
+        if handler.waiters is None:
+            handler.waiters = []
+        handler.waiters.append(waiter)
+        core.waiters.append(waiter)
+        try:
+            await waiter.wait()
+        finally:
+            for waiters in (handler.waiters, core.waiters):
+                if waiters and waiter in waiters:
+                    waiters.remove(waiter)
 
 
-def _raised_below(handle: Handle, error: BaseException) -> None:
+async def _stop_when_gone(connection: Connection, owner: Scope, grace: Grace) -> None:
+    if await connection.wait_until_gone():
+        if not connection.is_answered and not (connection.is_websocket and connection.is_awaited):
+            owner.cancel(GONE, grace=grace)
+        connection.tell()
+
+
+def _stop_with(server: Server, owner: Scope) -> Callable[[], None]:
+    """Stop the request when the server stops, and not only when those that came later have ended."""
+    token = server.scope.token
+    return token.on_cancel(lambda: owner.cancel(token.reason, grace=server.grace))
+
+
+def raised_below(handle: Handle, error: BaseException) -> None:
     """The handler's error is raised to the server, which reports it."""
 
 
-async def _refuse(scope: AsgiScope, send: Send) -> None:
-    """The server is stopping, and nothing may start any more."""
-    if scope["type"] == "websocket":
-        return await send({"type": "websocket.close", "code": 1012})
-    headers = [(b"content-type", b"text/plain"), (b"connection", b"close"), (b"retry-after", b"1")]
-    await send({"type": "http.response.start", "status": 503, "headers": headers})
-    await send({"type": "http.response.body", "body": b"the server is shutting down\n"})
-    return None
+async def _say_that_it_is_over(connection: Connection, send: Send) -> None:
+    """An answer for a request that has none, if only for those between us and the server: logs, other middleware."""
+    if connection.is_begun:
+        return
+    messages: list[Message]
+    if connection.is_websocket:
+        messages = [] if connection.is_gone else [{"type": "websocket.close", "code": 1012}]
+    elif connection.is_gone:
+        messages = _response(499, b"the client has gone\n")
+    else:
+        messages = _response(503, b"the server is shutting down\n", (b"retry-after", b"1"))
+    try:
+        for message in messages:
+            await send(message)
+    except Exception:
+        logger.debug("nobody took the answer to a request that is over", exc_info=True)
+
+
+def _response(status: int, text: bytes, *headers: tuple[bytes, bytes]) -> list[Message]:
+    told = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close"), *headers]
+    return [
+        {"type": "http.response.start", "status": status, "headers": told},
+        {"type": "http.response.body", "body": text},
+    ]

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from quiesce.kernel._child import ChildCancelled
-from quiesce.kernel._grace import Grace
+from quiesce.kernel._child import FAILED, FINISHED
+from quiesce.kernel._grace import Grace, check_grace
+from quiesce.kernel._owner import raise_unchanged
 from quiesce.kernel._scope import Scope
+from quiesce.kernel._site import label_of
 
-from ._middleware import GONE, _raised_below
+from ._connection import ClientGone
+from ._middleware import GONE, OVER, raised_below, wait_for_end
 
 T = TypeVar("T")
 
-
-class ClientGone(Exception):
-    """The client has gone, and what was being done for it has been stopped."""
+logger = logging.getLogger("quiesce")
 
 
 async def unless_disconnected(
@@ -32,25 +34,33 @@ async def unless_disconnected(
     For endpoints of applications without `StopOnDisconnect`. The body must have been read before (FastAPI does that for
     declared parameters): the next thing that the client can say is that it is gone.
     """
-    owner = await Scope.open("request", on_error="report", on_child_error=_raised_below, grace=grace)
+    check_grace(grace)
+    owner = await Scope.open(f"call of {label_of(fn)}", on_error="report", on_child_error=raised_below)
+    core = owner._opened()
 
     async def watch() -> None:
         while (await request.receive())["type"] not in ("http.disconnect", "websocket.disconnect"):
             pass
-        owner.cancel(GONE)
+        owner.cancel(GONE, grace=grace)
 
-    call = None
+    call = owner.spawn(fn, *args)
     try:
-        call = owner.spawn(fn, *args)
-        owner.spawn(watch)
-        await call.wait()
+        owner.spawn(watch).label = None
+        await wait_for_end(call, core)
     finally:
-        was_stopped = owner.reason is not None
-        await owner.close()
+        if not core.is_over():
+            await owner.close(reason=OVER)
+        report = owner.report or core.report()
+        if not report.clean:
+            logger.warning("%s", report)
     try:
-        result: T = call.result()
-    except ChildCancelled:
-        if was_stopped:
-            raise ClientGone(f"the client has gone; {call.name} was stopped") from None
-        raise
-    return result
+        if call.state is FINISHED:
+            result: T = call.value
+            return result
+        if call.state is FAILED:
+            raise_unchanged(call.value)
+        if owner.reason is GONE:
+            raise ClientGone(f"the client has gone; {call.name} was stopped")
+        raise RuntimeError(f"{call.name} was cancelled, and the client is still there ({owner.reason})")
+    finally:
+        del call

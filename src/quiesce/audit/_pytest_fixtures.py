@@ -184,8 +184,7 @@ class FreshFixtures:
     async def _undo(self, error: BaseException | None) -> None:
         """Call all finalisers of this run; raise the first of their errors, if the test has raised none."""
         first: BaseException | None = None
-        made = self.item._request._fixture_defs.items()
-        self.values = {name: each.cached_result[0] for name, each in made if each.cached_result is not None}
+        self._note_values()
         while len(self._finalizers) > self._kept:
             finalizer = self._finalizers.pop()
             try:
@@ -205,8 +204,13 @@ class FreshFixtures:
         if error is None or isinstance(error, Exception) is not isinstance(first, Exception):
             raise first from error
 
+    def _note_values(self) -> None:
+        # Not `funcargs`: a run that was stopped in its set-up has made more than it got to handing over.
+        made = self.item._request._fixture_defs.items()
+        self.values = {name: each.cached_result[0] for name, each in made if each.cached_result is not None}
+
     def _clean_folder(self) -> None:
-        if (folder := self.item.funcargs.get("tmp_path")) is not None:
+        if (folder := self.values.get("tmp_path")) is not None:
             shutil.rmtree(str(folder), ignore_errors=True)
 
     def forget(self) -> None:
@@ -216,6 +220,9 @@ class FreshFixtures:
 
     def drop(self) -> None:
         """Undo what can be undone without awaiting: the run was cut off."""
+        if len(self._finalizers) <= self._kept:
+            return
+        self._note_values()
         while len(self._finalizers) > self._kept:
             try:
                 self._finalizers.pop()()

@@ -15,6 +15,7 @@ from there on the ladder, the waiting and the report are those of every scope.
   find them, and also whatever could not be ended here.
 - A cancel of the body's task that code inside has swallowed is still counted by the task
   (`Task.cancelling`): it is raised again at the end.
+- Processes and threads that were started inside come after the tasks: see `_outside`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from asyncio import CancelledError
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 from weakref import WeakSet
 
 from ._asyncio_child import AsyncioHandle
@@ -33,9 +34,12 @@ from ._asyncio_host import AsyncioHost
 from ._backend import current_backend
 from ._caller import owner_of
 from ._child import RUNNING, Child
+from ._contained_processes import CHOICES, Choice
 from ._core import ScopeCore, logger
+from ._current import Node
 from ._foreign import Adopted, Births, adopter_of, is_kernels_own, node_of
 from ._grace import Grace, Rung
+from ._outside import Outside
 from ._reason import Reason
 from ._site import Site, site_of, stuck_at
 from ._states import EXPIRED
@@ -49,11 +53,12 @@ if TYPE_CHECKING:
 def contain(
     *,
     keep: Callable[[asyncio.Task[Any]], bool] | None = None,
+    processes: Literal["known", "all", "none"] = "known",
     grace: Grace | None = None,
     scope: Scope | None = None,
     name: str | None = None,
 ) -> Containment:
-    """A block that no task outlives, whoever started it; for asyncio.
+    """A block that no task outlives, whoever started it, nor a process; for asyncio.
 
     ```python
     async with contain() as box:
@@ -66,28 +71,48 @@ def contain(
     by `scope` (the current scope, unless given). `keep(task)` says True for tasks to leave alone. If code inside
     has swallowed a cancellation of the task at hand, it is raised at the end of the block.
 
+    A process that was started inside it, and is still there when the tasks are gone, is ended with its whole tree. A
+    thread that works for the block is waited for until the time for clean-up is over, and then named. `processes` says
+    which ones are ended: `"known"`, those that are known to be the block's (others that may be are named in the
+    report); `"all"`, also those of which nobody can say who started them; `"none"`, none: they are not looked for.
+
     A task belongs to the block if its context descends from it. That misses tasks made with a context from
     elsewhere, `create_task(..., context=Context())`; on Python 3.11 also those made by `asyncio.Task(...)`
     instead of `create_task`, and those made after somebody has replaced the loop's task factory.
     """
-    return Containment(keep, grace, scope, name)
+    return Containment(keep, processes, grace, scope, name)
 
 
 class Containment:
     """What `async with contain() as box` gives: its `report`, when the block has been left."""
 
-    __slots__ = ("_births", "_block", "_inner", "_kept", "_options", "_scope", "_used", "report")
+    __slots__ = (
+        "_births",
+        "_block",
+        "_inner",
+        "_kept",
+        "_options",
+        "_outside",
+        "_processes",
+        "_scope",
+        "_used",
+        "report",
+    )
 
     def __init__(
         self,
         keep: Callable[[Task], bool] | None,
+        processes: Choice,
         grace: Grace | None,
         scope: Scope | None,
         name: str | None,
     ) -> None:
         if keep is not None and not callable(keep):
             raise TypeError(f"keep must be a function of a task, not {keep!r}")
+        if processes not in CHOICES:
+            raise ValueError(f"processes must be one of {', '.join(map(repr, CHOICES))}, not {processes!r}")
         self._options = (keep, grace, scope, name or "containment")
+        self._processes: Choice = processes
         self._used = False
         self._kept: WeakSet[Task] = WeakSet()
         self.report: StopReport | None = None
@@ -118,7 +143,8 @@ class Containment:
                 "contain() cannot stand inside an async generator: it runs in its consumer's context, and the "
                 "consumer's tasks would be taken for its own. Put contain() around the loop that consumes it"
             )
-        self._block = _Block(core, inner, site)
+        self._outside = Outside(core, self._processes, self._has_started, cast(Any, backend).loop)
+        self._block = _Block(core, inner, site, self._outside)
         _open.add(inner)
         self._births = Births.begin(cast(Any, backend).loop)
         return self
@@ -162,32 +188,42 @@ class Containment:
         self._block.leaving = True
         core.closers[self._block] = 1  # it waits for the others, and nobody for it
         self._adopt()
+        if self._adopted() or inner.children or inner.nested:
+            # Before anybody is cancelled: afterwards it does not show any more whose something was.
+            self._outside.look()
         self._see_who_is_cancelled()
         if core.state is EXPIRED:
             core.resume(core.grace)
         core.stop(reason)
         inner.stop(core.reason or reason, body=False)
         cancelled: BaseException | None = None
-        seen = -1
+        seen: object = None
 
         def is_news() -> bool:
-            return core.ended != seen or core.is_over() or core.only_closers_left()
+            return core.is_over() or self._standing() != seen
 
         while not core.is_over():
+            seen = self._standing()
             if not self._adopted() and not self._adopt():
-                if core.only_closers_left():
+                if not self._outside.is_all_that_is_left():
+                    # Nobody uses it any more: what was opened in the block may go.
+                    host.leaving = True
+                    inner.progress()
+                elif not self._outside.drain():
                     break
-                # Nobody uses it any more: what was opened in the block may go.
-                host.leaving = True
-                inner.progress()
             self._see_who_is_cancelled()
-            seen = core.ended
             late = await core.backend.wait_through(is_news, core.waiters)
             cancelled = cancelled or late
         if core.is_over():  # out of time: name also those that nobody has seen so far
             self._adopt(at_last=True)
+            self._outside.look(at_last=True)
             self._see_who_is_cancelled()
         return cancelled
+
+    def _standing(self) -> object:
+        """Changes when there is something to be done."""
+        core, outside = self._scope, self._outside
+        return core.ended, core.rung, len(core.nested), outside.waited_for(), outside.is_all_that_is_left()
 
     def _adopted(self) -> dict[Task, Adopted]:
         """Who is there, and does not wait for us to leave."""
@@ -203,7 +239,7 @@ class Containment:
         for task in asyncio.all_tasks():
             if task is host_task or task is asyncio.current_task() or task in self._kept:
                 continue
-            if is_kernels_own(task) or adopter_of(task) is core or not self._contains(task, at_last):
+            if is_kernels_own(task) or adopter_of(task) is core or not self._contains(node_of(task), at_last):
                 continue
             if self._keeps(task):
                 self._kept.add(task)
@@ -213,9 +249,8 @@ class Containment:
             core.stopped = [*core.stopped, *found]
         return found
 
-    def _contains(self, task: Task, at_last: bool) -> bool:
-        """Whether its context descends from the block, by way of the scopes that own it."""
-        node = node_of(task)
+    def _contains(self, node: Node | None, at_last: bool) -> bool:
+        """Whether a context with this node descends from the block, by way of the scopes that own it."""
         core = node.core if node is not None else None
         while core is not None and core is not self._inner:
             if core in _open and not at_last:
@@ -223,6 +258,10 @@ class Containment:
             opener = core.opener
             core = core.parent or (opener.core if opener is not None else None)
         return core is not None
+
+    def _has_started(self, at_last: bool, node: Node | None) -> bool:
+        """Whether a process or a thread with this node is ours. Whoever is kept may need what it has started."""
+        return self._contains(node, at_last) and all(task.done() for task in self._kept)
 
     def _keeps(self, task: Task) -> bool:
         keep = self._options[0]
@@ -266,6 +305,7 @@ class Containment:
             core.failed += inner.failed
         core.progress()
         self.report = core.report(excused)
+        self.report.left = [*self.report.left, *self._outside.perhaps_left()]
         if not self.report.clean:
             logger.warning("%s", self.report)
 
@@ -276,19 +316,21 @@ _open: WeakSet[ScopeCore] = WeakSet()  # the inner scopes of the blocks that hav
 class _Block(Child):
     """The block, as a child of the owner's scope: it ends by being left."""
 
-    __slots__ = ("inner", "leaving")
+    __slots__ = ("inner", "leaving", "outside")
 
     kind = "containment"
 
-    def __init__(self, core: ScopeCore, inner: ScopeCore, site: Site) -> None:
+    def __init__(self, core: ScopeCore, inner: ScopeCore, site: Site, outside: Outside) -> None:
         super().__init__(core, core.label, site)
+        self.outside = outside
         self.state = RUNNING
         self.inner = inner
         self.leaving = False
         core.children[self] = None
 
     def climb(self, rung: Rung) -> None:
-        """Stop the body."""
+        """Stop the body. Where it does not leave in time, the processes that it may be waiting for go."""
+        self.outside.climb(rung)
         host = self.inner.host
         if host is not None and not self.leaving and self.core.reason is not None:
             host.interrupt(self.core.reason)

@@ -17,7 +17,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from functools import cache
+from typing import Any, Final, Literal, TypeAlias
 
 from . import _offspring, _procfs
 from ._core import ScopeCore, logger
@@ -32,7 +33,8 @@ from ._starts import Start, known_starts
 from ._thread_work import holds, work_of
 
 Choice: TypeAlias = Literal["known", "all", "none"]
-Contains: TypeAlias = Callable[[Node | None], bool]
+CHOICES: Final[tuple[Choice, ...]] = ("known", "all", "none")
+Contains: TypeAlias = "Callable[[Node | None], bool]"
 
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
@@ -43,20 +45,20 @@ class Processes:
     __slots__ = ("_before", "_began", "_choice", "_loop", "_threads", "_unsure", "adopted")
 
     def __init__(self, choice: Choice, loop: asyncio.AbstractEventLoop, threads: Threads) -> None:
-        self._choice = choice
+        self._choice = choice if _can_look() else "none"
         self._loop = loop
         self._threads = threads
         self._unsure: list[ForeignTree] = []
         self.adopted: list[ForeignProcess] = []
         self._before: frozenset[int] = frozenset()
         self._began = 0
-        if choice != "none" and hasattr(time, "CLOCK_BOOTTIME"):
-            self._began = int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS)
+        if self._choice == "none":
+            return
+        self._began = int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS)
         try:
-            if choice != "none":
-                self._before = frozenset(_offspring.ours())
+            self._before = frozenset(_offspring.ours())
         except OSError as error:
-            self._cannot_look(error)
+            self._give_up(error)
 
     def adopt(self, core: ScopeCore, contains: Contains) -> None:
         """Take for children what the block has started, and note what it may have started. Nothing is done to them yet."""
@@ -74,27 +76,31 @@ class Processes:
                 if proc is None or proc.zombie or not proc.starttime or proc in taken:
                     continue
                 start = starts.get(pid)
-                is_ours = contains(start.node) if start is not None else self._by_thread(proc, thread, contains)
+                is_ours = (
+                    contains(start.node) if start is not None else self._by_thread(proc, thread, contains)
+                )
                 if is_ours is None and self._choice == "all":
                     is_ours = True
                 if is_ours:
-                    node, transport, site = start or Start(None, None)
+                    _, transport, site = start or Start(None, None)
                     self.adopted.append(ForeignProcess(core, ForeignTree(proc), transport, site))
                 elif is_ours is None:
                     self._unsure.append(ForeignTree(proc))
             for child in self.adopted:
                 child.tree.members()  # see them while their parents live
         except OSError as error:
-            self._cannot_look(error)
+            self._give_up(error)
 
-    def _cannot_look(self, error: OSError) -> None:
+    def _give_up(self, error: OSError) -> None:
         self._choice = "none"
         logger.warning("contain() cannot look for processes that were started inside it: %s", error)
 
     def _by_thread(self, proc: Proc, number: int, contains: Contains) -> bool | None:
         """Whether a process that no loop knows of is ours; None if nobody can say."""
         if proc.starttime + 1 < self._began or _is_of_the_program(proc):
-            return False  # the first: an orphan that was given to us, if we are the first process of a container
+            return (
+                False  # the first: an orphan that was given to us, if we are the first process of a container
+            )
         if number in (_offspring.NO_THREAD, threading.main_thread().native_id, threading.get_native_id()):
             return None
         thread = next((one for one in threading.enumerate() if one.native_id == number), None)
@@ -141,6 +147,11 @@ class Processes:
             for tree in self._unsure
             if tree.members()
         ]
+
+
+@cache
+def _can_look() -> bool:
+    return hasattr(time, "CLOCK_BOOTTIME") and _procfs.available()
 
 
 def _is_of_the_program(proc: Proc) -> bool:

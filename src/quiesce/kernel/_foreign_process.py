@@ -36,7 +36,12 @@ class ForeignProcess(Child):
     def __init__(self, containment: ScopeCore, tree: ForeignTree, transport: Any, site: Site | None) -> None:
         # Accepted though the containment may be stopping, and stopped by nobody but us.
         core = containment.backend.make_core(
-            name=tree.name, site=site, on_error="report", grace=containment.grace, parent=containment, late=True
+            name=tree.name,
+            site=site,
+            on_error="report",
+            grace=containment.grace,
+            parent=containment,
+            late=True,
         )
         core.opener = None
         super().__init__(core, tree.name, site)

@@ -91,7 +91,7 @@ class Threads:
         return [
             ForeignThread(core, work)
             for work in at_work
-            if work.context is not None and work.what not in known and contains(work.node)
+            if work.context is not None and not work.owned and work.what not in known and contains(work.node)
         ]
 
     def perhaps_left(self) -> list[Leftover]:

@@ -31,16 +31,22 @@ class ForeignTree:
 
     def members(self) -> list[Proc]:
         """Who is alive now. Remembers them: some may lose their parent before the next look."""
+        try:
+            alive = self._find()
+        except OSError:  # no descriptor left to look with: that is not to be taken for nobody there
+            return list(self._seen)
+        self._seen = frozenset(alive)
+        return alive
+
+    def _find(self) -> list[Proc]:
         leader = self.leader
-        now = _procfs.look_up(leader.pid)
-        if now is not None and now == leader and now.pgrp == leader.pid:
-            self._group = leader.pid
         alive = _offspring.below(self._seen)
+        if any(proc == leader and proc.pgrp == leader.pid for proc in alive):
+            self._group = leader.pid
         if self._group is not None:
             groups = {self._group: leader.starttime}
             found = _procfs.find(groups, _NO_MARK, since=leader.starttime, known=self._seen)
             alive += [proc for proc in found if proc.starttime and proc not in alive]
-        self._seen = frozenset(alive)
         return alive
 
     def signal(self, number: int) -> None:

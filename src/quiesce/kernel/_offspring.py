@@ -25,23 +25,17 @@ def have_any() -> bool:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return False
-    except AttributeError:  # macOS has it from Python 3.13 on
-        pass
     return True
 
 
 def ours() -> dict[int, int]:
     """The pids of our children, alive or not, each with the thread that has it on its list. Raises OSError if it cannot look."""
-    if not have_any():
-        return {}
-    if not _procfs.available():
-        raise OSError("there is no /proc to look into")
-    return _listed(os.getpid())
+    return _listed(os.getpid()) if have_any() else {}
 
 
 def below(roots: Iterable[Proc]) -> list[Proc]:
-    """The living among `roots`, and whoever descends from them; no guard of another program of ours."""
-    found = [proc for proc in roots if _procfs.still_alive(proc)]
+    """The living among `roots`, and whoever descends from them; no guard of another program. Raises OSError if it cannot look."""
+    found = [proc for proc in roots if _is_alive(proc)]
     for parent in found:  # grows as it goes: children of children
         for pid in _listed(parent.pid):
             child = _procfs.look_up(pid)
@@ -58,10 +52,16 @@ def below(roots: Iterable[Proc]) -> list[Proc]:
     return found
 
 
+def _is_alive(proc: Proc) -> bool:
+    stat = _procfs._read_if_there(f"/proc/{proc.pid}/stat")
+    now = Proc(proc.pid, stat) if stat else None
+    return now is not None and now == proc and not now.zombie
+
+
 def _listed(parent: int) -> dict[int, int]:
     try:
         threads = os.listdir(f"/proc/{parent}/task")
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError, ProcessLookupError):  # it is gone, or another user's by now
         return {}
     found: dict[int, int] = {}
     for thread in threads:

@@ -51,7 +51,7 @@ def _on_asyncio(loop: Any) -> dict[int, Start]:
     found: dict[int, Start] = {}
     selector = getattr(loop, "_selector", None)
     for key in list((selector.get_map() or {}).values()) if selector is not None else ():
-        handle = key.data[0] if isinstance(key.data, tuple) and key.data else None
+        handle: Any = key.data[0] if isinstance(key.data, tuple) and key.data else None
         if getattr(getattr(handle, "_callback", None), "__name__", None) == "_do_wait":
             # As the watcher registers it: pid, pidfd, callback and its arguments, of which the transport is one.
             pid, *rest = handle._args
@@ -75,7 +75,7 @@ def _on_uvloop(loop: object) -> dict[int, Start]:
 # Python 3.11 ------------------------------------------------------------------------------------------------
 
 _noted: WeakSet[Any] = WeakSet()
-_CONNECT = BaseSubprocessTransport._connect_pipes.__code__  # type: ignore[attr-defined]
+_CONNECT = BaseSubprocessTransport._connect_pipes.__code__
 
 
 def note_start(coro: Any, node: Node | None) -> None:

@@ -5,33 +5,31 @@ context that the work runs in, or that its result is awaited in.
 
 | thread | its work | whose it is |
 |---|---|---|
-| of an executor | a `_WorkItem` on its stack | the context of `asyncio.to_thread`; for `run_in_executor`, which hands over none, that of who awaits it, until that is cancelled |
+| of an executor | the item of its queue that it is at | the context of `asyncio.to_thread`; for `run_in_executor`, which hands over none, that of who awaits it, until that is cancelled |
 | of anyio | its `run`, with all that it was given | the context that anyio runs it in |
+| of `quiesce.to_thread` | its `ThreadChild` | the context that it runs in; a scope owns it already |
 | any other | itself | the context it was given (always from Python 3.14 on; before, `Thread(target=context.run)`) |
 
-Idle threads of pools, the threads of the kernel (whose work belongs to scopes) and those by which asyncio waits for
-processes are not busy.
+Idle threads of pools and those by which the kernel and asyncio watch things are not busy.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 from asyncio import base_futures
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import thread as executor_threads
 from contextvars import Context
 from functools import partial
 from subprocess import Popen
-from threading import Thread, enumerate, get_ident
+from threading import Thread, get_ident
 from types import FrameType
 from typing import Any, NamedTuple
 
 from ._current import Node, current_node
 from ._site import _HERE, label_of
-
-_EXECUTOR = executor_threads._worker.__code__
-_ITEM = executor_threads._WorkItem.run.__code__
-_WAITPID = "_do_waitpid"
+from ._thread_child import ThreadChild
 
 
 class Work(NamedTuple):
@@ -43,6 +41,7 @@ class Work(NamedTuple):
     pooled: bool
     context: Context | None  # None: nobody can say
     abandoned: bool = False  # who awaited it has been cancelled
+    owned: bool = False  # by a scope, which waits for it
 
     @property
     def node(self) -> Node | None:
@@ -52,9 +51,10 @@ class Work(NamedTuple):
 
 def all_work() -> list[Work]:
     """What each of the other threads is busy with."""
+    _learn_of_anyio()
     stacks = sys._current_frames()
     try:
-        found = (work_of(thread, stacks) for thread in enumerate() if thread.ident != get_ident())
+        found = (work_of(thread, stacks) for thread in threading.enumerate() if thread.ident != get_ident())
         return [work for work in found if work is not None]
     finally:
         del stacks  # it holds our own frame too
@@ -70,46 +70,41 @@ def still_at(work: Work) -> bool:
 
 def work_of(thread: Thread, stacks: dict[int, FrameType]) -> Work | None:
     """What this thread is busy with; None if it is idle, or nobody's business."""
-    frames = list(_frames_of(thread, stacks))
-    anyio_worker = getattr(sys.modules.get("anyio._backends._asyncio"), "WorkerThread", None)
-    for frame in reversed(frames):  # from the outermost
-        code = frame.f_code
-        if code.co_filename.startswith(_HERE) or code.co_name == _WAITPID:
-            return None
-        if code is _ITEM:
-            return _item_of_executor(thread, frame.f_locals.get("self"))
-        if anyio_worker is not None and code is anyio_worker.run.__code__:
-            given = frame.f_locals
-            if "future" not in given:
-                return None
-            return Work(thread, given["future"], given.get("func"), True, given.get("context"))
-    if not frames or any(frame.f_code is _EXECUTOR for frame in frames):
+    frame = stacks.get(thread.ident or 0)
+    if frame is None:
         return None
-    target = getattr(thread, "_target", None)
-    context = getattr(thread, "_context", None) or _bound_to(target)
+    found, kind, outermost = None, None, frame
+    while frame is not None:  # the outermost one counts: work may use such things itself
+        code = frame.f_code
+        if id(code) in _kinds:
+            found, kind = frame, _kinds[id(code)]
+        elif code.co_filename != threading.__file__:
+            outermost = frame
+        frame = frame.f_back
+    if found is not None and kind is not None:
+        return kind(thread, found)
+    first = outermost.f_code
+    if first.co_filename.startswith(_HERE) or first.co_name == "_do_waitpid":
+        return None
+    context = getattr(thread, "_context", None) or _bound_to(getattr(thread, "_target", None))
     return Work(thread, thread, thread.name, False, context)
 
 
-def holds(thread: Thread, pid: int) -> bool:
-    """Whether what it is busy with has this process in its hands: as a `Popen` in some function's variable."""
-    for frame in _frames_of(thread, sys._current_frames()):
-        if frame.f_code is _ITEM:
-            break
-        for value in list(frame.f_locals.values()):
-            if isinstance(value, Popen) and value.pid == pid:
-                return True
-    return False
+def _of_quiesce(thread: Thread, frame: FrameType) -> Work | None:
+    owned: ThreadChild = frame.f_locals["self"]
+    return Work(thread, owned, owned.label, True, frame.f_locals["context"], owned=True)
 
 
-def _frames_of(thread: Thread, stacks: dict[int, FrameType]) -> Iterator[FrameType]:
-    frame = stacks.get(thread.ident or 0)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
+def _of_anyio(thread: Thread, frame: FrameType) -> Work | None:
+    given = frame.f_locals
+    if "future" not in given:  # it waits for something to do
+        return None
+    return Work(thread, given["future"], given.get("func"), True, given.get("context"))
 
 
-def _item_of_executor(thread: Thread, item: Any) -> Work | None:
-    if item is None:  # it is about to end
+def _of_executor(thread: Thread, frame: FrameType) -> Work | None:
+    item: Any = frame.f_locals.get("work_item")
+    if item is None:  # it waits for something to do
         return None
     # From Python 3.14 on the function and its arguments are one, `task`.
     fn = getattr(item, "fn", None) or next(iter(getattr(item, "task", ())), None)
@@ -122,6 +117,22 @@ def _item_of_executor(thread: Thread, item: Any) -> Work | None:
         contexts = [found for future in awaited for _, found in getattr(future, "_callbacks", None) or ()]
         context = contexts[0] if contexts else None
     return Work(thread, item, label_of(label), True, context, abandoned)
+
+
+def holds(thread: Thread, pid: int) -> bool:
+    """Whether what it is busy with has this process in its hands: as a `Popen` in some function's variable."""
+    for frame in _frames_of(thread, sys._current_frames()):
+        for value in list(frame.f_locals.values()):
+            if isinstance(value, Popen) and getattr(value, "pid", None) == pid:
+                return True
+    return False
+
+
+def _frames_of(thread: Thread, stacks: dict[int, FrameType]) -> Iterator[FrameType]:
+    frame = stacks.get(thread.ident or 0)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def _bound_to(fn: object) -> Context | None:
@@ -142,3 +153,16 @@ def _awaiting(future: Any) -> Iterator[Any]:
                 continue
             if base_futures.isfuture(content):
                 yield content
+
+
+# By the address of the code: to compare the codes themselves takes longer than all the rest.
+_kinds: dict[int, Callable[[Thread, FrameType], Work | None]] = {
+    id(executor_threads._worker.__code__): _of_executor,
+    id(ThreadChild._work.__code__): _of_quiesce,
+}
+
+
+def _learn_of_anyio() -> None:
+    worker: Any = getattr(sys.modules.get("anyio._backends._asyncio"), "WorkerThread", None)
+    if worker is not None:
+        _kinds.setdefault(id(worker.run.__code__), _of_anyio)

@@ -1,0 +1,1 @@
+"""Other people's SDKs, stopped in every way, without and with quiesce: `make peers`."""

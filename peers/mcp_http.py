@@ -1,0 +1,66 @@
+"""mcp 2.x and 1.x, a client over streamable HTTP."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import quiesce
+from mcp import ClientSession
+from mcp.client.streamable_http import streamable_http_client
+
+from .ways import Close, Ready, Scenario, Way, soon
+
+URL = f"http://127.0.0.1:{os.environ.get('PEERS_MCP')}/mcp"
+NO_LOOP = "a session is no stream: there is nothing to break out of"
+
+
+# --8<-- [start:connect]
+@asynccontextmanager
+async def connect(url: str) -> AsyncIterator[ClientSession]:
+    async with streamable_http_client(url) as (read, write, *_), ClientSession(read, write) as session:
+        await session.initialize()
+        yield session
+
+
+# --8<-- [end:connect]
+async def use(ready: Ready) -> None:
+    async with connect(URL) as session:
+        soon(ready)
+        await session.call_tool("work", {})
+
+
+async def open_() -> Close:
+    stack = AsyncExitStack()
+    await stack.enter_async_context(connect(URL))
+    return stack.aclose
+
+
+# --8<-- [start:use]
+from quiesce import own
+
+
+async def call(url: str, ready: Ready) -> None:
+    async with own(connect(url)) as session:
+        soon(ready)
+        await session.call_tool("work", {})
+
+
+# --8<-- [end:use]
+# --8<-- [start:open]
+async def open_anywhere(url: str) -> Close:
+    held = await own(connect(url)).open()
+    await held.value.call_tool("echo", {"text": "hello"})  # from any task
+    return held.close  # from any other
+
+
+# --8<-- [end:open]
+def streamable_http() -> Scenario:
+    return Scenario(
+        "streamable_http",
+        "a client over streamable HTTP",
+        without=Way(use, open_),
+        with_quiesce=Way(lambda ready: call(URL, ready), lambda: open_anywhere(URL), run=quiesce.run),
+        impossible={"break": NO_LOOP},
+    )

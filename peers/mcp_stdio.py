@@ -1,0 +1,76 @@
+"""mcp 2.x and 1.x, a client over stdio: a server that ends when its input does, and one that is deaf to that and to SIGTERM."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import quiesce
+from mcp import ClientSession, StdioServerParameters, stdio_client
+
+from .ways import Close, Ready, Scenario, Way, soon
+
+SERVER = Path(__file__).with_name("standins") / "mcp_stdio.py"
+NO_LOOP = "a session is no stream: there is nothing to break out of"
+
+
+# --8<-- [start:connect]
+@asynccontextmanager
+async def connect(server: StdioServerParameters) -> AsyncIterator[ClientSession]:
+    async with stdio_client(server) as (read, write), ClientSession(read, write) as session:
+        await session.initialize()
+        yield session
+# --8<-- [end:connect]
+
+
+async def use(server: StdioServerParameters, ready: Ready) -> None:
+    async with connect(server) as session:
+        soon(ready)
+        await session.call_tool("work", {})
+
+
+async def open_(server: StdioServerParameters) -> Close:
+    stack = AsyncExitStack()
+    await stack.enter_async_context(connect(server))
+    return stack.aclose
+
+
+# --8<-- [start:use]
+from quiesce import contain, own
+
+
+async def call(server: StdioServerParameters, ready: Ready) -> None:
+    async with contain(), own(connect(server)) as session:
+        soon(ready)
+        await session.call_tool("work", {})
+# --8<-- [end:use]
+
+
+# --8<-- [start:open]
+async def open_anywhere(server: StdioServerParameters) -> Close:
+    held = await own(connect(server)).open()
+    await held.value.call_tool("echo", {"text": "hello"})  # from any task
+    return held.close  # from any other
+# --8<-- [end:open]
+
+
+def _scenario(name: str, title: str, *arguments: str) -> Scenario:
+    server = StdioServerParameters(command=sys.executable, args=[str(SERVER), *arguments])
+    return Scenario(
+        name,
+        title,
+        without=Way(partial(use, server), partial(open_, server)),
+        with_quiesce=Way(partial(call, server), partial(open_anywhere, server), run=quiesce.run),
+        impossible={"break": NO_LOOP},
+    )
+
+
+def polite() -> Scenario:
+    return _scenario("polite", "a client over stdio")
+
+
+def deaf() -> Scenario:
+    return _scenario("deaf", "a client over stdio, a server that ignores EOF and SIGTERM", "deaf")
