@@ -42,8 +42,9 @@ audit: $(VENV)/.test-ready ## stop every word of the kernel at every point, and 
 seeds: ## audit real releases with known bugs, each in an environment of its own
 	$(PYTHON) seeds/run.py $(ARGS)
 
-bench: $(VENV)/.bench-ready ## measure what a scope and an audit cost, beside their peers
+bench: $(VENV)/.bench-ready ## measure what a scope, an owned thing and an audit cost, beside their peers
 	$(BIN)/python bench/kernel.py $(ARGS)
+	$(BIN)/python bench/own.py
 	$(BIN)/python bench/audit.py
 
 docs: $(VENV)/.docs-ready ## build the documentation into site/

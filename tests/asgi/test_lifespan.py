@@ -43,13 +43,13 @@ async def test_requests_in_flight_are_stopped_all_at_once_with_the_reason_of_the
             seen.append(str(current_token().reason))
 
     watched_app, reports = watched(app)
-    clients: list[Client] = []
     async with lifespan(grace=Grace())(None) as state:
-        for _ in range(5):
-            clients.append(asking(Client(), state))
-            current_scope().spawn(clients[-1].ask, watched_app)
+        clients = [asking(Client(), state) for _ in range(5)]
+        handles = [current_scope().spawn(client.ask, watched_app) for client in clients]
         await anyio.sleep(1)
         assert await stop_and_time(state) == pytest.approx(1, abs=0.1)
+        for handle in handles:
+            await handle.wait()
     assert seen == ["user: told to end"] * 5
     assert len(reports) == 5
     assert [client.status for client in clients] == [503] * 5

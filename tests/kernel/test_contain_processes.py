@@ -38,12 +38,13 @@ def token() -> Iterator[str]:
 
 def tree(token: str) -> list[str]:
     """A shell with a child, both of which end when they are asked."""
-    return ["sh", "-c", f"sleep 1{token} & echo up; sleep 2{token}; exit 7"]
+    return ["sh", "-c", f"sleep 1{token} & sleep 2{token} & echo up; wait; exit 7"]
 
 
 def stubborn(token: str) -> list[str]:
     """The same, and neither heeds a SIGTERM, nor the end of its input."""
-    return ["sh", "-c", f"trap '' TERM HUP INT; sleep 1{token} & echo up; while :; do sleep 2{token}; done"]
+    deaf = "trap '' TERM HUP INT"
+    return ["sh", "-c", f"{deaf}; sleep 1{token} & sleep 2{token} & echo up; while :; do wait; done"]
 
 
 def reader(token: str) -> list[str]:
@@ -117,11 +118,16 @@ def end(process: subprocess.Popen[bytes]) -> int:
     return process.wait()
 
 
+def state_of(pid: int) -> str | None:
+    proc = _procfs.look_up(pid)
+    return proc.state if proc is not None else None
+
+
 async def end_tree(token: str) -> None:
-    for pid in running(token):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    while running(token):
+    while pids := running(token):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         await asyncio.sleep(0.005)
     await asyncio.sleep(0.05)  # for the loop to notice
 
@@ -167,14 +173,16 @@ async def test_whoever_has_started_it_has_the_first_chance_to_end_it(token: str)
     async def library() -> None:
         process = await by_asyncio(reader(token))
         try:
+            up.set()
             await asyncio.sleep(1000)
         finally:
             process.stdin.close()
             codes.append(await process.wait())
 
+    up = asyncio.Event()
     async with contain() as box:
         task = asyncio.ensure_future(library())
-        await asyncio.to_thread(wait_until, lambda: running(token))
+        await up.wait()
     assert task.cancelled()
     assert codes == [5]
     assert box.report is not None
@@ -192,29 +200,36 @@ async def test_what_was_opened_in_the_block_closes_its_process_itself(token: str
         codes.append(await process.wait())
 
     async with contain() as box:
-        await own(client()).open()
+        held = await own(client()).open()
+        assert not is_gone(held.value.pid)
     assert codes == [5]
     assert box.report is not None
     assert box.report.clean
 
 
-@pytest.mark.parametrize("start", [by_asyncio, by_asyncio_in_a_session_of_its_own], ids=lambda way: way.__name__)
+@pytest.mark.parametrize(
+    "start", [by_asyncio, by_asyncio_in_a_session_of_its_own], ids=lambda way: way.__name__
+)
 async def test_grandchildren_are_ended_though_the_clean_up_has_ended_their_parent(
     start: Callable[[list[str]], Awaitable[Started]], token: str
 ) -> None:
     async def library() -> None:
         process = await start(tree(token))
         try:
+            up.set()
             await asyncio.sleep(1000)
         finally:
             process.kill()
-            await process.wait()
-            assert len(running(token)) == 2  # as many a library does it
+            while not is_gone(process.pid):
+                await asyncio.sleep(0.001)
+            orphans.extend(running(token))
 
+    up, orphans = asyncio.Event(), list[int]()
     async with contain() as box:
         task = asyncio.ensure_future(library())
-        await asyncio.to_thread(wait_until, lambda: len(running(token)) == 3)
+        await up.wait()
     assert task.cancelled()
+    assert len(orphans) == 2
     assert running(token) == []
     assert box.report is not None
     assert box.report.clean
@@ -225,6 +240,7 @@ async def test_stopped_ones_are_woken_to_end(token: str) -> None:
         process = await by_asyncio(tree(token))
         for pid in running(token):
             os.kill(pid, signal.SIGSTOP)
+        assert wait_until(lambda: {state_of(pid) for pid in running(token)} == {"T"})
     assert process.returncode == -signal.SIGTERM
     assert box.report is not None
     assert box.report.elapsed < 2
@@ -402,7 +418,7 @@ async def test_a_process_of_quiesce_belongs_to_its_scope(token: str) -> None:
 
 
 async def test_the_guard_and_the_servers_of_multiprocessing_are_not_touched(token: str) -> None:
-    tracker: Any = multiprocessing.resource_tracker._resource_tracker  # type: ignore[attr-defined]
+    tracker: Any = multiprocessing.resource_tracker._resource_tracker
     try:
         async with contain(processes="all") as box:
             tracker.ensure_running()
@@ -457,14 +473,16 @@ async def test_where_none_are_looked_for_none_are_named(token: str) -> None:
 
 async def test_a_popen_that_has_ended_is_nobodys_business() -> None:
     async with contain() as box:
-        process = subprocess.Popen(["true"])
+        process = by_hand(["echo", "up"])
         await asyncio.to_thread(wait_until, lambda: is_gone(process.pid))
     assert box.report is not None
     assert box.report.clean
     process.wait()
 
 
-@pytest.mark.parametrize("way", [asyncio.to_thread, anyio.to_thread.run_sync, to_thread], ids=["asyncio", "anyio", "quiesce"])
+@pytest.mark.parametrize(
+    "way", [asyncio.to_thread, anyio.to_thread.run_sync, to_thread], ids=["asyncio", "anyio", "quiesce"]
+)
 async def test_a_process_that_a_sync_tool_waits_for_is_ended_and_so_is_the_tool(way: Any, token: str) -> None:
     def tool() -> None:
         ended.append(subprocess.run(tree(token), stdout=subprocess.DEVNULL, check=False).returncode)
@@ -478,15 +496,7 @@ async def test_a_process_that_a_sync_tool_waits_for_is_ended_and_so_is_the_tool(
     task = asyncio.ensure_future(use())
     await asyncio.to_thread(wait_until, lambda: len(running(token)) == 3)
     began = time.monotonic()
-    # anyio's own way shields its callers from being cancelled until the thread is done
     task.cancel()
-    if way is anyio.to_thread.run_sync:
-        await asyncio.sleep(0.05)
-        assert not task.done()
-        await end_tree(token)
-        assert ended == [-signal.SIGKILL]
-        await asyncio.wait([task])
-        return
     await asyncio.wait([task])
     assert time.monotonic() - began < BRISK.total
     assert task.cancelled()
@@ -525,10 +535,12 @@ async def test_cancelled_again_and_again_it_leaves_no_stubborn_server(times: int
     async def use() -> None:
         async with contain(grace=BRISK):
             await by_a_library(stubborn(token))
+            up.set()
             await asyncio.sleep(1000)
 
+    up = asyncio.Event()
     task = asyncio.ensure_future(use())
-    await asyncio.to_thread(wait_until, lambda: len(running(token)) == 3)
+    await up.wait()
     for _ in range(times):
         task.cancel()
         await asyncio.sleep(0.01)
@@ -550,7 +562,9 @@ async def test_timeouts_around_it_are_timeouts_when_the_server_is_gone(token: st
 
 
 @pytest.mark.parametrize("closes", [1, 2, 3])
-async def test_an_owner_that_closes_ends_a_server_that_the_clean_up_waits_for(closes: int, token: str) -> None:
+async def test_an_owner_that_closes_ends_a_server_that_the_clean_up_waits_for(
+    closes: int, token: str
+) -> None:
     """As a client does that closes the input of its server, and trusts it to end."""
     owner = await Scope.open("owner", grace=BRISK)
     began = time.monotonic()
@@ -558,14 +572,16 @@ async def test_an_owner_that_closes_ends_a_server_that_the_clean_up_waits_for(cl
     async def use() -> None:
         async with contain(scope=owner):
             process = await by_asyncio(stubborn(token))
+            up.set()
             try:
                 await asyncio.sleep(1000)
             finally:
                 process.stdin.close()
                 await process.wait()
 
+    up = asyncio.Event()
     task = asyncio.ensure_future(use())
-    await asyncio.to_thread(wait_until, lambda: len(running(token)) == 3)
+    await up.wait()
     await asyncio.gather(*(owner.close() for _ in range(closes)))
     assert (await owner.close()).clean
     assert time.monotonic() - began < BRISK.total + 0.5
@@ -573,12 +589,15 @@ async def test_an_owner_that_closes_ends_a_server_that_the_clean_up_waits_for(cl
     await asyncio.wait([task])
 
 
-async def test_a_clean_up_of_a_task_inside_that_waits_for_a_stubborn_server_comes_to_its_end(token: str) -> None:
+async def test_a_clean_up_of_a_task_inside_that_waits_for_a_stubborn_server_comes_to_its_end(
+    token: str,
+) -> None:
     codes: list[int] = []
 
     async def library() -> None:
         process = await by_asyncio(stubborn(token))
         try:
+            up.set()
             await asyncio.sleep(1000)
         finally:
             process.stdin.close()
@@ -586,10 +605,11 @@ async def test_a_clean_up_of_a_task_inside_that_waits_for_a_stubborn_server_come
                 await process.wait()
             codes.append(await process.wait())
 
+    up = asyncio.Event()
     began = time.monotonic()
     async with contain(grace=BRISK) as box:
         task = asyncio.ensure_future(library())
-        await asyncio.to_thread(wait_until, lambda: len(running(token)) == 3)
+        await up.wait()
     assert time.monotonic() - began < BRISK.total + 0.5
     assert task.done()
     assert codes == [-signal.SIGKILL]
@@ -601,12 +621,13 @@ async def test_a_swallowed_cancel_is_raised_when_the_process_is_gone(token: str)
     async def use() -> None:
         async with contain():
             await by_asyncio(tree(token))
+            up.set()
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(1000)
 
+    up = asyncio.Event()
     task = asyncio.ensure_future(use())
-    await asyncio.to_thread(wait_until, lambda: len(running(token)) == 3)
-    await asyncio.sleep(0.05)
+    await up.wait()
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
@@ -642,7 +663,9 @@ async def test_without_the_kernels_lists_everybody_is_asked_for_its_parent(
     assert box.report.clean
 
 
-async def test_out_of_descriptors_nobody_is_taken_for_gone(monkeypatch: pytest.MonkeyPatch, token: str) -> None:
+async def test_out_of_descriptors_nobody_is_taken_for_gone(
+    monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
     process = by_hand(tree(token))
     proc = _procfs.look_up(process.pid)
     assert proc is not None

@@ -27,15 +27,15 @@ class ForeignTree:
         self.leader = leader
         self.name = _name_of(leader)
         self._group: int | None = None
-        self._seen = frozenset([leader])
+        self._seen = [leader]
 
     def members(self) -> list[Proc]:
-        """Who is alive now. Remembers them: some may lose their parent before the next look."""
+        """Who is alive now, parents before children. Remembers them: some may lose their parent before the next look."""
         try:
             alive = self._find()
         except OSError:  # no descriptor left to look with: that is not to be taken for nobody there
-            return list(self._seen)
-        self._seen = frozenset(alive)
+            return self._seen
+        self._seen = alive
         return alive
 
     def _find(self) -> list[Proc]:

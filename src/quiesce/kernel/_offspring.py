@@ -35,7 +35,7 @@ def ours() -> dict[int, int]:
 
 def below(roots: Iterable[Proc]) -> list[Proc]:
     """The living among `roots`, and whoever descends from them; no guard of another program. Raises OSError if it cannot look."""
-    found = [proc for proc in roots if _is_alive(proc)]
+    found = [now for proc in roots if (now := _as_it_is_now(proc)) is not None]
     for parent in found:  # grows as it goes: children of children
         for pid in _listed(parent.pid):
             child = _procfs.look_up(pid)
@@ -52,10 +52,10 @@ def below(roots: Iterable[Proc]) -> list[Proc]:
     return found
 
 
-def _is_alive(proc: Proc) -> bool:
+def _as_it_is_now(proc: Proc) -> Proc | None:
     stat = _procfs._read_if_there(f"/proc/{proc.pid}/stat")
     now = Proc(proc.pid, stat) if stat else None
-    return now is not None and now == proc and not now.zombie
+    return now if now is not None and now == proc and not now.zombie else None
 
 
 def _listed(parent: int) -> dict[int, int]:

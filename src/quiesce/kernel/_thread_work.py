@@ -97,15 +97,16 @@ def _of_quiesce(thread: Thread, frame: FrameType) -> Work | None:
 
 def _of_anyio(thread: Thread, frame: FrameType) -> Work | None:
     given = frame.f_locals
-    if "future" not in given:  # it waits for something to do
-        return None
-    return Work(thread, given["future"], given.get("func"), True, given.get("context"))
+    future: Any = given.get("future")
+    if future is None or (future.done() and not future.cancelled()):
+        return None  # it waits for something to do, or will in a moment
+    return Work(thread, future, given.get("func"), True, given.get("context"))
 
 
 def _of_executor(thread: Thread, frame: FrameType) -> Work | None:
     item: Any = frame.f_locals.get("work_item")
-    if item is None:  # it waits for something to do
-        return None
+    if item is None or item.future.done():
+        return None  # it waits for something to do, or will in a moment
     # From Python 3.14 on the function and its arguments are one, `task`.
     fn = getattr(item, "fn", None) or next(iter(getattr(item, "task", ())), None)
     context = _bound_to(fn)

@@ -1,0 +1,134 @@
+"""claude-agent-sdk: `query()` and the client, in the middle of a turn."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import quiesce
+from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKClient, query
+
+from .ways import Close, Ready, Scenario, Way, consume, start_consuming
+
+OPTIONS = ClaudeAgentOptions(cli_path=Path(__file__).with_name("standins") / "claude_cli.py")
+PROMPT = "Work for a minute."
+
+
+# query()
+
+
+async def use_query(ready: Ready) -> None:
+    await consume(query(prompt=PROMPT, options=OPTIONS), ready)
+
+
+async def open_query() -> Close:
+    messages = query(prompt=PROMPT, options=OPTIONS)
+    await start_consuming(messages)
+    return messages.aclose  # type: ignore[attr-defined, no-any-return]
+
+
+async def break_off_query(ready: Ready) -> None:
+    async for _ in query(prompt=PROMPT, options=OPTIONS):
+        ready()
+        break
+
+
+# --8<-- [start:query]
+from quiesce import contain, own, stream
+
+
+async def ask(prompt: str, options: ClaudeAgentOptions, ready: Ready) -> None:
+    async with contain(), stream(query(prompt=prompt, options=options)) as messages:
+        async for _message in messages:
+            ready()
+
+
+# --8<-- [end:query]
+# --8<-- [start:query-open]
+async def open_query_with() -> Close:
+    messages = stream(query(prompt=PROMPT, options=OPTIONS))
+    await start_consuming(messages)  # one task reads it
+    return messages.close  # another stops it: the reader sees the end of the stream
+
+
+# --8<-- [end:query-open]
+async def break_off_query_with(ready: Ready) -> None:
+    async with contain(), stream(query(prompt=PROMPT, options=OPTIONS)) as messages:
+        async for _ in messages:
+            ready()
+            break
+
+
+# The client
+
+
+async def use_client(ready: Ready) -> None:
+    async with ClaudeSDKClient(OPTIONS) as client:
+        await client.query(PROMPT)
+        await consume(client.receive_response(), ready)
+
+
+async def open_client() -> Close:
+    stack = AsyncExitStack()
+    client = await stack.enter_async_context(ClaudeSDKClient(OPTIONS))
+    await client.query(PROMPT)
+    await start_consuming(client.receive_response())
+    return stack.aclose
+
+
+async def break_off_client(ready: Ready) -> None:
+    async with ClaudeSDKClient(OPTIONS) as client:
+        await client.query(PROMPT)
+        async for _ in client.receive_response():
+            ready()
+            break
+
+
+# --8<-- [start:client]
+async def converse(options: ClaudeAgentOptions, ready: Ready) -> None:
+    async with contain(), own(ClaudeSDKClient(options)) as client:
+        await client.query("Work for a minute.")
+        async with stream(client.receive_response()) as messages:
+            async for _message in messages:
+                ready()
+
+
+# --8<-- [end:client]
+# --8<-- [start:client-open]
+async def open_client_with() -> Close:
+    held = await own(ClaudeSDKClient(OPTIONS)).open()
+    await held.value.query(PROMPT)  # from any task
+    await start_consuming(held.value.receive_response())
+    return held.close  # from any other
+
+
+# --8<-- [end:client-open]
+async def break_off_client_with(ready: Ready) -> None:
+    async with contain(), own(ClaudeSDKClient(OPTIONS)) as client:
+        await client.query(PROMPT)
+        async with stream(client.receive_response()) as messages:
+            async for _ in messages:
+                ready()
+                break
+
+
+def one_query() -> Scenario:
+    return Scenario(
+        "one_query",
+        "`query()`, in the middle of a turn that runs a tool",
+        without=Way(use_query, open_query, break_off_query),
+        with_quiesce=Way(
+            lambda ready: ask(PROMPT, OPTIONS, ready), open_query_with, break_off_query_with, run=quiesce.run
+        ),
+    )
+
+
+def client() -> Scenario:
+    return Scenario(
+        "client",
+        "the client, in the middle of a turn that runs a tool",
+        without=Way(use_client, open_client, break_off_client),
+        with_quiesce=Way(
+            lambda ready: converse(OPTIONS, ready), open_client_with, break_off_client_with, run=quiesce.run
+        ),
+    )

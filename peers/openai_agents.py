@@ -1,0 +1,171 @@
+"""openai-agents: a run with a tool in a thread beside an MCP server, and a streamed answer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, aclosing
+from pathlib import Path
+from typing import Any
+
+import quiesce
+from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
+from agents.mcp import MCPServerStdio
+from openai import AsyncOpenAI
+
+from .ways import Close, Ready, Scenario, Way, consume, start_consuming
+
+set_tracing_disabled(True)
+SERVER = Path(__file__).with_name("standins") / "mcp_stdio.py"
+NO_LOOP = "`Runner.run` is no stream: there is nothing to break out of"
+
+has_begun: list[Callable[[], object]] = []  # called by the tool, in its thread
+
+
+def say_when_it_runs(ready: Ready) -> None:
+    loop = asyncio.get_running_loop()
+    has_begun[:] = [lambda: loop.call_soon_threadsafe(ready)]
+
+
+def mcp_server() -> MCPServerStdio:
+    return MCPServerStdio({"command": sys.executable, "args": [str(SERVER), "deaf"]})
+
+
+def make_agent(*tools: Any, servers: tuple[MCPServerStdio, ...] = ()) -> Agent[Any]:
+    client = AsyncOpenAI(base_url=f"http://127.0.0.1:{os.environ.get('PEERS_MODEL')}/v1", api_key="none")
+    model = OpenAIChatCompletionsModel("stand-in", client)
+    return Agent(name="worker", model=model, tools=list(tools), mcp_servers=list(servers))
+
+
+# A run with a tool in a thread
+
+
+@function_tool
+def count() -> str:
+    """Count for a while."""
+    has_begun[0]()
+    for _ in range(200):
+        time.sleep(0.05)
+    return "done"
+
+
+async def use_run(ready: Ready) -> None:
+    say_when_it_runs(ready)
+    async with mcp_server() as server:
+        await Runner.run(make_agent(count, servers=(server,)), "Please count.")
+
+
+async def open_server() -> Close:
+    stack = AsyncExitStack()
+    await stack.enter_async_context(mcp_server())
+    return stack.aclose
+
+
+# --8<-- [start:run]
+from quiesce import contain, current_token, own, stream
+
+
+@function_tool(name_override="count")
+def count_until_stopped() -> str:
+    """Count for a while."""
+    has_begun[0]()
+    token = current_token()  # cancelled when the block around the run is left
+    for _ in range(200):
+        token.raise_if_cancelled()
+        time.sleep(0.05)
+    return "done"
+
+
+async def run_once(ready: Ready) -> None:
+    say_when_it_runs(ready)
+    async with contain(), own(mcp_server()) as server:
+        await Runner.run(make_agent(count_until_stopped, servers=(server,)), "Please count.")
+
+
+# --8<-- [end:run]
+# --8<-- [start:open]
+async def open_server_with() -> Close:
+    held = await own(mcp_server()).open()
+    await held.value.list_tools()  # from any task
+    return held.close  # from any other
+
+
+# --8<-- [end:open]
+# A streamed answer
+
+
+async def use_streamed(ready: Ready) -> None:
+    result = Runner.run_streamed(make_agent(), "Say something.")
+    await consume(result.stream_events(), ready)
+
+
+async def open_streamed() -> Close:
+    result = Runner.run_streamed(make_agent(), "Say something.")
+    await start_consuming(result.stream_events())
+
+    async def close() -> None:
+        result.cancel()
+
+    return close
+
+
+async def break_off_streamed(ready: Ready) -> None:
+    result = Runner.run_streamed(make_agent(), "Say something.")
+    async for _ in result.stream_events():
+        ready()
+        break
+
+
+# --8<-- [start:streamed]
+async def answer(agent: Agent[Any], prompt: str) -> AsyncIterator[Any]:
+    result = Runner.run_streamed(agent, prompt)
+    async with aclosing(result.stream_events()) as events:
+        try:
+            async for event in events:
+                yield event
+        finally:
+            result.cancel()  # or closing the events would wait for the whole run
+
+
+async def read_answer(ready: Ready) -> None:
+    async with contain(), stream(answer(make_agent(), "Say something.")) as events:
+        async for _event in events:
+            ready()
+
+
+# --8<-- [end:streamed]
+# --8<-- [start:streamed-open]
+async def open_streamed_with() -> Close:
+    events = stream(answer(make_agent(), "Say something."))
+    await start_consuming(events)  # one task reads it
+    return events.close  # another stops it: the reader sees the end of the stream
+
+
+# --8<-- [end:streamed-open]
+async def break_off_streamed_with(ready: Ready) -> None:
+    async with contain(), stream(answer(make_agent(), "Say something.")) as events:
+        async for _ in events:
+            ready()
+            break
+
+
+def run() -> Scenario:
+    return Scenario(
+        "run",
+        "`Runner.run`, in a tool that runs in a thread, beside an MCP server that ignores EOF and SIGTERM",
+        without=Way(use_run, open_server),
+        with_quiesce=Way(run_once, open_server_with, run=quiesce.run),
+        impossible={"break": NO_LOOP},
+    )
+
+
+def streamed() -> Scenario:
+    return Scenario(
+        "streamed",
+        "`Runner.run_streamed`, in the middle of an answer",
+        without=Way(use_streamed, open_streamed, break_off_streamed),
+        with_quiesce=Way(read_answer, open_streamed_with, break_off_streamed_with, run=quiesce.run),
+    )
