@@ -4,10 +4,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # The parts of the tree that hold Python and exist.
-CODE := $(wildcard src tests ui_tests scripts examples bench seeds)
+CODE := $(wildcard src tests ui_tests scripts examples bench seeds peers)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-ui lint format audit seeds bench docs pin clean
+.PHONY: help run test test-all test-ui lint format audit seeds peers peers-fast bench docs pin clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,12 @@ audit: $(VENV)/.test-ready ## stop every word of the kernel at every point, and 
 
 seeds: ## audit real releases with known bugs, each in an environment of its own
 	$(PYTHON) seeds/run.py $(ARGS)
+
+peers: ## stop other people's SDKs in every way, without and with quiesce, and write docs/peers.md
+	$(PYTHON) peers/run.py $(ARGS)
+
+peers-fast: ## a handful of those, and an MCP client in FastAPI
+	$(PYTHON) peers/run.py --fast $(ARGS)
 
 bench: $(VENV)/.bench-ready ## measure what a scope, an owned thing and an audit cost, beside their peers
 	$(BIN)/python bench/kernel.py $(ARGS)

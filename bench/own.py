@@ -123,7 +123,7 @@ def mcp_session() -> Callable[[], contextlib.AbstractAsyncContextManager[Callabl
 
     server = MCPServer("bench")
 
-    @server.tool()
+    @server.tool()  # type: ignore[untyped-decorator, unused-ignore]
     def echo(text: str) -> str:
         return text
 

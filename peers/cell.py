@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 from .left import Inside
-from .stops import Clock, NotRun, stop
+from .stops import NotRun, Stop, perform
 from .ways import Scenario, Way
 
 PATIENCE = 1.0  # seconds after the stop for what is on its way out
@@ -43,15 +43,15 @@ async def _work(way: Way) -> None:
 async def _stop_and_look(way: Way, how: str) -> None:
     inside = Inside(asyncio.get_running_loop())
     try:
-        faults = await stop(way, how, clock := Clock())
+        faults = await perform(way, how, stop := Stop())
     except NotRun as error:
         say(at="not run", why=str(error))
         os._exit(0)
-    seconds = clock.seconds
+    seconds = stop.seconds
     until = time.monotonic() + PATIENCE
     while (left := inside.left()) and time.monotonic() < until:
         await asyncio.sleep(0.05)
-    say(at="stopped", faults=faults, left=left, stray=inside.stray, named=inside.named, seconds=seconds)
+    say(at="stopped", faults=faults, left=left, stray=inside.stray, named=inside.named + stop.named, seconds=seconds)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     os._exit(0)
 

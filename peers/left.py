@@ -72,7 +72,7 @@ def _name_of(task: asyncio.Task[Any]) -> str:
 def _describe(thread: threading.Thread) -> str | None:
     frame = sys._current_frames().get(thread.ident or 0)
     # A thread of asyncio that waits for a process to end (Python 3.11) says nothing that the process does not.
-    if frame is None or thread.name.startswith(("quiesce", "waitpid-")) or _is_idle(frame):
+    if frame is None or thread.name.startswith(("quiesce", "asyncio-waitpid-")) or _is_idle(frame):
         return None
     while frame.f_back is not None and frame.f_code.co_filename.startswith(sys.prefix):
         frame = frame.f_back

@@ -34,8 +34,11 @@ def mcp_server() -> MCPServerStdio:
     return MCPServerStdio({"command": sys.executable, "args": [str(SERVER), "deaf"]})
 
 
-def make_agent(*tools: Any, servers: tuple[MCPServerStdio, ...] = ()) -> Agent[Any]:
-    client = AsyncOpenAI(base_url=f"http://127.0.0.1:{os.environ.get('PEERS_MODEL')}/v1", api_key="none")
+def openai_client() -> AsyncOpenAI:
+    return AsyncOpenAI(base_url=f"http://127.0.0.1:{os.environ.get('PEERS_MODEL')}/v1", api_key="none")
+
+
+def make_agent(client: AsyncOpenAI, *tools: Any, servers: tuple[MCPServerStdio, ...] = ()) -> Agent[Any]:
     model = OpenAIChatCompletionsModel("stand-in", client)
     return Agent(name="worker", model=model, tools=list(tools), mcp_servers=list(servers))
 
@@ -54,8 +57,8 @@ def count() -> str:
 
 async def use_run(ready: Ready) -> None:
     say_when_it_runs(ready)
-    async with mcp_server() as server:
-        await Runner.run(make_agent(count, servers=(server,)), "Please count.")
+    async with openai_client() as client, mcp_server() as server:
+        await Runner.run(make_agent(client, count, servers=(server,)), "Please count.")
 
 
 async def open_server() -> Close:
@@ -81,8 +84,9 @@ def count_until_stopped() -> str:
 
 async def run_once(ready: Ready) -> None:
     say_when_it_runs(ready)
-    async with contain(), own(mcp_server()) as server:
-        await Runner.run(make_agent(count_until_stopped, servers=(server,)), "Please count.")
+    async with contain(), own(openai_client()) as client, own(mcp_server()) as server:
+        agent = make_agent(client, count_until_stopped, servers=(server,))
+        await Runner.run(agent, "Please count.")
 
 
 # --8<-- [end:run]
@@ -98,40 +102,45 @@ async def open_server_with() -> Close:
 
 
 async def use_streamed(ready: Ready) -> None:
-    result = Runner.run_streamed(make_agent(), "Say something.")
-    await consume(result.stream_events(), ready)
+    async with openai_client() as client:
+        result = Runner.run_streamed(make_agent(client), "Say something.")
+        await consume(result.stream_events(), ready)
 
 
 async def open_streamed() -> Close:
-    result = Runner.run_streamed(make_agent(), "Say something.")
+    client = openai_client()
+    result = Runner.run_streamed(make_agent(client), "Say something.")
     await start_consuming(result.stream_events())
 
     async def close() -> None:
         result.cancel()
+        await client.close()
 
     return close
 
 
 async def break_off_streamed(ready: Ready) -> None:
-    result = Runner.run_streamed(make_agent(), "Say something.")
-    async for _ in result.stream_events():
-        ready()
-        break
+    async with openai_client() as client:
+        result = Runner.run_streamed(make_agent(client), "Say something.")
+        async for _ in result.stream_events():
+            ready()
+            break
 
 
 # --8<-- [start:streamed]
-async def answer(agent: Agent[Any], prompt: str) -> AsyncIterator[Any]:
-    result = Runner.run_streamed(agent, prompt)
-    async with aclosing(result.stream_events()) as events:
-        try:
-            async for event in events:
-                yield event
-        finally:
-            result.cancel()  # or closing the events would wait for the whole run
+async def answer(prompt: str) -> AsyncIterator[Any]:
+    async with openai_client() as client:
+        result = Runner.run_streamed(make_agent(client), prompt)
+        async with aclosing(result.stream_events()) as events:
+            try:
+                async for event in events:
+                    yield event
+            finally:
+                result.cancel()  # or closing the events would wait for the whole run
 
 
 async def read_answer(ready: Ready) -> None:
-    async with contain(), stream(answer(make_agent(), "Say something.")) as events:
+    async with contain(), stream(answer("Say something.")) as events:
         async for _event in events:
             ready()
 
@@ -139,14 +148,14 @@ async def read_answer(ready: Ready) -> None:
 # --8<-- [end:streamed]
 # --8<-- [start:streamed-open]
 async def open_streamed_with() -> Close:
-    events = stream(answer(make_agent(), "Say something."))
+    events = stream(answer("Say something."))
     await start_consuming(events)  # one task reads it
     return events.close  # another stops it: the reader sees the end of the stream
 
 
 # --8<-- [end:streamed-open]
 async def break_off_streamed_with(ready: Ready) -> None:
-    async with contain(), stream(answer(make_agent(), "Say something.")) as events:
+    async with contain(), stream(answer("Say something.")) as events:
         async for _ in events:
             ready()
             break

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from .ways import Way
+from .ways import Close, Way
 
 LIMIT = 15.0  # seconds for a stop, until it counts as a hang
 START = 20.0  # seconds for the work to get under way
@@ -22,24 +22,25 @@ class NotRun(Exception):
     """The work ended before it could be stopped: that says nothing about the stop."""
 
 
-async def stop(way: Way, how: str, clock: Clock) -> list[str]:
+async def perform(way: Way, how: str, stop: Stop) -> list[str]:
     """Stop `way` as `how` says."""
     if how.startswith("cancel"):
-        return await _cancel(way, clock, int(how.partition("-")[2] or 1))
-    stops: dict[str, Callable[[Way, Clock], Awaitable[list[str]]]] = {
+        return await _cancel(way, stop, int(how.partition("-")[2] or 1))
+    stops: dict[str, Callable[[Way, Stop], Awaitable[list[str]]]] = {
         "timeout": _time_out,
         "break": _break,
         "elsewhere": _close_elsewhere,
         "order": _close_in_the_wrong_order,
     }
-    return await stops[how](way, clock)
+    return await stops[how](way, stop)
 
 
-class Clock:
-    """Runs from when the stop begins, which is some time after the work has."""
+class Stop:
+    """When it began, which is some time after the work has; and what reports that it returned name as left."""
 
     def __init__(self) -> None:
         self._began: float | None = None
+        self.named: list[str] = []
 
     def begin(self) -> None:
         self._began = time.monotonic()
@@ -48,10 +49,15 @@ class Clock:
     def seconds(self) -> float:
         return 0.0 if self._began is None else time.monotonic() - self._began
 
+    async def close(self, close: Close) -> None:
+        """Close something; what closes may return a report."""
+        report = await close()
+        self.named += [f"{left.kind} {left.name!r}" for left in getattr(report, "left", ())]
 
-async def _cancel(way: Way, clock: Clock, times: int) -> list[str]:
+
+async def _cancel(way: Way, stop: Stop, times: int) -> list[str]:
     task = await _start(way)
-    clock.begin()
+    stop.begin()
     for _ in range(times):
         task.cancel()
         await asyncio.wait({task}, timeout=GAP)
@@ -63,7 +69,7 @@ async def _cancel(way: Way, clock: Clock, times: int) -> list[str]:
     return ["swallowed the cancel"] if error is None else [f"raised {_brief(error)}"]
 
 
-async def _time_out(way: Way, clock: Clock) -> list[str]:
+async def _time_out(way: Way, stop: Stop) -> list[str]:
     async def limited(ready: Callable[[], object]) -> None:
         begun = asyncio.Event()
         async with asyncio.timeout(None) as limit:
@@ -72,7 +78,7 @@ async def _time_out(way: Way, clock: Clock) -> list[str]:
             await way.use(lambda: (begun.set(), ready()))
 
     task = await _start(Way(limited))
-    asyncio.get_running_loop().call_later(TIMEOUT, clock.begin)
+    asyncio.get_running_loop().call_later(TIMEOUT, stop.begin)
     if not await _ends(task, LIMIT + TIMEOUT):
         return ["hang"]
     error = None if task.cancelled() else task.exception()
@@ -84,12 +90,12 @@ async def _time_out(way: Way, clock: Clock) -> list[str]:
     ]
 
 
-async def _break(way: Way, clock: Clock) -> list[str]:
+async def _break(way: Way, stop: Stop) -> list[str]:
     assert way.break_off is not None
-    return await _must_end(way.break_off(clock.begin))
+    return await _must_end(way.break_off(stop.begin))
 
 
-async def _close_elsewhere(way: Way, clock: Clock) -> list[str]:
+async def _close_elsewhere(way: Way, stop: Stop) -> list[str]:
     """Opened in one task, which goes on with something else; closed in another."""
     assert way.open is not None
     opened, done = asyncio.get_running_loop().create_future(), asyncio.Event()
@@ -108,8 +114,8 @@ async def _close_elsewhere(way: Way, clock: Clock) -> list[str]:
     close = opened.result()
 
     async def closer() -> None:
-        clock.begin()
-        await close()
+        stop.begin()
+        await stop.close(close)
 
     faults = await _must_end(closer())
     await asyncio.sleep(0)
@@ -121,17 +127,17 @@ async def _close_elsewhere(way: Way, clock: Clock) -> list[str]:
     return faults
 
 
-async def _close_in_the_wrong_order(way: Way, clock: Clock) -> list[str]:
+async def _close_in_the_wrong_order(way: Way, stop: Stop) -> list[str]:
     assert way.open is not None
     open_it = way.open
 
     async def first_in_first_out() -> None:
         first, second = await open_it(), await open_it()
-        clock.begin()
+        stop.begin()
         try:
-            await first()
+            await stop.close(first)
         finally:
-            await second()
+            await stop.close(second)
 
     return await _must_end(first_in_first_out())
 

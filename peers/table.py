@@ -39,7 +39,16 @@ PEERS = (
     Peer("openai_agents", "openai-agents", "openai-agents", ("run", "streamed")),
     Peer("claude_agent", "claude-agent-sdk", "claude-agent-sdk", ("one_query", "client")),
     Peer("acp_connection", "agent-client-protocol", "agent-client-protocol", ("prompt", "serve")),
-    Peer("pydantic_ai_run", "pydantic-ai-slim", "pydantic-ai", ("run", "streamed")),
+    Peer("pydantic_ai_run", "pydantic-ai-slim", "pydantic-ai", ("run", "deaf_tool", "streamed")),
+    Peer(
+        "openhands_conversation",
+        "openhands-sdk",
+        "openhands-sdk",
+        ("arun",),
+        minor=12,
+        is_heavy=True,
+        settings={"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OPENHANDS_SUPPRESS_BANNER": "1"},
+    ),
 )
 
 # What continuous integration runs: one environment, the cells that say most.

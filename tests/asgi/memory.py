@@ -17,9 +17,19 @@ class Client:
     """One request, as a server hands it to an application; `go()` is the client's leave."""
 
     def __init__(
-        self, *body: bytes, kind: str = "http", path: str = "/ask", headers: tuple[tuple[bytes, bytes], ...] = ()
+        self,
+        *body: bytes,
+        kind: str = "http",
+        path: str = "/ask",
+        headers: tuple[tuple[bytes, bytes], ...] = (),
     ) -> None:
-        self.scope: AsgiScope = {"type": kind, "method": "POST", "path": path, "headers": headers, "state": {}}
+        self.scope: AsgiScope = {
+            "type": kind,
+            "method": "POST",
+            "path": path,
+            "headers": headers,
+            "state": {},
+        }
         if kind == "websocket":
             del self.scope["method"]
         self.sent: list[Message] = []

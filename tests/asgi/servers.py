@@ -69,16 +69,12 @@ async def _serve_with_hypercorn(
     started = anyio.Event()
 
     async def watched(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "lifespan":
-            return await app(scope, receive, send)
-
         async def send_and_see(message: Any) -> None:
             await send(message)
             if message["type"] == "lifespan.startup.complete":
                 started.set()
 
-        await app(scope, receive, send_and_see)
-        return None
+        await app(scope, receive, send_and_see if scope["type"] == "lifespan" else send)
 
     async with anyio.create_task_group() as tasks:
         with anyio.CancelScope(shield=True):
@@ -132,7 +128,6 @@ class Upstream:
             pass
         finally:
             self.open -= 1
-
 
     async def _wait_until_hung_up(self, scope: anyio.CancelScope) -> None:
         await self.hung_up.wait()

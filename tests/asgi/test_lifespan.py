@@ -117,7 +117,9 @@ async def test_a_websocket_is_closed_with_service_restart_when_the_server_stops(
     assert client.sent[1]["code"] == 1012
 
 
-async def test_what_was_spawned_in_the_scope_of_the_server_outlives_its_request_and_ends_with_the_server() -> None:
+async def test_what_was_spawned_in_the_scope_of_the_server_outlives_its_request_and_ends_with_the_server() -> (
+    None
+):
     ended: list[str] = []
     reports: list[StopReport] = []
 
@@ -162,7 +164,8 @@ async def test_an_own_lifespan_that_fails_fails_unchanged_and_the_scope_is_close
 
     @asynccontextmanager
     async def inner(app: object) -> AsyncIterator[None]:
-        raise LookupError("no database")
+        if app is None:
+            raise LookupError("no database")
         yield
 
     with pytest.raises(LookupError, match="no database"):
@@ -189,7 +192,7 @@ async def test_a_worker_that_does_not_end_is_named_in_the_report_and_in_the_log(
 
 
 async def test_an_on_stop_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async with lifespan(on_stop=lambda report: 1 / 0)(None):  # type: ignore[arg-type, return-value]
+    async with lifespan(on_stop=lambda report: 1 / 0)(None):  # type: ignore[arg-type]
         pass
     assert "on_stop of lifespan failed" in caplog.text
 

@@ -189,6 +189,16 @@ async def test_work_of_somebody_else_is_neither_waited_for_nor_named(way: Way, t
     await task
 
 
+async def test_what_an_earlier_block_has_named_is_not_named_by_a_later_one(tool: Tool) -> None:
+    await asyncio.to_thread(time.sleep, 0)  # the pool's thread is older than both
+    assert "perhaps" in the_only_one(await stopped_while_at(in_executor, tool)).made_at
+    async with contain() as box:
+        await asyncio.sleep(0)
+    assert box.report is not None
+    assert box.report.clean
+    await all_let_go(tool)
+
+
 async def test_work_of_another_containment_is_that_ones(tool: Tool) -> None:
     async def other() -> None:
         async with contain(grace=BRIEF):

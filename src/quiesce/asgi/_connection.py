@@ -73,7 +73,6 @@ class Connection:
                 message = await self._receive()
             except Exception as error:  # the application's, who would have asked
                 self._failure = error
-                self.tell()
                 return False
             kind = message["type"]
             if kind == "http.disconnect" or kind == "websocket.disconnect":
@@ -83,10 +82,7 @@ class Connection:
             self._messages.append(message)
             self._bytes += _size(message)
             if self._is_body_read:
-                # After its end a body has gone on: nobody whose messages we could go on collecting.
-                self._is_read_directly = True
-                self.tell()
-                return False
+                return False  # after its end a body has gone on: no messages that we could go on collecting
             self._is_body_read = kind == "http.request" and not message.get("more_body")
             self.tell()
 
@@ -141,6 +137,11 @@ class Connection:
             self.is_answered = not message.get("more_trailers")
         elif kind == "http.response.pathsend" or kind == "close":
             self.is_begun = self.is_answered = True
+
+    def leave_reading_to_the_application(self) -> None:
+        """Nobody reads ahead any more."""
+        self._is_read_directly = True
+        self.tell()
 
     def end(self) -> None:
         """The request is over."""

@@ -103,12 +103,16 @@ class StopOnDisconnect:
         self, owner: Scope, handler: Handle, connection: Connection, scope: AsgiScope
     ) -> None:
         """The handler has ended, or is given up; in either case what it owned has ended, or is reported."""
+        core = owner._opened()
         connection.on_call = ThreadHold(handler).look
-        if not handler.done and owner.reason is None:  # an eager task may have done it all by now
-            watch = owner.spawn(_stop_when_gone, connection, owner, self._grace)
-            watch.label = None  # plumbing, not to be named in reports
         try:
-            await wait_for_end(handler, owner._opened())
+            if not handler.done and not core.closed:  # an eager task may have done it all by now
+                watch = owner.spawn(_stop_when_gone, connection, owner, self._grace)
+                watch.label = None  # plumbing, not to be named in reports
+                await wait_for_end(core, handler, watch)
+                if not connection.is_gone:
+                    connection.leave_reading_to_the_application()
+            await wait_for_end(core, handler)
         except BaseException as error:
             if not is_cancel(error):
                 raise  # we are being thrown away, and cannot wait: the scope notices that
@@ -140,18 +144,17 @@ class StopOnDisconnect:
             logger.log(logging.INFO if report.clean else logging.WARNING, "%s", report)
 
 
-async def wait_for_end(handler: Handle, core: ScopeCore) -> None:
-    """Until the handler has ended, or its stop is out of time."""
-    while not handler.done and not core.is_over():
+async def wait_for_end(core: ScopeCore, *children: Handle) -> None:
+    """Until one of these children of `core` has ended, or its stop is out of time."""
+    while not any(child.done for child in children) and not core.is_over():
         waiter = core.backend.make_waiter()
-        if handler.waiters is None:
-            handler.waiters = []
-        handler.waiters.append(waiter)
         core.waiters.append(waiter)
+        for child in children:
+            child.waiters = [*(child.waiters or ()), waiter]
         try:
             await waiter.wait()
         finally:
-            for waiters in (handler.waiters, core.waiters):
+            for waiters in (core.waiters, *(child.waiters for child in children)):
                 if waiters and waiter in waiters:
                     waiters.remove(waiter)
 

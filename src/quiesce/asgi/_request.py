@@ -46,7 +46,7 @@ async def unless_disconnected(
     call = owner.spawn(fn, *args)
     try:
         owner.spawn(watch).label = None
-        await wait_for_end(call, core)
+        await wait_for_end(core, call)
     finally:
         if not core.is_over():
             await owner.close(reason=OVER)

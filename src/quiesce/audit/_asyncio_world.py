@@ -85,7 +85,7 @@ class _AsyncioRun:
         item = next((point.number for point in points if point.lane == ITEM), None)
         aims: list[Aim] = [point for point in points if point.lane != ITEM]
         if stop is not None and aims:
-            aims += [IN_CLEAN_UP] * (stop.times - 1)
+            aims.extend(IN_CLEAN_UP for _ in range(stop.times - 1))
         self.loop = loop
         self.watch = watch
         self.limits = limits

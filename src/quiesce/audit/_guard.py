@@ -26,7 +26,7 @@ from ._places import Chain, Spot, is_ours
 from ._points import Point
 from ._run import Run, Sighting
 from ._scenario import Scenario
-from ._stops import Stop
+from ._stops import Backend, Stop
 from ._watch import Watch
 from ._world import World
 
@@ -52,7 +52,7 @@ class GuardedWorld:
 
     def __init__(self, world: World, watch: Watch, limit: float | None) -> None:
         self.name = world.name
-        self.backend = world.backend
+        self.backend: Backend = world.backend
         self.is_deterministic = world.is_deterministic
         self.left_directory = False
         self._world = world

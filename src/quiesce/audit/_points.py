@@ -62,7 +62,7 @@ def parse_token(text: str) -> Token:
     found: list[Point] = []
     for part in rest.split("+"):
         match = _POINT.match(part)
-        phase = next((p for p in PHASES if match and p == match["phase"]), None)
+        phase: Phase | None = next((p for p in PHASES if match and p == match["phase"]), None)
         if match is None or phase is None:
             raise BadToken(
                 f"{part!r} in the replay token {text!r} is not a point; one looks like early/main:3, "

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from types import CodeType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from ._places import name_of
 from ._stops import Shape
@@ -105,7 +105,11 @@ def _check_arguments(function: Callable[..., Any], name: str) -> None:
         )
 
 
-def scenario(function: F | None = None, /, **options: Any) -> Any:
+@overload
+def scenario(function: F, /) -> F: ...
+@overload
+def scenario(**options: Any) -> Callable[[F], F]: ...
+def scenario(function: Any = None, /, **options: Any) -> Any:
     """Mark a function as a scenario, with its options, so that `quiesce audit FILE` finds it.
 
         from quiesce.audit import scenario

@@ -169,7 +169,7 @@ class Sweep:
     # The sweep
 
     def sweep(self, stops: Sequence[Stop], phases: Sequence[Phase], depth: int) -> None:
-        plans = [
+        plans: list[tuple[Stop, Phase, list[tuple[Point, tuple[Place, ...]]]]] = [
             (stop, phase, self._choose(self.points(stop, phase)))
             for stop in stops
             for phase in stop.phases

@@ -18,6 +18,7 @@ from ._core import ScopeCore, logger
 from ._host import Host
 from ._reason import Reason
 from ._scope import Scope, current_core
+from ._seen import log_report
 from ._states import SETTLED
 
 if TYPE_CHECKING:
@@ -101,4 +102,4 @@ class Caller(Host):
         self.over = True
         self.core.host = None
         if self.core.state is not SETTLED:
-            logger.warning("%s", self.core.report())
+            log_report(self.core.report())

@@ -41,6 +41,7 @@ from ._ladder import NO_ENDS, Ends, earlier, entered_at, fitted, halved
 from ._misuse import check_function, warn_of_leak
 from ._reason import Reason
 from ._report import Leftover, Row, StopReport
+from ._seen import listeners, tell_began, tell_ended
 from ._site import Site, describe, label_of
 from ._states import EXPIRED, OPEN, SETTLED, STOPPING
 from ._token import CancelToken, TokenHolder
@@ -275,6 +276,8 @@ class ScopeCore(TokenHolder):
             reason = self.reason
         self.started = now
         self.expiries = 0
+        if listeners:
+            tell_began(self)
         self.ends = NO_ENDS
         if self.children or self.nested:
             self.stopped = list(self.children)
@@ -363,6 +366,8 @@ class ScopeCore(TokenHolder):
                 self.state = EXPIRED
                 self.expiries += 1
                 self.backend.stopping.pop(self, None)
+                if listeners:
+                    tell_ended(self)
                 self.wake()
                 return
             for child in list(self.children):
@@ -438,6 +443,8 @@ class ScopeCore(TokenHolder):
         if self.started is not None:
             self.took = self.backend.now() - self.started
             self.backend.stopping.pop(self, None)
+            if listeners:
+                tell_ended(self)
         if self.on_settled is not None:
             on_settled, self.on_settled = self.on_settled, None
             on_settled()

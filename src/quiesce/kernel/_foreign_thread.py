@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from threading import Thread
+from typing import Any
 from weakref import WeakSet
 
 from ._child import FINISHED, RUNNING, Child
@@ -16,7 +17,7 @@ from ._core import ScopeCore
 from ._current import Node
 from ._grace import Rung
 from ._report import Leftover
-from ._site import thread_stuck_at
+from ._site import label_of, thread_stuck_at
 from ._thread_work import Work, all_work, still_at
 
 # Seconds between two looks at a thread: at first, while it is waited for, and when that was in vain.
@@ -61,15 +62,17 @@ class ForeignThread(Child):
 
 
 _watched: WeakSet[ForeignThread] = WeakSet()  # by whichever containment
+_named: WeakSet[Any] = WeakSet()  # work of pools that a block has named, though perhaps not its own
 
 
 class Threads:
     """The threads of one block."""
 
-    __slots__ = ("_before", "_unsure")
+    __slots__ = ("_before", "_named_before", "_unsure")
 
     def __init__(self) -> None:
         self._before = frozenset(threading.enumerate())
+        self._named_before = frozenset(_named)
         self._unsure: list[Work] = []
 
     def was_there_before(self, thread: Thread) -> bool:
@@ -78,26 +81,32 @@ class Threads:
 
     def adopt(self, core: ScopeCore, contains: Callable[[Node | None], bool]) -> list[ForeignThread]:
         """Take for children what threads do for the block, and note what they may be doing for it."""
+        self._unsure = []
         if threading.active_count() == 1:
-            self._unsure = []
             return []
-        at_work = all_work()
+        found: list[ForeignThread] = []
         known = [child.work.what for child in _watched if child.state == RUNNING]
-        self._unsure = [
-            work
-            for work in at_work
-            if work.context is None and (work.abandoned or work.thread not in self._before)
-        ]
-        return [
-            ForeignThread(core, work)
-            for work in at_work
-            if work.context is not None and not work.owned and work.what not in known and contains(work.node)
-        ]
+        for work in all_work():
+            if work.owned or work.what in known:
+                continue
+            if work.context is None:
+                if self._may_be_ours(work):
+                    self._unsure.append(work)
+            elif contains(work.node):
+                found.append(ForeignThread(core, work))
+        return found
+
+    def _may_be_ours(self, work: Work) -> bool:
+        """Nobody can say whose it is; but it is new, or was given up by whoever awaited it."""
+        if work.thread not in self._before:
+            return True
+        return work.abandoned and work.what not in self._named_before
 
     def perhaps_left(self) -> list[Leftover]:
         """What is still busy and may have been started by the block."""
+        left = [work for work in self._unsure if still_at(work)]
+        _named.update(work.what for work in left if work.pooled)
         return [
-            Leftover("thread", work.thread.name, PERHAPS, thread_stuck_at(work.thread.ident))
-            for work in self._unsure
-            if still_at(work)
+            Leftover("thread", label_of(work.label), PERHAPS, thread_stuck_at(work.thread.ident))
+            for work in left
         ]

@@ -21,6 +21,7 @@ from ._core import ScopeCore, logger
 from ._misuse import check_function
 from ._reason import Reason
 from ._scope import OpenScope, Scope
+from ._seen import log_report
 from ._site import caller_site, label_of
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ class Inflight:
         finally:
             core.host = None
             if core.last_report is not None and not core.last_report.clean:
-                logger.warning("%s", core.last_report)
+                log_report(core.last_report)
 
     def __repr__(self) -> str:
         return f"<Inflight {self.name!r} {self.state}, {len(self)} at work>"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import sys
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
@@ -15,6 +14,7 @@ from ._keeper import Keeper
 from ._owner import close_core, is_cancel, raise_unchanged, without_cancels
 from ._reason import Reason
 from ._scope import Scope, current_core
+from ._seen import log_report
 from ._site import Site, describe, site_of
 from ._states import SETTLED
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ._token import CancelToken
 
 T = TypeVar("T")
-
-logger = logging.getLogger("quiesce")
 
 
 def own(
@@ -139,7 +137,7 @@ class Owned(Generic[T]):
             core.host = None
         report = core.report()
         if core.state is not SETTLED:
-            logger.warning("%s", report)
+            log_report(report)
         if cancelled is not None:
             keeper.attach_failure(cancelled)
             if cancelled is error:

@@ -6,7 +6,6 @@ users have dropped without closing can be noticed: what watches it refers to the
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import warnings
@@ -21,6 +20,7 @@ from ._child import RUNNING
 from ._owner import close_core, is_cancel, reason_of_cancel
 from ._pipe import CHUNK, Tail
 from ._reason import Reason, as_reason
+from ._seen import log_report
 from ._site import Site, describe, site_of
 from ._states import SETTLED
 from ._tree import Tree
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from ._grace import Grace
     from ._report import StopReport
     from ._scope import Scope
-
-logger = logging.getLogger("quiesce")
 
 T = TypeVar("T")
 Argv: TypeAlias = Sequence[str | os.PathLike[str]]
@@ -200,7 +198,7 @@ class Process:
                 raise
         finally:
             if core.state is not SETTLED and core.last_report is not None:
-                logger.warning("%s", core.last_report)
+                log_report(core.last_report)
 
     def _started(self) -> TreeChild:
         if self._child is None:

@@ -6,7 +6,6 @@ without closing can be noticed: children, callbacks and owners refer to the core
 
 from __future__ import annotations
 
-import logging
 import sys
 import weakref
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from ._core import OnChildError, Policy, ScopeCore
 from ._current import Node, current_node
 from ._grace import Grace, check_grace
 from ._reason import Reason, as_reason
+from ._seen import log_report
 from ._site import Site
 from ._states import OPEN, SETTLED
 from ._token import CancelToken
@@ -27,8 +27,6 @@ from ._token import CancelToken
 if TYPE_CHECKING:
     from ._child import Handle
     from ._report import StopReport
-
-logger = logging.getLogger("quiesce")
 
 _getframe = sys._getframe
 _CLOSED = Reason("user", "closed")
@@ -280,7 +278,7 @@ class Scope:
     def _finish(self, core: ScopeCore, error: BaseException | None, cancelled: BaseException | None) -> bool:
         """Raise what is to be raised: somebody else's cancel first, then the errors."""
         if core.state is not SETTLED:
-            logger.warning("%s", core.report())
+            log_report(core.report())
         core.told = True
         failures: list[BaseException] = []
         if core.failures and core.on_error == "stop":

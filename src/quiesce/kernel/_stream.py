@@ -10,7 +10,6 @@ plain release by a weak reference: it clears those before it calls `__del__`, a 
 from __future__ import annotations
 
 import inspect
-import logging
 import sys
 import weakref
 from collections.abc import AsyncIterable, Awaitable, Callable
@@ -24,6 +23,7 @@ from ._owner import is_cancel, raise_unchanged, reason_of_cancel, without_cancel
 from ._pump import Pump
 from ._reason import Reason
 from ._scope import Scope, current_core
+from ._seen import log_report
 from ._site import describe, site_of
 from ._states import SETTLED
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from ._token import CancelToken
 
 T = TypeVar("T")
-
-logger = logging.getLogger("quiesce")
 
 
 def stream(
@@ -272,7 +270,7 @@ class Stream(_Releasable, Generic[T]):
         pump = self._pump
         report = await pump.close(None, None, Reason("parent", "its block ended"))
         if pump.core is not None and pump.core.state is not SETTLED:
-            logger.warning("%s", report)
+            log_report(report)
         if error is not None and without_cancels(error) is None:
             pump.attach_failure(error)
             return

@@ -1,0 +1,179 @@
+"""pydantic-ai: a run in a tool that has a thread, beside an MCP server, and a streamed answer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import quiesce
+from fastmcp.client.transports import StdioTransport
+from pydantic_ai import Agent
+from pydantic_ai.mcp import MCPToolset
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+from .ways import Close, Ready, Scenario, Way, consume, start_consuming
+
+SERVER = Path(__file__).with_name("standins") / "mcp_stdio.py"
+NO_LOOP = "`Agent.run` is no stream: there is nothing to break out of"
+A_THREAD = "Python cannot stop a thread from outside: this one does not look at its token, and is named in the report"
+OPENED = "the thread is a run's, and a run is not opened and closed"
+
+has_begun: list[Callable[[], object]] = []  # called by the tool, in its thread
+
+
+def say_when_it_runs(ready: Ready) -> None:
+    loop = asyncio.get_running_loop()
+    has_begun[:] = [lambda: loop.call_soon_threadsafe(ready)]
+
+
+def count() -> str:
+    """Count for a while."""
+    has_begun[0]()
+    for _ in range(200):
+        time.sleep(0.05)
+    return "done"
+
+
+def make_agent(*tools: Callable[[], str]) -> Agent:
+    provider = OpenAIProvider(f"http://127.0.0.1:{os.environ.get('PEERS_MODEL')}/v1", api_key="none")
+    # By default the transport keeps its server for the next connection: not a leak, but not what is asked for here.
+    transport = StdioTransport(sys.executable, [str(SERVER)], keep_alive=False)
+    model = OpenAIChatModel("stand-in", provider=provider)
+    return Agent(model, tools=tools, toolsets=[MCPToolset(transport)])
+
+
+# A run with a tool in a thread
+
+
+async def use_run(ready: Ready) -> None:
+    say_when_it_runs(ready)
+    async with make_agent(count) as agent:
+        await agent.run("Please count.")
+
+
+async def open_agent() -> Close:
+    stack = AsyncExitStack()
+    await stack.enter_async_context(make_agent())
+    return stack.aclose
+
+
+# --8<-- [start:run]
+from quiesce import Scope, contain, current_token, own, stream
+
+
+def count_until_stopped() -> str:
+    """Count for a while."""
+    has_begun[0]()
+    token = current_token()  # cancelled as soon as the run is stopped
+    for _ in range(200):
+        token.raise_if_cancelled()
+        time.sleep(0.05)
+    return "done"
+
+
+count_until_stopped.__name__ = "count"
+
+
+async def run_once(ready: Ready) -> None:
+    say_when_it_runs(ready)
+    async with contain(), own(make_agent(count_until_stopped)) as agent, Scope("run") as scope:
+        scope.spawn(agent.run, "Please count.")
+
+
+# --8<-- [end:run]
+async def run_deaf(ready: Ready) -> None:
+    say_when_it_runs(ready)
+    async with contain(), own(make_agent(count)) as agent, Scope("run") as scope:
+        scope.spawn(agent.run, "Please count.")
+
+
+# --8<-- [start:open]
+async def open_agent_with() -> Close:
+    held = await own(make_agent()).open()
+    return held.close  # from any task
+
+
+# --8<-- [end:open]
+# A streamed answer
+
+
+async def answer(agent: Agent, prompt: str) -> AsyncIterator[Any]:
+    async with agent, agent.run_stream(prompt) as result:
+        async for text in result.stream_text(delta=True, debounce_by=None):
+            yield text
+
+
+async def use_streamed(ready: Ready) -> None:
+    await consume(answer(make_agent(), "Say something."), ready)
+
+
+async def open_streamed() -> Close:
+    texts = answer(make_agent(), "Say something.")
+    await start_consuming(texts)
+    return texts.aclose  # type: ignore[attr-defined, no-any-return]
+
+
+async def break_off_streamed(ready: Ready) -> None:
+    async for _ in answer(make_agent(), "Say something."):
+        ready()
+        break
+
+
+# --8<-- [start:streamed]
+async def read_answer(ready: Ready) -> None:
+    async with contain(), stream(answer(make_agent(), "Say something.")) as texts:
+        async for _text in texts:
+            ready()
+
+
+# --8<-- [end:streamed]
+# --8<-- [start:streamed-open]
+async def open_streamed_with() -> Close:
+    texts = stream(answer(make_agent(), "Say something."))
+    await start_consuming(texts)  # one task reads it
+    return texts.close  # another stops it: the reader sees the end of the stream
+
+
+# --8<-- [end:streamed-open]
+async def break_off_streamed_with(ready: Ready) -> None:
+    async with contain(), stream(answer(make_agent(), "Say something.")) as texts:
+        async for _ in texts:
+            ready()
+            break
+
+
+def run() -> Scenario:
+    return Scenario(
+        "run",
+        "`Agent.run`, in a tool that runs in a thread, beside an MCP server",
+        without=Way(use_run, open_agent),
+        with_quiesce=Way(run_once, open_agent_with, run=quiesce.run),
+        impossible={"break": NO_LOOP},
+    )
+
+
+def deaf_tool() -> Scenario:
+    return Scenario(
+        "deaf_tool",
+        "`Agent.run`, in a tool that does not look at its token",
+        without=Way(use_run),
+        with_quiesce=Way(run_deaf, run=quiesce.run),
+        impossible={"break": NO_LOOP, "elsewhere": OPENED, "order": OPENED},
+        named=dict.fromkeys(("cancel", "cancel-2", "cancel-3", "timeout"), A_THREAD),
+    )
+
+
+def streamed() -> Scenario:
+    return Scenario(
+        "streamed",
+        "`Agent.run_stream`, in the middle of an answer",
+        without=Way(use_streamed, open_streamed, break_off_streamed),
+        with_quiesce=Way(read_answer, open_streamed_with, break_off_streamed_with, run=quiesce.run),
+    )

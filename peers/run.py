@@ -1,0 +1,190 @@
+"""Stop other people's SDKs in every way, without and with quiesce, and write the table: `make peers`.
+
+    python3 peers/run.py [--fast] [--only MODULE] [--stop STOP] [--fresh]
+
+Environments are kept in build/peers/, as those of `make seeds`. Each cell is a process with a judge of its own. The table goes
+to docs/peers.md, unless only a part was asked for. It exits 1 if something is left with quiesce that is not named with its
+reason, or if a cell could not be run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build" / "peers"
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+
+from throwaway import NotInstalled, build_wheel, make_environment  # noqa: E402
+
+from peers.page import Section, write  # noqa: E402
+from peers.table import FAST, PEERS, STOPS, Peer  # noqa: E402
+from peers.verdict import Verdict  # noqa: E402
+from peers.ways import Scenario, Way  # noqa: E402
+
+AT_ONCE = 4  # cells: most of their time they wait
+CELL_LIMIT = 120.0  # seconds, for a judge that is stuck itself
+STAND_INS = ROOT / "peers" / "standins"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Stop other people's SDKs, without and with quiesce.")
+    parser.add_argument("--fast", action="store_true", help="a handful of cells, for continuous integration")
+    parser.add_argument("--only", metavar="MODULE", choices=sorted({peer.module for peer in PEERS}))
+    parser.add_argument("--stop", choices=STOPS)
+    parser.add_argument("--fresh", action="store_true", help="make every environment again")
+    options = parser.parse_args()
+    started = time.monotonic()
+    chosen = [
+        peer
+        for peer in PEERS
+        if options.only in (None, peer.module)
+        and (not options.fast or any((peer.module, peer.environment) == key[:2] for key in FAST))
+    ]
+    wheel = build_wheel(BUILD / "wheel")
+    sections: list[Section] = []
+    left_out: list[str] = []
+    with ExitStack() as stack:
+        model = stack.enter_context(serving(sys.executable, "model.py"))
+        installers = stack.enter_context(ThreadPoolExecutor(2))
+        cells = stack.enter_context(ThreadPoolExecutor(AT_ONCE))
+        made = {
+            name: installers.submit(install, name, wheel, options.fresh)
+            for name in dict.fromkeys(peer.environment for peer in sorted(chosen, key=lambda peer: peer.is_heavy))
+        }
+        pending: list[tuple[Section, dict[str, tuple[Future[Verdict], Future[Verdict]]]]] = []
+        for peer in chosen:
+            try:
+                made[peer.environment].result()
+            except NotInstalled as error:
+                left_out.append(f"\n{peer.package} was left out: {str(error).splitlines()[0]}.")
+                print(f"{peer.package}: NOT INSTALLED: {error}")
+                continue
+            python = BUILD / peer.environment / "bin" / "python"
+            settings = settings_of(peer, model)
+            if peer.module == "mcp_http":
+                settings["PEERS_MCP"] = stack.enter_context(serving(str(python), "mcp_http.py"))
+            for section in sections_of(peer, python, settings):
+                sections.append(section)
+                futures: dict[str, tuple[Future[Verdict], Future[Verdict]]] = {}
+                wanted = FAST.get((peer.module, peer.environment, section.scenario.name), ()) if options.fast else STOPS
+                for stop in wanted:
+                    if options.stop not in (None, stop):
+                        continue
+                    if stop in section.scenario.impossible:
+                        section.rows[stop] = section.scenario.impossible[stop]
+                        continue
+                    cell = (str(python), peer.module, section.scenario.name)
+                    section.rows[stop] = "not run"  # keeps its place
+                    futures[stop] = (
+                        cells.submit(judge, (*cell, "without", stop), settings),
+                        cells.submit(judge, (*cell, "with", stop), settings),
+                    )
+                pending.append((section, futures))
+        complaints = [*collect(pending)]
+    minutes = (time.monotonic() - started) / 60
+    whole = not (options.fast or options.only or options.stop)
+    if whole:
+        write(ROOT / "docs" / "peers.md", sections, left_out, minutes)
+    print(f"\npeers, {minutes * 60:.0f} s in all" + (": docs/peers.md written" if whole else ""))
+    print(*complaints, sep="\n")
+    return 1 if complaints or (left_out and not all(peer.is_heavy for peer in chosen)) else 0
+
+
+def collect(
+    pending: list[tuple[Section, dict[str, tuple[Future[Verdict], Future[Verdict]]]]],
+) -> Iterator[str]:
+    """Fill in the rows as they come, print them, and yield what is not as it should be."""
+    for section, futures in pending:
+        print(f"\n{section.title}", flush=True)
+        for stop, (without, with_quiesce) in futures.items():
+            row = (without.result(), with_quiesce.result())
+            section.rows[stop] = row
+            print(f"  {STOPS[stop]:<32} {row[0]!s:<72} | {row[1]}", flush=True)
+            reason = section.scenario.named.get(stop)
+            if not row[1].is_clean and not (reason and row[1].is_all_named):
+                yield f"FAILED: {section.title}, {STOPS[stop]}, with quiesce: {row[1]} (named: {row[1].named})"
+            if row[0].not_run:
+                yield f"FAILED: {section.title}, {STOPS[stop]}, without: {row[0]}"
+
+
+def judge(cell: tuple[str, ...], settings: dict[str, str]) -> Verdict:
+    """One cell, twice if it could not be run: a busy machine may have been too slow."""
+    command = [sys.executable, "-m", "peers.judge", *cell]
+    verdict = Verdict(not_run="the judge did not come to a verdict")
+    for _ in range(2):
+        try:
+            done = subprocess.run(
+                command, cwd=ROOT, env=settings, stdout=subprocess.PIPE, timeout=CELL_LIMIT, check=True
+            )
+        except subprocess.SubprocessError as error:
+            verdict = Verdict(not_run=f"the judge failed: {error}")
+            continue
+        verdict = Verdict.of(json.loads(done.stdout))
+        if not verdict.not_run:
+            break
+    return verdict
+
+
+def install(name: str, wheel: Path, is_fresh: bool) -> None:
+    minor = max(peer.minor for peer in PEERS if peer.environment == name)
+    make_environment(
+        BUILD / name, ROOT / "peers" / f"{name}.txt", wheel, minor=minor, is_fresh=is_fresh
+    )
+
+
+def settings_of(peer: Peer, model: str) -> dict[str, str]:
+    environment = BUILD / peer.environment
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith("PYTHON")},
+        **peer.settings,
+        "PATH": f"{environment / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
+        "HOME": str(environment / "home"),
+        "PEERS_MODEL": model,
+    }
+
+
+def sections_of(peer: Peer, python: Path, settings: dict[str, str]) -> Iterator[Section]:
+    """Its scenarios, as the modules say that have the SDK; they cannot be imported here."""
+    probe = (
+        "import importlib, json, platform, sys; from importlib.metadata import version\n"
+        "module = importlib.import_module(f'peers.{sys.argv[1]}')\n"
+        "made = [getattr(module, name)() for name in sys.argv[3:]]\n"
+        "print(json.dumps([version(sys.argv[2]), platform.python_version(),"
+        " [[s.name, s.title, s.impossible, s.named] for s in made]]))"
+    )
+    command = [str(python), "-c", probe, peer.module, peer.package, *peer.scenarios]
+    said = subprocess.run(command, cwd=ROOT, env=settings, stdout=subprocess.PIPE, timeout=120, check=True).stdout
+    version, python_version, scenarios = json.loads(said)
+    for name, title, impossible, named in scenarios:
+        nothing = Way(use=None)  # type: ignore[arg-type]  # what it does is the cell's affair
+        scenario = Scenario(name, title, nothing, nothing, impossible, named)
+        yield Section(peer, version, python_version, scenario)
+
+
+@contextmanager
+def serving(python: str, name: str) -> Iterator[str]:
+    """Run a stand-in that serves; the port that it says."""
+    server = subprocess.Popen(
+        [python, str(STAND_INS / name)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        assert server.stdout is not None
+        yield server.stdout.readline().strip()
+    finally:
+        server.kill()
+        server.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

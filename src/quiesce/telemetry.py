@@ -1,0 +1,167 @@
+"""Stops and leftovers for those who watch a program in production: OpenTelemetry, or a function of your own.
+
+- Nothing of this is on until it is asked for, and OpenTelemetry is not imported before.
+- A stop is a span below the span of whoever asked for it, from the first signal to the report. It is made at the end,
+  with the time and the context of the beginning: what is nobody's news never becomes a span.
+- Cancelled is neither OK nor an error: the status stays unset, and the attributes say by whom and why. An error is a
+  stop because of an error, or one that left something.
+- The counter counts a leftover once, when its time has run out. If it ends after all, a second span says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from .kernel._report import StopReport
+from .kernel._seen import counts_of, listeners
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import TracerProvider
+
+    from .kernel._core import ScopeCore
+
+__all__ = ["disable", "enable", "on_stop"]
+
+
+def enable(
+    tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
+) -> None:
+    """Send every stop to OpenTelemetry: a span `quiesce.stop` each, and a counter `quiesce.leftovers`.
+
+    ```python
+    quiesce.telemetry.enable()      # once, when the program starts; with the providers that are set globally
+    ```
+
+    Holds for the whole process, from the next stop on. Enabling again changes the providers.
+    """
+    try:
+        listener = _Telemetry(tracer_provider, meter_provider)
+    except ImportError as missing:
+        raise ImportError(
+            "quiesce.telemetry.enable() needs OpenTelemetry's API: pip install 'quiesce[telemetry]'"
+        ) from missing
+    disable()
+    listeners.append(listener)
+
+
+def disable() -> None:
+    """Send nothing any more."""
+    listeners[:] = [listener for listener in listeners if not isinstance(listener, _Telemetry)]
+
+
+def on_stop(told: Callable[[StopReport], object]) -> Callable[[], None]:
+    """Have `told` called with the report of every stop in the process; returns the way to end that.
+
+    ```python
+    unsubscribe = quiesce.telemetry.on_stop(lambda report: statsd.incr("left", len(report.left)))
+    ```
+
+    It is called when the stop is over, or out of time and something left, in the thread of the event loop; so it must not
+    block. When something that was left ends after all, it is called again. What it raises is logged.
+    """
+    if not callable(told):
+        raise TypeError(f"on_stop takes a function of a StopReport, not {type(told).__name__}")
+    listener = _Function(told)
+    listeners.append(listener)
+
+    def unsubscribe() -> None:
+        if listener in listeners:
+            listeners.remove(listener)
+
+    return unsubscribe
+
+
+class _Function:
+    def __init__(self, told: Callable[[StopReport], object]) -> None:
+        self._told = told
+
+    def began(self, core: ScopeCore) -> None:
+        pass
+
+    def ended(self, core: ScopeCore, report: StopReport | None, *, late: bool) -> None:
+        if report is not None:
+            self._told(report)
+
+
+class _Telemetry:
+    def __init__(self, tracer_provider: TracerProvider | None, meter_provider: MeterProvider | None) -> None:
+        from opentelemetry import context, metrics, trace
+
+        from . import __version__
+
+        self._trace = trace
+        self._current = context.get_current
+        self._tracer = trace.get_tracer("quiesce", __version__, tracer_provider)
+        self._leftovers = metrics.get_meter("quiesce", __version__, meter_provider).create_counter(
+            "quiesce.leftovers",
+            unit="{leftover}",
+            description="Tasks, threads, processes and other things that a stop could not end in its time.",
+        )
+        self._begun: WeakKeyDictionary[ScopeCore, tuple[int, Context]] = WeakKeyDictionary()
+
+    def began(self, core: ScopeCore) -> None:
+        self._begun[core] = (time.time_ns(), self._current())
+
+    def ended(self, core: ScopeCore, report: StopReport | None, *, late: bool) -> None:
+        begun = self._begun.get(core)
+        if report is None:
+            self._begun.pop(core, None)
+            return
+        if not late:
+            for left in report.left:
+                self._leftovers.add(
+                    1, {"quiesce.leftover.kind": left.kind, "quiesce.reason.kind": _kind(report)}
+                )
+        if begun is not None:  # else it began before anybody listened
+            self._make_span(report, *begun, late)
+
+    def _make_span(self, report: StopReport, start: int, context: Context, late: bool) -> None:
+        span = self._tracer.start_span(
+            "quiesce.stop", context, start_time=start, record_exception=False, set_status_on_exception=False
+        )
+        if span.is_recording():
+            span.set_attributes(attributes_of(report))
+            if late:
+                span.set_attribute("quiesce.late", True)
+            for left in report.left:
+                span.add_event(
+                    "quiesce.leftover",
+                    {
+                        "kind": left.kind,
+                        "name": left.name,
+                        "made_at": left.made_at,
+                        "stuck_at": left.stuck_at,
+                    },
+                )
+            for error in report.errors:
+                span.record_exception(error)
+            if not report.clean or _kind(report) == "error":
+                told = f"{len(report.left)} left" if report.left else str(report.reason)
+                span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, told))
+        span.end()
+
+
+def attributes_of(report: StopReport) -> dict[str, str | int | float | list[str]]:
+    """A report as the attributes of a span."""
+    reason = report.reason
+    attributes: dict[str, str | int | float | list[str]] = {
+        "quiesce.scope": report.name,
+        "quiesce.reason.kind": _kind(report),
+        "quiesce.reason.message": reason.message if reason is not None else "",
+        "quiesce.elapsed": report.elapsed,
+        "quiesce.left": len(report.left),
+    }
+    for state, count in counts_of(report).items():
+        attributes[f"quiesce.outcomes.{state.replace(' ', '_')}"] = count
+    if report.notes:
+        attributes["quiesce.notes"] = list(report.notes)
+    return attributes
+
+
+def _kind(report: StopReport) -> str:
+    return report.reason.kind if report.reason is not None else "none"
