@@ -69,7 +69,9 @@ async def play() -> bool:
     serving = asyncio.create_task(server.serve(sockets=[listening]))
 
     def send(method: str, name: str) -> Any:
-        with urlopen(UrlRequest(f"http://127.0.0.1:{port}/clients/{name}", method=method), timeout=30) as answer:
+        with urlopen(
+            UrlRequest(f"http://127.0.0.1:{port}/clients/{name}", method=method), timeout=30
+        ) as answer:
             return json.load(answer)
 
     async def request(method: str, name: str) -> Any:
@@ -77,9 +79,13 @@ async def play() -> bool:
 
     for name in ("first", "second"):
         print(f"{name}: {await request('POST', name)}")
-    first, second, again = await asyncio.gather(*(request("GET", name) for name in ("first", "second", "first")))
+    first, second, again = await asyncio.gather(
+        *(request("GET", name) for name in ("first", "second", "first"))
+    )
     print(f"used from three requests at once: processes {first}, {second} and {again}")
-    print(f"first: {await request('DELETE', 'first')}, before the second: process {first} lives: {lives(first)}")
+    print(
+        f"first: {await request('DELETE', 'first')}, before the second: process {first} lives: {lives(first)}"
+    )
     print(f"second: answers still, as process {await request('GET', 'second')}")
     server.should_exit = True
     await serving
@@ -108,7 +114,7 @@ def serve_tools() -> None:
     except ImportError:
         from mcp.server.fastmcp import FastMCP
 
-        tools = FastMCP("example")
+        tools = FastMCP("example", log_level="WARNING")
     tools.tool(name="process_id")(os.getpid)
     tools.run()
 

@@ -6,15 +6,20 @@ import asyncio
 import json
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import acp
-import quiesce
 from acp.schema import AgentCapabilities, InitializeResponse, NewSessionResponse, PromptResponse
 
+import quiesce
+
+# --8<-- [start:imports]
+from quiesce import Scope, contain, own
+
+# --8<-- [end:imports]
 from .ways import Close, Ready, Scenario, Way
 
 AGENT = Path(__file__).with_name("standins") / "acp_agent.py"
@@ -70,15 +75,20 @@ async def open_() -> Close:
 _prompts: set[asyncio.Task[None]] = set()
 
 # --8<-- [start:use]
-from quiesce import Scope, contain, own
+Work = Callable[[acp.ClientSideConnection], Awaitable[object]]
 
 
-async def prompt_once(ready: Ready) -> None:
-    async with contain(), own(connect(editor := Editor())) as connection:
-        await prompt_until_stopped(connection, editor, ready)
+async def with_agent(editor: Editor, work: Work) -> None:
+    async with contain(), own(connect(editor)) as connection:
+        await work(connection)
 
 
 # --8<-- [end:use]
+async def use_with(ready: Ready) -> None:
+    editor = Editor()
+    await with_agent(editor, lambda connection: prompt_until_stopped(connection, editor, ready))
+
+
 # --8<-- [start:open]
 async def open_with() -> Close:
     held = await own(connect(editor := Editor())).open()
@@ -138,12 +148,15 @@ async def serve_without(ready: Ready) -> None:
 
 
 # --8<-- [start:serve]
-async def serve_with(ready: Ready) -> None:
-    async with a_client_that_prompts() as (reader, writer), contain(), Scope("agent") as scope:
-        scope.spawn(acp.run_agent, Agent(ready), writer, reader)
+async def serve_agent(agent: Agent, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async with contain(), Scope("agent") as scope:
+        scope.spawn(acp.run_agent, agent, writer, reader)
 
 
 # --8<-- [end:serve]
+async def serve_with(ready: Ready) -> None:
+    async with a_client_that_prompts() as (reader, writer):
+        await serve_agent(Agent(ready), reader, writer)
 
 
 def prompt() -> Scenario:
@@ -151,7 +164,7 @@ def prompt() -> Scenario:
         "prompt",
         "a client with a prompt under way, the agent has started a command",
         without=Way(use, open_),
-        with_quiesce=Way(prompt_once, open_with, run=quiesce.run),
+        with_quiesce=Way(use_with, open_with, run=quiesce.run),
         impossible={"break": NO_LOOP},
     )
 

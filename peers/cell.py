@@ -49,9 +49,16 @@ async def _stop_and_look(way: Way, how: str) -> None:
         os._exit(0)
     seconds = stop.seconds
     until = time.monotonic() + PATIENCE
-    while (left := inside.left()) and time.monotonic() < until:
+    while (left := inside.left()) and time.monotonic() < until:  # noqa: ASYNC110  # nobody says when it has gone
         await asyncio.sleep(0.05)
-    say(at="stopped", faults=faults, left=left, stray=inside.stray, named=inside.named + stop.named, seconds=seconds)
+    say(
+        at="stopped",
+        faults=faults,
+        left=left,
+        stray=inside.stray,
+        named=inside.named + stop.named,
+        seconds=seconds,
+    )
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     os._exit(0)
 

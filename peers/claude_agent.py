@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-import quiesce
 from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKClient, query
 
+import quiesce
+
+# --8<-- [start:imports]
+from quiesce import contain, own, stream
+
+# --8<-- [end:imports]
 from .ways import Close, Ready, Scenario, Way, consume, start_consuming
 
 OPTIONS = ClaudeAgentOptions(cli_path=Path(__file__).with_name("standins") / "claude_cli.py")
@@ -24,7 +30,7 @@ async def use_query(ready: Ready) -> None:
 async def open_query() -> Close:
     messages = query(prompt=PROMPT, options=OPTIONS)
     await start_consuming(messages)
-    return messages.aclose  # type: ignore[attr-defined, no-any-return]
+    return messages.aclose
 
 
 async def break_off_query(ready: Ready) -> None:
@@ -34,13 +40,10 @@ async def break_off_query(ready: Ready) -> None:
 
 
 # --8<-- [start:query]
-from quiesce import contain, own, stream
-
-
-async def ask(prompt: str, options: ClaudeAgentOptions, ready: Ready) -> None:
+async def ask(prompt: str, options: ClaudeAgentOptions, show: Callable[[object], object]) -> None:
     async with contain(), stream(query(prompt=prompt, options=options)) as messages:
-        async for _message in messages:
-            ready()
+        async for message in messages:
+            show(message)
 
 
 # --8<-- [end:query]
@@ -85,12 +88,12 @@ async def break_off_client(ready: Ready) -> None:
 
 
 # --8<-- [start:client]
-async def converse(options: ClaudeAgentOptions, ready: Ready) -> None:
+async def converse(prompt: str, options: ClaudeAgentOptions, show: Callable[[object], object]) -> None:
     async with contain(), own(ClaudeSDKClient(options)) as client:
-        await client.query("Work for a minute.")
+        await client.query(prompt)
         async with stream(client.receive_response()) as messages:
-            async for _message in messages:
-                ready()
+            async for message in messages:
+                show(message)
 
 
 # --8<-- [end:client]
@@ -118,7 +121,10 @@ def one_query() -> Scenario:
         "`query()`, in the middle of a turn that runs a tool",
         without=Way(use_query, open_query, break_off_query),
         with_quiesce=Way(
-            lambda ready: ask(PROMPT, OPTIONS, ready), open_query_with, break_off_query_with, run=quiesce.run
+            lambda ready: ask(PROMPT, OPTIONS, lambda _: ready()),
+            open_query_with,
+            break_off_query_with,
+            run=quiesce.run,
         ),
     )
 
@@ -129,6 +135,9 @@ def client() -> Scenario:
         "the client, in the middle of a turn that runs a tool",
         without=Way(use_client, open_client, break_off_client),
         with_quiesce=Way(
-            lambda ready: converse(OPTIONS, ready), open_client_with, break_off_client_with, run=quiesce.run
+            lambda ready: converse(PROMPT, OPTIONS, lambda _: ready()),
+            open_client_with,
+            break_off_client_with,
+            run=quiesce.run,
         ),
     )

@@ -6,8 +6,13 @@ import os
 from collections.abc import AsyncIterator
 
 import httpx
+
 import quiesce
 
+# --8<-- [start:imports]
+from quiesce import stream
+
+# --8<-- [end:imports]
 from .ways import Close, Ready, Scenario, Way, consume, start_consuming
 
 URL = f"http://127.0.0.1:{os.environ.get('PEERS_MODEL')}/lines"
@@ -28,7 +33,7 @@ async def use(ready: Ready) -> None:
 async def open_() -> Close:
     lines = read_lines(URL)
     await start_consuming(lines)
-    return lines.aclose  # type: ignore[attr-defined, no-any-return]
+    return lines.aclose  # type: ignore[attr-defined]
 
 
 async def break_off(ready: Ready) -> None:
@@ -38,9 +43,6 @@ async def break_off(ready: Ready) -> None:
 
 
 # --8<-- [start:use]
-from quiesce import stream
-
-
 async def first_line(url: str) -> str:
     async with stream(read_lines(url)) as lines:
         async for line in lines:

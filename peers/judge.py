@@ -62,7 +62,9 @@ def main(python: str, *cell: str) -> int:
     os.close(theirs)
     lines = _Lines(control)
     try:
-        verdict = _from_outside(said, lines, how) if how in ("ctrl-c-2", "killed") else _from_inside(said, lines)
+        verdict = (
+            _from_outside(said, lines, how) if how in ("ctrl-c-2", "killed") else _from_inside(said, lines)
+        )
     finally:
         _kill_all()
     print(json.dumps(verdict))

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
-import quiesce
 from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 
+import quiesce
+
+# --8<-- [start:imports]
+from quiesce import own
+
+# --8<-- [end:imports]
 from .ways import Close, Ready, Scenario, Way, soon
 
 URL = f"http://127.0.0.1:{os.environ.get('PEERS_MCP')}/mcp"
@@ -25,10 +31,14 @@ async def connect(url: str) -> AsyncIterator[ClientSession]:
 
 
 # --8<-- [end:connect]
+async def work_until_stopped(ready: Ready, session: ClientSession) -> None:
+    soon(ready)
+    await session.call_tool("work", {})
+
+
 async def use(ready: Ready) -> None:
     async with connect(URL) as session:
-        soon(ready)
-        await session.call_tool("work", {})
+        await work_until_stopped(ready, session)
 
 
 async def open_() -> Close:
@@ -38,16 +48,16 @@ async def open_() -> Close:
 
 
 # --8<-- [start:use]
-from quiesce import own
-
-
-async def call(url: str, ready: Ready) -> None:
+async def with_session(url: str, work: Callable[[ClientSession], Awaitable[object]]) -> None:
     async with own(connect(url)) as session:
-        soon(ready)
-        await session.call_tool("work", {})
+        await work(session)
 
 
 # --8<-- [end:use]
+async def use_with(ready: Ready) -> None:
+    await with_session(URL, partial(work_until_stopped, ready))
+
+
 # --8<-- [start:open]
 async def open_anywhere(url: str) -> Close:
     held = await own(connect(url)).open()
@@ -61,6 +71,6 @@ def streamable_http() -> Scenario:
         "streamable_http",
         "a client over streamable HTTP",
         without=Way(use, open_),
-        with_quiesce=Way(lambda ready: call(URL, ready), lambda: open_anywhere(URL), run=quiesce.run),
+        with_quiesce=Way(use_with, lambda: open_anywhere(URL), run=quiesce.run),
         impossible={"break": NO_LOOP},
     )

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-import quiesce
 from mcp import ClientSession, StdioServerParameters, stdio_client
 
+import quiesce
+
+# --8<-- [start:imports]
+from quiesce import contain, own
+
+# --8<-- [end:imports]
 from .ways import Close, Ready, Scenario, Way, soon
 
 SERVER = Path(__file__).with_name("standins") / "mcp_stdio.py"
@@ -23,13 +28,19 @@ async def connect(server: StdioServerParameters) -> AsyncIterator[ClientSession]
     async with stdio_client(server) as (read, write), ClientSession(read, write) as session:
         await session.initialize()
         yield session
+
+
 # --8<-- [end:connect]
+
+
+async def work_until_stopped(ready: Ready, session: ClientSession) -> None:
+    soon(ready)
+    await session.call_tool("work", {})
 
 
 async def use(server: StdioServerParameters, ready: Ready) -> None:
     async with connect(server) as session:
-        soon(ready)
-        await session.call_tool("work", {})
+        await work_until_stopped(ready, session)
 
 
 async def open_(server: StdioServerParameters) -> Close:
@@ -39,14 +50,16 @@ async def open_(server: StdioServerParameters) -> Close:
 
 
 # --8<-- [start:use]
-from quiesce import contain, own
-
-
-async def call(server: StdioServerParameters, ready: Ready) -> None:
+async def with_session(
+    server: StdioServerParameters, work: Callable[[ClientSession], Awaitable[object]]
+) -> None:
     async with contain(), own(connect(server)) as session:
-        soon(ready)
-        await session.call_tool("work", {})
+        await work(session)
+
+
 # --8<-- [end:use]
+async def use_with(server: StdioServerParameters, ready: Ready) -> None:
+    await with_session(server, partial(work_until_stopped, ready))
 
 
 # --8<-- [start:open]
@@ -54,6 +67,8 @@ async def open_anywhere(server: StdioServerParameters) -> Close:
     held = await own(connect(server)).open()
     await held.value.call_tool("echo", {"text": "hello"})  # from any task
     return held.close  # from any other
+
+
 # --8<-- [end:open]
 
 
@@ -63,7 +78,7 @@ def _scenario(name: str, title: str, *arguments: str) -> Scenario:
         name,
         title,
         without=Way(partial(use, server), partial(open_, server)),
-        with_quiesce=Way(partial(call, server), partial(open_anywhere, server), run=quiesce.run),
+        with_quiesce=Way(partial(use_with, server), partial(open_anywhere, server), run=quiesce.run),
         impossible={"break": NO_LOOP},
     )
 

@@ -11,11 +11,16 @@ from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import Any
 
-import quiesce
 from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
 from agents.mcp import MCPServerStdio
 from openai import AsyncOpenAI
 
+import quiesce
+
+# --8<-- [start:imports]
+from quiesce import contain, current_token, own, stream
+
+# --8<-- [end:imports]
 from .ways import Close, Ready, Scenario, Way, consume, start_consuming
 
 set_tracing_disabled(True)
@@ -68,9 +73,6 @@ async def open_server() -> Close:
 
 
 # --8<-- [start:run]
-from quiesce import contain, current_token, own, stream
-
-
 @function_tool(name_override="count")
 def count_until_stopped() -> str:
     """Count for a while."""
@@ -82,14 +84,18 @@ def count_until_stopped() -> str:
     return "done"
 
 
-async def run_once(ready: Ready) -> None:
-    say_when_it_runs(ready)
+async def run_once() -> None:
     async with contain(), own(openai_client()) as client, own(mcp_server()) as server:
         agent = make_agent(client, count_until_stopped, servers=(server,))
         await Runner.run(agent, "Please count.")
 
 
 # --8<-- [end:run]
+async def use_run_with(ready: Ready) -> None:
+    say_when_it_runs(ready)
+    await run_once()
+
+
 # --8<-- [start:open]
 async def open_server_with() -> Close:
     held = await own(mcp_server()).open()
@@ -139,10 +145,10 @@ async def answer(prompt: str) -> AsyncIterator[Any]:
                 result.cancel()  # or closing the events would wait for the whole run
 
 
-async def read_answer(ready: Ready) -> None:
-    async with contain(), stream(answer("Say something.")) as events:
-        async for _event in events:
-            ready()
+async def read_answer(prompt: str, show: Callable[[object], object]) -> None:
+    async with contain(), stream(answer(prompt)) as events:
+        async for event in events:
+            show(event)
 
 
 # --8<-- [end:streamed]
@@ -166,7 +172,7 @@ def run() -> Scenario:
         "run",
         "`Runner.run`, in a tool that runs in a thread, beside an MCP server that ignores EOF and SIGTERM",
         without=Way(use_run, open_server),
-        with_quiesce=Way(run_once, open_server_with, run=quiesce.run),
+        with_quiesce=Way(use_run_with, open_server_with, run=quiesce.run),
         impossible={"break": NO_LOOP},
     )
 
@@ -176,5 +182,10 @@ def streamed() -> Scenario:
         "streamed",
         "`Runner.run_streamed`, in the middle of an answer",
         without=Way(use_streamed, open_streamed, break_off_streamed),
-        with_quiesce=Way(read_answer, open_streamed_with, break_off_streamed_with, run=quiesce.run),
+        with_quiesce=Way(
+            lambda ready: read_answer("Say something.", lambda _: ready()),
+            open_streamed_with,
+            break_off_streamed_with,
+            run=quiesce.run,
+        ),
     )

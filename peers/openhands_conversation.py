@@ -9,12 +9,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar, Self
 
-import quiesce
 from openhands.sdk import Agent, Conversation, LocalConversation, Tool, register_tool
 from openhands.sdk.llm import Message, MessageToolCall, TextContent
 from openhands.sdk.testing import TestLLM
 from openhands.sdk.tool import Action, Observation, ToolDefinition, ToolExecutor
 
+import quiesce
+
+# --8<-- [start:imports]
+from quiesce import Grace, Scope, contain
+
+# --8<-- [end:imports]
 from .ways import Ready, Scenario, Way
 
 NO_LOOP = "a conversation is no stream: there is nothing to break out of"
@@ -90,9 +95,6 @@ async def use(ready: Ready) -> None:
 
 
 # --8<-- [start:run]
-from quiesce import Grace, Scope, contain
-
-
 async def run_once(conversation: LocalConversation) -> None:
     async with contain(), Scope("conversation", grace=Grace(cooperate=1)) as scope:
         # Any stop becomes an interrupt: that is what sets the token that its tools look at.

@@ -11,13 +11,18 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import quiesce
 from fastmcp.client.transports import StdioTransport
 from pydantic_ai import Agent
 from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
+import quiesce
+
+# --8<-- [start:imports]
+from quiesce import Scope, contain, current_token, own, stream
+
+# --8<-- [end:imports]
 from .ways import Close, Ready, Scenario, Way, consume, start_consuming
 
 SERVER = Path(__file__).with_name("standins") / "mcp_stdio.py"
@@ -65,9 +70,6 @@ async def open_agent() -> Close:
 
 
 # --8<-- [start:run]
-from quiesce import Scope, contain, current_token, own, stream
-
-
 def count_until_stopped() -> str:
     """Count for a while."""
     has_begun[0]()
@@ -81,17 +83,20 @@ def count_until_stopped() -> str:
 count_until_stopped.__name__ = "count"
 
 
-async def run_once(ready: Ready) -> None:
-    say_when_it_runs(ready)
-    async with contain(), own(make_agent(count_until_stopped)) as agent, Scope("run") as scope:
-        scope.spawn(agent.run, "Please count.")
+async def run_once(agent: Agent, prompt: str) -> None:
+    async with contain(), own(agent), Scope("run") as scope:
+        scope.spawn(agent.run, prompt)
 
 
 # --8<-- [end:run]
+async def use_run_with(ready: Ready) -> None:
+    say_when_it_runs(ready)
+    await run_once(make_agent(count_until_stopped), "Please count.")
+
+
 async def run_deaf(ready: Ready) -> None:
     say_when_it_runs(ready)
-    async with contain(), own(make_agent(count)) as agent, Scope("run") as scope:
-        scope.spawn(agent.run, "Please count.")
+    await run_once(make_agent(count), "Please count.")
 
 
 # --8<-- [start:open]
@@ -104,12 +109,14 @@ async def open_agent_with() -> Close:
 # A streamed answer
 
 
+# --8<-- [start:answer]
 async def answer(agent: Agent, prompt: str) -> AsyncIterator[Any]:
     async with agent, agent.run_stream(prompt) as result:
         async for text in result.stream_text(delta=True, debounce_by=None):
             yield text
 
 
+# --8<-- [end:answer]
 async def use_streamed(ready: Ready) -> None:
     await consume(answer(make_agent(), "Say something."), ready)
 
@@ -117,7 +124,7 @@ async def use_streamed(ready: Ready) -> None:
 async def open_streamed() -> Close:
     texts = answer(make_agent(), "Say something.")
     await start_consuming(texts)
-    return texts.aclose  # type: ignore[attr-defined, no-any-return]
+    return texts.aclose  # type: ignore[attr-defined]
 
 
 async def break_off_streamed(ready: Ready) -> None:
@@ -127,10 +134,10 @@ async def break_off_streamed(ready: Ready) -> None:
 
 
 # --8<-- [start:streamed]
-async def read_answer(ready: Ready) -> None:
-    async with contain(), stream(answer(make_agent(), "Say something.")) as texts:
-        async for _text in texts:
-            ready()
+async def read_answer(agent: Agent, prompt: str, show: Callable[[object], object]) -> None:
+    async with contain(), stream(answer(agent, prompt)) as texts:
+        async for text in texts:
+            show(text)
 
 
 # --8<-- [end:streamed]
@@ -154,7 +161,7 @@ def run() -> Scenario:
         "run",
         "`Agent.run`, in a tool that runs in a thread, beside an MCP server",
         without=Way(use_run, open_agent),
-        with_quiesce=Way(run_once, open_agent_with, run=quiesce.run),
+        with_quiesce=Way(use_run_with, open_agent_with, run=quiesce.run),
         impossible={"break": NO_LOOP},
     )
 
@@ -175,5 +182,10 @@ def streamed() -> Scenario:
         "streamed",
         "`Agent.run_stream`, in the middle of an answer",
         without=Way(use_streamed, open_streamed, break_off_streamed),
-        with_quiesce=Way(read_answer, open_streamed_with, break_off_streamed_with, run=quiesce.run),
+        with_quiesce=Way(
+            lambda ready: read_answer(make_agent(), "Say something.", lambda _: ready()),
+            open_streamed_with,
+            break_off_streamed_with,
+            run=quiesce.run,
+        ),
     )

@@ -12,29 +12,30 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "peers"
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from throwaway import NotInstalled, build_wheel, make_environment  # noqa: E402
-
 from peers.page import Section, write  # noqa: E402
 from peers.table import FAST, PEERS, STOPS, Peer  # noqa: E402
 from peers.verdict import Verdict  # noqa: E402
 from peers.ways import Scenario, Way  # noqa: E402
+from throwaway import NotInstalled, build_wheel, make_environment  # noqa: E402
 
 AT_ONCE = 4  # cells: most of their time they wait
 CELL_LIMIT = 120.0  # seconds, for a judge that is stuck itself
 STAND_INS = ROOT / "peers" / "standins"
+DEMONSTRATION = ROOT / "examples" / "mcp_in_fastapi.py"
+MCP_ENVIRONMENTS = ("mcp-2", "mcp-1")  # in which it has to hold
+DEMONSTRATION_LIMIT = 60.0
 
 
 def main() -> int:
@@ -58,10 +59,10 @@ def main() -> int:
         model = stack.enter_context(serving(sys.executable, "model.py"))
         installers = stack.enter_context(ThreadPoolExecutor(2))
         cells = stack.enter_context(ThreadPoolExecutor(AT_ONCE))
-        made = {
-            name: installers.submit(install, name, wheel, options.fresh)
-            for name in dict.fromkeys(peer.environment for peer in sorted(chosen, key=lambda peer: peer.is_heavy))
-        }
+        order = [peer.environment for peer in sorted(chosen, key=lambda peer: peer.is_heavy)]
+        if not (options.only or options.stop):
+            order += MCP_ENVIRONMENTS
+        made = {name: installers.submit(install, name, wheel, options.fresh) for name in dict.fromkeys(order)}
         pending: list[tuple[Section, dict[str, tuple[Future[Verdict], Future[Verdict]]]]] = []
         for peer in chosen:
             try:
@@ -77,7 +78,11 @@ def main() -> int:
             for section in sections_of(peer, python, settings):
                 sections.append(section)
                 futures: dict[str, tuple[Future[Verdict], Future[Verdict]]] = {}
-                wanted = FAST.get((peer.module, peer.environment, section.scenario.name), ()) if options.fast else STOPS
+                wanted = (
+                    FAST.get((peer.module, peer.environment, section.scenario.name), ())
+                    if options.fast
+                    else STOPS
+                )
                 for stop in wanted:
                     if options.stop not in (None, stop):
                         continue
@@ -92,6 +97,8 @@ def main() -> int:
                     )
                 pending.append((section, futures))
         complaints = [*collect(pending)]
+        if not (options.only or options.stop):
+            complaints += filter(None, map(demonstrate, MCP_ENVIRONMENTS, map(made.get, MCP_ENVIRONMENTS)))
     minutes = (time.monotonic() - started) / 60
     whole = not (options.fast or options.only or options.stop)
     if whole:
@@ -136,11 +143,25 @@ def judge(cell: tuple[str, ...], settings: dict[str, str]) -> Verdict:
     return verdict
 
 
+def demonstrate(name: str, made: Future[None] | None) -> str | None:
+    """The example of an MCP client in FastAPI, in an environment; a complaint if it did not hold."""
+    assert made is not None
+    print(f"\n{DEMONSTRATION.name} in {name}:", flush=True)
+    try:
+        made.result()
+        subprocess.run(
+            [str(BUILD / name / "bin" / "python"), str(DEMONSTRATION)],
+            timeout=DEMONSTRATION_LIMIT,
+            check=True,
+        )
+    except (NotInstalled, subprocess.SubprocessError) as error:
+        return f"FAILED: {DEMONSTRATION.name} in {name}: {error}"
+    return None
+
+
 def install(name: str, wheel: Path, is_fresh: bool) -> None:
     minor = max(peer.minor for peer in PEERS if peer.environment == name)
-    make_environment(
-        BUILD / name, ROOT / "peers" / f"{name}.txt", wheel, minor=minor, is_fresh=is_fresh
-    )
+    make_environment(BUILD / name, ROOT / "peers" / f"{name}.txt", wheel, minor=minor, is_fresh=is_fresh)
 
 
 def settings_of(peer: Peer, model: str) -> dict[str, str]:
@@ -164,7 +185,9 @@ def sections_of(peer: Peer, python: Path, settings: dict[str, str]) -> Iterator[
         " [[s.name, s.title, s.impossible, s.named] for s in made]]))"
     )
     command = [str(python), "-c", probe, peer.module, peer.package, *peer.scenarios]
-    said = subprocess.run(command, cwd=ROOT, env=settings, stdout=subprocess.PIPE, timeout=120, check=True).stdout
+    said = subprocess.run(
+        command, cwd=ROOT, env=settings, stdout=subprocess.PIPE, timeout=120, check=True
+    ).stdout
     version, python_version, scenarios = json.loads(said)
     for name, title, impossible, named in scenarios:
         nothing = Way(use=None)  # type: ignore[arg-type]  # what it does is the cell's affair

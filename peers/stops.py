@@ -72,10 +72,15 @@ async def _cancel(way: Way, stop: Stop, times: int) -> list[str]:
 async def _time_out(way: Way, stop: Stop) -> list[str]:
     async def limited(ready: Callable[[], object]) -> None:
         begun = asyncio.Event()
+
+        def begin() -> None:
+            begun.set()
+            ready()
+
         async with asyncio.timeout(None) as limit:
             waiting = asyncio.create_task(begun.wait())
             waiting.add_done_callback(lambda _: limit.reschedule(asyncio.get_running_loop().time() + TIMEOUT))
-            await way.use(lambda: (begun.set(), ready()))
+            await way.use(begin)
 
     task = await _start(Way(limited))
     asyncio.get_running_loop().call_later(TIMEOUT, stop.begin)
@@ -85,7 +90,10 @@ async def _time_out(way: Way, stop: Stop) -> list[str]:
     if isinstance(error, TimeoutError):
         return []
     return [
-        "raised CancelledError" if task.cancelled() else "swallowed the timeout" if error is None
+        "raised CancelledError"
+        if task.cancelled()
+        else "swallowed the timeout"
+        if error is None
         else f"raised {_brief(error)}"
     ]
 

@@ -12,7 +12,9 @@ SLOW = 1.0  # seconds from which the table says how long a stop took
 @dataclass
 class Verdict:
     not_run: str = ""  # why it was not run
-    faults: list[str] = field(default_factory=list)  # a hang, a swallowed cancel, a wrong exception, a bystander
+    faults: list[str] = field(
+        default_factory=list
+    )  # a hang, a swallowed cancel, a wrong exception, a bystander
     left: list[str] = field(default_factory=list)
     named: list[str] = field(default_factory=list)  # what the reports of quiesce say is left
     seconds: float = 0.0

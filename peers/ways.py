@@ -32,7 +32,9 @@ class Scenario:
     without: Way
     with_quiesce: Way
     impossible: dict[str, str] = field(default_factory=dict)  # a stop that it does not have, and why
-    named: dict[str, str] = field(default_factory=dict)  # a stop that leaves something, named, and why it must
+    named: dict[str, str] = field(
+        default_factory=dict
+    )  # a stop that leaves something, named, and why it must
 
 
 def soon(ready: Ready) -> None:

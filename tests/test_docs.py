@@ -7,6 +7,9 @@ anything, and measured seconds such as `0.003 s` may differ. A program that ends
 
 `<!-- trio too -->` before a block says that it also runs on trio, where it prints the same.
 
+A block of nothing but includes (`--8<--`) shows a part of a file that is run elsewhere, and is not run here; file and part
+must exist.
+
 What is no program stands under another fence. CONTRIBUTING.md, which docs/contributing.md includes, shows how a test
 looks; that is no program either.
 """
@@ -33,6 +36,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCES = {"python", "text", "console", ""}
 TRIO_TOO = "<!-- trio too -->"
+INCLUDE = re.compile(r'--8<-- "([^":]+)(?::([\w-]+))?"')
 RUN, RUN_ON_TRIO = "anyio.run(main)", 'anyio.run(main, backend="trio")'
 LONGEST = 20.0  # seconds for a program, on a busy machine
 GONE_WITHIN = 5.0  # seconds for its processes to go after it: the guard has to notice first
@@ -93,13 +97,17 @@ def blocks_of(page: Path) -> Iterator[Block]:
 def programs() -> Iterator[Program]:
     for page in PAGES:
         for block, following in pairwise([*blocks_of(page), None]):
-            if block is None or block.language != "python":
+            if block is None or block.language != "python" or is_included(block):
                 continue
             printed = following is not None and following.language == "text" and not following.before
             prints = following.text if following is not None and printed else ""
             yield Program(block, prints)
             if block.before.endswith(TRIO_TOO):
                 yield Program(block, prints, on_trio=True)
+
+
+def is_included(block: Block) -> bool:
+    return all(INCLUDE.fullmatch(line) for line in block.text.splitlines())
 
 
 PROGRAMS = list(programs())
@@ -184,6 +192,14 @@ def test_an_output_stands_right_after_the_program_that_prints_it(page: Path) -> 
                 f"{block.place}: between a program and its output stands {block.before!r}"
             )
         before = block
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_what_a_page_includes_is_there(page: Path) -> None:
+    for name, part in INCLUDE.findall(page.read_text()):
+        text = (ROOT / name).read_text()
+        for end in ("start", "end"):
+            assert not part or text.count(f"# --8<-- [{end}:{part}]\n") == 1, f"{name}: {end} of {part}"
 
 
 def test_every_public_name_is_explained_on_one_page() -> None:

@@ -89,8 +89,26 @@ def test_the_audit_imports_nothing_of_the_rest_nor_any_backend() -> None:
     code = "import quiesce.audit; quiesce.audit.audit"
     loaded = modules_after(code)
     assert "quiesce.audit._sweep" in loaded
-    assert not {name for name in loaded if name.startswith("quiesce.") and not name.startswith("quiesce.audit")}
+    assert not {
+        name for name in loaded if name.startswith("quiesce.") and not name.startswith("quiesce.audit")
+    }
     assert not loaded & {"trio", "uvloop", "anyio", "rich", "pytest"}
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("quiesce.asgi", ["ClientGone", "StopOnDisconnect", "lifespan", "server_scope", "unless_disconnected"]),
+        ("quiesce.fixtures", ["owned_fixture"]),
+        ("quiesce.telemetry", ["disable", "enable", "on_stop"]),
+    ],
+)
+def test_a_module_beside_the_kernel_has_exactly_its_names_and_each_explains_itself(
+    module: str, names: list[str]
+) -> None:
+    found = importlib.import_module(module)
+    assert found.__all__ == names
+    assert all(inspect.getdoc(getattr(found, name)) for name in names)
 
 
 @pytest.mark.parametrize("name", PUBLIC)

@@ -36,7 +36,11 @@ async def complete(request: dict[str, Any], writer: StreamWriter) -> None:
     if not request.get("stream"):
         if call is None:
             await asyncio.sleep(WORDS * PAUSE)
-        message = {"role": "assistant", "content": None if call else "done", "tool_calls": [call] if call else None}
+        message = {
+            "role": "assistant",
+            "content": None if call else "done",
+            "tool_calls": [call] if call else None,
+        }
         choice = {"message": message, "finish_reason": "tool_calls" if call else "stop"}
         body = json.dumps({**envelope("chat.completion", choice), "usage": NO_USAGE}).encode()
         start(writer, "application/json", f"Content-Length: {len(body)}")
@@ -82,7 +86,11 @@ async def serve(reader: StreamReader, writer: StreamWriter) -> None:
     try:
         while head := await reader.readuntil(b"\r\n\r\n"):
             length = next(
-                (int(line.split(b":")[1]) for line in head.lower().splitlines() if line.startswith(b"content-length")),
+                (
+                    int(line.split(b":")[1])
+                    for line in head.lower().splitlines()
+                    if line.startswith(b"content-length")
+                ),
                 0,
             )
             body = await reader.readexactly(length)

@@ -11,8 +11,11 @@ from collections.abc import AsyncIterator
 
 import anyio
 import httpx
-from fastapi import FastAPI, Request
-from starlette.responses import StreamingResponse
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, StreamingResponse
+from starlette.routing import Route
 
 import quiesce
 from quiesce import Grace, current_token
@@ -21,11 +24,6 @@ from quiesce.asgi import StopOnDisconnect, lifespan, server_scope
 
 def say(*words: object) -> None:
     print(*words, flush=True)
-
-
-GRACE = Grace(cooperate=0.2, cancel=0.5, terminate=0.2, kill=0.1)
-app = FastAPI(lifespan=lifespan(grace=GRACE, on_stop=lambda report: say("server:", report)))
-app.add_middleware(StopOnDisconnect, on_stop=lambda report, scope: say("request:", report))
 
 
 async def words() -> AsyncIterator[bytes]:
@@ -44,7 +42,6 @@ async def work() -> None:
         say("worker ended,", current_token().reason)
 
 
-@app.get("/endless")
 async def endless(request: Request) -> StreamingResponse:
     server = server_scope(request)
     assert server is not None
@@ -52,7 +49,17 @@ async def endless(request: Request) -> StreamingResponse:
     return StreamingResponse(quiesce.stream(words()))
 
 
-@app.get("/deaf")
-def deaf() -> None:
+def deaf(request: Request) -> PlainTextResponse:
     say("deaf begun")
     time.sleep(1.5)
+    return PlainTextResponse("heard nothing")
+
+
+app = Starlette(
+    routes=[Route("/endless", endless), Route("/deaf", deaf)],
+    middleware=[Middleware(StopOnDisconnect, on_stop=lambda report, scope: say("request:", report))],
+    lifespan=lifespan(
+        grace=Grace(cooperate=0.2, cancel=0.5, terminate=0.2, kill=0.1),
+        on_stop=lambda report: say("server:", report),
+    ),
+)

@@ -9,8 +9,9 @@ from typing import Any
 import anyio
 import pytest
 
-from quiesce import Grace, StopReport, current_scope, current_token
+from quiesce import Grace, Reason, Scope, StopReport, current_scope, current_token, stream
 from quiesce.asgi import StopOnDisconnect, lifespan, server_scope
+from quiesce.asgi._server import server_of
 from quiesce.asgi._types import Receive, Send
 from tests.asgi.memory import Client, Reports, answer, be_deaf, watched
 
@@ -58,12 +59,23 @@ async def test_requests_in_flight_are_stopped_all_at_once_with_the_reason_of_the
 async def test_requests_have_time_to_come_to_their_end_and_hear_their_token_at_once() -> None:
     heard: list[float] = []
 
+    async def to_the_end() -> None:
+        """Needs things of its own, and time for them."""
+        async with Scope("late"):
+            async for _ in stream(numbers()):
+                pass
+
+    async def numbers() -> AsyncIterator[int]:
+        await anyio.sleep(1)
+        yield 1
+
     async def app(scope: Any, receive: Receive, send: Send) -> None:
         if scope["path"] == "/token":
             await current_token().wait()
             heard.append(anyio.current_time())
         else:
-            await anyio.sleep(3 if scope["path"] == "/short" else 3600)
+            await anyio.sleep(2 if scope["path"] == "/short" else 3600)
+            await to_the_end()
         await answer(send)
 
     reports = Reports()
@@ -75,11 +87,12 @@ async def test_requests_have_time_to_come_to_their_end_and_hear_their_token_at_o
             current_scope().spawn(clients[path].ask, watched_app)
         await anyio.sleep(1)
         stopped = anyio.current_time()
-        scope = server_scope({"state": state})
-        assert scope is not None
-        scope.cancel("SIGTERM", grace=Grace(cooperate=4))
+        server = server_of({"state": state})
+        assert server is not None
+        server.end(Reason("shutdown", "SIGTERM"))  # as a signal does
         await anyio.sleep(5)
         assert heard == [pytest.approx(stopped, abs=0.1)]
+    assert reports.kinds == ["shutdown"]
     assert {path: client.status for path, client in clients.items()} == {
         "/short": 200,
         "/long": 503,

@@ -84,7 +84,7 @@ def add_model(app: FastAPI, upstream: Upstream) -> None:
     @app.get("/whole")
     async def whole() -> str:
         async with httpx.AsyncClient(timeout=60) as client:
-            return (await client.get(upstream.url + "slow")).text
+            return str((await client.get(upstream.url + "slow")).text)
 
     @app.get("/streamed")
     async def streamed() -> StreamingResponse:

@@ -84,7 +84,7 @@ class Program:
     ("server", "signals"),
     [
         *[(server, [TERM]) for server in SERVERS],
-        *[(server, [INT, INT, INT]) for server in SERVERS],
+        *[(server, [INT, INT, INT]) for server in SERVERS if server != "hypercorn-worker"],
         ("uvicorn", [INT, INT]),
         ("uvicorn", [TERM, TERM, TERM]),
     ],

@@ -7,8 +7,8 @@ call in one endpoint. They work with anything that speaks ASGI: FastAPI, Starlet
 from __future__ import annotations
 
 from ._connection import ClientGone
-from ._lifespan import Lifespan, lifespan, server_scope
+from ._lifespan import lifespan, server_scope
 from ._middleware import StopOnDisconnect
 from ._request import unless_disconnected
 
-__all__ = ["ClientGone", "Lifespan", "StopOnDisconnect", "lifespan", "server_scope", "unless_disconnected"]
+__all__ = ["ClientGone", "StopOnDisconnect", "lifespan", "server_scope", "unless_disconnected"]

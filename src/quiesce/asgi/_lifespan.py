@@ -5,31 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from quiesce.kernel._grace import Grace, check_grace
 from quiesce.kernel._reason import Reason
 from quiesce.kernel._report import StopReport
 from quiesce.kernel._scope import Scope
+from quiesce.kernel._seen import log_report
 
-from ._signals import stop_on_signals
-from ._types import AsgiScope
+from ._server import STATE, Server, server_of
+from ._signals import pass_signals_to
 
 logger = logging.getLogger("quiesce")
 
-STATE = "quiesce_server"
 SHUTDOWN_GRACE = Grace(cooperate=2.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """What every request can find: the server's scope, and how much time a shutdown gives to requests."""
-
-    scope: Scope
-    grace: Grace
-
-
 # As Starlette and FastAPI take it. Any: the application, and what it keeps in its state.
 Lifespan: TypeAlias = Callable[[Any], AbstractAsyncContextManager[Mapping[str, Any]]]
 
@@ -56,15 +45,15 @@ def lifespan(
     `inner` is a lifespan of your own: entered inside, and left before the scope closes, when requests are over.
     """
     check_grace(grace)
-    for_requests = grace or SHUTDOWN_GRACE
-    # For all else there is no time to cooperate: not for workers, and not inside of requests.
-    for_scope = Grace(cancel=for_requests.cancel, terminate=for_requests.terminate, kill=for_requests.kill)
+    given = grace or SHUTDOWN_GRACE
+    # The time to cooperate is for requests in flight, as a whole: not for workers, and not inside of requests.
+    stop_grace = Grace(cancel=given.cancel, terminate=given.terminate, kill=given.kill)
 
     @asynccontextmanager
     async def run(app: Any) -> AsyncIterator[Mapping[str, Any]]:
-        scope = await Scope.open("server", on_error="report", grace=for_scope)
-        undo = stop_on_signals(scope, for_requests) if signals else None
-        server = Server(scope, for_requests)
+        scope = await Scope.open("server", on_error="report", grace=stop_grace)
+        server = Server(scope, given.cooperate, stop_grace)
+        undo = pass_signals_to(server) if signals else None
         try:
             if inner is None:
                 yield {STATE: server}
@@ -73,7 +62,7 @@ def lifespan(
                     yield {**(state or {}), STATE: server}
         finally:
             try:
-                await scope.close(grace=for_scope, reason=Reason("shutdown", "the server ended"))
+                await server.close(Reason("shutdown", "the server ended"))
             finally:
                 if undo is not None:
                     undo()
@@ -89,12 +78,6 @@ def server_scope(request: Any) -> Scope | None:
     return server.scope if server is not None else None
 
 
-def server_of(asgi_scope: AsgiScope) -> Server | None:
-    """What `lifespan` put into the state of the server."""
-    found = (asgi_scope.get("state") or {}).get(STATE)
-    return found if isinstance(found, Server) else None
-
-
 def _tell(report: StopReport, on_stop: Callable[[StopReport], None] | None) -> None:
     if on_stop is not None:
         try:
@@ -102,4 +85,4 @@ def _tell(report: StopReport, on_stop: Callable[[StopReport], None] | None) -> N
         except Exception:
             logger.exception("on_stop of lifespan failed for %s", report)
     else:
-        logger.log(logging.INFO if report.clean else logging.WARNING, "%s", report)
+        log_report(report, logging.INFO if report.clean else logging.WARNING)

@@ -12,16 +12,17 @@ import logging
 from collections.abc import Callable
 
 from quiesce.kernel._child import CANCELLED, FAILED, Handle
-from quiesce.kernel._core import ScopeClosed, ScopeCore
+from quiesce.kernel._core import ScopeCore
 from quiesce.kernel._grace import Grace, check_grace
 from quiesce.kernel._owner import is_cancel, raise_unchanged
 from quiesce.kernel._reason import Reason
 from quiesce.kernel._report import StopReport
 from quiesce.kernel._scope import Scope
+from quiesce.kernel._seen import log_report
 from quiesce.kernel._states import EXPIRED
 
 from ._connection import Connection
-from ._lifespan import Server, server_of
+from ._server import server_of
 from ._thread_hold import ThreadHold
 from ._types import AsgiApp, AsgiScope, Message, Receive, Send
 
@@ -72,18 +73,18 @@ class StopOnDisconnect:
         scope[WATCHED] = True
         connection = Connection(scope, receive, send)
         server = server_of(scope)
-        name = f"{scope.get('method', 'WEBSOCKET')} {scope.get('path', '')}"
-        try:
-            owner = await Scope.open(
-                name,
-                on_error="report",
-                on_child_error=raised_below,
-                grace=self._grace,
-                scope=server.scope if server is not None else None,
-            )
-        except ScopeClosed:
+        if server is not None and server.is_ending:
             return await _say_that_it_is_over(connection, send)
-        unhook = _stop_with(server, owner) if server is not None else None
+        name = f"{scope.get('method', 'WEBSOCKET')} {scope.get('path', '')}"
+        owner = await Scope.open(
+            name,
+            on_error="report",
+            on_child_error=raised_below,
+            grace=self._grace,
+            scope=server.scope if server is not None else None,
+        )
+        if server is not None:
+            server.add(owner)
         handler = owner.spawn(self.app, scope, connection.receive, connection.send, name=name)
         try:
             await self._until_over(owner, handler, connection, scope)
@@ -94,8 +95,8 @@ class StopOnDisconnect:
             elif handler.state is CANCELLED:
                 handler.result()  # raises: it cancelled itself, which only the server can make sense of
         finally:
-            if unhook is not None:
-                unhook()
+            if server is not None:
+                server.remove(owner)
             del handler  # an error has this frame in its traceback, which must not hold the error
         return None
 
@@ -141,7 +142,7 @@ class StopOnDisconnect:
             except Exception:
                 logger.exception("on_stop of StopOnDisconnect failed for %s", report)
         else:
-            logger.log(logging.INFO if report.clean else logging.WARNING, "%s", report)
+            log_report(report, logging.INFO if report.clean else logging.WARNING)
 
 
 async def wait_for_end(core: ScopeCore, *children: Handle) -> None:
@@ -164,12 +165,6 @@ async def _stop_when_gone(connection: Connection, owner: Scope, grace: Grace) ->
         if not connection.is_answered and not (connection.is_websocket and connection.is_awaited):
             owner.cancel(GONE, grace=grace)
         connection.tell()
-
-
-def _stop_with(server: Server, owner: Scope) -> Callable[[], None]:
-    """Stop the request when the server stops, and not only when those that came later have ended."""
-    token = server.scope.token
-    return token.on_cancel(lambda: owner.cancel(token.reason, grace=server.grace))
 
 
 def raised_below(handle: Handle, error: BaseException) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -10,14 +9,13 @@ from quiesce.kernel._child import FAILED, FINISHED
 from quiesce.kernel._grace import Grace, check_grace
 from quiesce.kernel._owner import raise_unchanged
 from quiesce.kernel._scope import Scope
+from quiesce.kernel._seen import log_report
 from quiesce.kernel._site import label_of
 
 from ._connection import ClientGone
 from ._middleware import GONE, OVER, raised_below, wait_for_end
 
 T = TypeVar("T")
-
-logger = logging.getLogger("quiesce")
 
 
 async def unless_disconnected(
@@ -52,7 +50,7 @@ async def unless_disconnected(
             await owner.close(reason=OVER)
         report = owner.report or core.report()
         if not report.clean:
-            logger.warning("%s", report)
+            log_report(report)
     try:
         if call.state is FINISHED:
             result: T = call.value

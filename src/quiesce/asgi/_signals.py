@@ -17,19 +17,20 @@ from types import FrameType
 from typing import Any
 
 from quiesce.kernel._backend import current_backend
-from quiesce.kernel._grace import Grace
 from quiesce.kernel._reason import Reason
-from quiesce.kernel._scope import Scope, root_core
+from quiesce.kernel._scope import root_core
 from quiesce.kernel._site import caller_site
+
+from ._server import Server
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def stop_on_signals(scope: Scope, grace: Grace) -> Callable[[], None]:
-    """Stop `scope` on SIGINT and SIGTERM, and let whoever had them before have them too. Returns what undoes it.
+def pass_signals_to(server: Server) -> Callable[[], None]:
+    """End `server` on SIGINT and SIGTERM, and let whoever had them before have them too. Returns what undoes it.
 
-    Where a signal would end the process at once (nobody had it), that comes when the scope has closed; or at once, if
-    the signal comes again. Only the main thread has signals: elsewhere this does nothing.
+    Where a signal would end the process at once (nobody had it), that comes when the server has closed; or at once,
+    if the signal comes again. Only the main thread has signals: elsewhere this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         return lambda: None
@@ -39,18 +40,20 @@ def stop_on_signals(scope: Scope, grace: Grace) -> Callable[[], None]:
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         reason = Reason("shutdown", signal.Signals(number).name)
-        soon(lambda: scope.cancel(reason, grace=None if scope.reason else grace))
+        soon(lambda: server.end(reason))
         handler = before[number]
         if callable(handler):
             handler(number, frame)
         elif handler is signal.SIG_DFL:
             if number in came:
                 die(number)
-            soon(lambda: root_core(current_backend()).spawn(close_and_die, (number,), None, caller_site()))
+            soon(
+                lambda: root_core(current_backend()).spawn(die_later, (number,), "the signal", caller_site())
+            )
         came.add(number)
 
-    async def close_and_die(number: int) -> None:
-        await scope.close()
+    async def die_later(number: int) -> None:
+        await server.wait_until_ended()
         die(number)
 
     def die(number: int) -> None:

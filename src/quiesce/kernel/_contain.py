@@ -196,34 +196,34 @@ class Containment:
             core.resume(core.grace)
         core.stop(reason)
         inner.stop(core.reason or reason, body=False)
+        outside = self._outside
         cancelled: BaseException | None = None
-        seen: object = None
+        seen: tuple[object, ...] = ()
 
         def is_news() -> bool:
-            return core.is_over() or self._standing() != seen
+            return core.is_over() or (*standing(), outside.is_all_that_is_left()) != seen
+
+        def standing() -> tuple[object, ...]:
+            return core.ended, core.rung, len(core.nested), outside.waited_for()
 
         while not core.is_over():
-            seen = self._standing()
+            all_else_is_gone = outside.is_all_that_is_left()
             if not self._adopted() and not self._adopt():
-                if not self._outside.is_all_that_is_left():
+                if not all_else_is_gone:
                     # Nobody uses it any more: what was opened in the block may go.
                     host.leaving = True
                     inner.progress()
-                elif not self._outside.drain():
+                elif not outside.drain():
                     break
             self._see_who_is_cancelled()
+            seen = (*standing(), all_else_is_gone)  # if that has changed just now, it is news
             late = await core.backend.wait_through(is_news, core.waiters)
             cancelled = cancelled or late
         if core.is_over():  # out of time: name also those that nobody has seen so far
             self._adopt(at_last=True)
-            self._outside.look(at_last=True)
+            outside.look(at_last=True)
             self._see_who_is_cancelled()
         return cancelled
-
-    def _standing(self) -> object:
-        """Changes when there is something to be done."""
-        core, outside = self._scope, self._outside
-        return core.ended, core.rung, len(core.nested), outside.waited_for(), outside.is_all_that_is_left()
 
     def _adopted(self) -> dict[Task, Adopted]:
         """Who is there, and does not wait for us to leave."""

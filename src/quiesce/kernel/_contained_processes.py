@@ -132,14 +132,6 @@ class Processes:
             child.tell_to_go(reason)
         return told
 
-    def cores(self) -> set[ScopeCore]:
-        """The scopes of those that are there."""
-        return {child.core for child in self.adopted}
-
-    def waited_for(self) -> int:
-        """How many have not ended, nor come to the end of their time."""
-        return sum(child.is_waited_for() for child in self.adopted)
-
     def perhaps_left(self) -> list[Leftover]:
         """What still runs and may have been started by the block."""
         return [

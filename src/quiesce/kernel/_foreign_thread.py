@@ -62,6 +62,7 @@ class ForeignThread(Child):
 
 
 _watched: WeakSet[ForeignThread] = WeakSet()  # by whichever containment
+_NOTHING: frozenset[Any] = frozenset()
 _named: WeakSet[Any] = WeakSet()  # work of pools that a block has named, though perhaps not its own
 
 
@@ -72,7 +73,7 @@ class Threads:
 
     def __init__(self) -> None:
         self._before = frozenset(threading.enumerate())
-        self._named_before = frozenset(_named)
+        self._named_before = frozenset(_named) if _named else _NOTHING
         self._unsure: list[Work] = []
 
     def was_there_before(self, thread: Thread) -> bool:
@@ -82,11 +83,12 @@ class Threads:
     def adopt(self, core: ScopeCore, contains: Callable[[Node | None], bool]) -> list[ForeignThread]:
         """Take for children what threads do for the block, and note what they may be doing for it."""
         self._unsure = []
-        if threading.active_count() == 1:
+        at_work = all_work()
+        if not at_work:
             return []
         found: list[ForeignThread] = []
         known = [child.work.what for child in _watched if child.state == RUNNING]
-        for work in all_work():
+        for work in at_work:
             if work.owned or work.what in known:
                 continue
             if work.context is None:

@@ -50,7 +50,8 @@ class Outside:
 
     def is_all_that_is_left(self) -> bool:
         """Whether nobody else is there, except those who wait for the block to be left."""
-        core, ours = self._core, self._processes.cores()
+        core, adopted = self._core, self._processes.adopted
+        ours = {child.core for child in adopted} if adopted else ()
         excused = core.who_waits_for(core.closers)
         return all(child in excused or isinstance(child, ForeignThread) for child in core.children) and all(
             scope in excused or scope in ours for scope in core.nested
@@ -77,8 +78,10 @@ class Outside:
     def waited_for(self) -> int:
         """How many there are for which there is time left."""
         core = self._core
-        threads = sum(isinstance(child, ForeignThread) for child in core.children)
-        return self._processes.waited_for() + (threads if core.rung < Rung.TERMINATE else 0)
+        waited_for = sum(child.is_waited_for() for child in self._processes.adopted)
+        if core.rung < Rung.TERMINATE:
+            waited_for += sum(isinstance(child, ForeignThread) for child in core.children)
+        return waited_for
 
     def perhaps_left(self) -> list[Leftover]:
         """What may be the block's, or somebody else's."""

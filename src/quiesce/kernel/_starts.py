@@ -52,7 +52,8 @@ def _on_asyncio(loop: Any) -> dict[int, Start]:
     selector = getattr(loop, "_selector", None)
     for key in list((selector.get_map() or {}).values()) if selector is not None else ():
         handle: Any = key.data[0] if isinstance(key.data, tuple) and key.data else None
-        if getattr(getattr(handle, "_callback", None), "__name__", None) == "_do_wait":
+        watcher = getattr(getattr(handle, "_callback", None), "__self__", None)
+        if type(watcher).__name__.endswith("PidfdChildWatcher"):
             # As the watcher registers it: pid, pidfd, callback and its arguments, of which the transport is one.
             pid, *rest = handle._args
             transport = rest[2][0] if len(rest) == 3 and rest[2] else None

@@ -28,8 +28,11 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from ._current import Node, current_node
+from ._idle_threads import IDLE_NAME
 from ._site import _HERE, label_of
 from ._thread_child import ThreadChild
+
+_NEVER_BUSY = (IDLE_NAME, "quiesce-watchdog")  # those of the kernel, while they are called so
 
 
 class Work(NamedTuple):
@@ -51,11 +54,18 @@ class Work(NamedTuple):
 
 def all_work() -> list[Work]:
     """What each of the other threads is busy with."""
+    us = get_ident()
+    threads = [
+        thread
+        for thread in threading.enumerate()
+        if thread.ident != us and not thread.name.startswith(_NEVER_BUSY)
+    ]
+    if not threads:
+        return []
     _learn_of_anyio()
     stacks = sys._current_frames()
     try:
-        found = (work_of(thread, stacks) for thread in threading.enumerate() if thread.ident != get_ident())
-        return [work for work in found if work is not None]
+        return [work for thread in threads if (work := work_of(thread, stacks)) is not None]
     finally:
         del stacks  # it holds our own frame too
 
