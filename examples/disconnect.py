@@ -48,6 +48,10 @@ class Model:
             self.listeners[path] -= 1
             writer.close()
 
+    async def wait_for_words(self, path: str, count: int) -> None:
+        while self.words[path] < count:  # noqa: ASYNC110  (a word comes every 10 ms)
+            await asyncio.sleep(0.005)
+
 
 def make_app(model_url: str, *, with_quiesce: bool) -> FastAPI:
     """Two endpoints that ask the model: one waits for the whole answer, one streams it on."""
@@ -72,11 +76,11 @@ def make_app(model_url: str, *, with_quiesce: bool) -> FastAPI:
     return app
 
 
-async def leave_after(seconds: float, port: int, path: str) -> None:
-    """A client that asks, and goes."""
+async def ask_and_leave(port: int, path: str, model: Model) -> None:
+    """A client that goes when the model has just begun with its answer."""
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"GET {path} HTTP/1.1\r\nhost: example\r\n\r\n".encode())
-    await asyncio.sleep(seconds)
+    await model.wait_for_words(path, 5)
     writer.close()
     await writer.wait_closed()
 
@@ -94,8 +98,8 @@ async def show(*, with_quiesce: bool) -> bool:
         await asyncio.sleep(0.01)
     held = True
     for path in ("/whole", "/streamed"):
-        print(f"   a client asks for {path}, and leaves after 0.2 s")
-        await leave_after(0.2, listener.getsockname()[1], path)
+        print(f"   a client asks for {path}, and leaves after five words of the model")
+        await ask_and_leave(listener.getsockname()[1], path, model)
         await asyncio.sleep(0.05)
         before = model.words[path]
         await asyncio.sleep(0.2)

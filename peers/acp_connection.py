@@ -20,7 +20,7 @@ import quiesce
 from quiesce import Scope, contain, own
 
 # --8<-- [end:imports]
-from .ways import Close, Ready, Scenario, Way
+from .ways import A_KILLED_PROGRAM, Close, Ready, Scenario, Way
 
 AGENT = Path(__file__).with_name("standins") / "acp_agent.py"
 NO_LOOP = "a connection is no stream: there is nothing to break out of"
@@ -79,8 +79,9 @@ Work = Callable[[acp.ClientSideConnection], Awaitable[object]]
 
 
 async def with_agent(editor: Editor, work: Work) -> None:
-    async with contain(), own(connect(editor)) as connection:
-        await work(connection)
+    async with contain():
+        held = await own(connect(editor)).open()
+        await work(held.value)
 
 
 # --8<-- [end:use]
@@ -166,6 +167,7 @@ def prompt() -> Scenario:
         without=Way(use, open_),
         with_quiesce=Way(use_with, open_with, run=quiesce.run),
         impossible={"break": NO_LOOP},
+        limits={"killed": A_KILLED_PROGRAM},
     )
 
 

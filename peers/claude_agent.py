@@ -14,7 +14,7 @@ import quiesce
 from quiesce import contain, own, stream
 
 # --8<-- [end:imports]
-from .ways import Close, Ready, Scenario, Way, consume, start_consuming
+from .ways import A_KILLED_PROGRAM, Close, Ready, Scenario, Way, consume, start_consuming
 
 OPTIONS = ClaudeAgentOptions(cli_path=Path(__file__).with_name("standins") / "claude_cli.py")
 PROMPT = "Work for a minute."
@@ -89,9 +89,10 @@ async def break_off_client(ready: Ready) -> None:
 
 # --8<-- [start:client]
 async def converse(prompt: str, options: ClaudeAgentOptions, show: Callable[[object], object]) -> None:
-    async with contain(), own(ClaudeSDKClient(options)) as client:
-        await client.query(prompt)
-        async with stream(client.receive_response()) as messages:
+    async with contain():
+        held = await own(ClaudeSDKClient(options)).open()
+        await held.value.query(prompt)
+        async with stream(held.value.receive_response()) as messages:
             async for message in messages:
                 show(message)
 
@@ -126,6 +127,7 @@ def one_query() -> Scenario:
             break_off_query_with,
             run=quiesce.run,
         ),
+        limits={"killed": A_KILLED_PROGRAM},
     )
 
 
@@ -140,4 +142,5 @@ def client() -> Scenario:
             break_off_client_with,
             run=quiesce.run,
         ),
+        limits={"killed": A_KILLED_PROGRAM},
     )

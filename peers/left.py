@@ -22,6 +22,7 @@ IDLE = (
     ("anyio/_backends/_asyncio.py", "run"),
 )
 WAITING = ("threading.py", "queue.py")
+STDLIB = os.path.dirname(os.__file__)
 
 
 class Inside:
@@ -74,7 +75,7 @@ def _describe(thread: threading.Thread) -> str | None:
     # A thread of asyncio that waits for a process to end (Python 3.11) says nothing that the process does not.
     if frame is None or thread.name.startswith(("quiesce", "asyncio-waitpid-")) or _is_idle(frame):
         return None
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(sys.prefix):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((STDLIB, sys.prefix)):
         frame = frame.f_back
     return f"thread in {frame.f_code.co_name}"
 

@@ -21,7 +21,7 @@ import quiesce
 from quiesce import contain, current_token, own, stream
 
 # --8<-- [end:imports]
-from .ways import Close, Ready, Scenario, Way, consume, start_consuming
+from .ways import A_KILLED_PROGRAM, Close, Ready, Scenario, Way, consume, start_consuming
 
 set_tracing_disabled(True)
 SERVER = Path(__file__).with_name("standins") / "mcp_stdio.py"
@@ -85,8 +85,10 @@ def count_until_stopped() -> str:
 
 
 async def run_once() -> None:
-    async with contain(), own(openai_client()) as client, own(mcp_server()) as server:
-        agent = make_agent(client, count_until_stopped, servers=(server,))
+    async with contain():
+        client = await own(openai_client()).open()
+        server = await own(mcp_server()).open()
+        agent = make_agent(client.value, count_until_stopped, servers=(server.value,))
         await Runner.run(agent, "Please count.")
 
 
@@ -108,45 +110,40 @@ async def open_server_with() -> Close:
 
 
 async def use_streamed(ready: Ready) -> None:
-    async with openai_client() as client:
-        result = Runner.run_streamed(make_agent(client), "Say something.")
-        await consume(result.stream_events(), ready)
+    result = Runner.run_streamed(make_agent(openai_client()), "Say something.")
+    await consume(result.stream_events(), ready)
 
 
 async def open_streamed() -> Close:
-    client = openai_client()
-    result = Runner.run_streamed(make_agent(client), "Say something.")
+    result = Runner.run_streamed(make_agent(openai_client()), "Say something.")
     await start_consuming(result.stream_events())
 
     async def close() -> None:
         result.cancel()
-        await client.close()
 
     return close
 
 
 async def break_off_streamed(ready: Ready) -> None:
-    async with openai_client() as client:
-        result = Runner.run_streamed(make_agent(client), "Say something.")
-        async for _ in result.stream_events():
-            ready()
-            break
+    result = Runner.run_streamed(make_agent(openai_client()), "Say something.")
+    async for _ in result.stream_events():
+        ready()
+        break
 
 
 # --8<-- [start:streamed]
-async def answer(prompt: str) -> AsyncIterator[Any]:
-    async with openai_client() as client:
-        result = Runner.run_streamed(make_agent(client), prompt)
-        async with aclosing(result.stream_events()) as events:
-            try:
-                async for event in events:
-                    yield event
-            finally:
-                result.cancel()  # or closing the events would wait for the whole run
+async def answer(agent: Agent[Any], prompt: str) -> AsyncIterator[Any]:
+    result = Runner.run_streamed(agent, prompt)
+    async with aclosing(result.stream_events()) as events:
+        try:
+            async for event in events:
+                yield event
+        finally:
+            result.cancel()  # or closing the events would wait for the whole run
 
 
-async def read_answer(prompt: str, show: Callable[[object], object]) -> None:
-    async with contain(), stream(answer(prompt)) as events:
+async def read_answer(agent: Agent[Any], prompt: str, show: Callable[[object], object]) -> None:
+    async with contain(), stream(answer(agent, prompt)) as events:
         async for event in events:
             show(event)
 
@@ -154,14 +151,14 @@ async def read_answer(prompt: str, show: Callable[[object], object]) -> None:
 # --8<-- [end:streamed]
 # --8<-- [start:streamed-open]
 async def open_streamed_with() -> Close:
-    events = stream(answer("Say something."))
+    events = stream(answer(make_agent(openai_client()), "Say something."))
     await start_consuming(events)  # one task reads it
     return events.close  # another stops it: the reader sees the end of the stream
 
 
 # --8<-- [end:streamed-open]
 async def break_off_streamed_with(ready: Ready) -> None:
-    async with contain(), stream(answer("Say something.")) as events:
+    async with contain(), stream(answer(make_agent(openai_client()), "Say something.")) as events:
         async for _ in events:
             ready()
             break
@@ -174,6 +171,7 @@ def run() -> Scenario:
         without=Way(use_run, open_server),
         with_quiesce=Way(use_run_with, open_server_with, run=quiesce.run),
         impossible={"break": NO_LOOP},
+        limits={"killed": A_KILLED_PROGRAM},
     )
 
 
@@ -183,7 +181,7 @@ def streamed() -> Scenario:
         "`Runner.run_streamed`, in the middle of an answer",
         without=Way(use_streamed, open_streamed, break_off_streamed),
         with_quiesce=Way(
-            lambda ready: read_answer("Say something.", lambda _: ready()),
+            lambda ready: read_answer(make_agent(openai_client()), "Say something.", lambda _: ready()),
             open_streamed_with,
             break_off_streamed_with,
             run=quiesce.run,

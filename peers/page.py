@@ -77,5 +77,5 @@ def _cell(verdict: Verdict) -> str:
 
 
 def _why(section: Section, stop: str, verdict: Verdict) -> str:
-    reason = section.scenario.named.get(stop, "")
+    reason = section.scenario.limits.get(stop, "")
     return f". {reason}" if reason and not verdict.is_clean else ""

@@ -173,7 +173,7 @@ def deaf_tool() -> Scenario:
         without=Way(use_run),
         with_quiesce=Way(run_deaf, run=quiesce.run),
         impossible={"break": NO_LOOP, "elsewhere": OPENED, "order": OPENED},
-        named=dict.fromkeys(("cancel", "cancel-2", "cancel-3", "timeout"), A_THREAD),
+        limits=dict.fromkeys(("cancel", "cancel-2", "cancel-3", "timeout"), A_THREAD),
     )
 
 

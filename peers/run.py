@@ -59,7 +59,8 @@ def main() -> int:
         model = stack.enter_context(serving(sys.executable, "model.py"))
         installers = stack.enter_context(ThreadPoolExecutor(2))
         cells = stack.enter_context(ThreadPoolExecutor(AT_ONCE))
-        order = [peer.environment for peer in sorted(chosen, key=lambda peer: peer.is_heavy)]
+        # The heavy ones first, so that they are being made while the others are stopped.
+        order = [peer.environment for peer in sorted(chosen, key=lambda peer: not peer.is_heavy)]
         if not (options.only or options.stop):
             order += MCP_ENVIRONMENTS
         made = {name: installers.submit(install, name, wheel, options.fresh) for name in dict.fromkeys(order)}
@@ -68,7 +69,8 @@ def main() -> int:
             try:
                 made[peer.environment].result()
             except NotInstalled as error:
-                left_out.append(f"\n{peer.package} was left out: {str(error).splitlines()[0]}.")
+                why = str(error).splitlines()[0].replace(f"{ROOT}{os.sep}", "")
+                left_out.append(f"\n{peer.package} was left out: {why}.")
                 print(f"{peer.package}: NOT INSTALLED: {error}")
                 continue
             python = BUILD / peer.environment / "bin" / "python"
@@ -118,8 +120,9 @@ def collect(
             row = (without.result(), with_quiesce.result())
             section.rows[stop] = row
             print(f"  {STOPS[stop]:<32} {row[0]!s:<72} | {row[1]}", flush=True)
-            reason = section.scenario.named.get(stop)
-            if not row[1].is_clean and not (reason and row[1].is_all_named):
+            reason = section.scenario.limits.get(stop)
+            # A program that was killed cannot name anything.
+            if not row[1].is_clean and not (reason and (row[1].is_all_named or stop == "killed")):
                 yield f"FAILED: {section.title}, {STOPS[stop]}, with quiesce: {row[1]} (named: {row[1].named})"
             if row[0].not_run:
                 yield f"FAILED: {section.title}, {STOPS[stop]}, without: {row[0]}"
@@ -182,16 +185,16 @@ def sections_of(peer: Peer, python: Path, settings: dict[str, str]) -> Iterator[
         "module = importlib.import_module(f'peers.{sys.argv[1]}')\n"
         "made = [getattr(module, name)() for name in sys.argv[3:]]\n"
         "print(json.dumps([version(sys.argv[2]), platform.python_version(),"
-        " [[s.name, s.title, s.impossible, s.named] for s in made]]))"
+        " [[s.name, s.title, s.impossible, s.limits] for s in made]]))"
     )
     command = [str(python), "-c", probe, peer.module, peer.package, *peer.scenarios]
     said = subprocess.run(
         command, cwd=ROOT, env=settings, stdout=subprocess.PIPE, timeout=120, check=True
     ).stdout
     version, python_version, scenarios = json.loads(said)
-    for name, title, impossible, named in scenarios:
+    for name, title, impossible, limits in scenarios:
         nothing = Way(use=None)  # type: ignore[arg-type]  # what it does is the cell's affair
-        scenario = Scenario(name, title, nothing, nothing, impossible, named)
+        scenario = Scenario(name, title, nothing, nothing, impossible, limits)
         yield Section(peer, version, python_version, scenario)
 
 

@@ -11,6 +11,8 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+A_KILLED_PROGRAM = "A program that is killed runs no code, and the guard process knows only of what quiesce has started itself"
+
 Ready = Callable[[], object]  # called by the work when it is under way, and can be stopped
 Close = Callable[[], Awaitable[object]]
 
@@ -32,9 +34,7 @@ class Scenario:
     without: Way
     with_quiesce: Way
     impossible: dict[str, str] = field(default_factory=dict)  # a stop that it does not have, and why
-    named: dict[str, str] = field(
-        default_factory=dict
-    )  # a stop that leaves something, named, and why it must
+    limits: dict[str, str] = field(default_factory=dict)  # a stop that leaves something, and why it must
 
 
 def soon(ready: Ready) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from interpreters import find_interpreters
 
 ROOT = Path(__file__).resolve().parent.parent
-INSTALL_LIMIT = 300  # seconds for one environment
+INSTALL_LIMIT = 600  # seconds for one step of an environment: the heavy ones have gigabytes to unpack
 
 
 class NotInstalled(Exception):

@@ -38,6 +38,7 @@ from quiesce.audit import (
     UnknownStop,
     audit,
 )
+from quiesce.audit._points import ITEM
 
 EAGER_TOO = ["asyncio"] if sys.version_info < (3, 12) else ["asyncio", "asyncio-eager"]
 
@@ -356,7 +357,7 @@ async def gives_three() -> Any:
 @pytest.mark.parametrize("stop", ["close", "drop"])
 def test_a_generator_is_let_go_after_each_number_of_items(stop: str) -> None:
     result = audit(gives_three, stops=stop)
-    assert points_of(result, f"{stop}/early") == [f"early/item:{number}" for number in range(4)]
+    assert points_of(result, f"{stop}/early") == [f"early/{ITEM}:{number}" for number in range(4)]
     # Not begun it has nothing to close; held after its third item it has not ended yet.
     assert Counter(log) == {"read to the end": 3, "closed": 3}
 

@@ -12,7 +12,7 @@ import pytest
 from quiesce.audit import AuditResult, audit
 from quiesce.audit._findings import Example, Finding
 from quiesce.audit._places import Place
-from quiesce.audit._points import Point
+from quiesce.audit._points import ITEM, Point
 from quiesce.audit._result import Cell, Mark, Strip
 from quiesce.audit._text import report
 
@@ -55,7 +55,7 @@ def test_a_report_reads_as_a_whole() -> None:
         "   example     cancel the root, just after main suspended for the 2nd time\n"
         "   stopped at  app/jobs.py:12 in start, waiting in sleep\n"
         "   replay      quiesce audit app.jobs:main --at cancel/early/main:2@ab\n"
-        "   in a test   audit(main, at='cancel/early/main:2@ab').assert_clean()"
+        "   in a test   audit(main, stops='cancel', phases='early').assert_clean()"
     )
 
 
@@ -124,8 +124,8 @@ POINTS = {
     (Point("main", 1, "early"),): "just after main suspended for the 1st time",
     (Point("main", 11, "early"),): "just after main suspended for the 11th time",
     (Point("main", 23, "late"),): "just before main resumed from its 23rd suspension",
-    (Point("item", 0, "early"),): "before the first item",
-    (Point("item", 2, "early"),): "after 2 items",
+    (Point(ITEM, 0, "early"),): "before the first item",
+    (Point(ITEM, 2, "early"),): "after 2 items",
     (Point("a", 1, "late"), Point("b", 2, "early")): (
         "just before a resumed from its 1st suspension, then just after b suspended for the 2nd time"
     ),
@@ -175,7 +175,7 @@ def test_the_call_for_a_test_has_the_options_of_the_world() -> None:
         )
     )
     assert (
-        "audit(main, at='cancel/early/main:2@ab', backend='asyncio-eager', real_io=True, seed=3, check=whole, again=True)"
+        "audit(main, stops='cancel', phases='early', backend='asyncio-eager', real_io=True, seed=3, check=whole, again=True)"
         in text
     )
 
@@ -188,7 +188,7 @@ def test_a_scenario_that_no_command_can_name_has_only_the_call_for_a_test() -> N
             pass
 
     text = str(audit(eats, stops="cancel", phases="early"))
-    assert "audit(eats, at='cancel/early/" in text
+    assert "audit(eats, stops='cancel', phases='" in text
     assert "quiesce audit" not in text
 
 
@@ -196,7 +196,7 @@ def test_a_scenario_that_no_command_can_name_has_only_the_call_for_a_test() -> N
 def test_a_scenario_without_a_name_is_called_scenario(make: Callable[[], Any]) -> None:
     result = result_of(finding_of())
     result.target = "tests.some:test.<locals>.<lambda>"
-    assert "audit(scenario, at=" in report(result)
+    assert "audit(scenario, stops=" in report(result)
 
 
 def test_notes_and_stale_ignores_come_last() -> None:

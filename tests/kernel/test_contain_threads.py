@@ -73,7 +73,9 @@ Way = Callable[[Callable[[], Any]], Awaitable[Any]]
 KNOWN: list[Way] = [asyncio.to_thread, by_anyio, by_anyio_without_abandoning, in_a_thread_with_the_context]
 
 
-async def stopped_while_at(way: Way, tool: Tool, grace: Grace = BRIEF) -> Containment:
+async def stopped_while_at(
+    way: Way, tool: Tool, grace: Grace = BRIEF, *, free_after: float = 5
+) -> Containment:
     """A block whose body is cancelled while it is at the tool."""
     boxes: list[Containment] = []
 
@@ -85,7 +87,9 @@ async def stopped_while_at(way: Way, tool: Tool, grace: Grace = BRIEF) -> Contai
     task = asyncio.ensure_future(use())
     await tool.wait_until_it_runs()
     task.cancel()
+    timer = asyncio.get_running_loop().call_later(free_after, tool.free.set)
     await asyncio.wait([task])
+    timer.cancel()
     assert task.cancelled()
     return boxes[0]
 
@@ -118,8 +122,7 @@ async def test_a_thread_that_runs_on_is_named_with_where_it_is(way: Way, tool: T
 
 @pytest.mark.parametrize("way", KNOWN, ids=lambda way: way.__name__)
 async def test_one_that_ends_in_its_time_is_waited_for(way: Way, tool: Tool) -> None:
-    asyncio.get_running_loop().call_later(0.05, tool.free.set)
-    box = await stopped_while_at(way, tool, Grace())
+    box = await stopped_while_at(way, tool, Grace(), free_after=0.05)
     assert box.report is not None
     assert box.report.clean
     assert [outcome.state for outcome in box.report.outcomes] == ["finished"]

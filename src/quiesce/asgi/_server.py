@@ -9,6 +9,8 @@ the stop faster.
 
 from __future__ import annotations
 
+import anyio
+
 from quiesce.kernel._backend import Timer, Waiter
 from quiesce.kernel._grace import Grace
 from quiesce.kernel._reason import Reason
@@ -59,11 +61,17 @@ class Server:
         self._timer = backend.call_at(backend.now() + self._cooperate, self._stop)
 
     async def wait_until_ended(self) -> None:
-        """After `end`: wait for the requests in their time, and close."""
+        """After `end`: wait for the requests in their time, close, and let what was stopped say so."""
         while self._requests and self.scope.state == "open":
-            self._waiter = self.scope._opened().backend.make_waiter()
-            await self._waiter.wait()
+            await self._wait_for_change()
         await self.close(Reason("shutdown"))
+        with anyio.move_on_after(self._grace.kill):
+            while self._requests:
+                await self._wait_for_change()
+
+    async def _wait_for_change(self) -> None:
+        self._waiter = self.scope._opened().backend.make_waiter()
+        await self._waiter.wait()
 
     async def close(self, reason: Reason) -> StopReport:
         """The last of it: the server has waited for its requests as long as it cares to."""

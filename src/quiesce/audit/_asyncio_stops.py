@@ -151,6 +151,9 @@ class CancelScope(AsyncioStop):
                 if root.cancelled()
                 else [*self.seen, _not_cancelled(self.scenario.name, root.exception())]
             )
+        if self.asked and root.cancelled():
+            detail = "the scope was cancelled, and a CancelledError came out of it that it does not know as its own"
+            return [*self.seen, Sighting("replaced", self.scenario.name, detail=detail)]
         # A scenario that has no checkpoint left may finish in a cancelled scope: then nothing was swallowed.
         if self.asked and not root.cancelled() and root.exception() is not None:
             return [*self.seen, _not_cancelled(self.scenario.name, root.exception())]

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ._asyncio_stops import ASYNCIO_STOPS, AsyncioStop
-from ._failures import refusal, where_raised, without_addresses
+from ._failures import refusal, text_of, where_raised, without_addresses
 from ._lanes import Lane
 from ._loops import PureLoop, RealLoop, SteppingLoop
 from ._places import Chain, await_chain, name_of
@@ -146,6 +146,8 @@ class _AsyncioRun:
         return run
 
     def _fire(self, lane: Lane, task: Any, handle: Any) -> None:
+        # What has not ended by then does not mean to. A run that nobody stops may take longer.
+        self.schedule.allow(10 * self.schedule.steps + self.limits.settle_steps)
         self.stop.fire(lane, task, handle, self._alive)
         if self.stop.asked:
             for waited in self.stop.waits_for()[1:]:
@@ -191,7 +193,7 @@ class _AsyncioRun:
         if outcome == "raised":
             error = root.exception()
             assert error is not None
-            run.error = f"{type(error).__name__}: {error}"
+            run.error = text_of(error)
             run.refused = refusal(error)
             run.error_at = where_raised(error)
         if outcome in ("hung", "endless"):

@@ -18,7 +18,16 @@ from ._points import PHASES, Phase, Token, parse_token
 from ._result import AuditResult
 from ._scenario import Scenario
 from ._stops import STOPS, UnknownStop, choose_stops
-from ._sweep import BrokenBaseline, Budget, NotDeterministic, Progress, Sweep, Unresolved, quiet_collector
+from ._sweep import (
+    BrokenBaseline,
+    Budget,
+    NotDeterministic,
+    NothingToDo,
+    Progress,
+    Sweep,
+    Unresolved,
+    quiet_collector,
+)
 from ._watch import Watch
 from ._world import Limits, World
 
@@ -127,7 +136,7 @@ def audit(
             result.verdict, result.reason = "BASELINE-BROKEN", str(broken)
         except NotDeterministic as difference:
             result.verdict, result.reason = "NON-DETERMINISTIC", str(difference)
-        except Unresolved as unresolved:
+        except (Unresolved, NothingToDo) as unresolved:
             result.verdict, result.reason = "UNRESOLVED", str(unresolved)
         except Interrupted as interrupted:
             sweep.cut_short()

@@ -14,7 +14,7 @@ def text_of(error: BaseException) -> str:
     """Its type and the first line of its message; of a group, those of what is in it."""
     if isinstance(error, BaseExceptionGroup):
         inner = "; ".join(dict.fromkeys(text_of(each) for each in error.exceptions))
-        return inner if " (in an " in inner else f"{inner} (in an {type(error).__name__})"
+        return inner if inner.endswith("ExceptionGroup)") else f"{inner} (in {type(error).__name__})"
     line = without_addresses(str(error).partition("\n")[0])
     return f"{type(error).__name__}: {line}" if line else type(error).__name__
 

@@ -109,10 +109,10 @@ class Findings:
         if not run.seen:
             return []
         strip = "baseline" if stop is None else f"{stop.name}/{phase}"
-        severity: Severity = "warning" if stop is not None and stop.warns else "error"
         touched: dict[int, Finding] = {}
         for sighting in run.seen:
             made_at = places(sighting.made_at)
+            severity = _severity(sighting, stop, phase)
             key = (sighting.kind, sighting.what, made_at[:3], severity)
             example = _example(run, sighting, stop, points)
             finding = self._found.get(key)
@@ -135,6 +135,17 @@ class Findings:
             self._found.values(),
             key=lambda f: (f.severity != "error", _rank(f.kind), -f.runs, f.what, str(f.site)),
         )
+
+
+def _severity(sighting: Sighting, stop: Stop | None, phase: Phase | None) -> Severity:
+    """Adversarial stops warn. So does a coroutine that a library gave to a task which was then cancelled unstarted:
+    that it was never awaited follows from the stop, and is nothing that its author could mend."""
+    if stop is not None and stop.warns:
+        return "warning"
+    inner = next(iter(sighting.made_at), None)
+    if sighting.kind == "unawaited" and stop is not None and isinstance(inner, Place) and inner.in_library:
+        return "warning"
+    return "error"
 
 
 def _rank(kind: str) -> int:

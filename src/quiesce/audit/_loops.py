@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import itertools
 import random
 import selectors
 import sys
@@ -22,11 +23,13 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context, copy_context
+from functools import partial
 from types import AsyncGeneratorType, BuiltinMethodType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ._closed import RefusedIO
 from ._places import Chain, await_chain, callers, is_ours, name_of
+from ._processes import has_children
 from ._schedule import Schedule
 from ._threads import busy_threads, is_surely_idle
 
@@ -54,6 +57,21 @@ class _Handle(asyncio.Handle):
         self._source_traceback = None
 
 
+class OrderedTask(asyncio.Task[Any]):
+    """A task whose place in a set is given by when it was made, not by its address.
+
+    Task groups keep their tasks in sets, and cancel them in the order of these: by address, that would be another
+    one from run to run.
+    """
+
+    def __init__(self, coro: Any, *, loop: SteppingLoop, **options: Any) -> None:
+        self._order = loop.next_order()
+        super().__init__(coro, loop=loop, **options)
+
+    def __hash__(self) -> int:
+        return self._order
+
+
 class SteppingLoop(asyncio.BaseEventLoop):
     """What the loops share: steps are shown to the schedule, generators are watched, time is virtual."""
 
@@ -70,12 +88,16 @@ class SteppingLoop(asyncio.BaseEventLoop):
         self.schedule = schedule
         self.dropped: list[tuple[str, Chain]] = []
         self._lanes = schedule.lanes.by_id
-        self._shuffle = None if seed is None else random.Random(seed).shuffle
+        chance = None if seed is None else random.Random(seed)
+        self._shuffle = None if chance is None else chance.shuffle
+        self.next_order: Callable[[], int] = (
+            itertools.count(1).__next__ if chance is None else partial(chance.randrange, 1 << 30)
+        )
         self._is_eager = eager
         self._had_generators = False
         if eager and sys.version_info >= (3, 12):
-            # The very factory that programs use: anyio knows it by its code, and then starts no task eagerly.
-            self.set_task_factory(asyncio.eager_task_factory)
+            # As programs make it: anyio knows such a factory by its code, and then starts no task eagerly.
+            self.set_task_factory(asyncio.create_eager_task_factory(OrderedTask))
 
     def time(self) -> float:
         return self.now
@@ -139,6 +161,8 @@ class SteppingLoop(asyncio.BaseEventLoop):
         self.schedule.made(task, coroutine, callers(2, until=_RUNNER), is_ours=is_ours_too)
 
     def create_task(self, coro: Any, **options: Any) -> Any:
+        if self.get_task_factory() is None:
+            return OrderedTask(coro, loop=self, **options)
         task = super().create_task(coro, **options)
         if self._is_eager and not task.done():
             self._registered(task)
@@ -314,8 +338,10 @@ class PureLoop(SteppingLoop):
 class RealLoop(SteppingLoop, asyncio.SelectorEventLoop):
     """Real sockets, processes and threads under the virtual clock.
 
-    The clock cannot see a process at work. Before it jumps, the loop waits `patience` real seconds for an event if
-    there is anything outside that could cause one; it is hung when that has been quiet for `hang_after` seconds.
+    The clock cannot see what is at work outside. Before it jumps, the loop waits for an event: for `patience` real
+    seconds if there are only sockets and pipes, whose other ends are mostly in this very loop; for as long as the jump
+    would be, but not longer than `hang_after`, while a process or a thread is at work, so that a timeout around it
+    does not come first. It is hung when all that has been quiet for `hang_after` seconds.
     """
 
     def __init__(self, patience: float, hang_after: float) -> None:
@@ -341,13 +367,19 @@ class RealLoop(SteppingLoop, asyncio.SelectorEventLoop):
         self._poll(0)
         if not self._ready and until is not None:
             if self._has_outside():
-                self._wait(self._patience if self._scheduled else self._hang_after)
+                self._wait(self._wait_before_jump() if self._scheduled else self._hang_after)
             if not self._ready:
                 self._jump(until)
         if not self._ready:
             return False
         self._run_batch()
         return True
+
+    def _wait_before_jump(self) -> float:
+        if not busy_threads(self._busy_before) and not has_children():
+            return self._patience
+        jump: float = self._scheduled[0]._when - self.now
+        return max(self._patience, min(jump, self._hang_after))
 
     def _wait(self, seconds: float) -> None:
         limit = time.monotonic() + seconds

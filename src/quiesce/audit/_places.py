@@ -123,7 +123,7 @@ def wrapped(awaitable: object) -> object | None:
     return None
 
 
-def callers(skip: int, count: int = 8, until: CodeType | None = None) -> Chain:
+def callers(skip: int, count: int = 10, until: CodeType | None = None) -> Chain:
     """Who is calling, innermost first, up to `until`. `skip` frames of the audit's own are left out."""
     chain: list[Spot] = []
     frame: FrameType | None = sys._getframe(skip + 1)

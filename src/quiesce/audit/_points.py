@@ -21,7 +21,7 @@ Phase: TypeAlias = Literal["unstarted", "early", "late"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
 # A generator or a context manager has points of its own, where the consumer holds it: after its n-th item.
-ITEM = "item"
+ITEM = "(item)"  # no coroutine can be called that
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from ._lanes import Lane, Lanes
 from ._places import Chain, await_chain, name_of
 from ._points import Point
 
 # Where to stop next: a point, or wherever a task that has been cancelled next suspends, in its clean-up.
-IN_CLEAN_UP: Final[Literal["in clean-up"]] = "in clean-up"
+IN_CLEAN_UP: Literal["in clean-up"] = "in clean-up"
 Aim: TypeAlias = Point | Literal["in clean-up"]
 Fire: TypeAlias = Callable[[Lane, Any, Any], None]  # the lane, its task, the handle that was about to run it
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from ._closed import RefusedIO
 from ._findings import Finding, Findings
 from ._lanes import Lane
 from ._places import Place, digest, place, places
@@ -32,6 +33,7 @@ _NEVER_FAIL_IN = "/quiesce/kernel/"  # it waits for futures of its own, and nobo
 _WAITING = ("/asyncio/", "/trio/", "/anyio/")
 _MAY_FAIL = ("sleep",)  # stands in for the real thing in scenarios
 TIMELINES = 20
+CONFIRMED = 50  # findings whose example is run once more
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,10 @@ class BrokenBaseline(Exception):
     """The scenario fails with nobody stopping it."""
 
 
+class NothingToDo(Exception):
+    """The stops and phases that were asked for have no point in this scenario."""
+
+
 class NotDeterministic(Exception):
     """The scenario does not do the same thing twice."""
 
@@ -117,6 +123,7 @@ class Sweep:
         self._moments: list[Moment] = []
         self._lanes: list[Lane] = []
         self._items = 0
+        self._is_broken = False  # by one of its stops: it no longer runs undisturbed
 
     # The uninjected run
 
@@ -144,11 +151,13 @@ class Sweep:
         self._result.baseline = Cell((), (), "finding" if findings else "clean", findings)
 
     def _plain_run(self) -> Run:
+        RefusedIO.noted.clear()
         run = self._world.run(self._scenario, None, check=self._check, record=True)
         self._result.runs += 1
-        if run.refused:
+        refused = run.refused or next(iter(RefusedIO.noted), "")
+        if refused:
             raise BrokenBaseline(
-                f"{run.refused}{_at(places(run.error_at))}, and the audit's world is closed: "
+                f"{refused}{_at(places(run.error_at))}, and the audit's world is closed: "
                 "use the real-I/O mode (real_io=True, --real-io), or a stand-in"
             )
         if run.outcome == "raised":
@@ -175,6 +184,11 @@ class Sweep:
             for phase in stop.phases
             if phase in phases
         ]
+        if not plans:
+            names, wanted = ", ".join(stop.name for stop in stops), ", ".join(phases)
+            raise NothingToDo(f"the stops {names} do not exist in the phases {wanted}: nothing was stopped")
+        if not any(points for _, _, points in plans):
+            self._result.notes.append("nothing was stopped: it has no point where these stops could be made")
         self._total = sum(len(points) for _, _, points in plans)
         self._done = 0
         for stop, phase, points in plans:
@@ -186,8 +200,10 @@ class Sweep:
                 self._cell(strip, stop, phase, (point,), where)
             if depth > 1 and stop.deepens:
                 self._second_stops(stop, phase, [point for point, _ in points])
-            self._run_again(stop, phase)
+            if self._run_again(stop, phase):
+                break
         self._result.findings = self._found.sorted()
+        self._confirm()
 
     def points(self, stop: Stop, phase: Phase) -> list[tuple[Point, tuple[Place, ...]]]:
         """Every point at which this stop can be made in this phase, and where the lane stands there."""
@@ -232,7 +248,7 @@ class Sweep:
         cell = Cell(points, where, "skipped")
         strip.cells.append(cell)
         self._done += 1
-        if self._is_out_of_time():
+        if self._is_out_of_time() or self._is_broken:
             self._result.is_complete = False
             return cell
         for _ in range(1 if self._world.is_deterministic else 3):
@@ -253,10 +269,10 @@ class Sweep:
         return cell
 
     def _got_there(self, run: Run, points: tuple[Point, ...], where: tuple[Place, ...]) -> bool:
-        """Whether the run was stopped at its point. A second one may be out of reach after the first."""
+        """Whether the run was stopped at its points, and the first is the one that it was."""
         if points[0].lane == ITEM:
             return True
-        if not run.fired:
+        if len(run.fired) < len(points):
             return False
         return points[0].phase == "unstarted" or not where or places(run.fired[0][2]) == where
 
@@ -267,12 +283,12 @@ class Sweep:
     def _second_stops(self, stop: Stop, phase: Phase, firsts: list[Point]) -> None:
         """Stop it once more, at every suspension that follows the first stop."""
         strip = Strip(stop.name, f"{stop.says}, twice", phase, depth=2)
-        self._result.strips.append(strip)
         for first in firsts:
             if self._is_out_of_time():
                 self._result.is_complete = False
                 return
             run = self._world.run(self._scenario, stop, (first,), record=True)
+            self._result.runs += 1
             if not run.fired:
                 continue
             step = run.fired[0][1]
@@ -281,25 +297,60 @@ class Sweep:
             for moment in later:
                 second = Point(moment.lane.label, moment.number, "early")
                 self._cell(strip, stop, phase, (first, second), places(run.fired[0][2]))
+            if strip.cells and strip not in self._result.strips:
+                self._result.strips.append(strip)
 
     # Afterwards
 
-    def _run_again(self, stop: Stop, phase: Phase) -> None:
-        """Once after each strip, or after each run if asked: it must still run as it did at first."""
-        if self._again or self._is_out_of_time():
-            return
-        seen = self._again_sightings()
-        if seen:
-            run = Run("returned", seen=seen)
-            self._found.add(run, stop, phase, ())
+    def _run_again(self, stop: Stop, phase: Phase) -> bool:
+        """Once after each strip, or after each run if asked: it must still run as it did at first.
+
+        True if it does not: what a stop has broken in this process stays broken, and nothing can be said of any
+        stop after it.
+        """
+        if self._is_broken:
+            self._result.is_complete = False
+            self._result.notes.append(
+                f"the sweep ended after {stop.name}/{phase}: the scenario no longer runs in this process"
+            )
+            return True
+        if self._again or self._is_out_of_time() or not (seen := self._again_sightings()):
+            return False
+        self._found.add(Run("returned", seen=seen), stop, phase, ())
+        self._result.is_complete = False
+        self._result.notes.append(
+            f"the sweep ended after {stop.name}/{phase}, one of whose stops broke the scenario for this process; "
+            "again=True (--again) names it"
+        )
+        return True
 
     def _again_sightings(self) -> list[Sighting]:
         run = self._world.run(self._scenario, None, check=self._check)
         self._result.runs += 1
         if run.outcome == "returned":
             return []
+        self._is_broken = True
         detail = f"uninjected, it {run.outcome if run.outcome != 'raised' else 'raised ' + run.error}"
         return [Sighting("again", self._scenario.name, detail=detail)]
+
+    def _confirm(self) -> None:
+        """Run the examples once more. One that does not show its finding again cannot be replayed, and that is said."""
+        if self._is_broken:
+            return
+        for finding in self._result.findings[:CONFIRMED]:
+            example = finding.example
+            if not example.points or finding.kind == "again" or self._is_out_of_time():
+                continue
+            for _ in range(1 if self._world.is_deterministic else 3):
+                run = self._world.run(self._scenario, STOPS[example.stop], example.points, check=self._check)
+                self._result.runs += 1
+                if any((s.kind, s.what) == (finding.kind, finding.what) for s in run.seen):
+                    break
+            else:
+                self._result.notes.append(
+                    f"{finding.kind} {finding.what} did not show again at {example.token}: it does not depend on the "
+                    "point alone"
+                )
 
     def replay(self, token: Token) -> None:
         """Make one run again, or say that the program has no such run."""
@@ -316,7 +367,9 @@ class Sweep:
         self._done, self._total = 0, 1
         run = self._world.run(self._scenario, stop, token.points, check=self._check)
         self._result.runs += 1
-        if first.lane != ITEM and (not run.fired or digest(run.fired[0][2]) != token.print):
+        if first.lane != ITEM and (
+            len(run.fired) < len(token.points) or digest(run.fired[0][2]) != token.print
+        ):
             raise Unresolved(f"the code suspended at {first} is not what it was when the token was written")
         if self._again:
             run.seen += self._again_sightings()

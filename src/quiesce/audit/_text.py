@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby, pairwise
 from typing import Final
 
-from ._findings import Finding
+from ._findings import Example, Finding
 from ._places import Place
 from ._points import ITEM, Point
 from ._result import MARKS, AuditResult, Mark, Strip
@@ -142,7 +142,7 @@ def _finding(finding: Finding, number: int, result: AuditResult, paint: Paint) -
         if "<" not in result.target:
             rows.append(("replay", result.replay_command(example.token)))
         if not result.replay_with:
-            rows.append(("in a test", call_in_a_test(result, example.token)))
+            rows.append(("in a test", call_in_a_test(result, example)))
     for name, text in rows:
         yield f"   {paint.dim(f'{name:<10}')}  {text}"
 
@@ -223,10 +223,16 @@ def _by_phase(strips: Iterable[str]) -> str:
     return "; ".join(parts)
 
 
-def call_in_a_test(result: AuditResult, token: str) -> str:
-    """The Python that makes exactly that run again, and fails with this report."""
+def call_in_a_test(result: AuditResult, example: Example) -> str:
+    """The Python that fails with this finding now, and passes when it is cured.
+
+    Not the one run: its token is for the code as it is, which the cure will change.
+    """
     words = shlex.split(result.options)
-    arguments = [_function(result), f"at={token!r}"]
+    phase = example.points[0].phase
+    arguments = [_function(result), f"stops={example.stop!r}", f"phases={phase!r}"]
+    if len(example.points) > 1:
+        arguments.append(f"depth={len(example.points)}")
     for option, value in pairwise([*words, ""]):
         if option == "--backend":
             arguments.append(f"backend={value!r}")

@@ -18,6 +18,7 @@ from types import CoroutineType, TracebackType
 from typing import Any, Self, TextIO
 
 from ._places import Chain, Place, await_chain, name_of
+from ._processes import children_of, kill_tree
 from ._run import Sighting
 from ._schedule import Schedule
 from ._threads import busy_threads
@@ -62,7 +63,11 @@ class Watch:
         """Everything seen since `start()`."""
         self.schedule = None
         if not self.is_muted:
-            self.seen += self._look_outside()
+            outside = self._look_outside()
+            self.seen += outside
+            for sighting in outside:  # told, and not left to the next run or to the user
+                if sighting.kind == "process":
+                    kill_tree(sighting.detail.removeprefix("pid ").partition(":")[0])
         return self.seen
 
     def _look_outside(self) -> list[Sighting]:
@@ -166,15 +171,8 @@ class _Children:
         if self._file is None:
             return set()
         found = set(os.pread(self._file, 65536, 0).decode().split())
-        if threading.active_count() > 1:
-            # The kernel keeps them by the thread that started them, which for trio is a worker.
-            for thread in os.listdir("/proc/self/task"):
-                try:
-                    with open(f"/proc/self/task/{thread}/children", encoding="ascii") as file:
-                        found.update(file.read().split())
-                except OSError:
-                    pass  # the thread has ended
-        return found
+        # The kernel keeps them by the thread that started them, which for trio is a worker.
+        return found | children_of("self") if threading.active_count() > 1 else found
 
     def close(self) -> None:
         if self._file is not None:
@@ -197,7 +195,7 @@ class _Hooks:
         warnings.showwarning = self._on_warning
         warnings._warn_unawaited_coroutine = self._on_unawaited  # type: ignore[attr-defined]
         sys.unraisablehook = self._on_unraisable
-        sys.set_coroutine_origin_tracking_depth(2)
+        sys.set_coroutine_origin_tracking_depth(6)
 
     def undo(self) -> None:
         sys.set_coroutine_origin_tracking_depth(self._depth)

@@ -41,6 +41,7 @@ from ._foreign import Adopted, Births, adopter_of, is_kernels_own, node_of
 from ._grace import Grace, Rung
 from ._outside import Outside
 from ._reason import Reason
+from ._seen import log_report
 from ._site import Site, site_of, stuck_at
 from ._states import EXPIRED
 from ._waits import Task, Waits
@@ -307,7 +308,7 @@ class Containment:
         self.report = core.report(excused)
         self.report.left = [*self.report.left, *self._outside.perhaps_left()]
         if not self.report.clean:
-            logger.warning("%s", self.report)
+            log_report(self.report)
 
 
 _open: WeakSet[ScopeCore] = WeakSet()  # the inner scopes of the blocks that have not been left

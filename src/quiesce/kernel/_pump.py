@@ -264,7 +264,8 @@ class Pump(Generic[T]):
         if core is None or core.closed:
             return
         self.stopped = self.unattended = True
-        core.abandon(Reason("user", why))
+        above = core.above()  # a consumer that was itself stopped lets go of it for that reason
+        core.abandon((above.reason if above is not None else None) or Reason("user", why))
         if not self.at_work:
             self.leave()  # without waiting for the rung: there is nobody to cooperate with
 
