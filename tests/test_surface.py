@@ -98,7 +98,10 @@ def test_the_audit_imports_nothing_of_the_rest_nor_any_backend() -> None:
 @pytest.mark.parametrize(
     ("module", "names"),
     [
-        ("quiesce.asgi", ["ClientGone", "StopOnDisconnect", "lifespan", "server_scope", "unless_disconnected"]),
+        (
+            "quiesce.asgi",
+            ["ClientGone", "StopOnDisconnect", "lifespan", "server_scope", "unless_disconnected"],
+        ),
         ("quiesce.fixtures", ["owned_fixture"]),
         ("quiesce.telemetry", ["disable", "enable", "on_stop"]),
     ],

@@ -1371,3 +1371,24 @@ async def test_an_iteration_leaves_nothing_for_the_collector() -> None:
         assert gc.collect() < 20
     finally:
         gc.enable()
+
+
+async def test_a_stream_that_a_stopping_scope_refuses_does_not_hold_up_the_stop() -> None:
+    refused: list[object] = []
+
+    async def child() -> None:
+        await current_token().wait()
+        source = Source()
+        late = stream(source.items())
+        refused.append(late)  # somebody still holds it
+        with pytest.raises(ScopeClosed):
+            async for _ in late:
+                pass
+
+    scope = await Scope.open(grace=Grace(cooperate=0.2))
+    scope.spawn(child)
+    await anyio.sleep(0.01)
+    report = await scope.close()
+    assert report.clean
+    assert report.elapsed < 0.2
+    assert len(refused) == 1

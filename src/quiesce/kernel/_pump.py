@@ -215,9 +215,9 @@ class Pump(Generic[T]):
 
     def start(self) -> None:
         """Start the owner. With eager tasks there may be an item, or the end, when this returns."""
-        core = self.bind()
-        if self.parent.closed and not self.leaving:
+        if self.parent.closed and not self.leaving:  # before there is a scope for the stop to wait for
             raise self.parent.refusal(f"start stream {self.name!r} in")
+        core = self.bind()
         if self.iterator is None:
             self.iterator = aiter(self.source)
         self.handle = handle = self.backend.make_handle(core, self.name, self.site)
