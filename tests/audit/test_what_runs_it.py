@@ -36,24 +36,25 @@ def test_all_tasks_are_cancelled_while_the_loop_does_not_run_as_asyncio_run_does
     assert not any(seen)
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with 3.12")
-def test_a_task_that_its_own_class_starts_eagerly_is_seen() -> None:
-    class Eager(asyncio.Task[None]):
-        pass
+if sys.version_info >= (3, 12):
 
-    kept: list[object] = []
+    def test_a_task_that_its_own_class_starts_eagerly_is_seen() -> None:
+        class Eager(asyncio.Task[None]):
+            pass
 
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        left = Eager(anyio.sleep_forever(), loop=loop, eager_start=True)  # type: ignore[call-arg, unused-ignore]
-        kept.append(left)
-        await asyncio.sleep(1)
-        left.cancel()
-        await asyncio.wait([left])
+        kept: list[object] = []
 
-    result = audit(scenario, stops="cancel", phases="early", backend="asyncio-eager")
-    assert {finding.kind for finding in result.findings} == {"leaked"}, str(result)
-    assert result.points == 3, str(result)
+        async def scenario() -> None:
+            loop = asyncio.get_running_loop()
+            left = Eager(anyio.sleep_forever(), loop=loop, eager_start=True)  # type: ignore[call-arg, unused-ignore]
+            kept.append(left)
+            await asyncio.sleep(1)
+            left.cancel()
+            await asyncio.wait([left])
+
+        result = audit(scenario, stops="cancel", phases="early", backend="asyncio-eager")
+        assert {finding.kind for finding in result.findings} == {"leaked"}, str(result)
+        assert result.points == 3, str(result)
 
 
 def test_a_thread_of_a_pool_is_judged_by_what_it_does_and_not_by_when_it_was_made() -> None:

@@ -7,7 +7,6 @@ of the call only what the call itself has opened is looked at: the loop of the t
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,7 +66,7 @@ class ProcessWatch(Watch):
     def _tell(self, found: list[Sighting], has_libuv: bool) -> None:
         for sighting in found:
             key = (sighting.kind, sighting.what, sighting.detail)
-            if key in self._told or (has_libuv and key[:2] == _LIBUVS_SPARE) or _is_guardians(sighting):
+            if key in self._told or (has_libuv and key[:2] == _LIBUVS_SPARE):
                 continue
             self._told.add(key)
             self.seen.append(sighting)
@@ -80,11 +79,3 @@ class ProcessWatch(Watch):
     def _now(self) -> tuple[set[threading.Thread], set[str], set[str]]:
         threads: set[threading.Thread] = {thread for thread, _ in busy_threads()}
         return threads, self._children.read(), self._fds.read()
-
-
-def _is_guardians(sighting: Sighting) -> bool:
-    """Whether it is of quiesce's guardian, which is started once and outlives all tests."""
-    guardian = sys.modules.get("quiesce.kernel._guardian")
-    if guardian is None:
-        return False
-    return sighting.detail.startswith((f"pid {guardian.pid()}:", f"fd {guardian.fd()}:"))
