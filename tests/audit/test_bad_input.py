@@ -264,7 +264,8 @@ def test_a_scenario_that_differs_from_run_to_run_is_said_to(command: CommandLine
     answer = command.audit("fickle.py")
     said = broken(answer)
     assert "NON-DETERMINISTIC fickle.py:scenario on asyncio" in said
-    assert "in one run, scenario suspended at fickle.py:" in said
+    # Two runs that happen to agree do not hide it: later ones do not get to their points.
+    assert ("in one run, scenario suspended at fickle.py:" in said) or ("did not get to the point" in said)
 
 
 def test_a_scenario_that_counts_its_runs_is_said_to_differ(command: CommandLine) -> None:
