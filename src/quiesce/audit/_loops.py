@@ -96,8 +96,8 @@ class SteppingLoop(asyncio.BaseEventLoop):
         self._is_eager = eager
         self._had_generators = False
         if eager and sys.version_info >= (3, 12):
-            # As programs make it: anyio knows such a factory by its code, and then starts no task eagerly.
-            self.set_task_factory(asyncio.create_eager_task_factory(OrderedTask))
+            # The very factory that programs use: others know it by its identity or its code, and act on that.
+            self.set_task_factory(asyncio.eager_task_factory)
 
     def time(self) -> float:
         return self.now
@@ -161,9 +161,13 @@ class SteppingLoop(asyncio.BaseEventLoop):
         self.schedule.made(task, coroutine, callers(2, until=_RUNNER), is_ours=is_ours_too)
 
     def create_task(self, coro: Any, **options: Any) -> Any:
-        if self.get_task_factory() is None:
+        factory = self.get_task_factory()
+        if factory is None:
             return OrderedTask(coro, loop=self, **options)
-        task = super().create_task(coro, **options)
+        if self._is_eager and factory is getattr(asyncio, "eager_task_factory", None):
+            task = OrderedTask(coro, loop=self, eager_start=True, **options)
+        else:
+            task = super().create_task(coro, **options)
         if self._is_eager and not task.done():
             self._registered(task)
         return task
