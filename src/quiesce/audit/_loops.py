@@ -165,7 +165,7 @@ class SteppingLoop(asyncio.BaseEventLoop):
         if factory is None:
             return OrderedTask(coro, loop=self, **options)
         if self._is_eager and factory is getattr(asyncio, "eager_task_factory", None):
-            task = OrderedTask(coro, loop=self, eager_start=True, **options)
+            task: asyncio.Task[Any] = OrderedTask(coro, loop=self, eager_start=True, **options)
         else:
             task = super().create_task(coro, **options)
         if self._is_eager and not task.done():
