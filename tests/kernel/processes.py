@@ -30,11 +30,20 @@ def running(token: str) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if token.encode() in path.read_bytes():  # a zombie's is empty
+            if token.encode() in _command_line(path):
                 found.append(int(path.parent.name))
         except OSError:
             continue
     return [pid for pid in found if pid != os.getpid()]
+
+
+def _command_line(path: Path) -> bytes:
+    """Empty for a zombie and for the kernel's own, which run no file; for others only while they start."""
+    give_up_at = time.monotonic() + 1
+    while not (line := path.read_bytes()) and time.monotonic() < give_up_at:
+        os.readlink(path.with_name("exe"))  # raises if it runs no file
+        time.sleep(0.001)
+    return line
 
 
 def is_gone(pid: int) -> bool:

@@ -220,26 +220,17 @@ class Held(AsyncioStop):
     """The consumer goes on after the `item`-th item, and should not be cancelled for it."""
 
     async def main(self) -> None:
-        made = self.scenario.make()
         if self.item is None:
-            del made
             return await super().main()
-        if self.scenario.shape == "generator":
-            for _ in range(self.item):
-                await made.__anext__()
-                self.items += 1
-        elif self.item:
-            await made.__aenter__()
+        holder = await self.scenario.hold(self.item)
         self.asked += 1
-        holder = [made]
-        del made
         await self.let_go(holder)
         for _ in range(3):
             await asyncio.sleep(0)
         return None
 
     async def let_go(self, holder: list[Any]) -> None:
-        raise NotImplementedError
+        raise NotImplementedError  # abstract: the ways to let go of it
 
 
 class CloseElsewhere(Held):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ._closed import RefusedIO
-from ._places import Chain
+from ._places import Chain, traceback_chain
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of objects: another one in every run
 
@@ -43,9 +43,4 @@ def refusal(error: BaseException) -> str:
 
 def where_raised(error: BaseException) -> Chain:
     """From whoever let it pass last down to where it was raised."""
-    chain = []
-    trace = error.__traceback__
-    while trace is not None:
-        chain.append((trace.tb_frame.f_code, trace.tb_lasti))
-        trace = trace.tb_next
-    return tuple(chain)
+    return traceback_chain(error.__traceback__)

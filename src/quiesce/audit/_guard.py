@@ -19,10 +19,10 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
-from ._places import Chain, Spot, is_ours
+from ._places import Chain, Spot, is_ours, traceback_chain
 from ._points import Point
 from ._run import Run, Sighting
 from ._scenario import Scenario
@@ -180,12 +180,7 @@ def _where(frame: FrameType | None) -> Chain:
 
 
 def _where_raised(error: BaseException) -> Chain:
-    chain: list[Spot] = []
-    trace: TracebackType | None = error.__traceback__
-    while trace is not None:
-        if is_ours(trace.tb_frame.f_code):
-            chain.clear()
-        else:
-            chain.append((trace.tb_frame.f_code, trace.tb_lasti))
-        trace = trace.tb_next
-    return tuple(chain)
+    """The scenario's own part of the traceback: what is below the audit's last frame."""
+    chain = traceback_chain(error.__traceback__)
+    ours = [i for i, (code, _) in enumerate(chain) if is_ours(code)]
+    return chain[ours[-1] + 1 :] if ours else chain

@@ -294,7 +294,7 @@ class SteppingLoop(asyncio.BaseEventLoop):
 
     def _go_round(self, until: float | None) -> bool:
         """Go round once; with `until`, moving the clock if nothing else can run. False: nothing could."""
-        raise NotImplementedError
+        raise NotImplementedError  # abstract: with and without a selector
 
 
 class PureLoop(SteppingLoop):

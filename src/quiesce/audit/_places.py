@@ -14,7 +14,7 @@ import sysconfig
 from collections.abc import Iterable, Sequence
 from contextvars import Context
 from functools import lru_cache, partial
-from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType
+from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType, TracebackType
 from typing import NamedTuple, TypeAlias
 
 Spot: TypeAlias = tuple[CodeType, int]
@@ -139,6 +139,15 @@ def thread_stack(frame: FrameType | None, count: int = 8) -> Chain:
     while frame is not None and len(chain) < count:
         chain.append((frame.f_code, frame.f_lasti))
         frame = frame.f_back
+    return tuple(chain)
+
+
+def traceback_chain(trace: TracebackType | None) -> Chain:
+    """From whoever let an error pass last down to where it was raised."""
+    chain: list[Spot] = []
+    while trace is not None:
+        chain.append((trace.tb_frame.f_code, trace.tb_lasti))
+        trace = trace.tb_next
     return tuple(chain)
 
 

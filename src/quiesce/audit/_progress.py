@@ -71,7 +71,7 @@ class _Paced:
             self.draw(progress)
 
     def draw(self, progress: Progress) -> None:
-        raise NotImplementedError
+        raise NotImplementedError  # abstract: bars, lines and text
 
     def describe(self, progress: Progress) -> str:
         """How far, where, what so far, and how long."""

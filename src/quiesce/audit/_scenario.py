@@ -27,6 +27,16 @@ class Scenario:
         self.name = name or name_of(function)
         self.shape: Shape = _shape_of(function, self.name)
 
+    async def hold(self, item: int) -> list[Any]:
+        """One that has given so many items, or been entered: in a list, so that nobody else holds it."""
+        made = self.make()
+        if self.shape == "generator":
+            for _ in range(item):
+                await made.__anext__()
+        elif item:
+            await made.__aenter__()
+        return [made]
+
     @property
     def code(self) -> CodeType | None:
         """Its own code, if it has any."""

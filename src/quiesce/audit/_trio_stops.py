@@ -177,26 +177,17 @@ class Held(TrioStop):
     """The consumer goes on after the `item`-th item, and should not be cancelled for it."""
 
     async def main(self) -> None:
-        made = self.scenario.make()
         if self.item is None:
-            del made
             return await super().main()
-        if self.scenario.shape == "generator":
-            for _ in range(self.item):
-                await made.__anext__()
-                self.items += 1
-        elif self.item:
-            await made.__aenter__()
+        holder = await self.scenario.hold(self.item)
         self.asked += 1
-        holder = [made]
-        del made
         await self.let_go(holder)
         for _ in range(3):
             await trio.lowlevel.checkpoint()
         return None
 
     async def let_go(self, holder: list[Any]) -> None:
-        raise NotImplementedError
+        raise NotImplementedError  # abstract: the ways to let go of it
 
     def judge(self, error: BaseException | None) -> list[Sighting]:
         if error is not None and not isinstance(error, trio.Cancelled):

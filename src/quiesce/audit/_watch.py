@@ -14,10 +14,10 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
-from types import CoroutineType, TracebackType
+from types import CoroutineType
 from typing import Any, Self, TextIO
 
-from ._places import Chain, Place, await_chain, name_of
+from ._places import Chain, Place, await_chain, name_of, traceback_chain
 from ._processes import children_of, kill_tree
 from ._run import Sighting
 from ._schedule import Schedule
@@ -240,15 +240,7 @@ class _Hooks:
             Sighting(
                 "unraisable",
                 f"{source}: {_NUMBERS.sub('N', message)}",
-                stuck_at=await_chain(error.object) or _traceback_chain(error.exc_traceback),
+                stuck_at=await_chain(error.object) or traceback_chain(error.exc_traceback),
                 detail=message,
             )
         )
-
-
-def _traceback_chain(trace: TracebackType | None) -> Chain:
-    chain = []
-    while trace is not None:
-        chain.append((trace.tb_frame.f_code, trace.tb_lasti))
-        trace = trace.tb_next
-    return tuple(chain)
