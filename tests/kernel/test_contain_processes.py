@@ -667,6 +667,21 @@ async def test_without_the_kernels_lists_everybody_is_asked_for_its_parent(
     assert box.report.clean
 
 
+async def test_without_the_kernels_lists_a_session_from_outside_a_container_is_looked_into_too(
+    monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    reads = _procfs._read_if_there
+    monkeypatch.setattr(
+        _procfs, "_read_if_there", lambda path: None if path.endswith("/children") else reads(path)
+    )
+    monkeypatch.setattr(os, "getsid", lambda pid: 0)  # what it says where the session has no number
+    async with contain() as box:
+        await by_asyncio(tree(token))
+    assert running(token) == []
+    assert box.report is not None
+    assert box.report.clean
+
+
 async def test_out_of_descriptors_nobody_is_taken_for_gone(
     monkeypatch: pytest.MonkeyPatch, token: str
 ) -> None:

@@ -223,7 +223,9 @@ def _scan(since: int = 0) -> Iterator[Proc]:
     for the session is thirty times cheaper than reading about the process.
     """
     done = {str(os.getpid())}
-    is_old = {0: True}  # the kernel's own threads, or a session made outside our pid namespace
+    # Session 0 is that of the kernel's own threads, and any that was made outside our pid namespace. Such a one is older than
+    # whatever we have started, but it may be our own: in a container our children are born in it.
+    is_old = {0: since > 0}
     for _ in range(_LISTINGS):
         new = [name for name in os.listdir("/proc") if name.isdigit() and name not in done]
         if not new:
