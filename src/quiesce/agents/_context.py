@@ -1,0 +1,72 @@
+"""What a run carries along: the user's own object, the tokens spent, and the token that says stop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from ..kernel._scope import current_token
+from ..models._model import Model, ModelSettings, Usage
+
+if TYPE_CHECKING:
+    from ..kernel._grace import Grace
+    from ..kernel._token import CancelToken
+    from ._agent import Agent
+    from ._guardrails import InputGuardrail, OutputGuardrail
+
+C = TypeVar("C")
+
+
+@dataclass(slots=True)
+class RunContextWrapper(Generic[C]):
+    """Given to instructions, guardrails, hooks and tools. `context` is the object that was passed to the run."""
+
+    context: C
+    usage: Usage = field(default_factory=Usage)
+
+    @property
+    def token(self) -> CancelToken:
+        """The token of whoever asks: cancelled as soon as it is to stop."""
+        return current_token()
+
+
+@dataclass(slots=True)
+class ToolContext(RunContextWrapper[C]):
+    """What a tool gets: the run's context, and which call this is."""
+
+    tool_name: str = ""
+    tool_call_id: str = ""
+    tool_arguments: str = "{}"
+    agent: Agent[Any] | None = None
+    _progress: list[str] = field(default_factory=list)
+
+    def progress(self, text: str) -> None:
+        """Keep a piece of output. If the tool is stopped, what it has kept is its result's output so far."""
+        self._progress.append(text)
+
+    @property
+    def output_so_far(self) -> str:
+        """All that `progress` was given."""
+        return "".join(self._progress)
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """What holds for a whole run, for every agent in it.
+
+    - `model`, `model_settings`: in place of the agents' own.
+    - `input_guardrails`, `output_guardrails`: beside the agents' own.
+    - `max_tool_concurrency`: how many tools of one turn run at once; None for all.
+    - `cancel_model_on_guardrail_failure`: False for engines that replay a recorded history, where a model call may not be cut: if an input
+      guardrail fails, the model's turn is left to finish (bounded by its `ModelSettings.timeout`) and awaited before the error is raised.
+    - `grace`: the deadlines of its stop; those of the current scope if None.
+    """
+
+    model: Model | None = None
+    model_settings: ModelSettings | None = None
+    input_guardrails: tuple[InputGuardrail, ...] | list[InputGuardrail] = ()
+    output_guardrails: tuple[OutputGuardrail, ...] | list[OutputGuardrail] = ()
+    max_tool_concurrency: int | None = None
+    cancel_model_on_guardrail_failure: bool = True
+    grace: Grace | None = None
+    workflow_name: str = "run"

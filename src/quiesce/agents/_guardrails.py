@@ -1,0 +1,239 @@
+"""Guardrails: functions that look at what goes in or comes out, and may say no.
+
+A guardrail function is async or sync; a sync one runs in a thread, so that it blocks nobody. A tripwire and any other error
+have the same effect: everything beside it is stopped and drained, and then that very error is raised.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
+
+from ..kernel._thread import to_thread
+from ..models._items import Item
+
+if TYPE_CHECKING:
+    from ._agent import Agent
+    from ._context import RunContextWrapper, ToolContext
+
+R = TypeVar("R")
+MaybeAwaitable: TypeAlias = Awaitable[R] | R
+
+
+@dataclass(slots=True)
+class GuardrailFunctionOutput:
+    """What a guardrail says: anything about its finding, and whether the run must end."""
+
+    output_info: Any
+    tripwire_triggered: bool
+
+
+@dataclass(slots=True)
+class ToolGuardrailFunctionOutput:
+    """What a tool's guardrail says: go on, give the model this instead, or end the run."""
+
+    output_info: Any = None
+    behavior: Literal["allow", "reject_content", "raise_exception"] = "allow"
+    message: str = ""
+
+    @classmethod
+    def allow(cls, output_info: Any = None) -> ToolGuardrailFunctionOutput:
+        """Go on."""
+        return cls(output_info)
+
+    @classmethod
+    def reject_content(cls, message: str, output_info: Any = None) -> ToolGuardrailFunctionOutput:
+        """Do not call the tool, or do not show its output: the model gets `message` instead."""
+        return cls(output_info, "reject_content", message)
+
+    @classmethod
+    def raise_exception(cls, output_info: Any = None) -> ToolGuardrailFunctionOutput:
+        """End the run."""
+        return cls(output_info, "raise_exception")
+
+
+@dataclass(slots=True)
+class ToolInputGuardrailData:
+    """What a tool's input guardrail looks at: `context` has the tool's name, the call's id and its arguments."""
+
+    context: ToolContext[Any]
+    agent: Agent[Any]
+
+
+@dataclass(slots=True)
+class ToolOutputGuardrailData(ToolInputGuardrailData):
+    """The same, and what the tool has returned."""
+
+    output: Any = None
+
+
+@dataclass(slots=True)
+class InputGuardrail:
+    """Looks at the input of a run: beside the first turn of the model, or before it (`run_in_parallel=False`)."""
+
+    guardrail_function: Callable[[RunContextWrapper[Any], Agent[Any], str | list[Item]], Any]
+    name: str | None = None
+    run_in_parallel: bool = True
+
+    def get_name(self) -> str:
+        """Its name, or its function's."""
+        return self.name or getattr(self.guardrail_function, "__name__", type(self).__name__)
+
+    async def run(
+        self, context: RunContextWrapper[Any], agent: Agent[Any], said: str | list[Item]
+    ) -> InputGuardrailResult:
+        """Ask it."""
+        output = await call_function(self.guardrail_function, context, agent, said)
+        return InputGuardrailResult(self, _checked(output, GuardrailFunctionOutput, self))
+
+
+@dataclass(slots=True)
+class OutputGuardrail:
+    """Looks at the final output of a run, before anybody gets it."""
+
+    guardrail_function: Callable[[RunContextWrapper[Any], Agent[Any], Any], Any]
+    name: str | None = None
+
+    def get_name(self) -> str:
+        """Its name, or its function's."""
+        return self.name or getattr(self.guardrail_function, "__name__", type(self).__name__)
+
+    async def run(self, context: RunContextWrapper[Any], agent: Agent[Any], output: Any) -> OutputGuardrailResult:
+        """Ask it."""
+        said = await call_function(self.guardrail_function, context, agent, output)
+        return OutputGuardrailResult(self, _checked(said, GuardrailFunctionOutput, self), agent, output)
+
+
+@dataclass(slots=True)
+class ToolInputGuardrail:
+    """Looks at the arguments of a tool call before the tool gets them."""
+
+    guardrail_function: Callable[[ToolInputGuardrailData], Any]
+    name: str | None = None
+
+    def get_name(self) -> str:
+        """Its name, or its function's."""
+        return self.name or getattr(self.guardrail_function, "__name__", type(self).__name__)
+
+    async def run(self, data: ToolInputGuardrailData) -> ToolGuardrailFunctionOutput:
+        """Ask it."""
+        return _checked(await call_function(self.guardrail_function, data), ToolGuardrailFunctionOutput, self)
+
+
+@dataclass(slots=True)
+class ToolOutputGuardrail:
+    """Looks at what a tool has returned before the model gets it."""
+
+    guardrail_function: Callable[[ToolOutputGuardrailData], Any]
+    name: str | None = None
+
+    def get_name(self) -> str:
+        """Its name, or its function's."""
+        return self.name or getattr(self.guardrail_function, "__name__", type(self).__name__)
+
+    async def run(self, data: ToolOutputGuardrailData) -> ToolGuardrailFunctionOutput:
+        """Ask it."""
+        return _checked(await call_function(self.guardrail_function, data), ToolGuardrailFunctionOutput, self)
+
+
+@dataclass(slots=True)
+class InputGuardrailResult:
+    """What an input guardrail has said."""
+
+    guardrail: InputGuardrail
+    output: GuardrailFunctionOutput
+
+
+@dataclass(slots=True)
+class OutputGuardrailResult:
+    """What an output guardrail has said, of which output."""
+
+    guardrail: OutputGuardrail
+    output: GuardrailFunctionOutput
+    agent: Agent[Any]
+    agent_output: Any = field(default=None)
+
+
+@overload
+def input_guardrail(fn: Callable[..., Any], /) -> InputGuardrail: ...
+@overload
+def input_guardrail(
+    *, name: str | None = None, run_in_parallel: bool = True
+) -> Callable[[Callable[..., Any]], InputGuardrail]: ...
+def input_guardrail(
+    fn: Callable[..., Any] | None = None, /, *, name: str | None = None, run_in_parallel: bool = True
+) -> InputGuardrail | Callable[[Callable[..., Any]], InputGuardrail]:
+    """Make an input guardrail of a function of `(context, agent, input)`.
+
+    ```python
+    @input_guardrail
+    async def on_topic(context, agent, said) -> GuardrailFunctionOutput:
+        return GuardrailFunctionOutput(output_info=None, tripwire_triggered="weather" not in said)
+    ```
+    """
+    make = partial(InputGuardrail, name=name, run_in_parallel=run_in_parallel)
+    return make(fn) if fn is not None else make
+
+
+@overload
+def output_guardrail(fn: Callable[..., Any], /) -> OutputGuardrail: ...
+@overload
+def output_guardrail(*, name: str | None = None) -> Callable[[Callable[..., Any]], OutputGuardrail]: ...
+def output_guardrail(
+    fn: Callable[..., Any] | None = None, /, *, name: str | None = None
+) -> OutputGuardrail | Callable[[Callable[..., Any]], OutputGuardrail]:
+    """Make an output guardrail of a function of `(context, agent, output)`."""
+    make = partial(OutputGuardrail, name=name)
+    return make(fn) if fn is not None else make
+
+
+@overload
+def tool_input_guardrail(fn: Callable[..., Any], /) -> ToolInputGuardrail: ...
+@overload
+def tool_input_guardrail(*, name: str | None = None) -> Callable[[Callable[..., Any]], ToolInputGuardrail]: ...
+def tool_input_guardrail(
+    fn: Callable[..., Any] | None = None, /, *, name: str | None = None
+) -> ToolInputGuardrail | Callable[[Callable[..., Any]], ToolInputGuardrail]:
+    """Make a tool's input guardrail of a function of a `ToolInputGuardrailData`."""
+    make = partial(ToolInputGuardrail, name=name)
+    return make(fn) if fn is not None else make
+
+
+@overload
+def tool_output_guardrail(fn: Callable[..., Any], /) -> ToolOutputGuardrail: ...
+@overload
+def tool_output_guardrail(
+    *, name: str | None = None
+) -> Callable[[Callable[..., Any]], ToolOutputGuardrail]: ...
+def tool_output_guardrail(
+    fn: Callable[..., Any] | None = None, /, *, name: str | None = None
+) -> ToolOutputGuardrail | Callable[[Callable[..., Any]], ToolOutputGuardrail]:
+    """Make a tool's output guardrail of a function of a `ToolOutputGuardrailData`."""
+    make = partial(ToolOutputGuardrail, name=name)
+    return make(fn) if fn is not None else make
+
+
+async def call_function(fn: Callable[..., Any], *args: Any) -> Any:
+    """Call a user's function: an async one here, a sync one in a thread."""
+    if is_async(fn):
+        return await fn(*args)
+    returned = await to_thread(fn, *args)
+    return await returned if inspect.isawaitable(returned) else returned
+
+
+def is_async(fn: Callable[..., Any]) -> bool:
+    """Whether calling it gives something to await."""
+    if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None)):  # noqa: B004
+        return True
+    return isinstance(fn, partial) and is_async(fn.func)
+
+
+def _checked(output: Any, kind: type[R], guardrail: Any) -> R:
+    if not isinstance(output, kind):
+        raise TypeError(
+            f"guardrail {guardrail.get_name()!r} returned {type(output).__name__}, and must return a {kind.__name__}"
+        )
+    return output
