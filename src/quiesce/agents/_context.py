@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from ..kernel._scope import current_token
 from ..models._model import Model, ModelSettings, Usage
@@ -13,8 +14,10 @@ if TYPE_CHECKING:
     from ..kernel._token import CancelToken
     from ._agent import Agent
     from ._guardrails import InputGuardrail, OutputGuardrail
+    from ._tool import FunctionTool
 
 C = TypeVar("C")
+Approver: TypeAlias = "Callable[[ToolContext[Any], FunctionTool], Awaitable[bool] | bool]"
 
 
 @dataclass(slots=True)
@@ -38,6 +41,7 @@ class ToolContext(RunContextWrapper[C]):
     tool_call_id: str = ""
     tool_arguments: str = "{}"
     agent: Agent[Any] | None = None
+    at_work: bool = False  # a thread is busy with this call, whatever became of who waits for it
     _progress: list[str] = field(default_factory=list)
 
     def progress(self, text: str) -> None:
@@ -59,6 +63,8 @@ class RunConfig:
     - `max_tool_concurrency`: how many tools of one turn run at once; None for all.
     - `cancel_model_on_guardrail_failure`: False for engines that replay a recorded history, where a model call may not be cut: if an input
       guardrail fails, the model's turn is left to finish (bounded by its `ModelSettings.timeout`) and awaited before the error is raised.
+    - `approve`: an async function that is asked before a tool with `needs_approval` runs; it returns whether it may. Without one such a
+      call is left pending, and the run ends with `interruptions`.
     - `grace`: the deadlines of its stop; those of the current scope if None.
     """
 
@@ -69,4 +75,4 @@ class RunConfig:
     max_tool_concurrency: int | None = None
     cancel_model_on_guardrail_failure: bool = True
     grace: Grace | None = None
-    workflow_name: str = "run"
+    approve: Approver | None = None

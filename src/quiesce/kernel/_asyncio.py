@@ -7,11 +7,12 @@ import sys
 from asyncio import CancelledError, Future, InvalidStateError
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
+from types import FrameType
 from typing import Any
 
 from ._asyncio_child import AsyncioHandle, EagerTask, OwnedTask, plain_cancel, run_child
-from ._asyncio_host import AsyncioHost
-from ._backend import Backend, Timer, Waiter
+from ._asyncio_host import AsyncioHost, SeparateHost
+from ._backend import Backend, Options, Timer, Waiter
 from ._child import RUNNING, Child, Handle
 from ._core import ScopeCore
 from ._grace import CANCEL
@@ -19,6 +20,7 @@ from ._site import Site
 from ._states import OPEN
 
 _get_running_loop = asyncio._get_running_loop
+_current_task = asyncio.current_task
 
 
 class AsyncioCore(ScopeCore):
@@ -63,6 +65,35 @@ class AsyncioCore(ScopeCore):
                     plain_cancel(child.task, text)
             else:
                 child.climb(CANCEL)
+
+
+class AsyncioBlock(AsyncioCore, AsyncioHost):
+    """The scope of an `async with Scope()`: its own host, as one object is cheaper than two."""
+
+    __slots__ = (
+        "asked_before",
+        "cancels_before",
+        "generator",
+        "held",
+        "leaving",
+        "owed",
+        "requested",
+        "task",
+    )
+
+    def __init__(
+        self,
+        backend: AsyncioBackend,
+        options: Options,
+        parent: ScopeCore | None,
+        entered_by: FrameType,
+    ) -> None:
+        name, on_error, on_child_error, grace, token, _ = options
+        site = entered_by.f_code, entered_by.f_lasti
+        self.take_task(_current_task(backend.loop))  # first, as it may refuse
+        AsyncioCore.__init__(self, backend, name, site, on_error, on_child_error, grace, parent, token)
+        self.enter(self, entered_by)
+        self.host = self
 
 
 class FutureWaiter:
@@ -111,7 +142,7 @@ class AsyncioBackend(Backend):
 
     name = "asyncio"
     core_type = AsyncioCore
-    host_type = AsyncioHost
+    host_type = SeparateHost
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -172,6 +203,10 @@ class AsyncioBackend(Backend):
             if shield is not None:
                 shield.__exit__(None, None, None)
         return cancelled
+
+    def open_block(self, options: Options, parent: ScopeCore | None, entered_by: FrameType) -> ScopeCore:
+        """Its own host."""
+        return AsyncioBlock(self, options, parent, entered_by)
 
     def make_handle(self, core: ScopeCore, label: object, site: Site) -> AsyncioHandle:
         """A handle for a child to come."""

@@ -12,32 +12,36 @@ import sys
 from asyncio import CancelledError
 from functools import partial
 from types import FrameType
+from typing import Any
 
 from ._asyncio_child import OwnedTask
 from ._core import ScopeCore
 from ._host import Host
 from ._reason import Reason
 from ._site import awaiting_frames
-from ._states import OPEN
+from ._states import OPEN, SETTLED
 
-_get_running_loop = asyncio._get_running_loop
 _current_task = asyncio.current_task
 
 
 class AsyncioHost(Host):
     """The task that runs an `async with` body, on asyncio."""
 
-    __slots__ = ("asked_before", "cancels_before", "owed", "task")
+    __slots__ = ()
 
-    def __init__(self, core: ScopeCore, entered_by: FrameType) -> None:
-        task = _current_task(core.backend.loop)  # type: ignore[attr-defined]
+    task: asyncio.Task[Any]
+    cancels_before: int  # those that are not ours
+    asked_before: int  # by the scope that the task is a child of
+    owed: bool  # a cancel of the whole task that came while we had cancelled the body
+
+    def take_task(self, task: asyncio.Task[Any] | None) -> None:
+        """The task at hand, and how often it has been cancelled so far."""
         if task is None:
             raise RuntimeError("a scope needs a task around it, not a bare callback of the loop")
-        self.enter(core, entered_by)
         self.task = task
         self.cancels_before = task.cancelling()
         self.asked_before = task.handle.asked if isinstance(task, OwnedTask) else 0
-        self.owed = False  # a cancel of the whole task that came while we had cancelled the body
+        self.owed = False
 
     def is_current(self) -> bool:
         """Whether the calling code runs in this task."""
@@ -45,14 +49,17 @@ class AsyncioHost(Host):
 
     def may_leave(self) -> bool:
         """asyncio does not mind which task leaves."""
-        return _get_running_loop() is not None
+        return self.core.backend.loop.is_running()  # type: ignore[attr-defined, no-any-return]
 
     def nothing_to_wait_for(self) -> bool:
         """The quick way out of a block whose children are gone."""
         core = self.core
         if core.state is not OPEN or core.nested:
             return False
-        core.settle()
+        if core.parent is None and core.on_settled is None and not core.waiters:
+            core.state = SETTLED  # there is nobody to tell
+        else:
+            core.settle()
         return True
 
     def cancel_body(self, reason: Reason) -> bool:
@@ -124,3 +131,24 @@ class AsyncioHost(Host):
             except CancelledError as exc:
                 cancelled = exc
         return cancelled if others or not mine else None
+
+
+class SeparateHost(AsyncioHost):
+    """The host of a scope that is not a `Scope`'s own block, but that of something which it was made for."""
+
+    __slots__ = (
+        "asked_before",
+        "cancels_before",
+        "core",
+        "generator",
+        "held",
+        "leaving",
+        "owed",
+        "requested",
+        "task",
+    )
+
+    def __init__(self, core: ScopeCore, entered_by: FrameType) -> None:
+        self.core = core
+        self.take_task(_current_task(core.backend.loop))  # type: ignore[attr-defined]
+        self.enter(core, entered_by)

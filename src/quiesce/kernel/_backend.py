@@ -13,14 +13,22 @@ from collections.abc import Callable, Generator
 from math import inf
 from threading import get_ident
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from . import _watchdog
 
 if TYPE_CHECKING:
     from ._child import Handle
-    from ._core import ScopeCore
+    from ._core import OnChildError, Policy, ScopeCore
+    from ._grace import Grace
     from ._host import Host
+    from ._scope import Scope
+    from ._token import CancelToken
+
+# What `Scope` was made with, in the order of its parameters.
+Options: TypeAlias = (
+    "tuple[str | None, Policy, OnChildError | None, Grace | None, CancelToken | None, Scope | None]"
+)
 
 
 class Timer(Protocol):
@@ -122,6 +130,14 @@ class Backend(ABC):
     @abstractmethod
     def start(self, handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Start the child's task."""
+
+    def open_block(self, options: Options, parent: ScopeCore | None, entered_by: FrameType) -> ScopeCore:
+        """The scope of an `async with` block that `entered_by` enters, hosted by the task at hand."""
+        name, on_error, on_child_error, grace, token, _ = options
+        site = entered_by.f_code, entered_by.f_lasti
+        core = self.core_type(self, name, site, on_error, on_child_error, grace, parent, token)
+        core.host = self.host_type(core, entered_by)
+        return core
 
     def make_host(self, core: ScopeCore) -> Host:
         """The task at hand as the one that runs the `async with` body entered by our caller's caller."""

@@ -39,7 +39,7 @@ def owner_of(backend: Backend, scope: Scope | None) -> ScopeCore:
 class Caller(Host):
     """Whoever waits, in the end, for a scope that is not its context."""
 
-    __slots__ = ("failures", "over", "task")
+    __slots__ = ("core", "failures", "generator", "held", "leaving", "over", "requested", "task")
 
     def __init__(self, core: ScopeCore) -> None:
         # Without `enter`: that puts the scope into the context of the task at hand, as for a body.
@@ -48,7 +48,6 @@ class Caller(Host):
         self.requested = False
         self.held = 0
         self.leaving = True  # there is no body that would use what is nested
-        self.outer = core.opener
         self.task = core.backend.current_task()
         self.failures: list[tuple[Handle, BaseException]] = []
         self.over = False

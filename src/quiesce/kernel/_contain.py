@@ -37,6 +37,7 @@ from ._child import RUNNING, Child
 from ._contained_processes import CHOICES, Choice
 from ._core import ScopeCore, logger
 from ._current import Node
+from ._descent import descends, is_nobodys, open_blocks
 from ._foreign import Adopted, Births, adopter_of, is_kernels_own, node_of
 from ._grace import Grace, Rung
 from ._outside import Outside
@@ -146,7 +147,7 @@ class Containment:
             )
         self._outside = Outside(core, self._processes, self._has_started, cast(Any, backend).loop)
         self._block = _Block(core, inner, site, self._outside)
-        _open.add(inner)
+        open_blocks.add(inner)
         self._births = Births.begin(cast(Any, backend).loop)
         return self
 
@@ -167,7 +168,7 @@ class Containment:
         finally:
             host.restore_context()
             inner.host = None
-            _open.discard(inner)
+            open_blocks.discard(inner)
             if self._births is not None:
                 self._births.end(cast(Any, inner.backend).loop)
         if cancelled is None and error is None and host.is_current():
@@ -252,13 +253,7 @@ class Containment:
 
     def _contains(self, node: Node | None, at_last: bool) -> bool:
         """Whether a context with this node descends from the block, by way of the scopes that own it."""
-        core = node.core if node is not None else None
-        while core is not None and core is not self._inner:
-            if core in _open and not at_last:
-                return False
-            opener = core.opener
-            core = core.parent or (opener.core if opener is not None else None)
-        return core is not None
+        return descends(node, self._inner, is_nobodys if at_last else open_blocks.__contains__)
 
     def _has_started(self, at_last: bool, node: Node | None) -> bool:
         """Whether a process or a thread with this node is ours. Whoever is kept may need what it has started."""
@@ -309,9 +304,6 @@ class Containment:
         self.report.left = [*self.report.left, *self._outside.perhaps_left()]
         if not self.report.clean:
             log_report(self.report)
-
-
-_open: WeakSet[ScopeCore] = WeakSet()  # the inner scopes of the blocks that have not been left
 
 
 class _Block(Child):

@@ -36,6 +36,7 @@ Choice: TypeAlias = Literal["known", "all", "none"]
 CHOICES: Final[tuple[Choice, ...]] = ("known", "all", "none")
 Contains: TypeAlias = "Callable[[Node | None], bool]"
 
+_HAS_BOOT_TIME = hasattr(time, "CLOCK_BOOTTIME")
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
@@ -44,17 +45,23 @@ class Processes:
 
     __slots__ = ("_before", "_began", "_choice", "_loop", "_threads", "_unsure", "adopted")
 
-    def __init__(self, choice: Choice, loop: asyncio.AbstractEventLoop, threads: Threads) -> None:
+    def __init__(
+        self,
+        choice: Choice,
+        loop: asyncio.AbstractEventLoop,
+        threads: Threads | None = None,
+        since: int | None = None,
+    ) -> None:
+        """`since` when it is about, in clock ticks since boot; now, unless it is said."""
         self._choice = choice if _can_look() else "none"
         self._loop = loop
         self._threads = threads
         self._unsure: list[ForeignTree] = []
         self.adopted: list[ForeignProcess] = []
         self._before: frozenset[int] = frozenset()
-        self._began = 0
-        if self._choice == "none":
+        self._began = since if since is not None else ticks_since_boot()
+        if self._choice == "none" or since is not None:
             return
-        self._began = int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS)
         try:
             self._before = frozenset(_offspring.ours())
         except OSError as error:
@@ -66,16 +73,10 @@ class Processes:
         if self._choice == "none":
             return
         try:
-            new = {pid: thread for pid, thread in _offspring.ours().items() if pid not in self._before}
-            if not new:
-                return
-            starts = known_starts(self._loop)
-            taken = {child.tree.leader for child in watched}
-            for pid, thread in new.items():
-                proc = _procfs.look_up(pid)
-                if proc is None or proc.zombie or not proc.starttime or proc in taken:
-                    continue
-                start = starts.get(pid)
+            new = self._new()
+            starts = known_starts(self._loop) if new else {}
+            for proc, thread in new:
+                start = starts.get(proc.pid)
                 is_ours = (
                     contains(start.node) if start is not None else self._by_thread(proc, thread, contains)
                 )
@@ -91,16 +92,26 @@ class Processes:
         except OSError as error:
             self._give_up(error)
 
+    def _new(self) -> list[tuple[Proc, int]]:
+        """The living among our children that were not there before and are in nobody's hands; each with its thread."""
+        # An older one is an orphan that was given to us, if we are the first process of a container.
+        pids = {pid: thread for pid, thread in _offspring.since(self._began).items() if pid not in self._before}
+        if not pids:
+            return []
+        taken = {child.tree.leader for child in watched}
+        procs = [(proc, thread) for pid, thread in pids.items() if (proc := _procfs.look_up(pid)) is not None]
+        return [
+            (proc, thread) for proc, thread in procs if not (proc.zombie or not proc.starttime or proc in taken)
+        ]
+
     def _give_up(self, error: OSError) -> None:
         self._choice = "none"
-        logger.warning("contain() cannot look for processes that were started inside it: %s", error)
+        logger.warning("quiesce cannot look for processes that were started by what it holds: %s", error)
 
     def _by_thread(self, proc: Proc, number: int, contains: Contains) -> bool | None:
         """Whether a process that no loop knows of is ours; None if nobody can say."""
-        if proc.starttime + 1 < self._began or _is_of_the_program(proc):
-            return (
-                False  # the first: an orphan that was given to us, if we are the first process of a container
-            )
+        if _is_of_the_program(proc):
+            return False
         if number in (_offspring.NO_THREAD, threading.main_thread().native_id, threading.get_native_id()):
             return None
         thread = next((one for one in threading.enumerate() if one.native_id == number), None)
@@ -111,7 +122,7 @@ class Processes:
             return None
         if work.context is not None:
             return contains(work.node) if not work.pooled or holds(thread, proc.pid) else None
-        if not work.pooled and self._threads.was_there_before(thread):
+        if not work.pooled and self._threads is not None and self._threads.was_there_before(thread):
             return False
         return None
 
@@ -141,9 +152,14 @@ class Processes:
         ]
 
 
+def ticks_since_boot() -> int:
+    """Now, as start times of processes are counted; 0 where that is not known."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS) if _HAS_BOOT_TIME else 0
+
+
 @cache
 def _can_look() -> bool:
-    return hasattr(time, "CLOCK_BOOTTIME") and _procfs.available()
+    return _HAS_BOOT_TIME and _procfs.available()
 
 
 def _is_of_the_program(proc: Proc) -> bool:

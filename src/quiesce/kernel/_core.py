@@ -135,7 +135,7 @@ class ScopeCore(TokenHolder):
         self.late = late  # clean-up: accepted while the parent stops, and not stopped by it
         self.opener: Node | None = current_node.get()
         self.host: Host | None = None
-        self.face: Callable[[], Any] | None = None
+        self.face: Any = None  # what users hold: a `Scope` while its block lasts, else a weak reference
         self.children: dict[Child, None] = {}
         self.nested: dict[ScopeCore, None] = {}
         self.waiters: list[Waiter] = []

@@ -157,10 +157,11 @@ class Births:
     def __init__(self, inner: Any) -> None:
         self.quiesce_inner = inner  # so that the kernel sees what would be there without us
         self.users = 0
+        self.of_tasks = 0  # how many of these want to know of tasks, and not only of processes
 
     @classmethod
-    def begin(cls, loop: asyncio.AbstractEventLoop) -> Births | None:
-        """Note the tasks of `loop` from now on; not needed where a task can show its context."""
+    def begin(cls, loop: asyncio.AbstractEventLoop, *, tasks: bool = True) -> Births | None:
+        """Note the starts of `loop` from now on; not needed where a task can show its context."""
         births: Births | None = None
         if sys.version_info < (3, 12):
             factory: Any = loop.get_task_factory()
@@ -168,11 +169,13 @@ class Births:
             if births is not factory:
                 loop.set_task_factory(births)
             births.users += 1
+            births.of_tasks += tasks
         return births
 
-    def end(self, loop: asyncio.AbstractEventLoop) -> None:
+    def end(self, loop: asyncio.AbstractEventLoop, *, tasks: bool = True) -> None:
         """The last user takes it out; if somebody has wrapped it meanwhile, it only passes on."""
         self.users -= 1
+        self.of_tasks -= tasks
         factory: Any = loop.get_task_factory()
         if not self.users and factory is self:
             loop.set_task_factory(self.quiesce_inner)
@@ -181,11 +184,12 @@ class Births:
         """As asyncio calls it: with a `context` if the task is to have one of its own."""
         inner = self.quiesce_inner
         task = asyncio.Task(coro, loop=loop, **kwargs) if inner is None else inner(loop, coro, **kwargs)
+        if not self.users:
+            return task
         context: Context | None = kwargs.get("context")
         node = current_node.get() if context is None else context.get(current_node)
-        if self.users:
-            note_start(coro, node)
-        if self.users and node is not None:
+        note_start(coro, node)
+        if self.of_tasks and node is not None:
             frame = sys._getframe(1)
             while frame.f_back is not None and frame.f_code.co_filename.startswith(_ASYNCIO):
                 frame = frame.f_back

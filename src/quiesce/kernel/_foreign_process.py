@@ -34,12 +34,13 @@ class ForeignProcess(Child):
     kind = "process"
 
     def __init__(self, containment: ScopeCore, tree: ForeignTree, transport: Any, site: Site | None) -> None:
+        grace = containment.grace  # from the second rung on; the first is its starter's
         # Accepted though the containment may be stopping, and stopped by nobody but us.
         core = containment.backend.make_core(
             name=tree.name,
             site=site,
             on_error="report",
-            grace=containment.grace,
+            grace=Grace(0.0, 0.0, grace.terminate, grace.kill),
             parent=containment,
             late=True,
         )
@@ -68,10 +69,9 @@ class ForeignProcess(Child):
         self.core.settle()
 
     def tell_to_go(self, reason: Reason) -> None:
-        """Begin at the second rung; the first was its starter's."""
-        core = self.core
-        if not core.closed:
-            core.stop(reason, Grace(0.0, 0.0, core.grace.terminate, core.grace.kill))
+        """Its starter has had its chance."""
+        if not self.core.closed:
+            self.core.stop(reason)
 
     def climb(self, rung: Rung) -> None:
         """SIGTERM, SIGKILL."""
@@ -88,8 +88,9 @@ class ForeignProcess(Child):
             self._look()
 
     def abandon(self) -> None:
-        """Nobody waits: SIGTERM at once."""
-        self.tree.signal(signal.SIGTERM)
+        """Nobody waits: SIGTERM at once, unless it had that."""
+        if self.core.rung < Rung.TERMINATE:
+            self.tree.signal(signal.SIGTERM)
 
     def _look(self) -> None:
         core = self.core

@@ -40,28 +40,31 @@ def generator_frame(frame: FrameType | None) -> FrameType | None:
 class Host(ABC):
     """One task, while it is inside an `async with` of ours."""
 
-    __slots__ = ("core", "generator", "held", "leaving", "outer", "requested")
+    __slots__ = ()  # those of the kinds of hosts, so that a scope can be its own
 
     core: ScopeCore
     generator: FrameType | None  # the async generator that the body is inside of
     requested: bool
     held: int
     leaving: bool
-    outer: Node | None
 
     def enter(self, core: ScopeCore, entered_by: FrameType) -> None:
         """Take the task at hand for the host of `core`, whose block `entered_by` enters."""
-        self.core = core
         self.generator = None
-        self.requested = self.leaving = False
+        self.requested = False
+        self.leaving = False
         self.held = 0
-        self.outer = core.opener
         code = entered_by.f_code
         if code.co_flags & CO_ASYNC_GENERATOR or code.co_filename == _CONTEXTLIB:
             self.generator = generator_frame(entered_by)
             if self.generator is not None:
                 return
         current_node.set(core)
+
+    @property
+    def outer(self) -> Node | None:
+        """What the body's context goes back to when the block is left."""
+        return self.core.opener
 
     @abstractmethod
     def is_current(self) -> bool:
@@ -123,7 +126,7 @@ class Host(ABC):
         """Take the scope out of the body's context again."""
         # Not a token: the exit may run in another context, where a reset would fail.
         if self.generator is None and current_node.get() is self.core:
-            current_node.set(self.outer)
+            current_node.set(self.core.opener)
         self.generator = None
 
     def reason_of(self, error: BaseException) -> Reason:

@@ -15,6 +15,7 @@ Invariants
   owner itself is not cancelled by them, so that clean-up can await.
 - If the owner's wait is cut short though nobody asked it to leave, the context manager has failed inside: a task group
   in it crashed, a timeout in it passed. Users are told at that moment, not when it has cleaned up.
+- Processes that the context manager has started end with it, with their trees: see `_held_processes`.
 - The owner refers to none of the objects that users hold, so that dropping those is noticed.
 """
 
@@ -28,7 +29,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ._child import FINISHED
 from ._grace import Rung
-from ._owner import hide_frame, raise_unchanged, reason_of_cancel, without_cancels
+from ._held_processes import HeldProcesses
+from ._owner import hide_frame, is_cancel, raise_unchanged, reason_of_cancel, without_cancels
 from ._reason import Reason
 from ._site import Site, describe
 
@@ -62,6 +64,7 @@ class Keeper(Generic[T]):
         self.told = False  # whether anybody has seen the failure
         self.unattended = False  # nobody is there any more who could
         self._nap: Waiter | None = None
+        self.processes: HeldProcesses | None = None
         self.handle = core.backend.make_handle(core, name, site)
         self.handle.on_stop = self._on_stop
 
@@ -80,7 +83,7 @@ class Keeper(Generic[T]):
         except BaseException as error:
             hide_frame(error, Keeper.hold.__code__)
             failure = self._judge(error)
-            if failure is not None and self.unattended:
+            if failure is not None and self.unattended and not is_cancel(failure):
                 self._log(failure)
             if failure is error:
                 raise
@@ -88,6 +91,8 @@ class Keeper(Generic[T]):
                 raise failure from None
         finally:
             self.leaving = True
+            if self.processes is not None:
+                self.processes.tell_to_go()
             self.handle.on_stop = None
             self.__dict__.pop("value", None)
             self.core.wake()
@@ -123,6 +128,7 @@ class Keeper(Generic[T]):
     def start(self) -> None:
         """Start the owner. With eager tasks it may have entered, and even left, when this returns."""
         self.core.children[self.handle] = None
+        self.processes = HeldProcesses.begin(self.core)
         self.core.start(self.handle, self.hold, ())
 
     def leave(self, thrown: BaseException | None = None) -> None:
@@ -134,6 +140,11 @@ class Keeper(Generic[T]):
             self._nap.wake()
 
     def _on_stop(self, rung: Rung) -> bool:
+        if self.processes is not None:
+            if rung is Rung.CANCEL:
+                self.processes.look()
+            else:
+                self.processes.tell_to_go()
         if rung is Rung.CANCEL and self.entered:
             self.leave()
             return True

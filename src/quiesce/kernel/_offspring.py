@@ -33,6 +33,24 @@ def ours() -> dict[int, int]:
     return _listed(os.getpid()) if have_any() else {}
 
 
+_start_times: dict[int, int] = {}  # of our children, as they were first seen
+
+
+def since(began: int) -> dict[int, int]:
+    """As `ours`, without those that had been started before `began`, in clock ticks since boot.
+
+    Each child is asked only once when it was started. So one is missed that got its number from a child which has ended since
+    the last look; the kernel goes through all numbers before it gives one away again.
+    """
+    listed = ours()
+    for gone in _start_times.keys() - listed.keys():
+        _start_times.pop(gone, None)
+    for pid in listed.keys() - _start_times.keys():
+        _start_times[pid] = _procfs.start_time(pid)
+    # A tick is not the same moment for everybody.
+    return {pid: thread for pid, thread in listed.items() if _start_times.get(pid, began) + 1 >= began}
+
+
 def below(roots: Iterable[Proc]) -> list[Proc]:
     """The living among `roots`, and whoever descends from them; no guard of another program. Raises OSError if it cannot look."""
     found = [now for proc in roots if (now := _as_it_is_now(proc)) is not None]

@@ -16,6 +16,7 @@ Invariants
 - Whoever waits for an item when the stream is stopped gets the end of the iteration, after the drain.
 - An error is told exactly once: to the consumer if the generator raised it at work, else to whoever closes; to the log if
   there is neither.
+- Processes that the generator has started end with it, with their trees: see `_held_processes`.
 - The owner refers to none of the objects that consumers hold, so that releasing those is noticed.
 """
 
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from ._child import ChildCancelled
 from ._grace import Grace, Rung
+from ._held_processes import HeldProcesses
 from ._owner import close_core, hide_frame, is_cancel, without_cancels
 from ._reason import Reason
 from ._site import Site, describe
@@ -67,6 +69,7 @@ class Pump(Generic[T]):
         self.site = site
         self.core: ScopeCore | None = None
         self.handle: Handle | None = None
+        self.processes: HeldProcesses | None = None
         self.iterator: AsyncIterator[T] | None = None
         self.items: deque[T] = deque()
         self.step: Callable[[], Awaitable[T]] | None = None  # what the consumer asks for
@@ -128,6 +131,8 @@ class Pump(Generic[T]):
                 if not isinstance(sys.exc_info()[1], GeneratorExit):  # then the loop is gone
                     await self._close_source()
             finally:
+                if self.processes is not None:
+                    self.processes.tell_to_go()
                 if self.handle is not None:
                     self.handle.on_stop = None
 
@@ -224,11 +229,17 @@ class Pump(Generic[T]):
         handle.on_stop = self._on_stop
         handle.waiters = [cast("Waiter", self)]
         core.children[handle] = None
+        if self.processes is None:
+            self.processes = HeldProcesses.begin(core)
         core.start(handle, self.own, ())
 
     def _on_stop(self, rung: Rung) -> bool:
         if rung is not Rung.CANCEL:
+            if self.processes is not None:
+                self.processes.tell_to_go()
             return False
+        if self.processes is not None:
+            self.processes.look()
         if not self.stopped and not self.over and self._is_forgotten():
             self.unattended = True
             _Complaint(
@@ -265,7 +276,11 @@ class Pump(Generic[T]):
             return
         self.stopped = self.unattended = True
         above = core.above()  # a consumer that was itself stopped lets go of it for that reason
-        core.abandon((above.reason if above is not None else None) or Reason("user", why))
+        reason = (above.reason if above is not None else None) or Reason("user", why)
+        core.stop(reason)
+        if self.processes is not None:
+            self.processes.tell_to_go()
+        core.abandon(reason)
         if not self.at_work:
             self.leave()  # without waiting for the rung: there is nobody to cooperate with
 

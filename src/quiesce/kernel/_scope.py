@@ -112,16 +112,20 @@ class Scope:
         return made
 
     def _bind(self, backend: Backend, parent: ScopeCore | None, site: Site) -> ScopeCore:
-        if self._core is not None:
-            raise RuntimeError(f"scope {self.name!r} was opened before; a scope is used once: make a new one")
+        """Make the scope proper, which does not keep this face alive."""
+        self._check_unused()
         name, on_error, on_child_error, grace, token, _ = self._options
         self._core = core = backend.core_type(
             backend, name, site, on_error, on_child_error, grace, parent, token
         )
         core.face = weakref.ref(self)
         if token is not None:
-            core.on_settled = token.on_cancel(lambda: _stop_with(core, token))
+            _stop_with(core, token)
         return core
+
+    def _check_unused(self) -> None:
+        if self._core is not None:
+            raise RuntimeError(f"scope {self.name!r} was opened before; a scope is used once: make a new one")
 
     def _opened(self) -> ScopeCore:
         if self._core is None:
@@ -223,18 +227,23 @@ class Scope:
     # The block
 
     async def __aenter__(self) -> Self:
+        if self._core is not None:
+            self._check_unused()
         backend = current_backend()
         entered_by = _getframe(1)
-        owner = self._options[5]
+        options = self._options
+        token, owner = options[4], options[5]
         if owner is not None:
             parent: ScopeCore | None = owner._opened()
         else:
             node = current_node.get()
             # At the top level the block itself bounds it; registering with the root would add nothing.
             parent = _live_core(node, backend) if node is not None else None
-        core = self._bind(backend, parent, (entered_by.f_code, entered_by.f_lasti))
-        core.host = host = backend.host_type(core, entered_by)
-        if host.generator is not None and parent is None:
+        self._core = core = backend.open_block(options, parent, entered_by)
+        core.face = self  # until the block is left
+        if token is not None:
+            _stop_with(core, token)
+        if parent is None and core.host is not None and core.host.generator is not None:
             # Nobody but the generator holds the block: the collector would take its children along with it.
             core.parent = root_core(backend)
             core.parent.nested[core] = None
@@ -271,6 +280,7 @@ class Scope:
         finally:
             host.restore_context()
             core.host = None
+            core.face = None if core.state is SETTLED else weakref.ref(self)
         if waiting is not None and cancelled is None and not _is_cancel(waiting):
             raise waiting
         return self._finish(core, error, cancelled)
@@ -330,8 +340,11 @@ class OpenScope(Scope):
 
 
 def _stop_with(core: ScopeCore, token: CancelToken) -> None:
-    why = token.reason or Reason("cancelled")
-    core.backend.run_from_anywhere(lambda: core.stop(why))
+    def stop() -> None:
+        why = token.reason or Reason("cancelled")
+        core.backend.run_from_anywhere(lambda: core.stop(why))
+
+    core.on_settled = token.on_cancel(stop)
 
 
 def _is_cancel(error: BaseException) -> bool:
@@ -344,7 +357,9 @@ def _group(core: ScopeCore, errors: list[BaseException]) -> BaseExceptionGroup[B
 
 def face_of(core: ScopeCore) -> Scope:
     """The public face of `core`; a borrowed one if its users have dropped theirs."""
-    face = core.face() if core.face is not None else None
+    face = core.face
+    if isinstance(face, weakref.ref):
+        face = face()
     if face is None:
         face = Scope(core.name)
         face._core = core

@@ -335,9 +335,10 @@ class TrioBackend(Backend):
 class TrioHost(Host):
     """The task that runs an `async with` body, on trio: a cancel scope around the body."""
 
-    __slots__ = ("body", "task")
+    __slots__ = ("body", "core", "generator", "held", "leaving", "requested", "task")
 
     def __init__(self, core: ScopeCore, entered_by: FrameType) -> None:
+        self.core = core
         self.enter(core, entered_by)
         self.task = trio.lowlevel.current_task()
         self.body: trio.CancelScope | None = None

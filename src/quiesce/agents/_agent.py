@@ -1,0 +1,199 @@
+"""An agent: a name, instructions, a model, and what it may use."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from ..models._items import Item
+from ..models._model import Model, ModelSettings, ToolSpec
+from ._context import RunContextWrapper, ToolContext
+from ._errors import InvalidToolArguments, UserError
+from ._guardrails import call_function
+from ._output import OutputType
+
+if TYPE_CHECKING:
+    from ._guardrails import InputGuardrail, OutputGuardrail
+    from ._hooks import AgentHooks, RunHooks
+    from ._mcp import MCPServer
+    from ._context import RunConfig
+    from ._tool import FunctionTool
+
+C = TypeVar("C")
+Instructions: TypeAlias = "str | Callable[[RunContextWrapper[Any], Agent[Any]], Awaitable[str] | str] | None"
+
+
+@dataclass
+class Agent(Generic[C]):
+    """What answers: instructions and a model, with tools, guardrails and other agents to hand over to.
+
+    ```python
+    agent = Agent(name="assistant", instructions="Be brief.", model=model, tools=[weather])
+    result = await Runner.run(agent, "How is the weather in Paris?")
+    ```
+
+    - `instructions`: text, or a function of `(context, agent)`, async or sync.
+    - `output_type`: the type of the final answer, anything that msgspec or pydantic knows; plain text if None.
+    - `handoffs`: agents that it may hand over to. `as_tool()` makes a tool of an agent instead: it answers, and this one goes on.
+    - `mcp_servers`: servers whose tools it may use; a run connects to those that are not connected, and closes them again.
+    - `tool_use_behavior="stop_on_first_tool"`: what the first tool returns is the final output.
+    """
+
+    name: str
+    instructions: Instructions = None
+    model: Model | None = None
+    _: dataclasses.KW_ONLY
+    model_settings: ModelSettings = field(default_factory=ModelSettings)
+    tools: Sequence[FunctionTool] = ()
+    mcp_servers: Sequence[MCPServer] = ()
+    handoffs: Sequence[Agent[Any] | Handoff] = ()
+    handoff_description: str | None = None
+    input_guardrails: Sequence[InputGuardrail] = ()
+    output_guardrails: Sequence[OutputGuardrail] = ()
+    output_type: Any = None
+    hooks: AgentHooks[Any] | None = None
+    tool_use_behavior: Literal["run_llm_again", "stop_on_first_tool"] = "run_llm_again"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise TypeError(f"the name of an agent must be a str, not {self.name!r}")
+        if self.instructions is not None and not isinstance(self.instructions, str):
+            if not callable(self.instructions):
+                raise TypeError(
+                    f"the instructions of agent {self.name!r} must be a str or a function, "
+                    f"not {type(self.instructions).__name__}"
+                )
+        self._output = (
+            OutputType(self.output_type) if self.output_type not in (None, str) else None
+        )
+
+    def clone(self, **changes: Any) -> Agent[C]:
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+    async def get_system_prompt(self, context: RunContextWrapper[Any]) -> str | None:
+        """The instructions for this run."""
+        if self.instructions is None or isinstance(self.instructions, str):
+            return self.instructions
+        text: Any = await call_function(self.instructions, context, self)
+        if not isinstance(text, str):
+            raise TypeError(
+                f"the instructions of agent {self.name!r} returned {type(text).__name__}, and must return a str"
+            )
+        return text
+
+    def as_tool(
+        self,
+        tool_name: str | None = None,
+        tool_description: str | None = None,
+        *,
+        max_turns: int | None = 10,
+        run_config: RunConfig | None = None,
+        hooks: RunHooks[Any] | None = None,
+        custom_output_extractor: Callable[[Any], Awaitable[str] | str] | None = None,
+        needs_approval: bool = False,
+        timeout: float | None = None,
+    ) -> FunctionTool:
+        """This agent as a tool of another one: it gets text, and its final output is the tool's result.
+
+        Its run belongs to the tool call: it stops when that does.
+        """
+        from ._runner import Runner
+        from ._tool import FunctionTool
+
+        async def invoke(context: ToolContext[Any], arguments: str) -> Any:
+            result = await Runner.run(
+                self,
+                _said(arguments),
+                context=context.context,
+                max_turns=max_turns,
+                hooks=hooks,
+                run_config=run_config,
+            )
+            context.usage.add(result.usage)
+            if custom_output_extractor is not None:
+                text = custom_output_extractor(result)
+                return await text if inspect.isawaitable(text) else text
+            return result.final_output
+
+        return FunctionTool(
+            tool_name or function_name(self.name),
+            tool_description or self.handoff_description or f"Ask the agent {self.name}.",
+            _ONE_TEXT,
+            invoke,
+            strict=True,
+            needs_approval=needs_approval,
+            timeout=timeout,
+        )
+
+
+_ONE_TEXT = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+
+
+class _OneText(msgspec.Struct):
+    input: str
+
+
+_decoder = msgspec.json.Decoder(_OneText)
+
+
+def _said(arguments: str) -> str:
+    try:
+        return _decoder.decode(arguments).input
+    except msgspec.DecodeError as error:
+        raise InvalidToolArguments(f"this tool takes one text, {{\"input\": \"...\"}}: {error}") from None
+
+
+@dataclass(slots=True)
+class Handoff:
+    """How one agent may hand over to another: under which tool name, and with what of the history.
+
+    `input_filter` gets the items of the run so far and returns those that the next agent shall see.
+    """
+
+    agent: Agent[Any]
+    tool_name: str = ""
+    tool_description: str = ""
+    on_handoff: Callable[[RunContextWrapper[Any]], Any] | None = None
+    input_filter: Callable[[list[Item]], list[Item]] | None = None
+
+    def __post_init__(self) -> None:
+        self.tool_name = self.tool_name or f"transfer_to_{function_name(self.agent.name)}"
+        if not self.tool_description:
+            about = self.agent.handoff_description
+            self.tool_description = f"Hand over to the agent {self.agent.name}." + (f" {about}" if about else "")
+
+    @property
+    def spec(self) -> ToolSpec:
+        """The handoff as a tool, which is how the model asks for it."""
+        return ToolSpec(self.tool_name, self.tool_description, {"type": "object", "properties": {}})
+
+
+def handoff(agent: Agent[Any], **options: Any) -> Handoff:
+    """A handoff to `agent`, with options: see `Handoff`."""
+    return Handoff(agent, **options)
+
+
+def as_handoff(target: Agent[Any] | Handoff) -> Handoff:
+    """Either, as a `Handoff`."""
+    if isinstance(target, Handoff):
+        return target
+    if isinstance(target, Agent):
+        return Handoff(target)
+    raise UserError(f"handoffs are agents or Handoffs, not {type(target).__name__}")
+
+
+def function_name(text: str) -> str:
+    """A name that providers accept for a function."""
+    return re.sub(r"[^a-zA-Z0-9_]+", "_", text).strip("_").lower() or "agent"

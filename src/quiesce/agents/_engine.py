@@ -1,0 +1,389 @@
+"""One run: turns of a model, with tools between them, until there is a final answer.
+
+`drive` is the run's main task. It is cancelled once, like every child of a scope; whatever it was doing, `transcript.settle` then
+completes what it had begun. It knows nothing of who consumes its events (`emit`) or keeps its items (`journal`): a plain run, a streamed
+one and a conversation are the same engine.
+
+Order inside a turn
+- Nothing that has an effect happens before the input guardrails have passed: the first turn's tools and its final output wait for them.
+- The items of an answer are in the journal before the first of its tools starts.
+- The final output is nobody's before the output guardrails have passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from ..kernel._guarded import guarded
+from ..models._errors import ModelBehaviorError, ModelRefusalError
+from ..models._items import AssistantMessage, Item, Reasoning, ToolCall
+from ..models._model import (
+    ItemDone,
+    Model,
+    ModelRequest,
+    ResponseDone,
+    TextDelta,
+    Tokens,
+    Usage,
+)
+from ._agent import Agent, Handoff
+from ._context import RunConfig, RunContextWrapper
+from ._deadline import model_deadline
+from ._errors import InputGuardrailTripwireTriggered, MaxTurnsExceeded, OutputGuardrailTripwireTriggered, UserError
+from ._events import AgentUpdatedStreamEvent, RawResponseEvent, RunItemStreamEvent, StreamEvent
+from ._guardrails import InputGuardrail, InputGuardrailResult, OutputGuardrailResult, call_function
+from ._hooks import Callbacks, RunHooks
+from ._tool_calls import ToolTurn
+from ._transcript import CallRecord, Transcript
+
+if TYPE_CHECKING:
+    from ._journal import Journal
+
+DEFAULT_MAX_TURNS = 10
+_NEWS = {AssistantMessage: "message_output_created", Reasoning: "reasoning_item_created", ToolCall: "tool_called"}
+
+
+class Engine:
+    """The state of one run."""
+
+    __slots__ = (
+        "_all_passed",
+        "_guard_failure",
+        "_guards_to_pass",
+        "_started_agent",
+        "_unspent",
+        "agent",
+        "approvals",
+        "callbacks",
+        "config",
+        "context",
+        "emit",
+        "final_output",
+        "guardrail_input",
+        "has_begun",
+        "input_guardrail_results",
+        "is_complete",
+        "journal",
+        "max_turns",
+        "new_input",
+        "output_guardrail_results",
+        "pending_approvals",
+        "responses",
+        "stop_after_turn",
+        "transcript",
+        "turn",
+        "usage",
+    )
+
+    def __init__(
+        self,
+        agent: Agent[Any],
+        new_input: list[Item],
+        *,
+        history: list[Item] | None = None,
+        context: RunContextWrapper[Any],
+        config: RunConfig,
+        callbacks: Callbacks,
+        max_turns: int | None = DEFAULT_MAX_TURNS,
+        journal: Journal | None = None,
+    ) -> None:
+        self.agent = agent
+        self.new_input = new_input
+        self.guardrail_input: str | list[Item] = new_input
+        self.transcript = Transcript((history or []) + new_input)
+        self.context = context
+        self.usage = context.usage
+        self.config = config
+        self.callbacks = callbacks
+        self.max_turns = max_turns
+        self.journal = journal
+        self.emit: Callable[[StreamEvent], Awaitable[None]] | None = None
+        self.turn = 0
+        self.has_begun = False
+        self.stop_after_turn = False
+        self.is_complete = False
+        self.final_output: Any = None
+        self.responses: list[ResponseDone] = []
+        self.input_guardrail_results: list[InputGuardrailResult] = []
+        self.output_guardrail_results: list[OutputGuardrailResult] = []
+        self.approvals: dict[str, tuple[bool, str]] = {}  # by call id: approved or not, and what to tell the model
+        self.pending_approvals: list[CallRecord] = []
+        self._started_agent: Agent[Any] | None = None
+        self._unspent: Usage | None = None  # what is known of the request that is under way
+        self._guards_to_pass = 0
+        self._guard_failure: BaseException | None = None
+        self._all_passed: anyio.Event | None = None
+
+    def continued(
+        self, decisions: dict[str, tuple[bool, str]], hooks: RunHooks[Any] | None, config: RunConfig | None
+    ) -> Engine:
+        """An engine that goes on where this one waits for approvals."""
+        following = Engine(
+            self.agent,
+            [],
+            history=self.transcript.given,
+            context=self.context,
+            config=config or self.config,
+            callbacks=Callbacks(hooks) if hooks is not None else self.callbacks,
+            max_turns=self.max_turns,
+            journal=self.journal,
+        )
+        following.new_input = self.new_input
+        following.transcript = self.transcript
+        following.turn = self.turn
+        following.approvals = {**self.approvals, **decisions}
+        following.responses = self.responses
+        following.input_guardrail_results = self.input_guardrail_results
+        following.has_begun = True
+        return following
+
+    # Input guardrails
+
+    def guards(self) -> list[Callable[[], Awaitable[None]]]:
+        """The guardrails that stand beside the first turn, to be given to `guarded`."""
+        if self.has_begun:
+            return []
+        beside = [guardrail for guardrail in self._input_guardrails() if guardrail.run_in_parallel]
+        self._guards_to_pass = len(beside)
+        return [partial(self._guard, guardrail) for guardrail in beside]
+
+    def _input_guardrails(self) -> list[InputGuardrail]:
+        return [*self.agent.input_guardrails, *self.config.input_guardrails]
+
+    async def _guard(self, guardrail: InputGuardrail) -> None:
+        try:
+            await self._check_input(guardrail)
+        except Exception as failure:
+            if self.config.cancel_model_on_guardrail_failure:
+                raise
+            # The model's turn goes on; `_guards_passed` raises this when it is over.
+            if self._guard_failure is None:
+                self._guard_failure = failure
+            else:
+                self._guard_failure.add_note(f"{guardrail.get_name()} also failed: {failure!r}")
+        self._guards_to_pass -= 1
+        if not self._guards_to_pass and self._all_passed is not None:
+            self._all_passed.set()
+
+    async def _check_input(self, guardrail: InputGuardrail) -> None:
+        result = await guardrail.run(self.context, self.agent, self.guardrail_input)
+        self.input_guardrail_results.append(result)
+        if result.output.tripwire_triggered:
+            raise InputGuardrailTripwireTriggered(result)
+
+    async def _guards_before(self) -> None:
+        before = [guardrail for guardrail in self._input_guardrails() if not guardrail.run_in_parallel]
+        if before:
+            checks = [partial(self._check_input, guardrail) for guardrail in before]
+            await guarded(*checks)
+
+    async def _guards_passed(self) -> None:
+        """Wait for those beside the first turn."""
+        while self._guards_to_pass:
+            self._all_passed = anyio.Event()
+            await self._all_passed.wait()
+        if self._guard_failure is not None:
+            failure, self._guard_failure = self._guard_failure, None
+            raise failure
+
+    # The loop
+
+    async def drive(self) -> None:
+        """Go on until there is a final output, an approval to wait for, or a reason to stop after this turn."""
+        try:
+            await self._drive()
+        except Exception as error:
+            if self._guard_failure is not None and self._guard_failure is not error:
+                self._guard_failure.add_note(f"the model's turn also failed: {error!r}")
+                await self._guards_passed()
+            raise
+
+    async def _drive(self) -> None:
+        await self._begin()
+        if self.transcript.calls and not await self._run_tools():  # left pending by an earlier run
+            return
+        while not self.is_complete and not self.stop_after_turn:
+            if self.max_turns is not None and self.turn >= self.max_turns:
+                raise MaxTurnsExceeded(
+                    f"the model has taken {self.max_turns} turns without a final answer: "
+                    "raise max_turns, or look at why it goes on"
+                )
+            self.turn += 1
+            if not await self._take_turn():
+                return
+
+    async def _begin(self) -> None:
+        if self.has_begun:
+            return
+        self.has_begun = True
+        if self.journal is not None:
+            earlier = await self.journal.load()
+            self.transcript.given = earlier + self.transcript.given
+            await self.journal.add(self.new_input)
+        await self._guards_before()
+
+    async def _take_turn(self) -> bool:
+        """One answer of the model and what it asks for; False if somebody has to approve something first."""
+        agent, context = self.agent, self.context
+        if self._started_agent is not agent:
+            self._started_agent = agent
+            if self.callbacks.any(agent):
+                await self.callbacks.agent_start(context, agent)
+        instructions = agent.instructions
+        if instructions is not None and not isinstance(instructions, str):
+            instructions = await agent.get_system_prompt(context)
+        turn = await ToolTurn.prepare(self, agent)
+        request = ModelRequest(
+            self.transcript.items,
+            instructions,
+            turn.specs,
+            agent._output.spec if agent._output is not None else None,
+            agent.model_settings.resolve(self.config.model_settings),
+        )
+        listening = self.callbacks.any(agent)
+        if listening:
+            await self.callbacks.llm_start(context, agent, request)
+        response = await self._ask(self._model(agent), request)
+        if listening:
+            await self.callbacks.llm_end(context, agent, response)
+        await self._guards_passed()
+        await self._save()
+        if not self.transcript.calls:
+            await self._conclude(agent)
+            return True
+        return await self._run_tools(turn)
+
+    def _model(self, agent: Agent[Any]) -> Model:
+        model = self.config.model or agent.model
+        if model is None:
+            raise UserError(
+                f"agent {agent.name!r} has no model: give it one, Agent(model=...), or the run, RunConfig(model=...)"
+            )
+        return model
+
+    async def _ask(self, model: Model, request: ModelRequest) -> ResponseDone:
+        """Let the model answer; what it has said so far is in the transcript, or in `partial`, at any moment."""
+        transcript, emit = self.transcript, self.emit
+        self._unspent = Usage(requests=1, unreported=1)
+        done: ResponseDone | None = None
+        answer = model.stream(request)
+        try:
+            async with model_deadline(request.settings.timeout, model.name):
+                async for event in answer:
+                    kind = type(event)
+                    if kind is TextDelta:
+                        transcript.partial.append(event.text)
+                    elif kind is ItemDone:
+                        if type(event.item) is AssistantMessage:
+                            transcript.partial.clear()
+                        transcript.add(event.item)
+                    elif kind is Tokens:
+                        self._unspent = event.usage
+                    elif kind is ResponseDone:
+                        done = event
+                    if emit is not None:
+                        await self._tell(event)
+        except BaseException:
+            await _close_generator(answer)
+            raise
+        if done is None:
+            raise ModelBehaviorError(
+                f"model {model.name!r} ended its answer without ResponseDone: the stream was cut", model=model.name
+            )
+        if transcript.partial:  # a model that never said that its message is complete
+            text = "".join(transcript.partial)
+            transcript.partial.clear()
+            transcript.add(AssistantMessage(text))
+        self._unspent = None
+        self.usage.add(done.usage)
+        self.responses.append(done)
+        if done.finish == "refusal":
+            raise ModelRefusalError(f"model {model.name!r} declines: {self._last_text()}", model=model.name)
+        return done
+
+    async def _tell(self, event: Any) -> None:
+        assert self.emit is not None
+        if type(event) is ItemDone:
+            news = _NEWS.get(type(event.item))
+            if news is not None:
+                await self.emit(RunItemStreamEvent(news, event.item))  # type: ignore[arg-type]
+        else:
+            await self.emit(RawResponseEvent(event))
+
+    def count_cut_request(self) -> None:
+        """A request that was stopped has cost something too: what is known of that counts."""
+        if self._unspent is not None:
+            self.usage.add(self._unspent)
+            self._unspent = None
+
+    async def _save(self) -> None:
+        if self.journal is not None:
+            await self.journal.add(self.transcript.take_unsaved())
+
+    def _last_text(self) -> str:
+        for item in reversed(self.transcript.new):
+            if isinstance(item, AssistantMessage):
+                return item.text
+        return ""
+
+    # The end
+
+    async def _conclude(self, agent: Agent[Any], output: Any = None) -> None:
+        """There is a final answer: check it, and it is the run's."""
+        if output is None:
+            text = self._last_text()
+            output = agent._output.decode(text) if agent._output is not None else text
+        guardrails = [*agent.output_guardrails, *self.config.output_guardrails]
+        if guardrails:
+            await guarded(*[partial(self._check_output, guardrail, agent, output) for guardrail in guardrails])
+        if self.callbacks.any(agent):
+            await self.callbacks.agent_end(self.context, agent, output)
+        self.final_output = output
+        self.is_complete = True
+
+    async def _check_output(self, guardrail: Any, agent: Agent[Any], output: Any) -> None:
+        result = await guardrail.run(self.context, agent, output)
+        self.output_guardrail_results.append(result)
+        if result.output.tripwire_triggered:
+            raise OutputGuardrailTripwireTriggered(result)
+
+    # Tools
+
+    async def _run_tools(self, turn: ToolTurn | None = None) -> bool:
+        """Call what the model has asked for; False if some of it has to be approved first."""
+        agent = self.agent
+        if turn is None:
+            turn = await ToolTurn.prepare(self, agent)
+        await turn.run(self.transcript.calls)
+        if self.pending_approvals:
+            return False
+        self.transcript.close_turn()
+        await self._save()
+        if turn.chosen is not None:
+            await self._hand_over(agent, turn.chosen)
+        elif agent.tool_use_behavior == "stop_on_first_tool" and turn.first_output is not None:
+            await self._conclude(agent, turn.first_output[0])
+        return True
+
+    async def _hand_over(self, source: Agent[Any], chosen: Handoff) -> None:
+        target = chosen.agent
+        if self.callbacks.run is not None or target.hooks is not None:
+            await self.callbacks.handoff(self.context, source, target)
+        if chosen.on_handoff is not None:
+            await call_function(chosen.on_handoff, self.context)
+        if chosen.input_filter is not None:
+            self.transcript.show(chosen.input_filter(self.transcript.items))
+        self.agent = target
+        if self.emit is not None:
+            await self.emit(AgentUpdatedStreamEvent(target))
+
+
+async def _close_generator(answer: Any) -> None:
+    """Let a generator clean up in the task that ran it, though that is being cancelled."""
+    with anyio.CancelScope(shield=True):
+        await answer.aclose()
+

@@ -1,0 +1,56 @@
+"""Where a run writes down what happens, as it happens.
+
+A `Session` keeps items only. It gets whole turns, calls with their results, so that a crash between the two leaves nothing in it that
+a provider would refuse. A log (`LogJournal`, for conversations) gets everything at once: it can tell later what is missing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from ..models._items import Item, ToolCall, pending_calls
+
+if TYPE_CHECKING:
+    from ._session import Session
+
+
+class Journal(Protocol):
+    """What the engine tells."""
+
+    async def load(self) -> list[Item]:
+        """What was said before this run."""
+        ...
+
+    async def add(self, items: list[Item]) -> None:
+        """Keep these; they are safe when it returns."""
+        ...
+
+    async def tool_starting(self, call: ToolCall) -> None:
+        """A tool with side effects is about to start."""
+        ...
+
+
+class SessionJournal:
+    """A `Session`, told of turns as a whole."""
+
+    __slots__ = ("_session", "_waiting")
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._waiting: list[Item] = []
+
+    async def load(self) -> list[Item]:
+        return list(await self._session.get_items())
+
+    async def add(self, items: list[Item]) -> None:
+        self._waiting += items
+        if self._waiting and not pending_calls(self._waiting):
+            whole, self._waiting = self._waiting, []
+            try:
+                await self._session.add_items(whole)
+            except BaseException:
+                self._waiting = whole + self._waiting  # for the attempt that settles the run
+                raise
+
+    async def tool_starting(self, call: ToolCall) -> None:
+        pass

@@ -1,0 +1,237 @@
+"""Runs: how an engine is started, stopped, drained and settled, always in the same way.
+
+`Execution` is that way. The engine's main task and the input guardrails stand side by side in a scope. However that ends (a final output, an
+error of any of them, a cancel of the caller, a stop of the scope from anywhere), first everything is drained, then the transcript is
+completed, then it is saved and the hooks are told: these two however often the caller is cancelled meanwhile. Only then the caller
+has control back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..kernel._guarded import guarded, is_cancellation
+from ..kernel._reason import Reason
+from ..kernel._run import run as run_program
+from ..kernel._scope import Scope
+from ..kernel._shielded import shielded
+from ..models._items import Item, as_items
+from ._agent import Agent
+from ._context import RunConfig, RunContextWrapper
+from ._engine import DEFAULT_MAX_TURNS, Engine
+from ._errors import AgentsException, UserError
+from ._hooks import Callbacks, RunHooks
+from ._journal import Journal, SessionJournal
+from ._result import RunErrorDetails, RunResult, RunState
+from ._streamed import RunResultStreaming
+
+if TYPE_CHECKING:
+    from ._session import Session
+
+_DEFAULT_CONFIG = RunConfig()
+
+
+class Execution:
+    """One engine, run to its end."""
+
+    __slots__ = ("engine", "reason", "scope")
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.scope: Scope | None = None
+        self.reason: Reason | None = None  # why it was stopped, if it was
+
+    async def run(self) -> None:
+        """Until everything is settled. Raises what failed, or the caller's own cancellation.
+
+        If the scope was stopped by somebody, it returns, and `reason` says why.
+        """
+        engine = self.engine
+        self.scope = scope = Scope(
+            f"run of {engine.agent.name}", on_error="report", grace=engine.config.grace
+        )
+        failure: BaseException | None = None
+        try:
+            async with scope:
+                await guarded(engine.drive, *engine.guards(), scope=scope)
+        except BaseException as error:
+            failure = error
+        self.reason = scope.reason
+        if failure is not None and self.reason is None:
+            self.reason = (
+                Reason("cancelled", "the run was cancelled")
+                if is_cancellation(failure)
+                else Reason("error", str(failure), failure)
+            )
+        stopped = failure is not None or self.reason is not None
+        if stopped:
+            engine.count_cut_request()
+            if not engine.pending_approvals or failure is not None:
+                engine.transcript.settle(self.reason)
+        if (stopped and engine.journal is not None) or engine.callbacks.run is not None:
+            await self._announce(failure)
+        if failure is not None:
+            if isinstance(failure, AgentsException):
+                failure.run_data = self.details()
+            try:
+                raise failure
+            finally:
+                del failure
+
+    async def _announce(self, failure: BaseException | None) -> None:
+        """Save what a stop has added, and tell the hooks; not cut by further cancels."""
+        try:
+            await shielded(self._save_and_tell)
+        except BaseException as error:
+            if failure is None:
+                raise
+            failure.add_note(f"after the run was settled: {error!r}")
+
+    async def _save_and_tell(self) -> None:
+        engine, reason = self.engine, self.reason
+        if engine.journal is not None and (items := engine.transcript.take_unsaved()):
+            await engine.journal.add(items)
+        if engine.callbacks.run is None:
+            return
+        if reason is not None and reason.kind != "error":
+            await engine.callbacks.cancel(engine.context, engine.agent, reason)
+        assert self.scope is not None
+        assert self.scope.report is not None
+        await engine.callbacks.settled(engine.context, engine.agent, self.scope.report)
+
+    def details(self) -> RunErrorDetails:
+        """How far it came."""
+        engine = self.engine
+        report = self.scope.report if self.scope is not None else None
+        return RunErrorDetails(
+            engine.transcript.given, engine.transcript.new, engine.usage, engine.agent, report
+        )
+
+
+def make_engine(
+    agent: Agent[Any],
+    said: str | Item | Iterable[Item] | RunState,
+    context: Any,
+    max_turns: int | None,
+    hooks: RunHooks[Any] | None,
+    config: RunConfig | None,
+    journal: Journal | None,
+) -> Engine:
+    """An engine for what a user has passed; an error that explains, where that makes no sense."""
+    if not isinstance(agent, Agent):
+        raise TypeError(f"the first argument of a run is an Agent, not {type(agent).__name__}")
+    if max_turns is not None and (isinstance(max_turns, bool) or not isinstance(max_turns, int) or max_turns < 1):
+        raise ValueError(f"max_turns must be a whole number from 1 on, or None for no limit, not {max_turns!r}")
+    if isinstance(said, RunState):
+        return _continued(said, hooks, config)
+    wrapper: RunContextWrapper[Any] = RunContextWrapper(context)
+    engine = Engine(
+        agent,
+        as_items(said),
+        context=wrapper,
+        config=config or _DEFAULT_CONFIG,
+        callbacks=Callbacks(hooks),
+        max_turns=max_turns,
+        journal=journal,
+    )
+    if isinstance(said, str):
+        engine.guardrail_input = said
+    return engine
+
+
+def _continued(state: RunState, hooks: RunHooks[Any] | None, config: RunConfig | None) -> Engine:
+    engine = state._engine
+    if state.interruptions:
+        waiting = ", ".join(call.name for call in state.interruptions)
+        raise UserError(f"nobody has decided on {waiting} yet: approve() or reject() each of `interruptions`")
+    return engine.continued(state._decisions, hooks, config)
+
+
+class Runner:
+    """Runs agents.
+
+    ```python
+    result = await Runner.run(agent, "Hello")
+
+    result = Runner.run_sync(agent, "Hello")                # in a program that is not async
+
+    async with Runner.run_streamed(agent, "Hello") as result:
+        async for event in result.stream_events():
+            ...
+    ```
+    """
+
+    @staticmethod
+    async def run(
+        starting_agent: Agent[Any],
+        input: str | Item | Iterable[Item] | RunState,  # noqa: A002 - the name that users know
+        *,
+        context: Any = None,
+        max_turns: int | None = DEFAULT_MAX_TURNS,
+        hooks: RunHooks[Any] | None = None,
+        run_config: RunConfig | None = None,
+        session: Session | None = None,
+    ) -> RunResult:
+        """Run until there is a final output; returns when everything that the run has started has ended.
+
+        Raises what a guardrail, a tool or the model has raised, as itself, when all the others have been stopped and drained. If
+        you are cancelled, so is the run: it is drained, the session is complete, and then your cancellation goes on.
+        """
+        journal = SessionJournal(session) if session is not None else None
+        engine = make_engine(starting_agent, input, context, max_turns, hooks, run_config, journal)
+        execution = Execution(engine)
+        await execution.run()
+        return RunResult(engine, execution.scope)
+
+    @staticmethod
+    def run_sync(
+        starting_agent: Agent[Any],
+        input: str | Item | Iterable[Item] | RunState,  # noqa: A002 - the name that users know
+        *,
+        context: Any = None,
+        max_turns: int | None = DEFAULT_MAX_TURNS,
+        hooks: RunHooks[Any] | None = None,
+        run_config: RunConfig | None = None,
+        session: Session | None = None,
+        backend: Literal["asyncio", "trio"] = "asyncio",
+    ) -> RunResult:
+        """The same for programs that are not async: runs an event loop of its own, as `quiesce.run` does, until all is settled.
+
+        Ctrl-C stops it gracefully, a second one faster, a third one now. Inside a running event loop it refuses: await `Runner.run` there.
+        """
+
+        async def main() -> RunResult:
+            return await Runner.run(
+                starting_agent,
+                input,
+                context=context,
+                max_turns=max_turns,
+                hooks=hooks,
+                run_config=run_config,
+                session=session,
+            )
+
+        grace = run_config.grace if run_config is not None else None
+        return run_program(main, backend=backend, grace=grace)
+
+    @staticmethod
+    def run_streamed(
+        starting_agent: Agent[Any],
+        input: str | Item | Iterable[Item] | RunState,  # noqa: A002 - the name that users know
+        *,
+        context: Any = None,
+        max_turns: int | None = DEFAULT_MAX_TURNS,
+        hooks: RunHooks[Any] | None = None,
+        run_config: RunConfig | None = None,
+        session: Session | None = None,
+    ) -> RunResultStreaming:
+        """A run whose events are streamed. Nothing happens before the first event is asked for.
+
+        See `RunResultStreaming` for how it is stopped.
+        """
+        journal = SessionJournal(session) if session is not None else None
+        engine = make_engine(starting_agent, input, context, max_turns, hooks, run_config, journal)
+        return RunResultStreaming(engine, Execution(engine))
+
+

@@ -1,0 +1,165 @@
+"""A run whose events go to a consumer, one by one.
+
+The run and its consumer are two tasks with a short queue between them: when it is full the run waits, so a consumer that reads slowly slows
+the model's stream down too. What a stop promises is what `quiesce.stream` promises, since that is what the events come through.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncGenerator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from ..kernel._backend import Waiter, current_backend
+from ..kernel._reason import Reason
+from ..kernel._report import StopReport
+from ..kernel._scope import current_scope
+from ..kernel._stream import Stream, stream
+from ._events import AgentUpdatedStreamEvent, StreamEvent
+from ._result import _Outcome
+
+if TYPE_CHECKING:
+    from ..kernel._grace import Grace
+    from ._engine import Engine
+    from ._runner import Execution
+
+AHEAD = 8
+"""How many events the run may be ahead of its consumer."""
+
+
+class Queue:
+    """Events on their way from one task to another, a few at a time."""
+
+    __slots__ = ("_closed", "_events", "_reader", "_writers")
+
+    def __init__(self) -> None:
+        self._events: deque[StreamEvent] = deque()
+        self._closed = False
+        self._reader: Waiter | None = None
+        self._writers: deque[Waiter] = deque()
+
+    async def put(self, event: StreamEvent) -> None:
+        """Hand an event over; waits while there are too many."""
+        while len(self._events) >= AHEAD:
+            waiter = current_backend().make_waiter()
+            self._writers.append(waiter)
+            try:
+                await waiter
+            finally:
+                if waiter in self._writers:
+                    self._writers.remove(waiter)
+        self._events.append(event)
+        self._wake_reader()
+
+    def close(self) -> None:
+        """There will be no more."""
+        self._closed = True
+        self._wake_reader()
+
+    def _wake_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.wake()
+
+    async def get(self) -> StreamEvent | None:
+        """The next event; None after the last one."""
+        while not self._events:
+            if self._closed:
+                return None
+            self._reader = waiter = current_backend().make_waiter()
+            try:
+                await waiter
+            finally:
+                self._reader = None
+        event = self._events.popleft()
+        if self._writers:
+            self._writers.popleft().wake()
+        return event
+
+
+class RunResultStreaming(_Outcome):
+    """A streamed run: iterate `stream_events()`, and look at the result when that has ended.
+
+    ```python
+    async with Runner.run_streamed(agent, "Hello") as result:
+        async for event in result.stream_events():
+            if event.type == "raw_response_event" and isinstance(event.data, TextDelta):
+                print(event.data.text, end="")
+    print(result.final_output)
+    ```
+
+    At the end of the `async with`, after `aclose()`, and when you are cancelled while you wait for an event, the run is drained and its
+    transcript complete when control is back. A bare `async for` that is left early stops the run before your next line: no model and no
+    tool is called any more; `await result.close()` waits for the drain. `cancel()` stops it from any thread, now or after this turn.
+    """
+
+    __slots__ = ("_execution", "_stream")
+
+    def __init__(self, engine: Engine, execution: Execution) -> None:
+        self._engine = engine
+        self._execution = execution
+        self._stream: Stream[StreamEvent] | None = None
+
+    @property
+    def _scope(self) -> Any:  # type: ignore[override]
+        return self._execution.scope
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether there is a final output."""
+        return self._engine.is_complete
+
+    @property
+    def current_turn(self) -> int:
+        """How often the model was asked."""
+        return self._engine.turn
+
+    def stream_events(self) -> Stream[StreamEvent]:
+        """The events, from the first on. One consumer; a second call goes on where the first one was."""
+        if self._stream is None:
+            self._stream = stream(self._events(), name=f"events of {self._engine.agent.name}")
+        return self._stream
+
+    async def _events(self) -> AsyncGenerator[StreamEvent, None]:
+        queue = Queue()
+        self._engine.emit = queue.put
+        current_scope().spawn(self._run, queue, name=f"run of {self._engine.agent.name}")
+        yield AgentUpdatedStreamEvent(self._engine.agent)
+        while (event := await queue.get()) is not None:
+            yield event
+
+    async def _run(self, queue: Queue) -> None:
+        await self._execution.run()
+        queue.close()
+
+    def cancel(self, mode: Literal["immediate", "after_turn"] = "immediate") -> None:
+        """Stop it, from any thread, without waiting: now, or when this turn and its tools are done. The events then come to their end."""
+        if mode not in ("immediate", "after_turn"):
+            raise ValueError(f'mode must be "immediate" or "after_turn", not {mode!r}')
+        self._engine.stop_after_turn = True
+        if mode == "immediate" and (scope := self._execution.scope) is not None:
+            scope.cancel(Reason("user", "cancel()"))
+
+    async def close(self, *, deadline: float | None = None, grace: Grace | None = None) -> StopReport:
+        """Stop it, wait until everything has ended, and report; from any task, as often as you like."""
+        return await self.stream_events().close(deadline=deadline, grace=grace)
+
+    async def aclose(self) -> StopReport:
+        """The same, under the name that async generators have for it."""
+        return await self.close()
+
+    async def __aenter__(self) -> Self:
+        await self.stream_events().__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stream_events().__aexit__(kind, error, traceback)
+
+    def __repr__(self) -> str:
+        return f"<RunResultStreaming of {self.last_agent.name!r}>"

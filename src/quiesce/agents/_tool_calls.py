@@ -1,0 +1,269 @@
+"""The tool calls of one turn.
+
+Each call is a child task of its own, with a token of its own: `current_token()` and `context.token` in the tool. It stays cancelled for
+that call whatever runs next. One that raises stops its siblings, and they are drained before its error goes on.
+
+A call's way: approval, input guardrails, hook, the record that it starts, the tool (bounded by its timeout), output guardrails, hook.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+import msgspec
+
+from quiesce.kernel._reason import Reason
+from quiesce.kernel._scope import Scope
+from quiesce.models._model import ToolSpec
+
+from ._agent import Agent, Handoff, as_handoff
+from ._context import ToolContext
+from ._deadline import ends_within
+from ._errors import (
+    ToolInputGuardrailTripwireTriggered,
+    ToolOutputGuardrailTripwireTriggered,
+    ToolTimeoutError,
+    UserError,
+)
+from ._events import RunItemStreamEvent
+from ._guardrails import ToolInputGuardrailData, ToolOutputGuardrailData
+from ._tool import FunctionTool, output_text
+from ._transcript import CallRecord
+
+if TYPE_CHECKING:
+    from ._engine import Engine
+
+REJECTED = "This call was not approved, and was not made."
+
+
+class ToolTurn:
+    """What one agent may use in one turn, and what it has used."""
+
+    __slots__ = ("agent", "chosen", "engine", "first_output", "handoffs", "specs", "tools")
+
+    def __init__(self, engine: Engine, agent: Agent[Any], tools: Sequence[FunctionTool]) -> None:
+        self.engine = engine
+        self.agent = agent
+        self.tools = {tool.name: tool for tool in tools}
+        self.handoffs = {h.tool_name: h for h in map(as_handoff, agent.handoffs)} if agent.handoffs else {}
+        if len(self.tools) < len(tools) or self.handoffs.keys() & self.tools.keys():
+            names = [tool.name for tool in tools] + list(self.handoffs)
+            twice = sorted({name for name in names if names.count(name) > 1})
+            raise UserError(f"agent {agent.name!r} has several tools named {', '.join(map(repr, twice))}")
+        self.specs: list[ToolSpec] = [tool.spec for tool in tools] + [h.spec for h in self.handoffs.values()]
+        self.chosen: Handoff | None = None
+        self.first_output: tuple[Any] | None = None
+
+    @classmethod
+    async def prepare(cls, engine: Engine, agent: Agent[Any]) -> Self:
+        """Find out which tools are there now."""
+        tools = [
+            tool for tool in agent.tools if tool.is_enabled is True or await _is_enabled(tool, engine, agent)
+        ]
+        for server in agent.mcp_servers:
+            tools += await server.list_tools()
+        return cls(engine, agent, tools)
+
+    async def run(self, records: Sequence[CallRecord]) -> None:
+        """Call them all at once; those that somebody must approve first stand in `engine.pending_approvals`."""
+        engine = self.engine
+        engine.pending_approvals = []
+        ready: list[tuple[CallRecord, FunctionTool]] = []
+        for record in records:
+            name = record.call.name
+            if record.result is not None:
+                continue
+            if name in self.handoffs:
+                await self._choose(record, self.handoffs[name])
+            elif name not in self.tools:
+                there = ", ".join(self.tools) or "none"
+                record.finish(f"There is no tool named {name!r}. The tools are: {there}.", "failed")
+            elif await self._may_run(record, self.tools[name]):
+                ready.append((record, self.tools[name]))
+        if ready:
+            await self._call_all(ready)
+
+    async def _choose(self, record: CallRecord, handoff: Handoff) -> None:
+        if self.chosen is not None:
+            record.finish("Another agent takes over already: this handoff was ignored.", "rejected")
+            return
+        self.chosen = handoff
+        record.finish(f"The agent {handoff.agent.name} takes over.")
+        if self.engine.emit is not None:
+            await self.engine.emit(RunItemStreamEvent("handoff_requested", record.call))
+
+    # Approval
+
+    async def _may_run(self, record: CallRecord, tool: FunctionTool) -> bool:
+        needed: Any = tool.needs_approval
+        if needed is False:
+            return True
+        engine, call = self.engine, record.call
+        context = self._context_of(record, tool)
+        if callable(needed):
+            needed = needed(context, _plain_arguments(call.arguments), call.call_id)
+            if inspect.isawaitable(needed):
+                needed = await needed
+            if not needed:
+                return True
+        decision = engine.approvals.get(call.call_id)
+        if decision is None and engine.config.approve is not None:
+            said = engine.config.approve(context, tool)
+            decision = bool(await said if inspect.isawaitable(said) else said), ""
+        if decision is None:
+            engine.pending_approvals.append(record)
+            if engine.emit is not None:
+                await engine.emit(RunItemStreamEvent("tool_approval_requested", call))
+            return False
+        approved, message = decision
+        if not approved:
+            record.finish(message or REJECTED, "rejected")
+        return approved
+
+    # Calling
+
+    def _context_of(self, record: CallRecord, tool: FunctionTool) -> ToolContext[Any]:
+        run, call = self.engine.context, record.call
+        return ToolContext(run.context, run.usage, tool.name, call.call_id, call.arguments, self.agent)
+
+    async def _call_all(self, ready: list[tuple[CallRecord, FunctionTool]]) -> None:
+        limit = self.engine.config.max_tool_concurrency
+        slots = anyio.Semaphore(limit) if limit is not None and limit < len(ready) else None
+        try:
+            async with Scope("tools") as scope:
+                for record, tool in ready:
+                    scope.spawn(self._call, record, tool, slots, name=tool.name)
+        except BaseExceptionGroup as group:
+            raise _first_of(group) from None
+
+    async def _call(self, record: CallRecord, tool: FunctionTool, slots: anyio.Semaphore | None) -> None:
+        if slots is None:
+            await self._call_now(record, tool)
+        else:
+            async with slots:
+                await self._call_now(record, tool)
+
+    async def _call_now(self, record: CallRecord, tool: FunctionTool) -> None:
+        engine, agent = self.engine, self.agent
+        context = self._context_of(record, tool)
+        if tool.tool_input_guardrails and not await self._input_passes(record, tool, context):
+            return
+        listening = engine.callbacks.any(agent)
+        if listening:
+            await engine.callbacks.tool_start(context, agent, tool)
+        if engine.journal is not None and tool.side_effects:
+            await engine.journal.tool_starting(record.call)
+        record.start(context)
+        try:
+            value = await self._invoke(record, tool, context)
+        except Exception as error:
+            if tool.failure_error_function is None:
+                raise
+            record.finish(await _failure_text(tool, context, error), "failed")
+        else:
+            if record.result is None:
+                if tool.tool_output_guardrails:
+                    value = await self._checked_output(record, tool, context, value)
+                record.finish(value if type(value) is str else output_text(value))
+                if self.first_output is None:
+                    self.first_output = (value,)
+        assert record.result is not None
+        if listening:
+            await engine.callbacks.tool_end(context, agent, tool, record.result.output)
+        if engine.emit is not None:
+            await engine.emit(RunItemStreamEvent("tool_output", record.result))
+
+    async def _invoke(self, record: CallRecord, tool: FunctionTool, context: ToolContext[Any]) -> Any:
+        arguments = record.call.arguments
+        if tool.timeout is None:
+            return await tool.invoke(context, arguments)
+        # What does not end in time stays owned by the run, which names it at its end.
+        scope = await Scope.open(f"tool {tool.name}", on_error="report", on_child_error=_told_elsewhere)
+        handle = scope.spawn(tool.invoke, context, arguments, name=tool.name)
+        try:
+            in_time = await ends_within(handle, tool.timeout)
+        except BaseException:
+            await scope.close()
+            raise
+        if in_time:
+            await scope.close()
+            return handle.result()
+        report = await scope.close(reason=Reason("timeout", f"{tool.name} may take {tool.timeout:g} s"))
+        if handle.state == "finished":  # it turned its cancel into a value
+            return handle.result()
+        timed_out = ToolTimeoutError(tool.name, tool.timeout)
+        if tool.timeout_behavior == "raise_exception":
+            raise timed_out
+        text = str(timed_out)
+        if not report.clean:
+            text += ", but it has not ended: it may still be running"
+        if context.output_so_far:
+            text += f"\nOutput so far:\n{context.output_so_far}"
+        record.finish(text, "failed" if report.clean else "still_running")
+        return None
+
+    # Guardrails
+
+    async def _input_passes(self, record: CallRecord, tool: FunctionTool, context: ToolContext[Any]) -> bool:
+        data = ToolInputGuardrailData(context, self.agent)
+        for guardrail in tool.tool_input_guardrails:
+            said = await guardrail.run(data)
+            if said.behavior == "raise_exception":
+                raise ToolInputGuardrailTripwireTriggered(guardrail, said)
+            if said.behavior == "reject_content":
+                record.finish(said.message, "rejected")
+                return False
+        return True
+
+    async def _checked_output(
+        self, record: CallRecord, tool: FunctionTool, context: ToolContext[Any], value: Any
+    ) -> Any:
+        data = ToolOutputGuardrailData(context, self.agent, value)
+        for guardrail in tool.tool_output_guardrails:
+            said = await guardrail.run(data)
+            if said.behavior == "raise_exception":
+                raise ToolOutputGuardrailTripwireTriggered(guardrail, said)
+            if said.behavior == "reject_content":
+                return said.message
+        return value
+
+
+async def _is_enabled(tool: FunctionTool, engine: Engine, agent: Agent[Any]) -> bool:
+    enabled: Any = tool.is_enabled
+    if callable(enabled):
+        enabled = enabled(engine.context, agent)
+        if inspect.isawaitable(enabled):
+            enabled = await enabled
+    return bool(enabled)
+
+
+async def _failure_text(tool: FunctionTool, context: ToolContext[Any], error: Exception) -> str:
+    assert tool.failure_error_function is not None
+    if isinstance(error, ToolTimeoutError) and tool.timeout_behavior == "raise_exception":
+        raise error
+    text = tool.failure_error_function(context, error)
+    return await text if inspect.isawaitable(text) else text
+
+
+def _plain_arguments(text: str) -> dict[str, Any]:
+    """The arguments as the model wrote them, unchecked; none if it wrote something else."""
+    try:
+        plain = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return {}
+    return plain if isinstance(plain, dict) else {}
+
+
+def _told_elsewhere(handle: object, error: BaseException) -> None:
+    """`handle.result()` raises it."""
+
+
+def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error that came first, with a note for each other one."""
+    first, *others = group.exceptions
+    for other in others:
+        first.add_note(f"another tool of the same turn also failed: {other!r}")
+    return first

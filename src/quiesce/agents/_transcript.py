@@ -1,0 +1,141 @@
+"""The items of one run, kept so that it can be stopped at any moment.
+
+The invariant: whatever stops the run, after `settle` every tool call has exactly one result next to it. Until then only the calls of the
+last turn can lack theirs: results are put in together, in the order of the calls, when the last of them is there.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from ..models._items import AssistantMessage, Item, ToolCall, ToolResult
+
+if TYPE_CHECKING:
+    from ..kernel._reason import Reason
+    from ._context import ToolContext
+
+UNKNOWN = "The program ended while this tool ran: nobody knows whether it has finished. It was not repeated."
+
+
+class CallRecord:
+    """One tool call of the current turn, and how far it has come."""
+
+    __slots__ = ("approved", "call", "context", "result", "started_at")
+
+    def __init__(self, call: ToolCall) -> None:
+        self.call = call
+        self.result: ToolResult | None = None
+        self.started_at: float | None = None
+        self.context: ToolContext[Any] | None = None
+        self.approved: bool | None = None  # None: nobody was asked, or nobody has answered yet
+
+    def start(self, context: ToolContext[Any]) -> None:
+        """Its tool is about to be called."""
+        self.context = context
+        self.started_at = time.monotonic()
+
+    @property
+    def elapsed(self) -> float | None:
+        return None if self.started_at is None else round(time.monotonic() - self.started_at, 3)
+
+    def finish(self, output: str, outcome: Any = "finished") -> ToolResult:
+        """It has a result, from now on and for good."""
+        if self.result is None:
+            self.result = ToolResult(self.call.call_id, output, outcome, self.elapsed)
+        return self.result
+
+    def settle(self, why: str) -> ToolResult:
+        """It was stopped: say how far it had come."""
+        if self.result is not None:
+            return self.result
+        if self.started_at is None:
+            return self.finish(f"Not started: {why}.", "not_started")
+        context = self.context
+        so_far = context.output_so_far if context is not None else ""
+        if context is not None and context.at_work:
+            text = f"Told to stop after {self.elapsed:g} s ({why}), but it has not ended: it may still be running."
+            outcome = "still_running"
+        else:
+            text = f"Interrupted after {self.elapsed:g} s ({why}). It may have partially executed."
+            outcome = "interrupted"
+        return self.finish(f"{text}\nOutput so far:\n{so_far}" if so_far else text, outcome)
+
+
+class Transcript:
+    """What a run began with, and what it has added."""
+
+    __slots__ = ("_shown", "calls", "given", "new", "partial", "saved")
+
+    def __init__(self, given: list[Item]) -> None:
+        self.given = given
+        self.new: list[Item] = []
+        self.calls: list[CallRecord] = []  # of the last turn, as long as they have no results in `new`
+        self._shown: tuple[list[Item], int] | None = None  # in place of the first so many items
+        self.saved = 0  # how many of `new` were given to `take_unsaved`
+        self.partial: list[str] = []  # text of the model that is not an item yet
+
+    @property
+    def items(self) -> list[Item]:
+        """What the model gets next: all of it, unless a handoff has shown it less."""
+        if self._shown is not None:
+            items, since = self._shown
+            return items + self.new[since:]
+        return self.given + self.new
+
+    def show(self, items: list[Item]) -> None:
+        """From here on the model sees these in place of all that came before."""
+        self._shown = items, len(self.new)
+
+    def add(self, item: Item) -> None:
+        """A finished item of the model's answer."""
+        if isinstance(item, ToolCall):
+            self.calls.append(CallRecord(item))
+        elif self.calls:
+            # Text after a call: results must stand next to the calls, so it goes before them.
+            # A turn is saved when the model's answer is complete, so these calls have not been.
+            self.new.insert(len(self.new) - len(self.calls), item)
+            return
+        self.new.append(item)
+
+    def close_turn(self) -> list[Item]:
+        """Every call has its result: put those next to them."""
+        results: list[Item] = [record.result for record in self.calls if record.result is not None]
+        assert len(results) == len(self.calls)
+        self.new += results
+        self.calls = []
+        return results
+
+    def settle(self, reason: Reason | None) -> None:
+        """The run was stopped: complete what it began."""
+        if self.partial:
+            text, self.partial = "".join(self.partial), []
+            self.add(AssistantMessage(text, interrupted=True))
+        if self.calls:
+            why = describe(reason)
+            for record in self.calls:
+                record.settle(why)
+            self.close_turn()
+
+    def take_unsaved(self) -> list[Item]:
+        """What was added since the last time; what is inserted later stands behind that."""
+        items = self.new[self.saved :]
+        self.saved = len(self.new)
+        return items
+
+
+def describe(reason: Reason | None) -> str:
+    """Why it was stopped, for the model to read."""
+    if reason is None:
+        return "the run ended"
+    if reason.kind == "error":
+        return "something else in the run failed"
+    told = {
+        "user": "stopped by the user",
+        "timeout": "the time was over",
+        "disconnect": "the client has gone",
+        "shutdown": "the program is ending",
+        "parent": "the run ended",
+        "cancelled": "the run was cancelled",
+    }.get(reason.kind, "stopped")
+    return told

@@ -1,0 +1,85 @@
+"""The processes that were started by what an owner task holds: `own`'s context manager, `stream`'s generator. On asyncio.
+
+They are known by the context of their start, as a containment knows its own: whatever the owner task and the tasks below it
+have started. What the users of the held thing start is theirs, and what a held thing further in has started is that one's.
+
+Four looks, none of which costs a microsecond while this program has no child process at all:
+
+- when it can be used: what has been started by then is made known to the guard, should this program be killed;
+- when the stop begins, before anybody is asked to leave: whoever loses its parent by the clean-up must have been seen before;
+- when the time to leave is over: SIGTERM to the trees, for it may be these that do not let the clean-up come to its end;
+- when the owner has ended: what is there now was left.
+
+What cannot be said to be ours is not named either, other than in a containment's report: a held thing may live as long as the
+program, and all that the program starts meanwhile might be meant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Any, cast
+
+from . import _offspring
+from ._contained_processes import Processes, ticks_since_boot
+from ._current import Node
+from ._descent import descends, open_blocks
+from ._foreign import Births
+from ._reason import Reason
+from ._states import SETTLED
+
+if TYPE_CHECKING:
+    from ._core import ScopeCore
+
+
+class HeldProcesses:
+    """The processes of one owner task."""
+
+    __slots__ = ("_began", "_births", "_core", "_processes")
+
+    def __init__(self, core: ScopeCore) -> None:
+        self._core = core
+        self._processes: Processes | None = None
+        self._began = ticks_since_boot()
+        if sys.version_info < (3, 12):
+            loop: Any = cast(Any, core.backend).loop
+            self._births = Births.begin(loop, tasks=False) if isinstance(loop, asyncio.BaseEventLoop) else None
+            core.on_settled = self._settled
+
+    @classmethod
+    def begin(cls, core: ScopeCore) -> HeldProcesses | None:
+        """Those of the owner task that is about to start; None on trio, where nothing keeps who has started what."""
+        return cls(core) if core.backend.name == "asyncio" else None
+
+    def look(self) -> None:
+        """Take what is ours for nested scopes; nothing happens to it yet."""
+        core = self._core
+        if core.state is SETTLED or not _offspring.have_any() or not core.backend.is_current():
+            return
+        if self._processes is None:
+            self._processes = Processes("known", cast(Any, core.backend).loop, since=self._began)
+        self._processes.adopt(core, self._is_ours)
+
+    def tell_to_go(self) -> None:
+        """Look again, and end those that are still there."""
+        self.look()
+        if self._processes is not None:
+            core = self._core
+            told = self._processes.tell_to_go(core.reason or Reason("parent", f"{core.label!r} ended"))
+            if told and core.closed:
+                core.stopped = [*core.stopped, *told]
+
+    def _is_ours(self, node: Node | None) -> bool:
+        return descends(node, self._core, _is_anothers)
+
+    def _settled(self) -> None:
+        if self._births is not None:
+            self._births.end(cast(Any, self._core.backend).loop, tasks=False)
+
+
+def _is_anothers(core: ScopeCore) -> bool:
+    """Whether it is a containment's that has not been left, or that of an owner task that has not ended."""
+    if core in open_blocks:
+        return True
+    owners = (getattr(getattr(child, "on_stop", None), "__self__", None) for child in core.children)
+    return any(isinstance(getattr(owner, "processes", None), HeldProcesses) for owner in owners)
