@@ -20,7 +20,7 @@ import quiesce
 from quiesce import Scope, contain, own
 
 # --8<-- [end:imports]
-from .ways import A_KILLED_PROGRAM, Close, Ready, Scenario, Way
+from .ways import Close, Ready, Scenario, Way
 
 AGENT = Path(__file__).with_name("standins") / "acp_agent.py"
 NO_LOOP = "a connection is no stream: there is nothing to break out of"
@@ -167,7 +167,6 @@ def prompt() -> Scenario:
         without=Way(use, open_),
         with_quiesce=Way(use_with, open_with, run=quiesce.run),
         impossible={"break": NO_LOOP},
-        limits={"killed": A_KILLED_PROGRAM},
     )
 
 

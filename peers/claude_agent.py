@@ -14,7 +14,7 @@ import quiesce
 from quiesce import contain, own, stream
 
 # --8<-- [end:imports]
-from .ways import A_KILLED_PROGRAM, Close, Ready, Scenario, Way, consume, start_consuming
+from .ways import Close, Ready, Scenario, Way, consume, start_consuming
 
 OPTIONS = ClaudeAgentOptions(cli_path=Path(__file__).with_name("standins") / "claude_cli.py")
 PROMPT = "Work for a minute."
@@ -127,7 +127,6 @@ def one_query() -> Scenario:
             break_off_query_with,
             run=quiesce.run,
         ),
-        limits={"killed": A_KILLED_PROGRAM},
     )
 
 
@@ -142,5 +141,4 @@ def client() -> Scenario:
             break_off_client_with,
             run=quiesce.run,
         ),
-        limits={"killed": A_KILLED_PROGRAM},
     )

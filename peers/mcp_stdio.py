@@ -16,7 +16,7 @@ import quiesce
 from quiesce import contain, own
 
 # --8<-- [end:imports]
-from .ways import A_KILLED_PROGRAM, Close, Ready, Scenario, Way, soon
+from .ways import Close, Ready, Scenario, Way, soon
 
 SERVER = Path(__file__).with_name("standins") / "mcp_stdio.py"
 NO_LOOP = "a session is no stream: there is nothing to break out of"
@@ -81,7 +81,6 @@ def _scenario(name: str, title: str, *arguments: str) -> Scenario:
         without=Way(partial(use, server), partial(open_, server)),
         with_quiesce=Way(partial(use_with, server), partial(open_anywhere, server), run=quiesce.run),
         impossible={"break": NO_LOOP},
-        limits={"killed": A_KILLED_PROGRAM},
     )
 
 

@@ -21,7 +21,7 @@ import quiesce
 from quiesce import contain, current_token, own, stream
 
 # --8<-- [end:imports]
-from .ways import A_KILLED_PROGRAM, Close, Ready, Scenario, Way, consume, start_consuming
+from .ways import Close, Ready, Scenario, Way, consume, start_consuming
 
 set_tracing_disabled(True)
 SERVER = Path(__file__).with_name("standins") / "mcp_stdio.py"
@@ -171,7 +171,6 @@ def run() -> Scenario:
         without=Way(use_run, open_server),
         with_quiesce=Way(use_run_with, open_server_with, run=quiesce.run),
         impossible={"break": NO_LOOP},
-        limits={"killed": A_KILLED_PROGRAM},
     )
 
 

@@ -11,8 +11,6 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-A_KILLED_PROGRAM = "A program that is killed runs no code, and the guard process knows only of what quiesce has started itself"
-
 Ready = Callable[[], object]  # called by the work when it is under way, and can be stopped
 Close = Callable[[], Awaitable[object]]
 

@@ -34,20 +34,16 @@ def quiet() -> Iterator[None]:
     logging.getLogger("quiesce").disabled = False
 
 
-def has_processes(scenario: Audited) -> bool:
-    return scenario.word == "Process"
-
-
 def sweeps() -> list[object]:
     """Each scenario in each world; a first scenario a word where time is real and this is not the full audit."""
     found: list[object] = []
     seen: set[tuple[str, str]] = set()
     for scenario in all_scenarios():
         for world in world_names():
-            is_slow = world == "uvloop" or has_processes(scenario)
+            is_slow = world == "uvloop" or scenario.processes
             if world not in scenario.worlds or (not FULL and is_slow and (scenario.word, world) in seen):
                 continue
-            if not FULL and has_processes(scenario) and world != "asyncio":
+            if not FULL and scenario.processes and world != "asyncio":
                 continue
             seen.add((scenario.word, world))
             found.append(pytest.param(scenario, world, id=f"{scenario.name}-{world}"))
@@ -55,7 +51,7 @@ def sweeps() -> list[object]:
 
 
 def sweep(scenario: Audited, world: str) -> AuditResult:
-    if has_processes(scenario):
+    if scenario.processes:
         # `descendant` on trio cancels scopes of the kernel's own, which nobody else could get hold of: there it would
         # only show that a tree whose watcher is taken away is not waited for.
         stops = "cancel,scope,timeout,raise" if world == "trio" else "all"

@@ -118,6 +118,112 @@ def test_when_the_program_dies_its_trees_and_then_the_guard_go(death: str, token
         assert wait_until(lambda: is_gone(guard), 2)
 
 
+HOLDING = """
+import asyncio
+from contextlib import asynccontextmanager
+from quiesce import Scope, own, stream
+
+async def start(script, **options):
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec("sh", "-c", script, stdin=pipe, stdout=pipe, **options)
+    await process.stdout.readline()
+    return process
+
+DEAF = f"trap '' TERM HUP INT; sleep 300.{token} & echo up; while :; do wait; done"
+CARELESS = f"(trap '' HUP; exec sleep 300.{token}) & echo up; read line"  # ends with its input, and leaves a child
+
+@asynccontextmanager
+async def client(script, **options):
+    yield await start(script, **options)
+
+async def words(script, **options):
+    process = await start(script, **options)
+    while True:
+        yield process
+
+"""
+
+
+@pytest.mark.parametrize("way", ["own", "block", "stream"])
+@pytest.mark.parametrize("what", ["DEAF", "DEAF, start_new_session=True", "CARELESS"])
+def test_when_the_program_is_killed_what_others_have_started_in_something_held_goes(
+    way: str, what: str, token: str
+) -> None:
+    body = f"""
+async def main():
+    global held
+    if {way!r} == "stream":
+        held = aiter(stream(words({what})))
+        await anext(held)
+    elif {way!r} == "own":
+        held = await own(client({what})).open()
+    else:
+        async with own(client({what})):
+            say(_guardian.pid())
+            await asyncio.sleep(300)
+    say(_guardian.pid())
+    await asyncio.sleep(300)
+
+asyncio.run(main())
+"""
+    with program(token, HOLDING + body) as dying:
+        guard = dying.hear_pid()
+        assert wait_until(lambda: len(running(token)) == 3)
+        assert wait_until(lambda: is_on_guard(guard))
+        time.sleep(0.05)  # for it to have read its first lines
+        dying.kill()
+        assert wait_until(lambda: not running(token), 3)
+        assert wait_until(lambda: is_gone(guard), 3)
+
+
+def test_a_killed_program_takes_nothing_with_it_that_was_not_held_or_is_no_longer(token: str) -> None:
+    body = """
+async def main():
+    global held, own_server
+    script = f"sleep 300.{token} & echo up; while :; do wait; done"
+    async with own(client(DEAF)):
+        own_server = await start(script)  # the body's
+    held = await own(client("echo up; read line")).open()
+    say(_guardian.pid(), own_server.pid, held.value.pid)
+    await asyncio.sleep(300)
+
+asyncio.run(main())
+"""
+    with program(token, HOLDING + body) as dying:
+        guard, innocent, served = map(int, dying.hear().split())
+        assert wait_until(lambda: is_on_guard(guard))
+        dying.kill()
+        assert wait_until(lambda: is_gone(served), 3)
+        assert wait_until(lambda: is_gone(guard), 3)
+        assert not is_gone(innocent)
+        for pid in running(token):
+            if pid != dying.pid:
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_what_is_held_when_the_program_ends_by_itself_goes_too(token: str) -> None:
+    body = """
+async def main():
+    global held
+    held = await own(client(DEAF)).open()
+    say("up")
+    os._exit(0) if hear().strip() else None
+    raise SystemExit
+
+loop = asyncio.new_event_loop()
+try:
+    loop.run_until_complete(main())
+except SystemExit:
+    pass
+"""
+    with program(token, HOLDING + body) as ending:
+        assert ending.hear() == "up"
+        assert wait_until(lambda: len(running(token)) == 3)
+        ending.tell()
+        ending.process.wait(5)
+        assert wait_until(lambda: not running(token), 3)
+
+
 def test_a_child_that_was_started_but_not_yet_registered_goes_too(token: str) -> None:
     body = """
 def die(group):
@@ -554,6 +660,28 @@ def test_the_guard_obeys_its_lines_and_ignores_what_it_does_not_know(token: str)
     assert [process.poll() for process in sleepers] == [-signal.SIGKILL, None, None, None]
     for process in sleepers:
         process.kill()
+        process.wait()
+
+
+def test_the_guard_kills_others_trees_by_pid_and_start_time_and_only_those(token: str) -> None:
+    script = f"sleep 300.{token} & wait"
+    shells = [subprocess.Popen(["sh", "-c", script]) for _ in range(4)]
+    assert wait_until(lambda: len(running(token)) == 8)
+    told, forgotten, cleared, reused = (process.pid for process in shells)
+    starts = {process.pid: _procfs.start_time(process.pid) for process in shells}
+    with bare_guard(token) as (guard, ours):
+        ours.sendall(b"*\n*x y\n/z\n*1 2 3\n")
+        ours.sendall(b"*%d %d\n=\n" % (cleared, starts[cleared]))
+        ours.sendall(b"*%d %d\n/%d\n" % (forgotten, starts[forgotten], forgotten))
+        ours.sendall(b"*%d %d\n" % (reused, starts[reused] - 1))
+        ours.sendall(b"*%d %d\n" % (told, starts[told]))
+        ours.close()
+        assert guard.wait(5) == 0
+    assert [process.poll() for process in shells] == [-signal.SIGKILL, None, None, None]
+    assert len(running(token)) == 6
+    for pid in running(token):
+        os.kill(pid, signal.SIGKILL)
+    for process in shells:
         process.wait()
 
 

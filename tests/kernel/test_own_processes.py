@@ -38,7 +38,11 @@ def tree(token: str) -> list[str]:
 
 def deaf(token: str) -> list[str]:
     """The same, and none of them heeds a SIGTERM, nor the end of its input."""
-    return ["sh", "-c", f"trap '' TERM HUP INT; sleep 1{token} & sleep 2{token} & echo up; while :; do wait; done"]
+    return [
+        "sh",
+        "-c",
+        f"trap '' TERM HUP INT; sleep 1{token} & sleep 2{token} & echo up; while :; do wait; done",
+    ]
 
 
 def polite(token: str) -> list[str]:
@@ -97,7 +101,9 @@ WAYS = [
 
 
 @contextlib.asynccontextmanager
-async def leaves_it(argv: list[str], how: Callable[[list[str]], Awaitable[Started]] = start) -> AsyncIterator[Started]:
+async def leaves_it(
+    argv: list[str], how: Callable[[list[str]], Awaitable[Started]] = start
+) -> AsyncIterator[Started]:
     """Starts a process, and never ends it."""
     yield await how(argv)
 
@@ -480,13 +486,15 @@ async def test_the_processes_of_a_generator_end_with_it(how: str, token: str) ->
 
 async def test_after_a_bare_break_they_have_been_signalled_before_the_next_line_runs(token: str) -> None:
     items = stream(words(tree(token)))
+    started: list[Started] = []
     async for process in items:
+        started.append(process)
         break
     assert items.token.cancelled
     deadline = time.monotonic() + 2
-    while not is_gone(process.pid):  # without a turn of the loop: it has been told already
+    while not is_gone(started[0].pid):  # without a turn of the loop: it has been told already
         assert time.monotonic() < deadline
-        time.sleep(0.005)  # noqa: ASYNC251
+        time.sleep(0.005)
     assert (await items.close()).clean
     assert running(token) == []
 

@@ -1,15 +1,148 @@
-"""Agents that always stop: runs, guardrails, tools, transcripts and interruptible conversations."""
+"""Agents that always stop: runs, guardrails, tools, transcripts and interruptible conversations.
+
+```python
+agent = Agent(name="assistant", instructions="Be brief.", model=OpenAIModel("gpt-5"), tools=[weather])
+result = await Runner.run(agent, "How is the weather in Paris?")
+```
+"""
 
 from __future__ import annotations
 
-from .._extras import require
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from quiesce._extras import require
 
 require("msgspec", "agents", "quiesce.agents")
 
-from ._agent import Agent, Handoff, handoff  # noqa: E402
-from ._runner import Runner  # noqa: E402
-from ._tool import FunctionTool, function_tool  # noqa: E402
-from ._context import RunConfig, RunContextWrapper, ToolContext  # noqa: E402
-from ._guardrails import *  # noqa: E402,F403
-from ._errors import *  # noqa: E402,F403
-from ._hooks import AgentHooks, RunHooks  # noqa: E402
+if TYPE_CHECKING:
+    from ._agent import Agent as Agent
+    from ._agent import Handoff as Handoff
+    from ._agent import handoff as handoff
+    from ._context import RunConfig as RunConfig
+    from ._context import RunContextWrapper as RunContextWrapper
+    from ._context import ToolContext as ToolContext
+    from ._conversation import Conversation as Conversation
+    from ._errors import AgentsException as AgentsException
+    from ._errors import ConversationBusy as ConversationBusy
+    from ._errors import ConversationClosed as ConversationClosed
+    from ._errors import GuardrailTripwireTriggered as GuardrailTripwireTriggered
+    from ._errors import InputGuardrailTripwireTriggered as InputGuardrailTripwireTriggered
+    from ._errors import InvalidFinalOutput as InvalidFinalOutput
+    from ._errors import InvalidToolArguments as InvalidToolArguments
+    from ._errors import MaxTurnsExceeded as MaxTurnsExceeded
+    from ._errors import OutputGuardrailTripwireTriggered as OutputGuardrailTripwireTriggered
+    from ._errors import ToolInputGuardrailTripwireTriggered as ToolInputGuardrailTripwireTriggered
+    from ._errors import ToolOutputGuardrailTripwireTriggered as ToolOutputGuardrailTripwireTriggered
+    from ._errors import ToolTimeoutError as ToolTimeoutError
+    from ._errors import UserError as UserError
+    from ._events import AgentUpdatedStreamEvent as AgentUpdatedStreamEvent
+    from ._events import RawResponseEvent as RawResponseEvent
+    from ._events import RunItemStreamEvent as RunItemStreamEvent
+    from ._events import StreamEvent as StreamEvent
+    from ._guardrails import GuardrailFunctionOutput as GuardrailFunctionOutput
+    from ._guardrails import InputGuardrail as InputGuardrail
+    from ._guardrails import InputGuardrailResult as InputGuardrailResult
+    from ._guardrails import OutputGuardrail as OutputGuardrail
+    from ._guardrails import OutputGuardrailResult as OutputGuardrailResult
+    from ._guardrails import ToolGuardrailFunctionOutput as ToolGuardrailFunctionOutput
+    from ._guardrails import ToolInputGuardrail as ToolInputGuardrail
+    from ._guardrails import ToolInputGuardrailData as ToolInputGuardrailData
+    from ._guardrails import ToolOutputGuardrail as ToolOutputGuardrail
+    from ._guardrails import ToolOutputGuardrailData as ToolOutputGuardrailData
+    from ._guardrails import input_guardrail as input_guardrail
+    from ._guardrails import output_guardrail as output_guardrail
+    from ._guardrails import tool_input_guardrail as tool_input_guardrail
+    from ._guardrails import tool_output_guardrail as tool_output_guardrail
+    from ._hooks import AgentHooks as AgentHooks
+    from ._hooks import RunHooks as RunHooks
+    from ._mcp import MCPServerStdio as MCPServerStdio
+    from ._mcp import MCPServerStreamableHttp as MCPServerStreamableHttp
+    from ._memory_store import MemoryStore as MemoryStore
+    from ._repair import repair as repair
+    from ._result import RunErrorDetails as RunErrorDetails
+    from ._result import RunResult as RunResult
+    from ._result import RunState as RunState
+    from ._runner import Runner as Runner
+    from ._session import MemorySession as MemorySession
+    from ._session import Session as Session
+    from ._session import SQLiteSession as SQLiteSession
+    from ._sqlite_store import SQLiteStore as SQLiteStore
+    from ._stopping import Stopping as Stopping
+    from ._streamed import RunResultStreaming as RunResultStreaming
+    from ._tool import FunctionTool as FunctionTool
+    from ._tool import function_tool as function_tool
+
+_HOME = {
+    "Agent": "_agent",
+    "AgentHooks": "_hooks",
+    "AgentUpdatedStreamEvent": "_events",
+    "AgentsException": "_errors",
+    "Conversation": "_conversation",
+    "ConversationBusy": "_errors",
+    "ConversationClosed": "_errors",
+    "FunctionTool": "_tool",
+    "GuardrailFunctionOutput": "_guardrails",
+    "GuardrailTripwireTriggered": "_errors",
+    "Handoff": "_agent",
+    "InputGuardrail": "_guardrails",
+    "InputGuardrailResult": "_guardrails",
+    "InputGuardrailTripwireTriggered": "_errors",
+    "InvalidFinalOutput": "_errors",
+    "InvalidToolArguments": "_errors",
+    "MCPServerStdio": "_mcp",
+    "MCPServerStreamableHttp": "_mcp",
+    "MaxTurnsExceeded": "_errors",
+    "MemorySession": "_session",
+    "MemoryStore": "_memory_store",
+    "OutputGuardrail": "_guardrails",
+    "OutputGuardrailResult": "_guardrails",
+    "OutputGuardrailTripwireTriggered": "_errors",
+    "RawResponseEvent": "_events",
+    "RunConfig": "_context",
+    "RunContextWrapper": "_context",
+    "RunErrorDetails": "_result",
+    "RunHooks": "_hooks",
+    "RunItemStreamEvent": "_events",
+    "RunResult": "_result",
+    "RunResultStreaming": "_streamed",
+    "RunState": "_result",
+    "Runner": "_runner",
+    "SQLiteSession": "_session",
+    "SQLiteStore": "_sqlite_store",
+    "Session": "_session",
+    "Stopping": "_stopping",
+    "StreamEvent": "_events",
+    "ToolContext": "_context",
+    "ToolGuardrailFunctionOutput": "_guardrails",
+    "ToolInputGuardrail": "_guardrails",
+    "ToolInputGuardrailData": "_guardrails",
+    "ToolInputGuardrailTripwireTriggered": "_errors",
+    "ToolOutputGuardrail": "_guardrails",
+    "ToolOutputGuardrailData": "_guardrails",
+    "ToolOutputGuardrailTripwireTriggered": "_errors",
+    "ToolTimeoutError": "_errors",
+    "UserError": "_errors",
+    "function_tool": "_tool",
+    "handoff": "_agent",
+    "input_guardrail": "_guardrails",
+    "output_guardrail": "_guardrails",
+    "repair": "_repair",
+    "tool_input_guardrail": "_guardrails",
+    "tool_output_guardrail": "_guardrails",
+}
+
+__all__ = list(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

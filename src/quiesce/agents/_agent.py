@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from ..models._items import Item
-from ..models._model import Model, ModelSettings, ToolSpec
+from quiesce.models._items import Item
+from quiesce.models._model import Model, ModelSettings, ToolSpec
+
 from ._context import RunContextWrapper, ToolContext
 from ._errors import InvalidToolArguments, UserError
 from ._guardrails import call_function
 from ._output import OutputType
 
 if TYPE_CHECKING:
+    from ._context import RunConfig
     from ._guardrails import InputGuardrail, OutputGuardrail
     from ._hooks import AgentHooks, RunHooks
     from ._mcp import MCPServer
-    from ._context import RunConfig
     from ._tool import FunctionTool
 
 C = TypeVar("C")
@@ -63,15 +64,14 @@ class Agent(Generic[C]):
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise TypeError(f"the name of an agent must be a str, not {self.name!r}")
-        if self.instructions is not None and not isinstance(self.instructions, str):
-            if not callable(self.instructions):
-                raise TypeError(
-                    f"the instructions of agent {self.name!r} must be a str or a function, "
-                    f"not {type(self.instructions).__name__}"
-                )
-        self._output = (
-            OutputType(self.output_type) if self.output_type not in (None, str) else None
-        )
+        if not (
+            self.instructions is None or isinstance(self.instructions, str) or callable(self.instructions)
+        ):
+            raise TypeError(
+                f"the instructions of agent {self.name!r} must be a str or a function, "
+                f"not {type(self.instructions).__name__}"
+            )
+        self._output = OutputType(self.output_type) if self.output_type not in (None, str) else None
 
     def clone(self, **changes: Any) -> Agent[C]:
         """A copy with some fields changed."""
@@ -152,7 +152,7 @@ def _said(arguments: str) -> str:
     try:
         return _decoder.decode(arguments).input
     except msgspec.DecodeError as error:
-        raise InvalidToolArguments(f"this tool takes one text, {{\"input\": \"...\"}}: {error}") from None
+        raise InvalidToolArguments(f'this tool takes one text, {{"input": "..."}}: {error}') from None
 
 
 @dataclass(slots=True)
@@ -172,7 +172,9 @@ class Handoff:
         self.tool_name = self.tool_name or f"transfer_to_{function_name(self.agent.name)}"
         if not self.tool_description:
             about = self.agent.handoff_description
-            self.tool_description = f"Hand over to the agent {self.agent.name}." + (f" {about}" if about else "")
+            self.tool_description = f"Hand over to the agent {self.agent.name}." + (
+                f" {about}" if about else ""
+            )
 
     @property
     def spec(self) -> ToolSpec:

@@ -6,12 +6,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from ..kernel._scope import current_token
-from ..models._model import Model, ModelSettings, Usage
+from quiesce.kernel._scope import current_token
+from quiesce.models._model import Model, ModelSettings, Usage
 
 if TYPE_CHECKING:
-    from ..kernel._grace import Grace
-    from ..kernel._token import CancelToken
+    from quiesce.kernel._grace import Grace
+    from quiesce.kernel._token import CancelToken
+
     from ._agent import Agent
     from ._guardrails import InputGuardrail, OutputGuardrail
     from ._tool import FunctionTool

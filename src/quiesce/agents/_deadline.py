@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
-from ..kernel._backend import current_backend
-from ..kernel._child import Handle
-from ..models._errors import ModelTimeoutError
+from quiesce.kernel._backend import current_backend
+from quiesce.kernel._child import Handle
+from quiesce.models._errors import ModelTimeoutError
 
 
 class Deadline:

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from ..kernel._guarded import guarded
-from ..models._errors import ModelBehaviorError, ModelRefusalError
-from ..models._items import AssistantMessage, Item, Reasoning, ToolCall
-from ..models._model import (
+from quiesce.kernel._guarded import guarded
+from quiesce.models._errors import ModelBehaviorError, ModelRefusalError
+from quiesce.models._items import AssistantMessage, Item, Reasoning, ToolCall, ToolResult
+from quiesce.models._model import (
     ItemDone,
     Model,
     ModelRequest,
@@ -30,10 +30,16 @@ from ..models._model import (
     Tokens,
     Usage,
 )
+
 from ._agent import Agent, Handoff
 from ._context import RunConfig, RunContextWrapper
 from ._deadline import model_deadline
-from ._errors import InputGuardrailTripwireTriggered, MaxTurnsExceeded, OutputGuardrailTripwireTriggered, UserError
+from ._errors import (
+    InputGuardrailTripwireTriggered,
+    MaxTurnsExceeded,
+    OutputGuardrailTripwireTriggered,
+    UserError,
+)
 from ._events import AgentUpdatedStreamEvent, RawResponseEvent, RunItemStreamEvent, StreamEvent
 from ._guardrails import InputGuardrail, InputGuardrailResult, OutputGuardrailResult, call_function
 from ._hooks import Callbacks, RunHooks
@@ -44,7 +50,11 @@ if TYPE_CHECKING:
     from ._journal import Journal
 
 DEFAULT_MAX_TURNS = 10
-_NEWS = {AssistantMessage: "message_output_created", Reasoning: "reasoning_item_created", ToolCall: "tool_called"}
+_NEWS = {
+    AssistantMessage: "message_output_created",
+    Reasoning: "reasoning_item_created",
+    ToolCall: "tool_called",
+}
 
 
 class Engine:
@@ -110,7 +120,9 @@ class Engine:
         self.responses: list[ResponseDone] = []
         self.input_guardrail_results: list[InputGuardrailResult] = []
         self.output_guardrail_results: list[OutputGuardrailResult] = []
-        self.approvals: dict[str, tuple[bool, str]] = {}  # by call id: approved or not, and what to tell the model
+        self.approvals: dict[
+            str, tuple[bool, str]
+        ] = {}  # by call id: approved or not, and what to tell the model
         self.pending_approvals: list[CallRecord] = []
         self._started_agent: Agent[Any] | None = None
         self._unspent: Usage | None = None  # what is known of the request that is under way
@@ -274,16 +286,15 @@ class Engine:
         try:
             async with model_deadline(request.settings.timeout, model.name):
                 async for event in answer:
-                    kind = type(event)
-                    if kind is TextDelta:
+                    if isinstance(event, TextDelta):
                         transcript.partial.append(event.text)
-                    elif kind is ItemDone:
-                        if type(event.item) is AssistantMessage:
+                    elif isinstance(event, ItemDone):
+                        if isinstance(event.item, AssistantMessage):
                             transcript.partial.clear()
                         transcript.add(event.item)
-                    elif kind is Tokens:
+                    elif isinstance(event, Tokens):
                         self._unspent = event.usage
-                    elif kind is ResponseDone:
+                    elif isinstance(event, ResponseDone):
                         done = event
                     if emit is not None:
                         await self._tell(event)
@@ -292,7 +303,8 @@ class Engine:
             raise
         if done is None:
             raise ModelBehaviorError(
-                f"model {model.name!r} ended its answer without ResponseDone: the stream was cut", model=model.name
+                f"model {model.name!r} ended its answer without ResponseDone: the stream was cut",
+                model=model.name,
             )
         if transcript.partial:  # a model that never said that its message is complete
             text = "".join(transcript.partial)
@@ -325,9 +337,12 @@ class Engine:
             await self.journal.add(self.transcript.take_unsaved())
 
     def _last_text(self) -> str:
+        """What the model has said in this turn."""
         for item in reversed(self.transcript.new):
             if isinstance(item, AssistantMessage):
                 return item.text
+            if isinstance(item, ToolResult):
+                break
         return ""
 
     # The end
@@ -339,7 +354,9 @@ class Engine:
             output = agent._output.decode(text) if agent._output is not None else text
         guardrails = [*agent.output_guardrails, *self.config.output_guardrails]
         if guardrails:
-            await guarded(*[partial(self._check_output, guardrail, agent, output) for guardrail in guardrails])
+            await guarded(
+                *[partial(self._check_output, guardrail, agent, output) for guardrail in guardrails]
+            )
         if self.callbacks.any(agent):
             await self.callbacks.agent_end(self.context, agent, output)
         self.final_output = output
@@ -386,4 +403,3 @@ async def _close_generator(answer: Any) -> None:
     """Let a generator clean up in the task that ran it, though that is being cancelled."""
     with anyio.CancelScope(shield=True):
         await answer.aclose()
-

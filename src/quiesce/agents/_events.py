@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from ..models._items import Item
-    from ..models._model import ModelEvent
+    from quiesce.models._items import Item
+    from quiesce.models._model import ModelEvent
+
     from ._agent import Agent
 
 ItemEventName: TypeAlias = Literal[

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
 
-from ..kernel._thread import to_thread
-from ..models._items import Item
+from quiesce.kernel._thread import to_thread
+from quiesce.models._items import Item
 
 if TYPE_CHECKING:
     from ._agent import Agent
@@ -80,7 +80,7 @@ class InputGuardrail:
 
     def get_name(self) -> str:
         """Its name, or its function's."""
-        return self.name or getattr(self.guardrail_function, "__name__", type(self).__name__)
+        return self.name or name_of(self.guardrail_function)
 
     async def run(
         self, context: RunContextWrapper[Any], agent: Agent[Any], said: str | list[Item]
@@ -99,9 +99,11 @@ class OutputGuardrail:
 
     def get_name(self) -> str:
         """Its name, or its function's."""
-        return self.name or getattr(self.guardrail_function, "__name__", type(self).__name__)
+        return self.name or name_of(self.guardrail_function)
 
-    async def run(self, context: RunContextWrapper[Any], agent: Agent[Any], output: Any) -> OutputGuardrailResult:
+    async def run(
+        self, context: RunContextWrapper[Any], agent: Agent[Any], output: Any
+    ) -> OutputGuardrailResult:
         """Ask it."""
         said = await call_function(self.guardrail_function, context, agent, output)
         return OutputGuardrailResult(self, _checked(said, GuardrailFunctionOutput, self), agent, output)
@@ -116,7 +118,7 @@ class ToolInputGuardrail:
 
     def get_name(self) -> str:
         """Its name, or its function's."""
-        return self.name or getattr(self.guardrail_function, "__name__", type(self).__name__)
+        return self.name or name_of(self.guardrail_function)
 
     async def run(self, data: ToolInputGuardrailData) -> ToolGuardrailFunctionOutput:
         """Ask it."""
@@ -132,7 +134,7 @@ class ToolOutputGuardrail:
 
     def get_name(self) -> str:
         """Its name, or its function's."""
-        return self.name or getattr(self.guardrail_function, "__name__", type(self).__name__)
+        return self.name or name_of(self.guardrail_function)
 
     async def run(self, data: ToolOutputGuardrailData) -> ToolGuardrailFunctionOutput:
         """Ask it."""
@@ -193,7 +195,9 @@ def output_guardrail(
 @overload
 def tool_input_guardrail(fn: Callable[..., Any], /) -> ToolInputGuardrail: ...
 @overload
-def tool_input_guardrail(*, name: str | None = None) -> Callable[[Callable[..., Any]], ToolInputGuardrail]: ...
+def tool_input_guardrail(
+    *, name: str | None = None
+) -> Callable[[Callable[..., Any]], ToolInputGuardrail]: ...
 def tool_input_guardrail(
     fn: Callable[..., Any] | None = None, /, *, name: str | None = None
 ) -> ToolInputGuardrail | Callable[[Callable[..., Any]], ToolInputGuardrail]:
@@ -222,6 +226,13 @@ async def call_function(fn: Callable[..., Any], *args: Any) -> Any:
         return await fn(*args)
     returned = await to_thread(fn, *args)
     return await returned if inspect.isawaitable(returned) else returned
+
+
+def name_of(fn: Callable[..., Any]) -> str:
+    """What a function is called, or the class of what stands in for one."""
+    while isinstance(fn, partial):
+        fn = fn.func
+    return str(getattr(fn, "__name__", type(fn).__name__))
 
 
 def is_async(fn: Callable[..., Any]) -> bool:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from ..kernel._reason import Reason
-    from ..kernel._report import StopReport
-    from ..models._model import ModelRequest, ResponseDone
+    from quiesce.kernel._reason import Reason
+    from quiesce.kernel._report import StopReport
+    from quiesce.models._model import ModelRequest, ResponseDone
+
     from ._agent import Agent
     from ._context import RunContextWrapper, ToolContext
     from ._tool import FunctionTool
@@ -146,9 +147,7 @@ class Callbacks:
             if hooks is not None:
                 await hooks.on_tool_end(context, agent, tool, result)
 
-    async def handoff(
-        self, context: RunContextWrapper[Any], source: Agent[Any], target: Agent[Any]
-    ) -> None:
+    async def handoff(self, context: RunContextWrapper[Any], source: Agent[Any], target: Agent[Any]) -> None:
         if self.run is not None:
             await self.run.on_handoff(context, source, target)
         if target.hooks is not None:

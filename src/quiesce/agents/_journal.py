@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from ..models._items import Item, ToolCall, pending_calls
+from quiesce.kernel._shielded import shielded
+from quiesce.models._items import Item, ToolCall, pending_calls
 
 if TYPE_CHECKING:
     from ._session import Session
@@ -22,7 +23,7 @@ class Journal(Protocol):
         ...
 
     async def add(self, items: list[Item]) -> None:
-        """Keep these; they are safe when it returns."""
+        """Keep these, and what an earlier call could not keep; they are safe when it returns."""
         ...
 
     async def tool_starting(self, call: ToolCall) -> None:
@@ -45,12 +46,14 @@ class SessionJournal:
     async def add(self, items: list[Item]) -> None:
         self._waiting += items
         if self._waiting and not pending_calls(self._waiting):
-            whole, self._waiting = self._waiting, []
-            try:
-                await self._session.add_items(whole)
-            except BaseException:
-                self._waiting = whole + self._waiting  # for the attempt that settles the run
-                raise
+            await shielded(self._write)
+
+    async def _write(self) -> None:
+        # A write that was cut may have been made or not, and to make it again would double it: so none is cut. One that
+        # fails is kept for the attempt that settles the run.
+        whole = list(self._waiting)
+        await self._session.add_items(whole)
+        del self._waiting[: len(whole)]
 
     async def tool_starting(self, call: ToolCall) -> None:
         pass

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias, Union, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
-from ..models._items import (
+from quiesce.models._items import (
     AssistantMessage,
     Item,
     Note,
@@ -30,7 +30,8 @@ from ..models._items import (
     decode_item,
     encode_item,
 )
-from ..models._model import Usage
+from quiesce.models._model import Usage
+
 from ._errors import AgentsException
 
 
@@ -148,7 +149,7 @@ _Plain: TypeAlias = (
     | StatusChanged
     | UsageAdded
 )
-Event: TypeAlias = Union[ItemAdded, MessageQueued, _Plain, UnknownEvent]
+Event: TypeAlias = ItemAdded | MessageQueued | _Plain | UnknownEvent
 
 
 # What is written of them

@@ -11,6 +11,7 @@ import time
 from array import array
 from collections.abc import Sequence
 from types import TracebackType
+from typing import Self
 
 from ._log import Event, StoreClosed, check_events, check_id, conflict, stamp
 
@@ -80,7 +81,7 @@ class MemoryStore:
         """Refuse everything from now on, and forget all conversations."""
         self.close_sync()
 
-    async def __aenter__(self) -> MemoryStore:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -88,7 +89,7 @@ class MemoryStore:
     ) -> None:
         self.close_sync()
 
-    def __enter__(self) -> MemoryStore:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

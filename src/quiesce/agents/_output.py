@@ -6,7 +6,8 @@ from typing import Any, cast
 
 import msgspec
 
-from ..models._model import OutputSpec
+from quiesce.models._model import OutputSpec
+
 from ._errors import InvalidFinalOutput
 
 
@@ -32,16 +33,14 @@ class OutputType:
                 self._decode = msgspec.json.Decoder(kind).decode
                 schema = _inlined(msgspec.json.schema(kind))
             except TypeError as error:
-                raise TypeError(
-                    f"{self.name} cannot be the output type of an agent: {error}"
-                ) from None
+                raise TypeError(f"{self.name} cannot be the output type of an agent: {error}") from None
         self.spec = OutputSpec(_safe_name(self.name), closed(schema))
 
     def decode(self, text: str) -> Any:
         """The answer as the type says; `InvalidFinalOutput` if it is something else."""
         try:
             value = self._decode(text)
-        except Exception as error:  # noqa: BLE001 - pydantic's and msgspec's, whichever decodes
+        except Exception as error:
             raise InvalidFinalOutput(
                 f"the final answer is no {self.name}: {error}. It began with {text[:200]!r}"
             ) from error
@@ -55,7 +54,7 @@ def closed(schema: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value, dict):
             out[key] = closed(cast(dict[str, Any], value))
         elif isinstance(value, list):
-            out[key] = [closed(v) if isinstance(v, dict) else v for v in cast(list[Any], value)]
+            out[key] = [closed(v) if isinstance(v, dict) else v for v in value]
         else:
             out[key] = value
     if out.get("type") == "object" and "properties" in out:

@@ -15,8 +15,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ..models._items import AssistantMessage, Item, Reasoning, ToolCall, ToolResult
-from ..models._model import Usage
+from quiesce.models._items import AssistantMessage, Item, Reasoning, ToolCall, ToolResult
+from quiesce.models._model import Usage
+
 from ._log import (
     ApprovalDecided,
     ApprovalRequested,

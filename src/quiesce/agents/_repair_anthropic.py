@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field as dataclass_field
+from dataclasses import dataclass
 from typing import Any
 
 from ._repair_pairs import Call, Pairing, Result
@@ -28,17 +28,16 @@ _THINKING = ("thinking", "redacted_thinking")
 
 @dataclass(slots=True)
 class _Turn:
-    """Neighbouring messages of one role, as far as they make one message."""
+    """Neighbouring messages of one role, as far as they make one message: blocks, with the call of each that is one."""
 
     role: str
     sources: list[Any]
-    blocks: list[Any] = dataclass_field(default_factory=list)
-    calls: list[tuple[Call, Any]] = dataclass_field(default_factory=list)
+    blocks: list[tuple[Any, Call | None]]
 
     @property
-    def answered(self) -> list[Call]:
+    def calls(self) -> list[Call]:
         """The calls that are kept."""
-        return [call for call, _ in self.calls if not call.replay]
+        return [call for _, call in self.blocks if call is not None and not call.replay]
 
 
 def repair_anthropic(messages: Sequence[Any], missing: str) -> list[Any]:
@@ -49,20 +48,18 @@ def repair_anthropic(messages: Sequence[Any], missing: str) -> list[Any]:
     repaired: list[_Turn] = []
     waiting: list[Call] = []
     for turn in turns:
-        if waiting:
-            results = [_result(call, missing) for call in waiting]
-            if turn.role == "user":
-                turn.blocks[:0] = results
-            else:
-                repaired.append(_Turn("user", [], results))
-        waiting = []
+        results: list[tuple[Any, Call | None]] = [(_result(call, missing), None) for call in waiting]
+        if results and turn.role != "user":
+            repaired.append(_Turn("user", [], results))
+        elif results:
+            turn.blocks[:0] = results
+        waiting = turn.calls
         if turn.role == "assistant":
-            waiting = turn.answered
-            turn.blocks = _assistant_blocks(turn)
-        if turn.blocks or turn.role not in ("user", "assistant"):
+            turn.blocks = _assistant_blocks(turn.blocks)
+        if turn.blocks or turn.role == "other":
             _join(repaired, turn)
     if waiting:
-        repaired.append(_Turn("user", [], [_result(call, missing) for call in waiting]))
+        repaired.append(_Turn("user", [], [(_result(call, missing), None) for call in waiting]))
     _begin_with_the_user(repaired)
     return [_message(turn) for turn in repaired]
 
@@ -73,16 +70,16 @@ def _turns(messages: Sequence[Any], pairing: Pairing) -> list[_Turn]:
         role = field(message, "role")
         if role not in ("user", "assistant"):
             if role != "system" or field(message, "content") is not None:
-                turns.append(_Turn("other", [message]))
+                turns.append(_Turn("other", [message], []))
             continue
         blocks = _blocks(field(message, "content"))
-        last = turns[-1] if turns else None
-        if last is None or last.role != role or _is_another_answer(last, blocks):
-            last = _Turn(role, [])
-            turns.append(last)
-        last.sources.append(message)
+        turn = turns[-1] if turns else None
+        if turn is None or turn.role != role or _is_another_answer(turn, blocks):
+            turn = _Turn(role, [], [])
+            turns.append(turn)
+        turn.sources.append(message)
         for block in blocks:
-            _sort_in(block, last, len(turns), pairing)
+            _sort_in(block, turn, len(turns), pairing)
     return turns
 
 
@@ -107,18 +104,17 @@ def _sort_in(block: Any, turn: _Turn, number: int, pairing: Pairing) -> None:
         if turn.role == "assistant" and filled(field(block, "id")) and filled(field(block, "name")):
             block, cut_off = _with_whole_input(block)
             asks = (field(block, "name"), field(block, "input"))
-            call = pairing.call(Call("tool", field(block, "id"), number, asks, cut_off))
-            turn.calls.append((call, block))
-            turn.blocks.append(block)
-    elif kind == "text":
-        text = field(block, "text")
-        if isinstance(text, str) and text.strip():
-            turn.blocks.append(block)
-    elif not (
-        (kind == "thinking" and not field(block, "signature"))
-        or (kind == "redacted_thinking" and not field(block, "data"))
-    ):
-        turn.blocks.append(block)
+            turn.blocks.append((block, pairing.call(Call("tool", field(block, "id"), number, asks, cut_off))))
+    elif not _is_rejected(block):
+        turn.blocks.append((block, None))
+
+
+def _is_rejected(block: Any) -> bool:
+    kind = field(block, "type")
+    if kind == "text":
+        return not str(field(block, "text") or "").strip()
+    unsigned = kind == "thinking" and not field(block, "signature")
+    return unsigned or (kind == "redacted_thinking" and not field(block, "data"))
 
 
 def _with_whole_input(block: Any) -> tuple[Any, bool]:
@@ -135,18 +131,17 @@ def _with_whole_input(block: Any) -> tuple[Any, bool]:
     return with_changes(block, input={}), True
 
 
-def _assistant_blocks(turn: _Turn) -> list[Any]:
-    """The turn's blocks: calls last if text follows them, under their new ids; without thinking that leads to nothing."""
-    calls = {id(block): call for call, block in turn.calls}
-    kept = [block for block in turn.blocks if id(block) not in calls or not calls[id(block)].replay]
-    is_call = [id(block) in calls for block in kept]
-    if True in is_call and any(field(block, "type") == "text" for block in kept[is_call.index(True) :]):
-        kept.sort(key=lambda block: id(block) in calls)
-    while kept and field(kept[-1], "type") in _THINKING:
+def _assistant_blocks(blocks: list[tuple[Any, Call | None]]) -> list[tuple[Any, Call | None]]:
+    """The blocks that are kept: calls last if text follows them, under their new ids; no thinking that leads to nothing."""
+    kept = [(block, call) for block, call in blocks if call is None or not call.replay]
+    first = next((number for number, (_, call) in enumerate(kept) if call is not None), len(kept))
+    if any(field(block, "type") == "text" for block, _ in kept[first:]):
+        kept.sort(key=lambda pair: pair[1] is not None)
+    while kept and field(kept[-1][0], "type") in _THINKING:
         kept.pop()
     return [
-        with_changes(block, id=calls[id(block)].new_id) if id(block) in calls and calls[id(block)].new_id else block
-        for block in kept
+        (with_changes(block, id=call.new_id) if call is not None and call.new_id else block, call)
+        for block, call in kept
     ]
 
 
@@ -162,22 +157,24 @@ def _join(repaired: list[_Turn], turn: _Turn) -> None:
 def _begin_with_the_user(repaired: list[_Turn]) -> None:
     first = next((number for number, turn in enumerate(repaired) if turn.role != "other"), None)
     if first is not None and repaired[first].role == "assistant":
-        repaired.insert(first, _Turn("user", [{"role": "user", "content": BEGINNING}]))
+        repaired.insert(first, _Turn("other", [{"role": "user", "content": BEGINNING}], []))
 
 
 def _message(turn: _Turn) -> Any:
-    if len(turn.sources) != 1:
-        return {"role": turn.role, "content": turn.blocks}
-    source = turn.sources[0]
-    content = field(source, "content")
-    if turn.role == "other" or (isinstance(content, str) and turn.blocks in ([], _blocks(content))):
-        return source
-    if isinstance(content, (list, tuple)) and len(content) == len(turn.blocks):
-        if all(before is after for before, after in zip(content, turn.blocks, strict=True)):
+    blocks = [block for block, _ in turn.blocks]
+    for source in turn.sources:
+        if turn.role == "other" or _is_same(field(source, "content"), blocks):
             return source
-    if isinstance(source, Mapping):
-        return with_changes(source, content=turn.blocks)
-    return {"role": turn.role, "content": turn.blocks}
+    if len(turn.sources) == 1 and isinstance(turn.sources[0], Mapping):
+        return with_changes(turn.sources[0], content=blocks)
+    return {"role": turn.role, "content": blocks}
+
+
+def _is_same(content: object, blocks: list[Any]) -> bool:
+    if isinstance(content, str):
+        return blocks == _blocks(content)
+    found = parts(content)
+    return len(found) == len(blocks) and all(a is b for a, b in zip(found, blocks, strict=True))
 
 
 def _result(call: Call, missing: str) -> Any:
@@ -190,7 +187,11 @@ def _result(call: Call, missing: str) -> Any:
         }
     block = call.result.message
     content = field(block, "content")
-    said = [part for part in parts(content) if field(part, "type") != "text" or str(field(part, "text") or "").strip()]
+    said = [
+        part
+        for part in parts(content)
+        if field(part, "type") != "text" or str(field(part, "text") or "").strip()
+    ]
     if len(said) != len(parts(content)):
         block = with_changes(block, content=said)
     elif content is None and "content" in as_dict(block):

@@ -97,7 +97,9 @@ def _assistant(message: Any, made: list[tuple[Call, Any]]) -> Any | None:
 def _same(entries: list[Any], before: Any) -> bool:
     found = parts(before)
     return (
-        bool(found) and len(found) == len(entries) and all(a is b for a, b in zip(found, entries, strict=True))
+        bool(found)
+        and len(found) == len(entries)
+        and all(a is b for a, b in zip(found, entries, strict=True))
     )
 
 

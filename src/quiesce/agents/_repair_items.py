@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from ..models._items import AssistantMessage, Item, Note, Reasoning, ToolCall, ToolResult, UserMessage
+from quiesce.models._items import AssistantMessage, Item, Note, Reasoning, ToolCall, ToolResult, UserMessage
+
 from ._repair_pairs import Call, Pairing, Result
 from ._repair_reading import valid_arguments
 
@@ -37,29 +38,40 @@ def repair_items(items: Sequence[Item], missing: str) -> list[Item]:
         elif not (isinstance(item, AssistantMessage) and not item.text):
             kept.append((item, None))
     pairing.settle()
-    return _arranged([pair for pair in kept if pair[1] is None or not pair[1].replay], missing)
+    kept = [(item, call) for item, call in kept if call is None or not call.replay]
+    return _arranged(_without_idle_reasoning(kept), missing)
+
+
+def _without_idle_reasoning(
+    kept: list[tuple[Item | None, Call | None]],
+) -> list[tuple[Item | None, Call | None]]:
+    """Without reasoning that its provider wants back, but only with what the model made of it."""
+    led: list[tuple[Item | None, Call | None]] = []
+    has_end = False
+    for item, call in reversed(kept):
+        if isinstance(item, Reasoning):
+            if item.data and not has_end:
+                continue
+        elif item is not None:
+            has_end = not isinstance(item, (UserMessage, Note))
+        led.append((item, call))
+    return led[::-1]
 
 
 def _arranged(kept: list[tuple[Item | None, Call | None]], missing: str) -> list[Item]:
     repaired: list[Item] = []
     unanswered: list[Call] = []
-    for number, (item, call) in enumerate(kept):
+    for item, call in kept:
         if call is None:
             repaired.extend(_result(answered, missing) for answered in unanswered)
             unanswered.clear()
         if isinstance(item, ToolCall) and call is not None:
             unanswered.append(call)
             repaired.append(replace(item, call_id=call.new_id) if call.new_id else item)
-        elif item is not None and not (isinstance(item, Reasoning) and item.data and _has_no_end(kept, number)):
+        elif item is not None:
             repaired.append(item)
     repaired.extend(_result(answered, missing) for answered in unanswered)
     return repaired
-
-
-def _has_no_end(kept: list[tuple[Item | None, Call | None]], number: int) -> bool:
-    following = (item for item, _ in kept[number + 1 :] if item is not None)
-    end = next((item for item in following if not isinstance(item, Reasoning)), None)
-    return end is None or isinstance(end, (UserMessage, Note))
 
 
 def _result(call: Call, missing: str) -> ToolResult:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal
 
 MISSING = "The tool call was interrupted before it gave a result. It may have partially executed."
@@ -114,7 +115,7 @@ class Pairing:
 def _to_rename(calls: list[Call], unique: Literal["block", "all"]) -> Iterable[Call]:
     if unique == "all":
         return calls[1:]
-    return [call for before, call in zip(calls, calls[1:], strict=False) if before.block == call.block]
+    return [call for before, call in pairwise(calls) if before.block == call.block]
 
 
 def _free(call_id: str, taken: set[str]) -> str:

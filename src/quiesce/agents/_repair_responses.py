@@ -118,7 +118,9 @@ def _read(items: Sequence[Any], pairing: Pairing) -> list[_Entry]:
         if (kind := _BY_CALL.get(str(field(item, "type")))) and filled(field(item, kind.call_id))
     }
     for item in items:
-        kind_of_call, kind_of_output = (table.get(str(field(item, "type"))) for table in (_BY_CALL, _BY_OUTPUT))
+        kind_of_call, kind_of_output = (
+            table.get(str(field(item, "type"))) for table in (_BY_CALL, _BY_OUTPUT)
+        )
         is_server_search = field(item, "type") in ("tool_search_call", "tool_search_output") and (
             field(item, "execution") != "client"
         )

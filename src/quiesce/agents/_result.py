@@ -9,10 +9,11 @@ from ._context import RunContextWrapper
 from ._errors import UserError
 
 if TYPE_CHECKING:
-    from ..kernel._report import StopReport
-    from ..kernel._scope import Scope
-    from ..models._items import Item, ToolCall
-    from ..models._model import ResponseDone, Usage
+    from quiesce.kernel._report import StopReport
+    from quiesce.kernel._scope import Scope
+    from quiesce.models._items import Item, ToolCall
+    from quiesce.models._model import ResponseDone, Usage
+
     from ._agent import Agent
     from ._engine import Engine
     from ._guardrails import InputGuardrailResult, OutputGuardrailResult

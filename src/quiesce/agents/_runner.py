@@ -8,15 +8,20 @@ has control back.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..kernel._guarded import guarded, is_cancellation
-from ..kernel._reason import Reason
-from ..kernel._run import run as run_program
-from ..kernel._scope import Scope
-from ..kernel._shielded import shielded
-from ..models._items import Item, as_items
+from quiesce.kernel._child import ChildCancelled
+from quiesce.kernel._guarded import GuardedCall, is_aftermath, is_cancellation
+from quiesce.kernel._reason import Reason
+from quiesce.kernel._run import run as run_program
+from quiesce.kernel._scope import Scope
+from quiesce.kernel._shielded import shielded
+from quiesce.kernel._site import Site, site_of
+from quiesce.models._items import Item, as_items
+
 from ._agent import Agent
 from ._context import RunConfig, RunContextWrapper
 from ._engine import DEFAULT_MAX_TURNS, Engine
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
     from ._session import Session
 
 _DEFAULT_CONFIG = RunConfig()
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 class Execution:
@@ -48,22 +54,21 @@ class Execution:
         If the scope was stopped by somebody, it returns, and `reason` says why.
         """
         engine = self.engine
-        self.scope = scope = Scope(
-            f"run of {engine.agent.name}", on_error="report", grace=engine.config.grace
+        call = GuardedCall.begin(
+            f"run of {engine.agent.name}", engine.drive, engine.guards(), None, engine.config.grace, _users_site()
         )
+        self.scope = call.face()
         failure: BaseException | None = None
         try:
-            async with scope:
-                await guarded(engine.drive, *engine.guards(), scope=scope)
+            await call.result()
         except BaseException as error:
             failure = error
-        self.reason = scope.reason
-        if failure is not None and self.reason is None:
-            self.reason = (
-                Reason("cancelled", "the run was cancelled")
-                if is_cancellation(failure)
-                else Reason("error", str(failure), failure)
-            )
+        self.reason = call.core.reason
+        if failure is not None:
+            if self.reason is None:
+                self.reason = Reason("cancelled", "the run was cancelled")
+            elif self.reason.kind != "error" and _is_of_the_stop(failure):
+                failure = None  # somebody has stopped the scope: that is no error of the run's
         stopped = failure is not None or self.reason is not None
         if stopped:
             engine.count_cut_request()
@@ -84,14 +89,14 @@ class Execution:
         try:
             await shielded(self._save_and_tell)
         except BaseException as error:
-            if failure is None:
-                raise
+            if failure is None or is_cancellation(error):
+                raise  # a cancel is its caller's own, and comes before what has failed
             failure.add_note(f"after the run was settled: {error!r}")
 
     async def _save_and_tell(self) -> None:
         engine, reason = self.engine, self.reason
-        if engine.journal is not None and (items := engine.transcript.take_unsaved()):
-            await engine.journal.add(items)
+        if engine.journal is not None:
+            await engine.journal.add(engine.transcript.take_unsaved())
         if engine.callbacks.run is None:
             return
         if reason is not None and reason.kind != "error":
@@ -109,6 +114,18 @@ class Execution:
         )
 
 
+def _users_site() -> Site:
+    """Where the user's code waits for the run."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(_HERE) and frame.f_back is not None:
+        frame = frame.f_back
+    return site_of(frame)
+
+
+def _is_of_the_stop(failure: BaseException) -> bool:
+    return not is_cancellation(failure) and (isinstance(failure, ChildCancelled) or is_aftermath(failure))
+
+
 def make_engine(
     agent: Agent[Any],
     said: str | Item | Iterable[Item] | RunState,
@@ -121,8 +138,12 @@ def make_engine(
     """An engine for what a user has passed; an error that explains, where that makes no sense."""
     if not isinstance(agent, Agent):
         raise TypeError(f"the first argument of a run is an Agent, not {type(agent).__name__}")
-    if max_turns is not None and (isinstance(max_turns, bool) or not isinstance(max_turns, int) or max_turns < 1):
-        raise ValueError(f"max_turns must be a whole number from 1 on, or None for no limit, not {max_turns!r}")
+    if max_turns is not None and (
+        isinstance(max_turns, bool) or not isinstance(max_turns, int) or max_turns < 1
+    ):
+        raise ValueError(
+            f"max_turns must be a whole number from 1 on, or None for no limit, not {max_turns!r}"
+        )
     if isinstance(said, RunState):
         return _continued(said, hooks, config)
     wrapper: RunContextWrapper[Any] = RunContextWrapper(context)
@@ -233,5 +254,3 @@ class Runner:
         journal = SessionJournal(session) if session is not None else None
         engine = make_engine(starting_agent, input, context, max_turns, hooks, run_config, journal)
         return RunResultStreaming(engine, Execution(engine))
-
-

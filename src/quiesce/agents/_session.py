@@ -10,9 +10,10 @@ import os
 import uuid
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
-from ..models._items import Item, as_items
+from quiesce.models._items import Item, as_items
+
 from ._log import ItemAdded, ItemPopped, ItemsCleared, Log, Store, StoreConflict
 from ._memory_store import MemoryStore
 from ._recovery import items_of
@@ -116,7 +117,7 @@ class _OwnStoreSession(LogSession):
         """Let go of the store. What was added stays, unless it is in memory."""
         await self._store.close()
 
-    async def __aenter__(self) -> _OwnStoreSession:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Sequence
 from functools import partial
 from types import TracebackType
+from typing import Self
 
 from ._log import Event, StoreClosed, check_events, check_id, encode_event
 from ._sqlite_file import SQLiteFile
@@ -77,7 +78,7 @@ class SQLiteStore:
         self._writer.close_sync()
         self._last_resort.detach()
 
-    async def __aenter__(self) -> SQLiteStore:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -85,7 +86,7 @@ class SQLiteStore:
     ) -> None:
         await self.close()
 
-    def __enter__(self) -> SQLiteStore:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

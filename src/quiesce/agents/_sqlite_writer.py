@@ -14,10 +14,14 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
-from ..kernel._backend import Backend, Waiter, current_backend
-from ..kernel._idle_threads import Delivery, run_in_thread
+from quiesce.kernel._backend import Backend, Waiter, current_backend
+from quiesce.kernel._idle_threads import Delivery, run_in_thread
+
 from ._log import StoreClosed, StoreConflict, StoreError
 from ._sqlite_file import SQLiteFile
 
@@ -177,22 +181,23 @@ class Writer:
     # In the thread
 
     def _work(self) -> Delivery:
+        """Returns what tells the last ones: a thread is idle again before anybody hears that its work is done."""
+        done: list[Job[Any]] = []
         while True:
             with self._lock:
-                if not self._jobs:
-                    self._busy = False
-                    return _nothing
                 jobs = list(self._jobs)
                 self._jobs.clear()
-            while jobs:
-                together = 1
-                while jobs[0].writes and together < len(jobs) and jobs[together].writes:
-                    together += 1
-                now, jobs = jobs[:together], jobs[together:]
-                self._write(now) if now[0].writes else self._do(now[0])
-                for job in now:
-                    job.tell()
-            del jobs, now, job  # while it is idle, a thread holds on to nothing
+                if not jobs:
+                    self._busy = False
+                    return partial(_tell, done)
+            _tell(done)
+            for writes, group in groupby(jobs, attrgetter("writes")):
+                if writes:
+                    self._write(list(group))
+                else:
+                    for job in group:
+                        self._do(job)
+            done = jobs
 
     def _do(self, job: Job[Any]) -> None:
         try:
@@ -227,5 +232,6 @@ def _at_once() -> bool:
     return True
 
 
-def _nothing() -> None:
-    return None
+def _tell(jobs: list[Job[Any]]) -> None:
+    for job in jobs:
+        job.tell()

@@ -11,16 +11,18 @@ from collections.abc import AsyncGenerator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from ..kernel._backend import Waiter, current_backend
-from ..kernel._reason import Reason
-from ..kernel._report import StopReport
-from ..kernel._scope import current_scope
-from ..kernel._stream import Stream, stream
+from quiesce.kernel._backend import Waiter, current_backend
+from quiesce.kernel._reason import Reason
+from quiesce.kernel._report import StopReport
+from quiesce.kernel._scope import current_scope
+from quiesce.kernel._stream import Stream, stream
+
 from ._events import AgentUpdatedStreamEvent, StreamEvent
 from ._result import _Outcome
 
 if TYPE_CHECKING:
-    from ..kernel._grace import Grace
+    from quiesce.kernel._grace import Grace
+
     from ._engine import Engine
     from ._runner import Execution
 

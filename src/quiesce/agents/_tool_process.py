@@ -38,7 +38,7 @@ class ToolProcessError(AgentsException):
     """The process of a tool has ended before its function returned. `returncode` is its exit status, or minus the signal."""
 
     def __init__(self, tool_name: str, message: str, returncode: int | None, stderr: str) -> None:
-        super().__init__(f"the process of tool {tool_name!r} {message}")
+        super().__init__(f"tool {tool_name!r} has not returned: its process {message}")
         self.tool_name = tool_name
         self.returncode = returncode
         self.stderr = stderr
@@ -143,13 +143,7 @@ class ProcessFunction:
         self._checked = True
 
     def _lost(self, returncode: int | None, stderr: str) -> ToolProcessError:
-        if returncode is not None and returncode < 0:
-            how = f"was ended by {_name_of_signal(-returncode)}"
-        else:
-            how = f"exited with status {returncode} before its function had returned"
-        tail = stderr.strip()[-_TAIL:]
-        said = f"; the end of its stderr:\n{tail}" if tail else ", and wrote nothing to stderr"
-        return ToolProcessError(self._tool, how + said, returncode, stderr)
+        return ToolProcessError(self._tool, how_it_ended(returncode, stderr), returncode, stderr)
 
     def _result_of(self, outcome: bytes) -> Any:
         told = pickle.loads(outcome)
@@ -203,6 +197,16 @@ def _cannot_be_found(tool: str, why: str) -> UserError:
         f'tool {tool!r} has isolation="process", and another process cannot find its function: {why}. Define it with `def` at '
         "the top level of a module"
     )
+
+
+def how_it_ended(returncode: int | None, stderr: str) -> str:
+    """A process's end in words, with the last of its stderr."""
+    if returncode is not None and returncode < 0:
+        how = f"was ended by {_name_of_signal(-returncode)}"
+    else:
+        how = f"exited with status {returncode}"
+    tail = stderr.strip()[-_TAIL:]
+    return how + (f"; the end of its stderr:\n{tail}" if tail else ", and wrote nothing to stderr")
 
 
 def _name_of_signal(number: int) -> str:

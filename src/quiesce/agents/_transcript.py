@@ -9,10 +9,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from ..models._items import AssistantMessage, Item, ToolCall, ToolResult
+from quiesce.models._items import AssistantMessage, Item, ToolCall, ToolResult
 
 if TYPE_CHECKING:
-    from ..kernel._reason import Reason
+    from quiesce.kernel._reason import Reason
+
     from ._context import ToolContext
 
 UNKNOWN = "The program ended while this tool ran: nobody knows whether it has finished. It was not repeated."
@@ -130,7 +131,7 @@ def describe(reason: Reason | None) -> str:
         return "the run ended"
     if reason.kind == "error":
         return "something else in the run failed"
-    told = {
+    return {
         "user": "stopped by the user",
         "timeout": "the time was over",
         "disconnect": "the client has gone",
@@ -138,4 +139,3 @@ def describe(reason: Reason | None) -> str:
         "parent": "the run ended",
         "cancelled": "the run was cancelled",
     }.get(reason.kind, "stopped")
-    return told

@@ -6,7 +6,6 @@ import asyncio
 import sys
 from asyncio import CancelledError, Future, InvalidStateError
 from collections.abc import Callable, Generator, Sequence
-from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -15,9 +14,10 @@ from ._asyncio_host import AsyncioHost, SeparateHost
 from ._backend import Backend, Options, Timer, Waiter
 from ._child import RUNNING, Child, Handle
 from ._core import ScopeCore
+from ._current import current_node
 from ._grace import CANCEL
 from ._site import Site
-from ._states import OPEN
+from ._states import OPEN, SETTLED
 
 _get_running_loop = asyncio._get_running_loop
 _current_task = asyncio.current_task
@@ -70,30 +70,37 @@ class AsyncioCore(ScopeCore):
 class AsyncioBlock(AsyncioCore, AsyncioHost):
     """The scope of an `async with Scope()`: its own host, as one object is cheaper than two."""
 
-    __slots__ = (
-        "asked_before",
-        "cancels_before",
-        "generator",
-        "held",
-        "leaving",
-        "owed",
-        "requested",
-        "task",
-    )
+    __slots__ = ("__dict__", "cancels_before", "task")
 
     def __init__(
-        self,
-        backend: AsyncioBackend,
-        options: Options,
-        parent: ScopeCore | None,
-        entered_by: FrameType,
+        self, backend: AsyncioBackend, options: Options, parent: ScopeCore | None, entered_by: FrameType
     ) -> None:
         name, on_error, on_child_error, grace, token, _ = options
-        site = entered_by.f_code, entered_by.f_lasti
         self.take_task(_current_task(backend.loop))  # first, as it may refuse
+        site = entered_by.f_code, entered_by.f_lasti
         AsyncioCore.__init__(self, backend, name, site, on_error, on_child_error, grace, parent, token)
         self.enter(self, entered_by)
         self.host = self
+
+    def may_leave(self) -> bool:
+        """asyncio does not mind which task leaves."""
+        return self.backend.loop.is_running()  # type: ignore[attr-defined, no-any-return]
+
+    def leave_if_empty(self) -> bool:
+        """The quick way out, where there is nobody to wait for and nobody to tell."""
+        if (
+            self.state is not OPEN
+            or self.nested
+            or self.waiters
+            or self.parent is not None
+            or self.on_settled is not None
+        ):
+            return False
+        self.state = SETTLED
+        if current_node.get() is self:
+            current_node.set(self.opener)
+        self.host = self.face = None
+        return True
 
 
 class FutureWaiter:
@@ -102,24 +109,23 @@ class FutureWaiter:
     A plain future inside, not a subclass of one: tasks wait for those by a path that is much slower.
     """
 
-    __slots__ = ("future",)
+    __slots__ = ("signal",)
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.future: asyncio.Future[None] = Future(loop=loop)
+    signal: asyncio.Future[None]  # set by who makes it: an `__init__` would cost as much as the future
 
     def wake(self) -> None:
         """Let the waiter go on."""
         try:
-            self.future.set_result(None)
+            self.signal.set_result(None)
         except (InvalidStateError, RuntimeError):  # cancelled, or the loop is closed: nobody waits any more
             pass
 
     def __await__(self) -> Generator[Any, None, None]:
-        return self.future.__await__()
+        return self.signal.__await__()
 
     async def wait(self) -> None:
         """Until `wake`."""
-        await self.future
+        await self.signal
 
 
 def _enter_anyio_shield() -> Any:
@@ -146,8 +152,7 @@ class AsyncioBackend(Backend):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        # Straight to the loop, past the methods below: both are on the path of every stop.
-        self.make_waiter = partial(FutureWaiter, loop)  # type: ignore[method-assign]
+        # Straight to the loop, past the method below: it is on the path of every stop.
         self.now = loop.time  # type: ignore[method-assign]
         self._polls_first = not isinstance(loop, asyncio.BaseEventLoop)  # uvloop
         self._fd_waiters: dict[int, list[tuple[FutureWaiter, Callable[[int], object]]]] = {}
@@ -179,9 +184,11 @@ class AsyncioBackend(Backend):
         """The task at hand."""
         return asyncio.current_task(self.loop)
 
-    def make_waiter(self) -> Waiter:
+    def make_waiter(self) -> FutureWaiter:
         """A fresh future."""
-        return FutureWaiter(self.loop)
+        waiter = FutureWaiter()
+        waiter.signal = Future(loop=self.loop)
+        return waiter
 
     async def wait_through(self, ready: Callable[[], bool], waiters: list[Waiter]) -> BaseException | None:
         """Wait on fresh futures until ready, keeping the first cancellation for later."""
@@ -189,10 +196,11 @@ class AsyncioBackend(Backend):
         shield: Any = None
         try:
             while not ready():
-                waiter = FutureWaiter(self.loop)
+                waiter = FutureWaiter()
+                waiter.signal = signal = Future(loop=self.loop)
                 waiters.append(waiter)
                 try:
-                    await waiter.future
+                    await signal
                 except CancelledError as exc:
                     if waiter in waiters:
                         waiters.remove(waiter)
@@ -242,7 +250,7 @@ class AsyncioBackend(Backend):
         await self._wait_fd(fd, self.loop.add_writer, self.loop.remove_writer)
 
     async def _wait_fd(self, fd: int, add: Callable[..., object], remove: Callable[[int], object]) -> None:
-        waiter = FutureWaiter(self.loop)
+        waiter = self.make_waiter()
         waiting = self._fd_waiters.setdefault(fd, [])
         waiting.append((waiter, remove))
         if self._polls_first:

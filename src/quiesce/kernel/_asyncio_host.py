@@ -19,7 +19,6 @@ from ._core import ScopeCore
 from ._host import Host
 from ._reason import Reason
 from ._site import awaiting_frames
-from ._states import OPEN, SETTLED
 
 _current_task = asyncio.current_task
 
@@ -31,8 +30,8 @@ class AsyncioHost(Host):
 
     task: asyncio.Task[Any]
     cancels_before: int  # those that are not ours
-    asked_before: int  # by the scope that the task is a child of
-    owed: bool  # a cancel of the whole task that came while we had cancelled the body
+    asked_before: int = 0  # by the scope that the task is a child of
+    owed: bool = False  # a cancel of the whole task that came while we had cancelled the body
 
     def take_task(self, task: asyncio.Task[Any] | None) -> None:
         """The task at hand, and how often it has been cancelled so far."""
@@ -40,8 +39,8 @@ class AsyncioHost(Host):
             raise RuntimeError("a scope needs a task around it, not a bare callback of the loop")
         self.task = task
         self.cancels_before = task.cancelling()
-        self.asked_before = task.handle.asked if isinstance(task, OwnedTask) else 0
-        self.owed = False
+        if isinstance(task, OwnedTask) and task.handle.asked:
+            self.asked_before = task.handle.asked
 
     def is_current(self) -> bool:
         """Whether the calling code runs in this task."""
@@ -50,17 +49,6 @@ class AsyncioHost(Host):
     def may_leave(self) -> bool:
         """asyncio does not mind which task leaves."""
         return self.core.backend.loop.is_running()  # type: ignore[attr-defined, no-any-return]
-
-    def nothing_to_wait_for(self) -> bool:
-        """The quick way out of a block whose children are gone."""
-        core = self.core
-        if core.state is not OPEN or core.nested:
-            return False
-        if core.parent is None and core.on_settled is None and not core.waiters:
-            core.state = SETTLED  # there is nobody to tell
-        else:
-            core.settle()
-        return True
 
     def cancel_body(self, reason: Reason) -> bool:
         """Cancel the task, unless the body is a generator that has handed out a value."""
@@ -135,18 +123,6 @@ class AsyncioHost(Host):
 
 class SeparateHost(AsyncioHost):
     """The host of a scope that is not a `Scope`'s own block, but that of something which it was made for."""
-
-    __slots__ = (
-        "asked_before",
-        "cancels_before",
-        "core",
-        "generator",
-        "held",
-        "leaving",
-        "owed",
-        "requested",
-        "task",
-    )
 
     def __init__(self, core: ScopeCore, entered_by: FrameType) -> None:
         self.core = core

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from math import inf
 from threading import get_ident
 from types import FrameType
@@ -41,6 +41,10 @@ class Waiter(Protocol):
     """One wait of one task: woken at most once, from the loop's own thread."""
 
     def wake(self) -> None: ...
+
+    @property
+    def signal(self) -> Awaitable[None]:
+        """What to await, without a detour."""
 
     def __await__(self) -> Generator[Any, None, None]: ...
 

@@ -39,15 +39,11 @@ def owner_of(backend: Backend, scope: Scope | None) -> ScopeCore:
 class Caller(Host):
     """Whoever waits, in the end, for a scope that is not its context."""
 
-    __slots__ = ("core", "failures", "generator", "held", "leaving", "over", "requested", "task")
+    leaving = True  # there is no body that would use what is nested
 
     def __init__(self, core: ScopeCore) -> None:
         # Without `enter`: that puts the scope into the context of the task at hand, as for a body.
         self.core = core
-        self.generator = None
-        self.requested = False
-        self.held = 0
-        self.leaving = True  # there is no body that would use what is nested
         self.task = core.backend.current_task()
         self.failures: list[tuple[Handle, BaseException]] = []
         self.over = False
@@ -82,6 +78,8 @@ class Caller(Host):
     async def leave(self, error: BaseException | None) -> BaseException | None:
         """End the scope and wait until it is over; returns the caller's own cancellation."""
         self.begin_to_leave(error)
+        if self.core.state is SETTLED:
+            return error
         late = await self.wait_until(self.core.is_over)
         return error or late
 
@@ -100,5 +98,7 @@ class Caller(Host):
         """The call returns. What it leaves is named, stays owned, and has the log for its errors."""
         self.over = True
         self.core.host = None
-        if self.core.state is not SETTLED:
+        if self.core.state is SETTLED:
+            self.core.on_child_error = None  # nobody is left to fail; and it would hold us, as we hold it
+        else:
             log_report(self.core.report())

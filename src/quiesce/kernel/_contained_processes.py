@@ -73,16 +73,8 @@ class Processes:
         if self._choice == "none":
             return
         try:
-            new = self._new()
-            starts = known_starts(self._loop) if new else {}
-            for proc, thread in new:
-                start = starts.get(proc.pid)
-                is_ours = (
-                    contains(start.node) if start is not None else self._by_thread(proc, thread, contains)
-                )
-                if is_ours is None and self._choice == "all":
-                    is_ours = True
-                if is_ours:
+            for proc, start, is_ours in self._judged(contains):
+                if is_ours or (is_ours is None and self._choice == "all"):
                     _, transport, site = start or Start(None, None)
                     self.adopted.append(ForeignProcess(core, ForeignTree(proc), transport, site))
                 elif is_ours is None:
@@ -92,16 +84,41 @@ class Processes:
         except OSError as error:
             self._give_up(error)
 
+    def known(self, contains: Contains) -> list[Proc]:
+        """Those that are the block's beyond doubt, and in nobody's hands. Nothing is done to them."""
+        if self._choice == "none":
+            return []
+        try:
+            return [proc for proc, _, is_ours in self._judged(contains) if is_ours]
+        except OSError as error:
+            self._give_up(error)
+            return []
+
+    def _judged(self, contains: Contains) -> list[tuple[Proc, Start | None, bool | None]]:
+        """Each new process, what is known of its start, and whether it is ours; None if nobody can say."""
+        new = self._new()
+        starts = known_starts(self._loop) if new else {}
+        judged: list[tuple[Proc, Start | None, bool | None]] = []
+        for proc, thread in new:
+            start = starts.get(proc.pid)
+            is_ours = contains(start.node) if start is not None else self._by_thread(proc, thread, contains)
+            judged.append((proc, start, is_ours))
+        return judged
+
     def _new(self) -> list[tuple[Proc, int]]:
         """The living among our children that were not there before and are in nobody's hands; each with its thread."""
         # An older one is an orphan that was given to us, if we are the first process of a container.
-        pids = {pid: thread for pid, thread in _offspring.since(self._began).items() if pid not in self._before}
+        pids = {
+            pid: thread for pid, thread in _offspring.since(self._began).items() if pid not in self._before
+        }
         if not pids:
             return []
         taken = {child.tree.leader for child in watched}
         procs = [(proc, thread) for pid, thread in pids.items() if (proc := _procfs.look_up(pid)) is not None]
         return [
-            (proc, thread) for proc, thread in procs if not (proc.zombie or not proc.starttime or proc in taken)
+            (proc, thread)
+            for proc, thread in procs
+            if not (proc.zombie or not proc.starttime or proc in taken)
         ]
 
     def _give_up(self, error: OSError) -> None:

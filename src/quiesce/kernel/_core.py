@@ -484,6 +484,10 @@ class ScopeCore(TokenHolder):
 
     # Waiting
 
+    def leave_if_empty(self) -> bool:
+        """Leave the block without further ado, if that can be done; the scope is then settled."""
+        return False
+
     def is_settled(self) -> bool:
         """Empty, for good."""
         return self.state is SETTLED

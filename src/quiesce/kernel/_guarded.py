@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import sys
 from asyncio import CancelledError
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias, TypeVar, cast
 
 from ._backend import current_backend
 from ._caller import Caller, owner_of
@@ -30,11 +30,9 @@ from ._core import ScopeCore
 from ._grace import Grace
 from ._misuse import check_function
 from ._reason import Reason
+from ._scope import Scope
 from ._site import Site, caller_site, label_of
 from ._token import TokenCancelled
-
-if TYPE_CHECKING:
-    from ._scope import Scope
 
 T = TypeVar("T")
 Function: TypeAlias = Callable[[], Awaitable[object]]
@@ -65,26 +63,8 @@ async def guarded(
     `current_scope()` belongs to the call: its result is held for those tasks too.
     """
     _check_functions(primary, *guards)
-    backend = current_backend()
-    owner = owner_of(backend, scope)
-    site = caller_site()
-    core = backend.make_core(
-        name=f"guarded {label_of(primary)}",
-        site=site,
-        on_error="report",
-        grace=grace or owner.grace,
-        parent=owner,
-    )
-    call = _GuardedCall(core, primary, guards, site)
-    interrupted = await call.leave(await call.run(primary, guards))
-    call.go()
-    if interrupted is not None:
-        raise call.annotated(interrupted)
-    _, error = call.verdict()
-    if error is not None:
-        raise call.annotated(error)
-    result: T = call.primary.value
-    return result
+    call = GuardedCall.begin(f"guarded {label_of(primary)}", primary, guards, scope, grace, caller_site())
+    return cast(T, await call.result())
 
 
 def _check_functions(*functions: Function) -> None:
@@ -99,48 +79,97 @@ def _check_functions(*functions: Function) -> None:
         raise refused
 
 
-class _GuardedCall(Caller):
+class GuardedCall(Caller):
     """One call of `guarded`: who takes part, and what has gone wrong so far."""
 
-    __slots__ = ("guards", "primary", "quitters", "ranks")
+    __slots__ = ("_functions", "primary", "quitters", "ranks", "taking_part")
 
-    def __init__(self, core: ScopeCore, primary: Function, guards: tuple[Function, ...], site: Site) -> None:
+    @classmethod
+    def begin(
+        cls,
+        name: str,
+        primary: Function,
+        guards: Sequence[Function],
+        scope: Scope | None,
+        grace: Grace | None,
+        site: Site,
+    ) -> GuardedCall:
+        """The call with its scope, before anything has started."""
+        backend = current_backend()
+        owner = owner_of(backend, scope)
+        core = backend.make_core(
+            name=name, site=site, on_error="report", grace=grace or owner.grace, parent=owner
+        )
+        return cls(core, primary, guards, site)
+
+    def __init__(self, core: ScopeCore, primary: Function, guards: Sequence[Function], site: Site) -> None:
         super().__init__(core)
         core.on_child_error = self.child_failed
+        self._functions = (*guards, primary)
         make_handle = core.backend.make_handle
         # All are known before the first one starts: an eager one may fail in its first step.
-        self.guards = [make_handle(core, guard, site) for guard in guards]
-        self.primary = make_handle(core, primary, site)
-        self.quitters: list[Handle] = []  # cancelled, though we had not stopped them
+        self.taking_part = [make_handle(core, fn, site) for fn in self._functions]  # who is waited for
+        self.primary = self.taking_part[-1]
+        self.quitters: Sequence[Handle] = ()  # cancelled, though we had not stopped them
         self.ranks: list[int] = []  # one a failure: 0 a guard's verdict, 1 an error, 2 an aftermath
-
-    @property
-    def taking_part(self) -> list[Handle]:
-        """Everybody whose return is waited for."""
-        return [*self.guards, self.primary]
 
     def child_failed(self, handle: Handle, error: BaseException) -> None:
         """Judge an error when it comes: later one cannot tell what was there first."""
         if not self.over:
             aftermath = self.core.closed and is_aftermath(error)
-            self.ranks.append(2 if aftermath else 0 if handle in self.guards else 1)
+            is_guard = handle is not self.primary and handle in self.taking_part
+            self.ranks.append(2 if aftermath else 0 if is_guard else 1)
         super().child_failed(handle, error)
 
     def has_failed(self) -> bool:
         """Whether there was an error, or somebody was cancelled whom we did not stop."""
-        return bool(self.failures) or any(handle.state == CANCELLED for handle in self.taking_part)
+        if self.failures:
+            return True
+        for handle in self.taking_part:  # noqa: SIM110 - asked for at every turn
+            if handle.state is CANCELLED:
+                return True
+        return False
 
-    async def run(self, primary: Function, guards: tuple[Function, ...]) -> BaseException | None:
+    def has_all_that_was_asked_for(self) -> bool:
+        """Whether everybody has returned, and nothing has failed."""
+        if self.failures:
+            return False
+        for handle in self.taking_part:  # noqa: SIM110 - asked for in every call
+            if handle.state is not FINISHED:
+                return False
+        return True
+
+    def face(self) -> Scope:
+        """Its scope, for whoever wants to stop it from elsewhere, or look at it afterwards."""
+        face = Scope(self.core.name)
+        face._core = self.core
+        return face
+
+    async def result(self) -> object:
+        """Do it: the primary's result when every guard has returned, or the error that counts."""
+        interrupted = await self.leave(await self._run())
+        self.go()
+        if interrupted is not None:
+            raise self.annotated(interrupted)
+        if self.has_all_that_was_asked_for():
+            return self.primary.value
+        _, error = self.verdict()
+        if error is not None:
+            raise self.annotated(error)
+        return self.primary.value
+
+    async def _run(self) -> BaseException | None:
         """Start all, wait until the first failure or the last end, and stop who is left.
 
         Returns what came at the caller meanwhile.
         """
         core = self.core
-        cancelled = await self.wait_until(lambda: True)
-        if cancelled is not None:  # trio has had one pending: start nothing
-            return cancelled
+        if core.backend.name == "trio":  # it may have a cancel pending: then start nothing
+            cancelled = await self.wait_until(lambda: True)
+            if cancelled is not None:
+                return cancelled
         try:
-            for handle, fn in zip(self.taking_part, (*guards, primary), strict=True):
+            for handle, fn in zip(self.taking_part, self._functions, strict=True):
                 self._start(handle, fn)
             while core.children and not core.closed and not self.has_failed():
                 await self._next_event()
@@ -186,7 +215,7 @@ class _GuardedCall(Caller):
             handle, error = self.failures[self.ranks.index(best)]
             return handle.name, error
         for handle in (*self.quitters, *self.taking_part):
-            if handle.state != FINISHED and handle.error is None:
+            if handle.state is not FINISHED and handle.error is None:
                 return handle.name, ChildCancelled(handle.name, handle.reason)
         if self.failures:
             return self.failures[0][0].name, self.failures[0][1]

@@ -1,7 +1,8 @@
 """One guard process a program, which survives it and kills the process trees it has left.
 
 A program can end in ways that run none of its code: SIGKILL, the default action of SIGTERM, `os._exit`, a crash. So a second process
-(`_guardian_main`) waits for that, and knows what to kill: the groups it was told of, and whatever carries the program's mark.
+(`_guardian_main`) waits for that, and knows what to kill: the groups it was told of, and whatever carries the program's mark; and those
+processes, started by others, that were found in something held, each with all that is below it.
 
 Why not the obvious ones: PDEATHSIG follows the *thread* that started the child and does not reach grandchildren; preexec_fn is not safe
 in a program with threads; a supervisor in front of the program would have to be there before it starts.
@@ -9,7 +10,8 @@ in a program with threads; a supervisor in front of the program would have to be
 Invariants
 - The guard runs before a child is started (`ensure`), and the mark is in the child's environment from its first instruction. A program
   that dies between the start and `register` leaves nothing unseen.
-- `forget` comes before the leader is reaped: from then on its group id can belong to a stranger.
+- `forget` comes before the leader is reaped: from then on its group id can belong to a stranger. Processes of others are reaped by
+  others: they are known by pid and start time, and never by the pid alone.
 - Nothing here raises into the caller or waits for the guard. What it was not told is told it again later (`_behind`), and meanwhile
   the mark does.
 - All of it may run again inside itself: in a signal handler, in `__del__`, in another thread. Hence a re-entrant lock, only round
@@ -50,6 +52,7 @@ class _Guardian:
         self.program = os.urandom(16).hex()
         self._since = _procfs.start_time(os.getpid())
         self.groups: dict[int, int] = {}
+        self.trees: dict[int, int] = {}  # others': pid and start time
         self.marks_given = False
         self.process: subprocess.Popen[bytes] | None = None
         self.socket: socket.socket | None = None
@@ -91,6 +94,16 @@ class _Guardian:
     def forget(self, group: int) -> None:
         if self.groups.pop(group, None) is not None:
             self._send(f"-{group}\n")
+
+    def register_tree(self, pid: int, start: int) -> None:
+        self.trees[pid] = start
+        self.ensure()
+        self._send(f"*{pid} {start}\n")
+
+    def forget_tree(self, pid: int, start: int) -> None:
+        if self.trees.get(pid) == start:
+            del self.trees[pid]
+            self._send(f"/{pid}\n")
 
     def _line(self, group: int) -> str:
         return f"+{group} {self.groups.get(group, 0)}\n"
@@ -159,12 +172,17 @@ class _Guardian:
     def _send_all(self) -> None:
         self._send("=\n")
         # Read after that line is out: a group noted later sends its own line after it.
-        groups = list(self.groups)
+        groups, trees = list(self.groups), dict(self.trees)
+        for pid, start in trees.items():
+            self._send(f"*{pid} {start}\n")
         for first in range(0, len(groups), _LINES_A_MESSAGE):
             self._send("".join(map(self._line, groups[first : first + _LINES_A_MESSAGE])))
         for group in groups:
             if group not in self.groups:  # forgotten while we told it
                 self._send(f"-{group}\n")
+        for pid, start in trees.items():
+            if self.trees.get(pid) != start:
+                self._send(f"/{pid}\n")
 
     def _send(self, lines: str) -> None:
         end, data = self.socket, lines.encode()
@@ -178,14 +196,23 @@ class _Guardian:
             self._behind = True
 
     def find(self) -> list[_procfs.Proc]:
-        if not self.marks_given and not self.groups:
+        if not self._has_any():
             return []
-        return _procfs.find(self.groups.copy(), self.program, since=self._since)
+        known = _procfs.living(self.trees.copy())
+        return _procfs.find(self.groups.copy(), self.program, since=self._oldest(), known=known)
 
     def sweep(self, sig: int, known: list[_procfs.Proc]) -> list[_procfs.Proc]:
-        if not self.marks_given and not self.groups:
+        if not self._has_any():
             return []
-        return _procfs.sweep(self.groups.copy(), self.program, sig, since=self._since, known=set(known))
+        known_now = _procfs.living(self.trees.copy()) | set(known)
+        return _procfs.sweep(self.groups.copy(), self.program, sig, since=self._oldest(), known=known_now)
+
+    def _has_any(self) -> bool:
+        return self.marks_given or bool(self.groups) or bool(self.trees)
+
+    def _oldest(self) -> int:
+        """Since when sessions count: others' processes may be in the one that we were started in."""
+        return 0 if self.trees else self._since
 
     def kill_all(self, within: float, known: list[_procfs.Proc]) -> list[_procfs.Proc]:
         give_up_at = time.monotonic() + within
@@ -290,6 +317,16 @@ def register(group: int) -> None:
 def forget(group: int) -> None:
     """No longer guard this group. Call it before its leader is reaped."""
     _current.forget(group)
+
+
+def register_tree(proc: _procfs.Proc) -> None:
+    """Have this process, which others have started, killed with all that is below it if we die."""
+    _current.register_tree(proc.pid, proc.starttime)
+
+
+def forget_tree(proc: _procfs.Proc) -> None:
+    """No longer guard it. Whether it still runs does not matter."""
+    _current.forget_tree(proc.pid, proc.starttime)
 
 
 def find_all() -> list[_procfs.Proc]:

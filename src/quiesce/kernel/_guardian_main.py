@@ -5,7 +5,9 @@ which starts it). It reads lines:
 
     +<group> <start time of its leader>     guard this process group
     -<group>                                no longer
-    =                                       forget all groups: a complete list follows
+    *<pid> <start time>                     guard this process, which others have started, with all that is below it
+    /<pid>                                  no longer
+    =                                       forget all of them: a complete list follows
 
 Two things tell of the program's death, and both are needed:
 
@@ -17,6 +19,9 @@ Two things tell of the program's death, and both are needed:
 So killing begins with the first of them, and is finished when the input has ended and two scans in a row have found nobody, or
 after `PATIENCE` seconds. Only if the input ends before its first line while the program lives, nothing is killed: starting us was
 interrupted there, and the next guard is on its way.
+
+A process that others have started has no mark, and may end as soon as its program is gone, which orphans those below it. So the first
+thing that is done is to walk down from it, by the kernel's own lists; who was below it when it was made known is remembered.
 """
 
 from __future__ import annotations
@@ -29,20 +34,24 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from quiesce.kernel import _procfs
+    from quiesce.kernel import _offspring, _procfs
 else:
-    # Isolated mode leaves this directory out of the path. Appended, so that none of its modules can hide one of the standard library.
-    sys.path.append(os.path.dirname(__file__))
-    import _procfs
+    # Isolated mode leaves this directory out of the path. Under a package of its own, so that none of its modules can hide one of the
+    # standard library, and `quiesce` itself, which is large, is not imported.
+    kernel = sys.modules["kernel"] = type(sys)("kernel")
+    kernel.__path__ = [os.path.dirname(__file__)]
+    from kernel import _offspring, _procfs
 
 PATIENCE = 5.0
 
 
 class Registry:
-    """The groups as the program has last told us."""
+    """The groups, and the trees of others, as the program has last told us."""
 
     def __init__(self) -> None:
         self.groups: dict[int, int] = {}
+        self.trees: dict[int, int] = {}
+        self._below: dict[int, list[_procfs.Proc]] = {}
         self.ended = False
         self.begun = False
         self._rest = b""
@@ -68,10 +77,30 @@ class Registry:
                 self.groups[int(group)] = int(start)
             elif line.startswith(b"-"):
                 self.groups.pop(int(line[1:]), None)
+            elif line.startswith(b"*"):
+                pid, began = map(int, line[1:].split())
+                self.trees[pid] = began
+                self._below[pid] = _below({pid: began})
+            elif line.startswith(b"/"):
+                self.trees.pop(int(line[1:]), None)
+                self._below.pop(int(line[1:]), None)
             elif line == b"=":
                 self.groups.clear()
+                self.trees.clear()
+                self._below.clear()
         except ValueError:
             pass  # from a newer program, or cut in half: never a reason to stop guarding
+
+    def members(self) -> set[_procfs.Proc]:
+        """Who is, or was, in a tree of others."""
+        return {*_below(self.trees), *(proc for procs in self._below.values() for proc in procs)}
+
+
+def _below(trees: dict[int, int]) -> list[_procfs.Proc]:
+    try:
+        return _offspring.below(_procfs.living(trees))
+    except OSError:  # no descriptor left
+        return []
 
 
 def wait_for_death(registry: Registry, parent: int) -> None:
@@ -90,10 +119,13 @@ def wait_for_death(registry: Registry, parent: int) -> None:
 
 def kill_all(registry: Registry, program: str, since: int) -> None:
     give_up_at = time.monotonic() + PATIENCE
-    known: set[_procfs.Proc] = set()
+    known = registry.members()
     quiet_scans = 0
     while quiet_scans < 2 or not registry.ended:
         registry.read()
+        if registry.trees:
+            known |= registry.members()
+            since = 0  # they may be in the session that the program was started in
         known = set(_procfs.sweep(registry.groups, program, signal.SIGKILL, since=since, known=known))
         quiet_scans = 0 if known else quiet_scans + 1
         if time.monotonic() > give_up_at:

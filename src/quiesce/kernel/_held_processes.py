@@ -25,6 +25,7 @@ from ._contained_processes import Processes, ticks_since_boot
 from ._current import Node
 from ._descent import descends, open_blocks
 from ._foreign import Births
+from ._procfs import Proc
 from ._reason import Reason
 from ._states import SETTLED
 
@@ -35,30 +36,45 @@ if TYPE_CHECKING:
 class HeldProcesses:
     """The processes of one owner task."""
 
-    __slots__ = ("_began", "_births", "_core", "_processes")
+    __slots__ = ("_began", "_births", "_core", "_guarded", "_processes")
 
     def __init__(self, core: ScopeCore) -> None:
         self._core = core
         self._processes: Processes | None = None
+        self._guarded: list[Proc] | None = None
         self._began = ticks_since_boot()
         if sys.version_info < (3, 12):
             loop: Any = cast(Any, core.backend).loop
-            self._births = Births.begin(loop, tasks=False) if isinstance(loop, asyncio.BaseEventLoop) else None
+            self._births = (
+                Births.begin(loop, tasks=False) if isinstance(loop, asyncio.BaseEventLoop) else None
+            )
             core.on_settled = self._settled
+        else:
+            self._births = None
 
     @classmethod
     def begin(cls, core: ScopeCore) -> HeldProcesses | None:
         """Those of the owner task that is about to start; None on trio, where nothing keeps who has started what."""
         return cls(core) if core.backend.name == "asyncio" else None
 
+    def guard(self) -> None:
+        """Have the guard know of what has been started by now."""
+        if not _offspring.have_any():
+            return
+        found = self._all().known(self._is_ours)
+        if found and self._core.state is not SETTLED:
+            from . import _guardian
+
+            self._guarded = found
+            self._core.on_settled = self._settled
+            for proc in found:
+                _guardian.register_tree(proc)
+
     def look(self) -> None:
         """Take what is ours for nested scopes; nothing happens to it yet."""
         core = self._core
-        if core.state is SETTLED or not _offspring.have_any() or not core.backend.is_current():
-            return
-        if self._processes is None:
-            self._processes = Processes("known", cast(Any, core.backend).loop, since=self._began)
-        self._processes.adopt(core, self._is_ours)
+        if core.state is not SETTLED and _offspring.have_any() and core.backend.is_current():
+            self._all().adopt(core, self._is_ours)
 
     def tell_to_go(self) -> None:
         """Look again, and end those that are still there."""
@@ -69,10 +85,20 @@ class HeldProcesses:
             if told and core.closed:
                 core.stopped = [*core.stopped, *told]
 
+    def _all(self) -> Processes:
+        if self._processes is None:
+            self._processes = Processes("known", cast(Any, self._core.backend).loop, since=self._began)
+        return self._processes
+
     def _is_ours(self, node: Node | None) -> bool:
         return descends(node, self._core, _is_anothers)
 
     def _settled(self) -> None:
+        if self._guarded:
+            from . import _guardian
+
+            for proc in self._guarded:
+                _guardian.forget_tree(proc)
         if self._births is not None:
             self._births.end(cast(Any, self._core.backend).loop, tasks=False)
 

@@ -40,24 +40,22 @@ def generator_frame(frame: FrameType | None) -> FrameType | None:
 class Host(ABC):
     """One task, while it is inside an `async with` of ours."""
 
-    __slots__ = ()  # those of the kinds of hosts, so that a scope can be its own
+    __slots__ = ()  # so that a scope can be its own host
 
     core: ScopeCore
-    generator: FrameType | None  # the async generator that the body is inside of
-    requested: bool
-    held: int
-    leaving: bool
+    # Few blocks ever need others than these, so they are the class's.
+    generator: FrameType | None = None  # the async generator that the body is inside of
+    requested: bool = False  # we have cancelled the body
+    leaving: bool = False  # the body is over
+    held: int = 0  # closes around the block that the body is in: its cancel waits for them
 
     def enter(self, core: ScopeCore, entered_by: FrameType) -> None:
-        """Take the task at hand for the host of `core`, whose block `entered_by` enters."""
-        self.generator = None
-        self.requested = False
-        self.leaving = False
-        self.held = 0
+        """The block of `core` is entered by `entered_by`; what its body opens belongs to it."""
         code = entered_by.f_code
         if code.co_flags & CO_ASYNC_GENERATOR or code.co_filename == _CONTEXTLIB:
-            self.generator = generator_frame(entered_by)
-            if self.generator is not None:
+            generator = generator_frame(entered_by)
+            if generator is not None:
+                self.generator = generator
                 return
         current_node.set(core)
 
@@ -93,10 +91,6 @@ class Host(ABC):
     def may_leave(self) -> bool:
         """False if the loop is gone; an error, before anything is changed, if this is the wrong task."""
 
-    def nothing_to_wait_for(self) -> bool:
-        """Whether the block may be left without further ado; the scope is then settled."""
-        return False
-
     @abstractmethod
     async def leave(self, error: BaseException | None) -> BaseException | None:
         """The children are gone, or `error` came: end the scope, however often we are cancelled.
@@ -125,9 +119,10 @@ class Host(ABC):
     def restore_context(self) -> None:
         """Take the scope out of the body's context again."""
         # Not a token: the exit may run in another context, where a reset would fail.
-        if self.generator is None and current_node.get() is self.core:
+        if self.generator is not None:
+            self.generator = None
+        elif current_node.get() is self.core:
             current_node.set(self.core.opener)
-        self.generator = None
 
     def reason_of(self, error: BaseException) -> Reason:
         """Why the body was left, by what it raised: a cancel has the reason of whoever sent it."""

@@ -76,6 +76,8 @@ class Keeper(Generic[T]):
             async with self.cm as self.value:
                 self.entered = True
                 self.leaving = self.core.closed  # it was asked to stop, and entered all the same
+                if self.processes is not None:
+                    self.processes.guard()
                 self.core.wake()
                 await self._until_asked_to_leave()
                 if self.thrown is not None:

@@ -6,23 +6,31 @@ thread's list means nothing. Where the kernel was built without these lists, eve
 
 Walking down these lists finds a process in whatever session it is, and reads only about the tree at hand. It loses whoever
 has lost its parent: those are kept by who has seen them before.
+
+The guard process runs this file outside the package: import nothing here but `_procfs`, and little of the standard library.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 
 from . import _procfs
 from ._procfs import Proc
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 NO_THREAD = 0  # nobody knows which
 
 
+_ASK_ONLY = os.WEXITED | os.WNOHANG | os.WNOWAIT if hasattr(os, "WNOWAIT") else 0
+
+
 def have_any() -> bool:
-    """Whether this process has any child, alive or not. Half a microsecond, where a look into /proc takes fifty."""
+    """Whether this process has any child, alive or not. A microsecond at most, where a look into /proc takes fifty."""
     try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        os.waitid(os.P_ALL, 0, _ASK_ONLY)
     except ChildProcessError:
         return False
     return True

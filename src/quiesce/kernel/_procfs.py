@@ -108,6 +108,12 @@ def start_time(pid: int) -> int:
     return proc.starttime if proc else 0
 
 
+def living(trees: Mapping[int, int]) -> set[Proc]:
+    """Those of the processes, each given by pid and start time, that are still there."""
+    found = [proc for pid, start in trees.items() if (proc := look_up(pid)) and proc.starttime == start]
+    return {proc for proc in found if not proc.zombie}
+
+
 def still_alive(proc: Proc) -> bool:
     if not proc.starttime:
         return _signal_group(proc.pgrp, 0)

@@ -268,19 +268,20 @@ class Scope:
                     while core.children and core.state is OPEN:
                         waiter = core.backend.make_waiter()
                         core.waiters.append(waiter)
-                        await waiter
+                        await waiter.signal
                 except BaseException as exc:
                     if not core.backend.is_current():
                         raise
                     waiting = exc
                 else:
-                    if host.nothing_to_wait_for():
+                    if core.leave_if_empty():
                         return False
             cancelled = await host.leave(error or waiting)
         finally:
-            host.restore_context()
-            core.host = None
-            core.face = None if core.state is SETTLED else weakref.ref(self)
+            if core.host is not None:
+                host.restore_context()
+                core.host = None
+                core.face = None if core.state is SETTLED else weakref.ref(self)
         if waiting is not None and cancelled is None and not _is_cancel(waiting):
             raise waiting
         return self._finish(core, error, cancelled)

@@ -87,6 +87,7 @@ async def ask(pump: Pump[T], holder: object, step: Callable[[], Awaitable[T]] | 
                 "item; one task at a time can ask"
             )
         pump.asking = True
+        is_first = pump.handle is None
         try:
             if pump.prefetch == 0:
                 pump.step = step or pump.next_item
@@ -104,6 +105,8 @@ async def ask(pump: Pump[T], holder: object, step: Callable[[], Awaitable[T]] | 
         finally:
             pump.asking = False
             pump.waiter = None
+        if is_first and pump.processes is not None:
+            pump.processes.guard()
         if pump.items:
             item = pump.items.popleft()
             if pump.prefetch and pump.nap is not None:

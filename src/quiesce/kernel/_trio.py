@@ -167,6 +167,11 @@ class EventWaiter:
         self.wake = event.set
         self.wait = event.wait
 
+    @property
+    def signal(self) -> EventWaiter:
+        """What to await."""
+        return self
+
     def __await__(self) -> Generator[Any, None, None]:
         return self.wait().__await__()
 
@@ -334,8 +339,6 @@ class TrioBackend(Backend):
 
 class TrioHost(Host):
     """The task that runs an `async with` body, on trio: a cancel scope around the body."""
-
-    __slots__ = ("body", "core", "generator", "held", "leaving", "requested", "task")
 
     def __init__(self, core: ScopeCore, entered_by: FrameType) -> None:
         self.core = core

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .._extras import require
+from quiesce._extras import require
 
 require("msgspec", "agents", "quiesce.models")
 

@@ -13,7 +13,8 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from ..kernel._backend import current_backend
+from quiesce.kernel._backend import current_backend
+
 from ._errors import ModelTimeoutError
 
 T = TypeVar("T")

@@ -15,9 +15,8 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
-import anyio
+from quiesce.kernel._shielded import shielded
 
-from ..kernel._shielded import shielded
 from ._call_deadline import CallDeadline
 from ._errors import ModelError
 from ._provider_errors import Endpoint, garbage, not_a_stream, translate
@@ -51,8 +50,8 @@ class Exchange:
             await self._deadline.hold(self._send)
             content_type = str(self._response.headers.get("content-type") or "").partition(";")[0].strip()
             if content_type == "application/json" or content_type.startswith("text/html"):
-                while len(self._head) < HEAD and await self._deadline.hold(self._next_piece):
-                    pass
+                while len(self._head) < HEAD and not self._over:
+                    await self._deadline.hold(self._next_piece)
                 raise not_a_stream(self._at, content_type, self._head.decode(errors="replace"))
         except ModelError:
             raise
@@ -84,9 +83,9 @@ class Exchange:
         if self._over:
             return
         try:
-            with anyio.move_on_after(ENDED_WITHIN):
-                while await self._next_piece():
-                    pass
+            soon = CallDeadline(ENDED_WITHIN, self._at.name)
+            while not self._over:
+                await soon.hold(self._next_piece)
         except Exception as error:
             logger.debug("after its answer, %s broke the connection: %r", self._at.url, error)
 

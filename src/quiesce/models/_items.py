@@ -113,12 +113,13 @@ def encode_item(item: Item) -> bytes:
 def decode_item(data: bytes | str) -> Item:
     """One item from JSON; ValueError if it is none."""
     try:
-        return _decoder.decode(data)
+        item: Item = _decoder.decode(data)
     except msgspec.ValidationError:
         plain = msgspec.json.decode(data)
         if isinstance(plain, dict) and isinstance(plain.get("type"), str) and plain["type"] not in _TAGS:
             return UnknownItem(plain)
         raise
+    return item
 
 
 def as_items(said: str | Item | Iterable[Item]) -> list[Item]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from ._items import Item
 
@@ -72,7 +72,8 @@ class ModelSettings:
     """How a model is called. What is None is left to the provider.
 
     `timeout` bounds one call, in seconds, from the request to the last event. `max_retries` is how often a call is tried again that
-    failed before its first event (a lost connection, a rate limit, an overloaded server). `extra` goes to the provider as it is.
+    failed before its first event (a lost connection, a rate limit, an overloaded server). `tool_choice` is `"auto"`, `"required"`,
+    `"none"` or the name of a tool. `extra` goes to the provider as it is.
 
     ```python
     Agent(name="poet", model=model, model_settings=ModelSettings(temperature=0.2, timeout=30))
@@ -83,7 +84,7 @@ class ModelSettings:
     top_p: float | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] | None = None
-    tool_choice: Literal["auto", "required", "none"] | str | None = None
+    tool_choice: str | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
     timeout: float | None = None

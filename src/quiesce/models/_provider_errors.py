@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ._errors import (
     ModelAuthenticationError,
@@ -240,6 +239,6 @@ def _quote(text: str) -> str:
     return text if len(text) <= LONGEST_QUOTE else text[:LONGEST_QUOTE] + " [...]"
 
 
-def bad_parameter(at: Endpoint, what: str) -> Any:
+def bad_parameter(at: Endpoint, what: str) -> ModelRequestError:
     """A setting that this API does not have."""
     return ModelRequestError(f"model {at.name!r}: {what}", model=at.name)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, Union
+from typing import Any, TypeAlias
 
 import msgspec
 
-from ..models._items import AssistantMessage, Reasoning, ToolCall
-from ..models._model import ItemDone, ModelEvent, ModelRequest, ResponseDone, TextDelta, Usage
+from quiesce.models._items import AssistantMessage, Reasoning, ToolCall
+from quiesce.models._model import ItemDone, ModelEvent, ModelRequest, ResponseDone, TextDelta, Usage
 
 
 class ScriptExhausted(Exception):
@@ -28,14 +28,14 @@ class Answer:
     finish: str | None = None
 
 
-Turn: TypeAlias = Union[
-    str,
-    ToolCall,
-    Answer,
-    BaseException,
-    Sequence["str | ToolCall"],
-    Callable[[ModelRequest], "Awaitable[Turn]"],
-]
+Turn: TypeAlias = (
+    str
+    | ToolCall
+    | Answer
+    | BaseException
+    | Sequence["str | ToolCall"]
+    | Callable[[ModelRequest], "Awaitable[Turn]"]
+)
 
 
 def call(name: str, /, call_id: str | None = None, **arguments: Any) -> ToolCall:

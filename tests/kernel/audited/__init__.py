@@ -101,6 +101,7 @@ class Audited:
     worlds: tuple[str, ...]
     ignore: dict[str, str]
     ignore_on_trio: dict[str, str]
+    processes: bool  # whether it starts real ones: they take time
     options: dict[str, Any]
 
     @property
@@ -154,13 +155,14 @@ def audited(
     worlds: tuple[str, ...] = WORLDS,
     ignore: dict[str, str] | None = None,
     ignore_on_trio: dict[str, str] | None = None,
+    processes: bool = False,
     **options: Any,
 ) -> Callable[[F], F]:
     """Take a function into the list: as a scenario of `word`, with options of `audit()`."""
 
     def take(function: F) -> F:
         options.setdefault("check", ledger.check)
-        _found.append(Audited(word, function, worlds, ignore or {}, ignore_on_trio or {}, options))
+        _found.append(Audited(word, function, worlds, ignore or {}, ignore_on_trio or {}, processes, options))
         return function
 
     return take

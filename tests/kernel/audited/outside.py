@@ -1,17 +1,33 @@
-"""`to_thread` and `Process`: real threads and processes, which take real time and are not the same from run to run."""
+"""Real threads and processes, of the kernel's own and of others: they take real time and are not the same from run to run."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from contextlib import suppress
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 import anyio
 
-from quiesce import Grace, LineTooLong, PipeClosed, Process, Scope, TokenCancelled, current_token, to_thread
+from quiesce import (
+    Grace,
+    LineTooLong,
+    PipeClosed,
+    Process,
+    Scope,
+    TokenCancelled,
+    contain,
+    current_token,
+    own,
+    stream,
+    to_thread,
+)
 
-from . import audited, ledger
+from . import ASYNCIO, audited, ledger
 
 QUICK = Grace(cancel=0.2, terminate=2, kill=2)
+STERN = Grace(cancel=0.05, terminate=0.05, kill=2)
 
 
 def listens(seconds: float = 0.02) -> str:
@@ -50,7 +66,7 @@ async def thread_that_does_not_listen() -> None:
     await to_thread(time.sleep, 0.02)
 
 
-@audited("Process", real_io=True)
+@audited("Process", real_io=True, processes=True)
 async def process_talked_to() -> None:
     ledger.start()
     with suppress(PipeClosed, LineTooLong):
@@ -64,7 +80,7 @@ async def process_talked_to() -> None:
             await cat.wait()
 
 
-@audited("Process", real_io=True)
+@audited("Process", real_io=True, processes=True)
 async def process_tree_stopped_by_its_block() -> None:
     ledger.start()
     async with Process(["sh", "-c", "sleep 60 & echo ready; wait"], grace=QUICK) as shell:
@@ -72,7 +88,7 @@ async def process_tree_stopped_by_its_block() -> None:
             break
 
 
-@audited("Process", real_io=True)
+@audited("Process", real_io=True, processes=True)
 async def process_opened_and_closed() -> None:
     ledger.start()
     process = await Process.open(["sleep", "60"], grace=QUICK)
@@ -80,3 +96,78 @@ async def process_opened_and_closed() -> None:
         await anyio.sleep(0.01)
     finally:
         ledger.report(await process.close())
+
+
+# Processes that others have started, on asyncio, and that they leave or cannot end in time.
+
+
+async def start_server(script: str) -> asyncio.subprocess.Process:
+    """As SDKs do it, with asyncio's own means; in one step that no stop can cut, for asyncio then leaks by itself."""
+    starting = asyncio.ensure_future(asyncio.create_subprocess_exec("sh", "-c", script, stdin=PIPE))
+    try:
+        return await asyncio.shield(starting)
+    except BaseException:
+        await starting
+        raise
+
+
+LEFT = "sleep 60 & wait"
+DEAF = "trap '' TERM HUP; sleep 60 & while :; do wait; done"
+
+
+@asynccontextmanager
+async def leaves_its_server() -> AsyncIterator[str]:
+    await start_server(LEFT)
+    yield "client"
+
+
+@asynccontextmanager
+async def waits_for_its_server() -> AsyncIterator[str]:
+    server = await start_server(DEAF)
+    try:
+        yield "client"
+    finally:
+        assert server.stdin is not None
+        server.stdin.close()
+        await server.wait()
+
+
+async def words_of_a_server() -> AsyncIterator[str]:
+    await start_server(LEFT)
+    for word in ("to", "be"):
+        yield word
+        await anyio.sleep(0.01)
+
+
+@audited("own", worlds=ASYNCIO, real_io=True, processes=True)
+async def own_what_leaves_its_process() -> None:
+    ledger.start()
+    async with own(leaves_its_server(), grace=QUICK):
+        await anyio.sleep(0.01)
+
+
+@audited("own", worlds=ASYNCIO, real_io=True, processes=True)
+async def own_what_waits_for_a_process_that_does_not_end() -> None:
+    ledger.start()
+    held = await own(waits_for_its_server(), grace=STERN).open()
+    try:
+        await anyio.sleep(0.01)
+    finally:
+        ledger.report(await held.close())
+
+
+@audited("stream", worlds=ASYNCIO, real_io=True, processes=True)
+async def stream_of_what_leaves_its_process() -> None:
+    ledger.start()
+    async with stream(words_of_a_server(), grace=QUICK) as words:
+        async for _ in words:
+            await anyio.sleep(0.01)
+
+
+@audited("contain", worlds=ASYNCIO, real_io=True, processes=True)
+async def contain_what_leaves_its_process() -> None:
+    ledger.start()
+    async with contain(grace=QUICK) as box:
+        await start_server(LEFT)
+        await anyio.sleep(0.01)
+    ledger.report(box.report)

@@ -1,0 +1,390 @@
+"""MCP servers, whose tools an agent may use: on the official client, held by an owner task (`quiesce.own`).
+
+A server is connected by whoever calls `connect()` or enters it, and then stays until it is closed; or by the first run that needs it, and then
+until the last run that uses it has ended. It may be used from any task and closed from any other.
+
+A call that is cancelled tells the server so, and the session goes on. If the server ends, every call fails at once, with how it ended and the
+last of its stderr.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+import anyio
+import msgspec
+
+from quiesce._extras import require
+from quiesce.kernel._backend import current_backend
+from quiesce.kernel._own import Held, own
+from quiesce.kernel._owner import is_cancel
+from quiesce.kernel._process import Process
+from quiesce.kernel._scope import Scope, face_of, root_core
+from quiesce.kernel._shielded import shielded
+
+from ._errors import AgentsException, InvalidToolArguments, UserError
+from ._mcp_dialect import field, list_page, tell_cancelled, text_of
+from ._tool import FunctionTool, NeedsApproval
+from ._tool_process import how_it_ended
+
+if TYPE_CHECKING:
+    from quiesce.kernel._grace import Grace
+    from quiesce.kernel._report import StopReport
+
+    from ._context import ToolContext
+
+ToolFilter: TypeAlias = Mapping[str, Any] | Callable[[str], bool]
+"""Which tools of a server are used: `{"allowed_tool_names": [...], "blocked_tool_names": [...]}`, or a function of a name."""
+
+_TELL_WITHIN = 1.0  # seconds to tell a server that a call was cancelled
+
+
+class MCPServerError(AgentsException):
+    """An MCP server could not be reached, has ended, or has refused a request."""
+
+
+class MCPToolError(AgentsException):
+    """A tool of an MCP server says that it has failed; the message is what it says."""
+
+
+class MCPServer:
+    """What the two kinds have in common: see `MCPServerStdio` and `MCPServerStreamableHttp`."""
+
+    def __init__(
+        self,
+        params: Mapping[str, Any],
+        *,
+        name: str,
+        needed: str,
+        cache_tools_list: bool = False,
+        client_session_timeout_seconds: float | None = None,
+        connect_timeout: float = 30.0,
+        tool_filter: ToolFilter | None = None,
+        use_structured_content: bool = False,
+        needs_approval: NeedsApproval = False,
+        grace: Grace | None = None,
+    ) -> None:
+        if not isinstance(params, Mapping) or not isinstance(params.get(needed), str):
+            raise UserError(
+                f"{type(self).__name__} needs params with {needed!r}, such as {{{needed!r}: ...}}"
+            )
+        require("mcp", "mcp", type(self).__name__)
+        self.params = dict(params)
+        self.name = name
+        self.cache_tools_list = cache_tools_list
+        self.timeout = client_session_timeout_seconds
+        self.connect_timeout = connect_timeout
+        self.tool_filter = tool_filter
+        self.use_structured_content = use_structured_content
+        self.needs_approval = needs_approval
+        self.grace = grace
+        self._held: Held[Any] | None = None
+        self._tools: list[FunctionTool] | None = None
+        self._users = 0
+        self._connecting = anyio.Lock()
+        self._connected_by_a_run = False
+
+    # Connecting
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a session; it need not be in order."""
+        return self._held is not None
+
+    async def connect(self, *, scope: Scope | None = None) -> None:
+        """Start or reach the server and shake hands. `scope` is its owner, the current scope unless given."""
+        if self.connected:
+            raise UserError(
+                f"MCP server {self.name!r} is connected already: close it first, or use it as it is"
+            )
+        opening = own(self._session(), scope=scope, name=f"MCP server {self.name}", grace=self.grace)
+        try:
+            held = await opening.open()
+        except Exception as error:
+            raise self._error("cannot be connected", _first_of(error)) from error
+        before, self._held, self._tools, self._connected_by_a_run = self._held, held, None, False
+        if before is not None:  # somebody else was faster
+            await before.close()
+
+    async def close(self) -> StopReport | None:
+        """End the session, and the server if it is our process; None if it was not connected. From any task, also twice."""
+        held, self._held, self._tools = self._held, None, None
+        return await held.close() if held is not None else None
+
+    async def cleanup(self) -> StopReport | None:
+        """The same, under the name it has elsewhere."""
+        return await self.close()
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @asynccontextmanager
+    async def use(self) -> AsyncIterator[Self]:
+        """Connected for the length of a block. Who connects it this way shares it; the last one out closes it."""
+        if self._users == 0:
+            self._connecting = anyio.Lock()  # of the loop at hand
+        self._users += 1
+        try:
+            async with self._connecting:
+                if self._held is None:
+                    # Of no run in particular: the first one to need it need not be the last.
+                    await self.connect(scope=face_of(root_core(current_backend())))
+                    self._connected_by_a_run = True
+            yield self
+        finally:
+            self._users -= 1
+            if self._users == 0 and self._connected_by_a_run:
+                await self.close()
+
+    @asynccontextmanager
+    async def _session(self) -> AsyncIterator[Any]:
+        from mcp import ClientSession
+
+        async with self._streams() as (said, told), ClientSession(said, told) as session:
+            with anyio.fail_after(self.connect_timeout):
+                await session.initialize()
+            yield session
+
+    def _streams(self) -> AbstractAsyncContextManager[tuple[Any, Any]]:
+        raise NotImplementedError
+
+    # Using
+
+    async def list_tools(self) -> list[FunctionTool]:
+        """Its tools, as an agent takes them."""
+        if self._tools is not None and self.cache_tools_list:
+            return self._tools
+        session = self._opened()
+        listed: list[Any] = []
+        cursor: str | None = None
+        try:
+            with anyio.fail_after(self.connect_timeout):
+                while True:
+                    page = await self._ask(session, list_page, session, cursor)
+                    listed += page.tools
+                    cursor = field(page, "nextCursor", "next_cursor")
+                    if not cursor:
+                        break
+        except TimeoutError as error:
+            late = TimeoutError(f"no list of tools within {self.connect_timeout:g} s")
+            raise self._error("has not answered", late) from error
+        self._tools = _function_tools(self, [tool for tool in listed if self._is_wanted(tool.name)])
+        return self._tools
+
+    async def call_tool(
+        self, tool_name: str, arguments: dict[str, Any] | None, progress: Callable[[str], None] | None = None
+    ) -> Any:
+        """Call a tool; returns what it says, or raises `MCPToolError` if it says that it has failed.
+
+        `progress` is given what the server says on the way.
+        """
+        session = self._opened()
+
+        async def on_progress(done: float, total: float | None, message: str | None) -> None:
+            if message and progress is not None:
+                progress(f"{message}\n")
+
+        result = await self._ask(
+            session, session.call_tool, tool_name, arguments or {}, progress_callback=on_progress
+        )
+        text = text_of(result, self.use_structured_content)
+        if field(result, "isError", "is_error"):
+            raise MCPToolError(
+                text or f"tool {tool_name!r} of MCP server {self.name!r} has failed, and does not say why"
+            )
+        return text
+
+    async def _ask(self, session: Any, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        number = getattr(session, "_request_id", None)  # 1.x: what the next request will be called
+        try:
+            return await method(*args, **kwargs)
+        except Exception as error:
+            raise self._error("has not answered", error) from error
+        except BaseException as error:
+            if isinstance(number, int) and is_cancel(error):
+                await shielded(tell_cancelled, session, number, within=_TELL_WITHIN)
+            raise
+
+    def _opened(self) -> Any:
+        if self._held is None:
+            raise UserError(
+                f"MCP server {self.name!r} is not connected: `await server.connect()`, or `async with server:`"
+            )
+        return self._held.value
+
+    def _is_wanted(self, name: str) -> bool:
+        wanted = self.tool_filter
+        if wanted is None:
+            return True
+        if callable(wanted):
+            return bool(wanted(name))
+        allowed, blocked = wanted.get("allowed_tool_names"), wanted.get("blocked_tool_names") or ()
+        return (allowed is None or name in allowed) and name not in blocked
+
+    def _error(self, what: str, error: BaseException) -> MCPServerError:
+        said = str(error) or type(error).__name__
+        return MCPServerError(f"MCP server {self.name!r} {what}: {said}")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}, {'connected' if self.connected else 'not connected'}>"
+
+
+class MCPServerStdio(MCPServer):
+    """An MCP server that runs as a child process.
+
+    ```python
+    async with MCPServerStdio({"command": "uvx", "args": ["mcp-server-git"]}) as server:
+        agent = Agent(name="assistant", model=model, mcp_servers=[server])
+    ```
+
+    - `params`: `command`, and perhaps `args`, `env` (beside the few variables that the protocol passes on) and `cwd`.
+    - `client_session_timeout_seconds` bounds a call of a tool; `connect_timeout` bounds connecting, and listing the tools.
+    - `cache_tools_list`: ask for the list of tools once a connection. `tool_filter`: which of them to use.
+    - `needs_approval`: as for a `function_tool`, for all of them.
+    - `use_structured_content`: give the model the result's data, where there is some, instead of its text.
+    - `grace` holds the deadlines of its end. `on_stderr` is called with every piece that the server writes to stderr.
+    """
+
+    def __init__(
+        self,
+        params: Mapping[str, Any],
+        cache_tools_list: bool = False,
+        name: str | None = None,
+        client_session_timeout_seconds: float | None = None,
+        tool_filter: ToolFilter | None = None,
+        use_structured_content: bool = False,
+        *,
+        connect_timeout: float = 30.0,
+        needs_approval: NeedsApproval = False,
+        grace: Grace | None = None,
+        on_stderr: Callable[[bytes], object] | None = None,
+    ) -> None:
+        super().__init__(
+            params,
+            name=name or str(params.get("command") if isinstance(params, Mapping) else ""),
+            needed="command",
+            cache_tools_list=cache_tools_list,
+            client_session_timeout_seconds=client_session_timeout_seconds,
+            connect_timeout=connect_timeout,
+            tool_filter=tool_filter,
+            use_structured_content=use_structured_content,
+            needs_approval=needs_approval,
+            grace=grace,
+        )
+        self._on_stderr = on_stderr
+        self._process: Process | None = None
+
+    def _streams(self) -> AbstractAsyncContextManager[tuple[Any, Any]]:
+        from ._mcp_transport import server_process, stdio_streams
+
+        self._process = server_process(self.params, self.name, self._on_stderr, self.grace)
+        return stdio_streams(self._process)
+
+    def _error(self, what: str, error: BaseException) -> MCPServerError:
+        process = self._process
+        if process is None or process.returncode is None:
+            return super()._error(what, error)
+        stderr = process.stderr_tail.decode(errors="replace")
+        return MCPServerError(
+            f"MCP server {self.name!r} has ended: it {how_it_ended(process.returncode, stderr)}"
+        )
+
+
+class MCPServerStreamableHttp(MCPServer):
+    """An MCP server that is reached over HTTP.
+
+    `params`: `url`, and perhaps `headers`, `timeout` and `sse_read_timeout` in seconds, `auth`, `terminate_on_close`,
+    `httpx_client_factory`. The rest is as for `MCPServerStdio`.
+    """
+
+    def __init__(
+        self,
+        params: Mapping[str, Any],
+        cache_tools_list: bool = False,
+        name: str | None = None,
+        client_session_timeout_seconds: float | None = None,
+        tool_filter: ToolFilter | None = None,
+        use_structured_content: bool = False,
+        *,
+        connect_timeout: float = 30.0,
+        needs_approval: NeedsApproval = False,
+        grace: Grace | None = None,
+    ) -> None:
+        super().__init__(
+            params,
+            name=name or str(params.get("url") if isinstance(params, Mapping) else ""),
+            needed="url",
+            cache_tools_list=cache_tools_list,
+            client_session_timeout_seconds=client_session_timeout_seconds,
+            connect_timeout=connect_timeout,
+            tool_filter=tool_filter,
+            use_structured_content=use_structured_content,
+            needs_approval=needs_approval,
+            grace=grace,
+        )
+
+    def _streams(self) -> AbstractAsyncContextManager[tuple[Any, Any]]:
+        from ._mcp_transport import http_streams
+
+        return http_streams(self.params)
+
+
+def _first_of(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+# Its tools
+
+
+def _function_tools(server: MCPServer, listed: list[Any]) -> list[FunctionTool]:
+    made: dict[str, FunctionTool] = {}
+    for tool in listed:
+        stem = name = re.sub(r"[^a-zA-Z0-9_-]", "_", tool.name)[:64] or "tool"
+        number = 1
+        while name in made:
+            number += 1
+            name = f"{stem[: 63 - len(str(number))]}_{number}"
+        made[name] = _function_tool(server, tool, name)
+    return list(made.values())
+
+
+def _function_tool(server: MCPServer, tool: Any, name: str) -> FunctionTool:
+    its_name: str = tool.name
+
+    async def invoke(context: ToolContext[Any], arguments: str) -> Any:
+        try:
+            given = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
+        except ValueError as error:
+            raise InvalidToolArguments(f"tool {name!r} takes a JSON object: {error}") from error
+        return await server.call_tool(its_name, given, context.progress)
+
+    schema: dict[str, Any] = {
+        "properties": {},
+        **(field(tool, "inputSchema", "input_schema") or {}),
+        "type": "object",
+    }
+    hints = getattr(tool, "annotations", None)
+    return FunctionTool(
+        name=name,
+        description=tool.description or "",
+        parameters=schema,
+        invoke=invoke,
+        timeout=server.timeout,
+        needs_approval=server.needs_approval,
+        side_effects=not field(hints, "readOnlyHint", "read_only_hint"),
+    )
