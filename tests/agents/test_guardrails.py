@@ -486,9 +486,7 @@ async def test_a_tool_guardrail_that_fails_drains_the_siblings_and_is_raised(
     with pytest.raises(
         (ToolInputGuardrailTripwireTriggered, ToolOutputGuardrailTripwireTriggered, ZeroDivisionError)
     ) as caught:
-        await start(
-            scripted([call("sibling"), call("pay", amount=1)], tools=[pay, sibling]), session=session
-        )
+        await start(scripted([call("sibling"), call("pay", amount=1)], tools=[pay, sibling]), session=session)
     if how == "error":
         assert caught.value is failure
     parked.assert_tidy()

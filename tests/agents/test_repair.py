@@ -6,6 +6,9 @@ import copy
 from typing import Any
 
 import pytest
+from anthropic.types import Message, TextBlock, ToolUseBlock
+from openai.types.chat import ChatCompletionMessage
+from openai.types.responses import ResponseFunctionToolCall
 
 from quiesce.agents._repair import Shape, repair, shape_of
 from quiesce.agents._repair_anthropic import BEGINNING
@@ -363,6 +366,36 @@ def test_a_repeated_item_of_macpaw_432() -> None:
     assert repaired(history, "responses") == [HELLO, call("a", id="fc_1"), output("a"), GO_ON]
 
 
+def test_another_item_of_the_same_id_stays_without_it() -> None:
+    said = {
+        "type": "message",
+        "id": "msg_1",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "Well."}],
+    }
+    more = {**said, "content": [{"type": "output_text", "text": "Well, then."}]}
+    assert repaired([HELLO, said, said, more, GO_ON], "responses") == [
+        HELLO,
+        said,
+        {name: value for name, value in more.items() if name != "id"},
+        GO_ON,
+    ]
+
+
+def test_a_result_that_was_logged_before_its_call_goes_after_it() -> None:
+    assert repaired([HELLO, output("a"), call("a")], "responses") == [HELLO, call("a"), output("a")]
+    assert repaired([HELLO, tool("a"), asks(function("a"))], "chat") == [
+        HELLO,
+        asks(function("a")),
+        tool("a"),
+    ]
+
+
+def test_pictures_tell_the_shapes_apart() -> None:
+    for part, shape in (("image_url", "chat"), ("input_image", "responses"), ("image", "anthropic")):
+        assert shape_of([user({"type": part})]) == shape
+
+
 @pytest.mark.parametrize(
     ("asked", "answer"),
     [
@@ -445,9 +478,6 @@ def test_items_are_repaired_too() -> None:
 
 
 def test_the_objects_of_the_openai_client_are_read_and_come_back_themselves() -> None:
-    from openai.types.chat import ChatCompletionMessage
-    from openai.types.responses import ResponseFunctionToolCall
-
     message = ChatCompletionMessage.model_validate(asks(function("a")))
     assert repair([HELLO, message])[1:] == [message, tool("a", MISSING)]
     assert repair([HELLO, message])[1] is message
@@ -458,8 +488,6 @@ def test_the_objects_of_the_openai_client_are_read_and_come_back_themselves() ->
 
 
 def test_the_objects_of_the_anthropic_client_are_read_and_come_back_themselves() -> None:
-    from anthropic.types import Message, TextBlock, ToolUseBlock
-
     blocks = [TextBlock(type="text", text="I look."), ToolUseBlock.model_validate(use("a"))]
     fixed = repair([HELLO, {"role": "assistant", "content": blocks}])
     assert fixed[1]["content"] == blocks

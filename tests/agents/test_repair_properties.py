@@ -18,7 +18,7 @@ by_shape = pytest.mark.parametrize("shape", SHAPES)
 
 
 @by_shape
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(data=st.data())
 def test_whatever_it_is_given_the_provider_takes_what_comes_back(shape: Any, data: st.DataObject) -> None:
     history = data.draw(ANYTHING[shape])
@@ -30,7 +30,7 @@ def test_whatever_it_is_given_the_provider_takes_what_comes_back(shape: Any, dat
 
 
 @by_shape
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_no_text_of_the_user_or_the_assistant_is_lost(shape: Any, data: st.DataObject) -> None:
     history = data.draw(ANYTHING[shape])
@@ -42,7 +42,7 @@ def test_no_text_of_the_user_or_the_assistant_is_lost(shape: Any, data: st.DataO
 
 
 @by_shape
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_a_valid_history_comes_back_as_the_very_same_messages(shape: Any, data: st.DataObject) -> None:
     history = data.draw(valid(shape))
@@ -55,7 +55,7 @@ def test_a_valid_history_comes_back_as_the_very_same_messages(shape: Any, data: 
 
 
 @by_shape
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_a_run_that_is_cut_anywhere_keeps_all_that_it_had_done(shape: Any, data: st.DataObject) -> None:
     history = data.draw(valid(shape))
@@ -70,7 +70,7 @@ def test_a_run_that_is_cut_anywhere_keeps_all_that_it_had_done(shape: Any, data:
 
 
 @by_shape
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_messages_that_are_lost_swapped_or_doubled_do_no_harm(shape: Any, data: st.DataObject) -> None:
     history = data.draw(valid(shape))
@@ -81,7 +81,7 @@ def test_messages_that_are_lost_swapped_or_doubled_do_no_harm(shape: Any, data: 
     assert repair(repaired, shape=shape) == repaired
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(history=st.one_of(*ANYTHING.values()))
 def test_doing_it_twice_is_doing_it_once_also_when_the_shape_is_guessed(history: list[Any]) -> None:
     try:

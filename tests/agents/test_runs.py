@@ -162,7 +162,11 @@ async def test_instructions_are_text_or_a_function_of_context_and_agent() -> Non
     async def for_you(context: RunContextWrapper[str], agent: Agent[Any]) -> str:
         return f"{agent.name} helps {context.context}"
 
-    for instructions, expected in ((None, None), ("Be brief.", "Be brief."), (for_you, "assistant helps Ann")):
+    for instructions, expected in (
+        (None, None),
+        ("Be brief.", "Be brief."),
+        (for_you, "assistant helps Ann"),
+    ):
         agent = scripted("ok", instructions=instructions)
         await Runner.run(agent, "?", context="Ann")
         assert requests_of(agent)[0].instructions == expected
@@ -281,9 +285,7 @@ async def test_an_error_of_the_model_is_raised_as_itself() -> None:
 async def test_a_refusal_is_an_error_and_its_text_is_kept() -> None:
     session = await session_with()
     with pytest.raises(ModelRefusalError, match="declines: I would rather not."):
-        await Runner.run(
-            scripted(Answer(["I would rather not."], finish="refusal")), "?", session=session
-        )
+        await Runner.run(scripted(Answer(["I would rather not."], finish="refusal")), "?", session=session)
     assert (await session.get_items())[1:] == [AssistantMessage("I would rather not.")]
 
 
@@ -373,7 +375,7 @@ async def test_a_cancel_during_a_write_neither_loses_nor_doubles_it(tmp_path: An
     async with SQLiteSession("s", tmp_path / "chat.db") as session:
         for number in range(12):
             before = await session.get_items()
-            agent = scripted(call("add", a=1, b=2), "3", tools=[add])
+            agent = scripted(call("add", f"call of {number}", a=1, b=2), "3", tools=[add])
             with anyio.move_on_after(0.0005 * number):
                 await Runner.run(agent, f"turn {number}", session=session)
             items = await session.get_items()

@@ -62,8 +62,8 @@ def test_a_writer_that_is_killed_at_any_moment_loses_nothing_that_it_has_acknowl
         writer.wait()
         writer.stdout.close()
         for line in told:
-            name, number = line.split()
-            acknowledged[name] = max(acknowledged[name], int(number))
+            name, last = line.split()
+            acknowledged[name] = max(acknowledged[name], int(last))
         with SQLiteStore(path) as store:
             for name, number in acknowledged.items():
                 texts = said(store.open(name).read_sync())

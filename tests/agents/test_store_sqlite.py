@@ -543,6 +543,35 @@ def test_a_store_refuses_to_be_used_in_a_forked_child(path: Path) -> None:
     assert number == "2"
 
 
+async def test_where_no_thread_can_be_started_the_caller_does_the_work_itself(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_more_threads(*args: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("quiesce.agents._sqlite_writer.run_in_thread", no_more_threads)
+    log = store.open("a")
+    assert await log.append([message("first")]) == 1
+    assert log.append_sync([message("second")]) == 2
+    assert said(await log.read()) == ["first", "second"]
+
+
+def test_a_program_can_write_at_its_very_end(path: Path) -> None:
+    run_python(
+        """
+        import atexit, sys
+        from quiesce.agents._log import ItemAdded
+        from quiesce.agents._sqlite_store import SQLiteStore
+        from quiesce.models import UserMessage
+        store = SQLiteStore(sys.argv[1])
+        atexit.register(lambda: store.open("a").append_sync([ItemAdded(item=UserMessage("last words"))]))
+        """,
+        str(path),
+    )
+    with SQLiteStore(path) as store:
+        assert said(store.open("a").read_sync()) == ["last words"]
+
+
 # Several processes
 
 

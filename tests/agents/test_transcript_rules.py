@@ -71,7 +71,11 @@ BAD: list[tuple[str, list[Any], str]] = [
     ("anthropic", [HELLO, HELLO], "alternate"),
     ("anthropic", [claude({"type": "text", "text": "x"})], "first message"),
     ("anthropic", [user({"type": "text", "text": " "})], "non-whitespace"),
-    ("anthropic", [HELLO, claude(USE), user({**RESULT, "content": [{"type": "text", "text": ""}]})], "non-wh"),
+    (
+        "anthropic",
+        [HELLO, claude(USE), user({**RESULT, "content": [{"type": "text", "text": ""}]})],
+        "non-wh",
+    ),
     ("anthropic", [user()], "non-empty content"),
     ("anthropic", [HELLO, claude({"type": "thinking", "thinking": "x", "signature": "s"})], "final block"),
     ("anthropic", [HELLO, claude({"type": "thinking", "thinking": "x"}, USE), user(RESULT)], "signature"),

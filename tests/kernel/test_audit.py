@@ -37,15 +37,16 @@ def quiet() -> Iterator[None]:
 def sweeps() -> list[object]:
     """Each scenario in each world; a first scenario a word where time is real and this is not the full audit."""
     found: list[object] = []
-    seen: set[tuple[str, str]] = set()
+    seen: set[tuple[str, str, bool]] = set()
     for scenario in all_scenarios():
         for world in world_names():
             is_slow = world == "uvloop" or scenario.processes
-            if world not in scenario.worlds or (not FULL and is_slow and (scenario.word, world) in seen):
+            key = scenario.word, world, scenario.processes
+            if world not in scenario.worlds or (not FULL and is_slow and key in seen):
                 continue
             if not FULL and scenario.processes and world != "asyncio":
                 continue
-            seen.add((scenario.word, world))
+            seen.add(key)
             found.append(pytest.param(scenario, world, id=f"{scenario.name}-{world}"))
     return found
 
@@ -54,7 +55,7 @@ def sweep(scenario: Audited, world: str) -> AuditResult:
     if scenario.processes:
         # `descendant` on trio cancels scopes of the kernel's own, which nobody else could get hold of: there it would
         # only show that a tree whose watcher is taken away is not waited for.
-        stops = "cancel,scope,timeout,raise" if world == "trio" else "all"
+        stops = scenario.options.get("stops", "cancel,scope,timeout,raise" if world == "trio" else "all")
         return scenario.audit(world, stops=stops, depth=1, sample=SAMPLE_OF_PROCESSES if FULL else 1)
     if not FULL:
         return scenario.audit(world, depth=1, sample=SAMPLE[world])

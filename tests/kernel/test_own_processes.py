@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from quiesce import Grace, Held, NotHeld, Scope, Stream, contain, own, shielded, stream
-from quiesce.kernel import _foreign_process
+from quiesce.kernel._foreign_tree import ForeignTree
 from tests.kernel.processes import is_gone, running, token_of_processes, wait_until
 from tests.world import asyncio_only
 
@@ -290,7 +290,8 @@ async def test_one_whose_context_manager_could_not_be_entered_is_ended(token: st
     @contextlib.asynccontextmanager
     async def fails() -> AsyncIterator[None]:
         await start(tree(token))
-        raise LookupError("no such thing")
+        if token:
+            raise LookupError("no such thing")
         yield
 
     with pytest.raises(LookupError):
@@ -337,7 +338,7 @@ async def test_one_that_could_not_be_ended_in_time_is_named_and_can_be_closed_ag
     token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # SIGKILL is quick, so that it is kept back: as if the process hung in the kernel.
-    monkeypatch.setattr(_foreign_process.ForeignTree, "signal", lambda self, number: None)
+    monkeypatch.setattr(ForeignTree, "signal", lambda self, number: None)
     held = await own(leaves_it(deaf(token)), grace=Grace(0.1, 0.1, 0.1, 0.1)).open()
     report = await held.close()
     (left,) = report.left

@@ -104,19 +104,25 @@ class Agent(Generic[C]):
 
         Its run belongs to the tool call: it stops when that does.
         """
-        from ._runner import Runner
+        from ._result import RunResult
+        from ._runner import Execution, make_engine
         from ._tool import FunctionTool
 
         async def invoke(context: ToolContext[Any], arguments: str) -> Any:
-            result = await Runner.run(
-                self,
-                _said(arguments),
-                context=context.context,
-                max_turns=max_turns,
-                hooks=hooks,
-                run_config=run_config,
-            )
-            context.usage.add(result.usage)
+            said = _said(arguments)
+            engine = make_engine(self, said, context.context, max_turns, hooks, run_config, None)
+            execution = Execution(engine)
+            try:
+                await execution.run()
+            finally:
+                context.usage.add(engine.usage)
+            result = RunResult(engine, execution.scope)
+            if result.interruptions:
+                names = ", ".join(asked.name for asked in result.interruptions)
+                raise UserError(
+                    f"agent {self.name!r} is a tool, and nobody can approve its call of {names}: "
+                    "pass as_tool(run_config=RunConfig(approve=...))"
+                )
             if custom_output_extractor is not None:
                 text = custom_output_extractor(result)
                 return await text if inspect.isawaitable(text) else text

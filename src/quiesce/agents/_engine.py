@@ -69,15 +69,19 @@ class Engine:
         "agent",
         "approvals",
         "callbacks",
+        "checks_input",
         "config",
         "context",
         "emit",
         "final_output",
         "guardrail_input",
         "has_begun",
+        "inbox",
         "input_guardrail_results",
+        "input_passed",
         "is_complete",
         "journal",
+        "keeps_approvals",
         "max_turns",
         "new_input",
         "output_guardrail_results",
@@ -112,6 +116,10 @@ class Engine:
         self.max_turns = max_turns
         self.journal = journal
         self.emit: Callable[[StreamEvent], Awaitable[None]] | None = None
+        self.inbox: Callable[[], list[Item]] | None = None  # gives what the user has said since, once
+        self.checks_input = True  # False: there is nothing new that guardrails could look at
+        self.input_passed = False  # whether they have found nothing, as far as there are any
+        self.keeps_approvals = False  # whether calls that nobody has decided on outlive a stop
         self.turn = 0
         self.has_begun = False
         self.stop_after_turn = False
@@ -151,13 +159,14 @@ class Engine:
         following.responses = self.responses
         following.input_guardrail_results = self.input_guardrail_results
         following.has_begun = True
+        following._started_agent = self._started_agent
         return following
 
     # Input guardrails
 
     def guards(self) -> list[Callable[[], Awaitable[None]]]:
         """The guardrails that stand beside the first turn, to be given to `guarded`."""
-        if self.has_begun:
+        if self.has_begun or not self.checks_input:
             return []
         beside = [guardrail for guardrail in self._input_guardrails() if guardrail.run_in_parallel]
         self._guards_to_pass = len(beside)
@@ -201,6 +210,7 @@ class Engine:
         if self._guard_failure is not None:
             failure, self._guard_failure = self._guard_failure, None
             raise failure
+        self.input_passed = True
 
     # The loop
 
@@ -218,7 +228,11 @@ class Engine:
         await self._begin()
         if self.transcript.calls and not await self._run_tools():  # left pending by an earlier run
             return
-        while not self.is_complete and not self.stop_after_turn:
+        while not self.stop_after_turn:
+            if self.inbox is not None and (said := self.inbox()):
+                await self._hear(said)
+            elif self.is_complete:
+                return
             if self.max_turns is not None and self.turn >= self.max_turns:
                 raise MaxTurnsExceeded(
                     f"the model has taken {self.max_turns} turns without a final answer: "
@@ -236,7 +250,20 @@ class Engine:
             earlier = await self.journal.load()
             self.transcript.given = earlier + self.transcript.given
             await self.journal.add(self.new_input)
-        await self._guards_before()
+        if self.checks_input:
+            await self._guards_before()
+
+    async def _hear(self, said: list[Item]) -> None:
+        """The user has said something meanwhile: the next answer is to that, if the guardrails let it pass."""
+        self.is_complete = False
+        self.final_output = None
+        self.input_passed = False
+        self.guardrail_input = said
+        self.transcript.new += said
+        await self._save()
+        guardrails = self._input_guardrails()
+        if guardrails:
+            await guarded(*[partial(self._check_input, guardrail) for guardrail in guardrails])
 
     async def _take_turn(self) -> bool:
         """One answer of the model and what it asks for; False if somebody has to approve something first."""
@@ -265,7 +292,8 @@ class Engine:
         await self._guards_passed()
         await self._save()
         if not self.transcript.calls:
-            await self._conclude(agent)
+            text = self._last_text()
+            await self._conclude(agent, agent._output.decode(text) if agent._output is not None else text)
             return True
         return await self._run_tools(turn)
 
@@ -347,11 +375,8 @@ class Engine:
 
     # The end
 
-    async def _conclude(self, agent: Agent[Any], output: Any = None) -> None:
+    async def _conclude(self, agent: Agent[Any], output: Any) -> None:
         """There is a final answer: check it, and it is the run's."""
-        if output is None:
-            text = self._last_text()
-            output = agent._output.decode(text) if agent._output is not None else text
         guardrails = [*agent.output_guardrails, *self.config.output_guardrails]
         if guardrails:
             await guarded(
@@ -381,12 +406,12 @@ class Engine:
         self.transcript.close_turn()
         await self._save()
         if turn.chosen is not None:
-            await self._hand_over(agent, turn.chosen)
+            await self._hand_over(agent, turn.chosen, turn.takeover)
         elif agent.tool_use_behavior == "stop_on_first_tool" and turn.first_output is not None:
-            await self._conclude(agent, turn.first_output[0])
+            await self._conclude(agent, turn.first_output[1])
         return True
 
-    async def _hand_over(self, source: Agent[Any], chosen: Handoff) -> None:
+    async def _hand_over(self, source: Agent[Any], chosen: Handoff, told: ToolResult | None) -> None:
         target = chosen.agent
         if self.callbacks.run is not None or target.hooks is not None:
             await self.callbacks.handoff(self.context, source, target)
@@ -396,6 +421,8 @@ class Engine:
             self.transcript.show(chosen.input_filter(self.transcript.items))
         self.agent = target
         if self.emit is not None:
+            if told is not None:
+                await self.emit(RunItemStreamEvent("handoff_occurred", told))
             await self.emit(AgentUpdatedStreamEvent(target))
 
 

@@ -30,6 +30,10 @@ class Journal(Protocol):
         """A tool with side effects is about to start."""
         ...
 
+    async def approval_requested(self, call: ToolCall) -> None:
+        """A call waits for somebody's decision."""
+        ...
+
 
 class SessionJournal:
     """A `Session`, told of turns as a whole."""
@@ -56,4 +60,7 @@ class SessionJournal:
         del self._waiting[: len(whole)]
 
     async def tool_starting(self, call: ToolCall) -> None:
+        pass
+
+    async def approval_requested(self, call: ToolCall) -> None:
         pass

@@ -9,6 +9,7 @@ last of its stderr.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -154,8 +155,10 @@ class MCPServer:
         from mcp import ClientSession
 
         async with self._streams() as (said, told), ClientSession(said, told) as session:
-            with anyio.fail_after(self.connect_timeout):
+            with anyio.move_on_after(self.connect_timeout) as limit:
                 await session.initialize()
+            if limit.cancelled_caught:
+                raise TimeoutError(f"no answer within {self.connect_timeout:g} s")
             yield session
 
     def _streams(self) -> AbstractAsyncContextManager[tuple[Any, Any]]:
@@ -274,7 +277,7 @@ class MCPServerStdio(MCPServer):
     ) -> None:
         super().__init__(
             params,
-            name=name or str(params.get("command") if isinstance(params, Mapping) else ""),
+            name=name or os.path.basename(str(params.get("command") if isinstance(params, Mapping) else "")),
             needed="command",
             cache_tools_list=cache_tools_list,
             client_session_timeout_seconds=client_session_timeout_seconds,
@@ -295,7 +298,7 @@ class MCPServerStdio(MCPServer):
 
     def _error(self, what: str, error: BaseException) -> MCPServerError:
         process = self._process
-        if process is None or process.returncode is None:
+        if process is None or process.returncode is None or isinstance(error, TimeoutError):
             return super()._error(what, error)
         stderr = process.stderr_tail.decode(errors="replace")
         return MCPServerError(

@@ -30,14 +30,13 @@ _REPAIRS: dict[str, Callable[[Sequence[Any], str], list[Any]]] = {
     "anthropic": repair_anthropic,
     "items": repair_items,
 }
-# What only one of the shapes has. Types of Responses items are told by their ends: there are more of them every year.
+# What only one of the shapes has. Items of Responses that are no messages have no role; Anthropic's blocks are told by their ends,
+# because of `server_tool_use`, `web_search_tool_result` and so on.
 _CHAT_ROLES = frozenset({"tool", "function"})
 _CHAT_FIELDS = ("tool_calls", "function_call")
 _CHAT_PARTS = frozenset({"image_url", "input_audio", "file"})
 _RESPONSES_PARTS = frozenset({"input_text", "output_text", "input_image", "input_file"})
-_ANTHROPIC_PARTS = frozenset(
-    {"tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use", "image", "document"}
-)
+_ANTHROPIC_PARTS = ("tool_use", "tool_result", "thinking", "image", "document")
 
 
 def repair(
@@ -113,7 +112,7 @@ def _signs(message: Any, number: int) -> set[Shape]:
         or kinds & _CHAT_PARTS
     ):
         signs.add("chat")
-    if kinds & _ANTHROPIC_PARTS:
+    if any(str(kind).endswith(_ANTHROPIC_PARTS) for kind in kinds - _RESPONSES_PARTS):
         signs.add("anthropic")
     return signs
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any, Literal
 
 MISSING = "The tool call was interrupted before it gave a result. It may have partially executed."
@@ -65,31 +65,34 @@ class Pairing:
     unique: Literal["block", "all"]
     nameless: frozenset[str] = frozenset()
     _calls: dict[tuple[str, str], list[Call]] = field(default_factory=dict)
+    _open: dict[tuple[str, str], list[Call]] = field(default_factory=dict)
     _early: list[Result] = field(default_factory=list)
 
     def call(self, call: Call) -> Call:
         """The next call."""
-        calls = self._calls.setdefault((call.kind, call.call_id), [])
-        if call.kind not in self.nameless and any(
-            earlier.result is None and earlier.asks == call.asks for earlier in calls
-        ):
+        key = (call.kind, call.call_id)
+        unanswered = self._open.setdefault(key, [])
+        if call.kind not in self.nameless and any(earlier.asks == call.asks for earlier in unanswered):
             call.replay = True
         else:
-            calls.append(call)
+            unanswered.append(call)
+            self._calls.setdefault(key, []).append(call)
         return call
 
     def result(self, result: Result) -> None:
         """The next result."""
-        calls = self._calls.get((result.kind, result.call_id))
+        key = (result.kind, result.call_id)
+        calls = self._calls.get(key)
         if not calls:
             self._early.append(result)
             return
-        block = [call for call in calls if call.block == calls[-1].block]
-        for call in block:
-            if call.result is None:
+        block = calls[-1].block
+        for call in self._open[key]:
+            if call.block == block:
                 call.result = result
+                self._open[key].remove(call)
                 return
-        for call in block:
+        for call in takewhile(lambda call: call.block == block, reversed(calls)):
             if call.result is not None and self._is_made(call.result) and not self._is_made(result):
                 call.result = result
                 return

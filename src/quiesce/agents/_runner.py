@@ -43,6 +43,8 @@ class Execution:
 
     __slots__ = ("engine", "reason", "scope")
 
+    always_announces = False  # also a run that came to its end
+
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.scope: Scope | None = None
@@ -58,6 +60,7 @@ class Execution:
             f"run of {engine.agent.name}", engine.drive, engine.guards(), None, engine.config.grace, _users_site()
         )
         self.scope = call.face()
+        self._opened(self.scope)
         failure: BaseException | None = None
         try:
             await call.result()
@@ -72,9 +75,11 @@ class Execution:
         stopped = failure is not None or self.reason is not None
         if stopped:
             engine.count_cut_request()
-            if not engine.pending_approvals or failure is not None:
-                engine.transcript.settle(self.reason)
-        if (stopped and engine.journal is not None) or engine.callbacks.run is not None:
+            keeps = failure is None or engine.keeps_approvals
+            if not keeps:
+                engine.pending_approvals = []
+            engine.transcript.settle(self.reason, engine.pending_approvals)
+        if self.always_announces or (stopped and engine.journal is not None) or engine.callbacks.run is not None:
             await self._announce(failure)
         if failure is not None:
             if isinstance(failure, AgentsException):
@@ -83,6 +88,9 @@ class Execution:
                 raise failure
             finally:
                 del failure
+
+    def _opened(self, scope: Scope) -> None:
+        """From here on it can be stopped by its scope."""
 
     async def _announce(self, failure: BaseException | None) -> None:
         """Save what a stop has added, and tell the hooks; not cut by further cancels."""
@@ -94,9 +102,13 @@ class Execution:
             failure.add_note(f"after the run was settled: {error!r}")
 
     async def _save_and_tell(self) -> None:
-        engine, reason = self.engine, self.reason
+        engine = self.engine
         if engine.journal is not None:
             await engine.journal.add(engine.transcript.take_unsaved())
+        await self._tell_hooks()
+
+    async def _tell_hooks(self) -> None:
+        engine, reason = self.engine, self.reason
         if engine.callbacks.run is None:
             return
         if reason is not None and reason.kind != "error":

@@ -67,14 +67,12 @@ class SQLiteFile:
         """The events after that one, and the number of the last."""
         connection = self._open()
         connection.execute("BEGIN")  # both of one moment, whoever writes meanwhile
-        try:
-            last = _last_seq(connection, conversation_id)
-            rows = connection.execute(
-                "SELECT seq, time, payload FROM quiesce_events WHERE conversation_id = ? AND seq > ? ORDER BY seq",
-                (conversation_id, after),
-            ).fetchall()
-        finally:
-            connection.execute("COMMIT")
+        last = _last_seq(connection, conversation_id)
+        rows = connection.execute(
+            "SELECT seq, time, payload FROM quiesce_events WHERE conversation_id = ? AND seq > ? ORDER BY seq",
+            (conversation_id, after),
+        ).fetchall()
+        connection.execute("COMMIT")
         where = f"conversation {conversation_id!r} in {self.path!r}"
         events = []
         for place, (seq, moment, payload) in enumerate(rows, after + 1):
@@ -118,7 +116,7 @@ class SQLiteFile:
         self._open().execute("COMMIT")
 
     def roll_back(self, error: BaseException) -> None:
-        """Nothing since `begin` has happened."""
+        """Nothing since `begin` has happened, and the next use begins anew."""
         connection = self._connection
         if connection is None:
             return
@@ -128,7 +126,7 @@ class SQLiteFile:
         except sqlite3.Error:
             self.close()
         if isinstance(error, sqlite3.Error) and _code(error) != sqlite3.SQLITE_BUSY:
-            self.close()  # the next use begins anew
+            self.close()
 
     def close(self) -> None:
         """Close it, if it is open. The next use would open it again."""

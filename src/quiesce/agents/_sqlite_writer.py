@@ -69,7 +69,7 @@ class Job(Generic[T]):
         give()
         cancelled = await backend.wait_through(self._is_over, self._waiters)
         if cancelled is not None:
-            cancelled.__cause__ = self.error
+            cancelled.__cause__, self.error = self.error, None
         try:
             await backend.reraise(cancelled)
             return self._result()
@@ -171,12 +171,8 @@ class Writer:
             self._busy = True
         try:
             run_in_thread("quiesce-store", self._work)
-        except BaseException:  # no more threads: nothing has begun
-            with self._lock:
-                self._busy = False
-                if job in self._jobs:
-                    self._jobs.remove(job)
-            raise
+        except RuntimeError:  # no more threads, or the interpreter is at its end: rather here than not at all
+            self._work()()
 
     # In the thread
 
@@ -203,6 +199,7 @@ class Writer:
         try:
             job.run()
         except BaseException as error:
+            self._file.roll_back(error)
             job.error = self._file.explain(error)
 
     def _write(self, jobs: list[Job[Any]]) -> None:

@@ -1,7 +1,8 @@
 """A run whose events go to a consumer, one by one.
 
-The run and its consumer are two tasks with a short queue between them: when it is full the run waits, so a consumer that reads slowly slows
-the model's stream down too. What a stop promises is what `quiesce.stream` promises, since that is what the events come through.
+The run and its consumer are two tasks in lockstep: a run that has given an event goes on when the next one is asked for. So nothing
+happens that the consumer could not have prevented by leaving, and one that reads slowly slows the model's stream down too. What
+a stop promises is what `quiesce.stream` promises, since that is what the events come through.
 """
 
 from __future__ import annotations
@@ -26,33 +27,29 @@ if TYPE_CHECKING:
     from ._engine import Engine
     from ._runner import Execution
 
-AHEAD = 8
-"""How many events the run may be ahead of its consumer."""
+class Handover:
+    """Events on their way from the run to its consumer: a run that has given one goes on when the next one is asked for."""
 
-
-class Queue:
-    """Events on their way from one task to another, a few at a time."""
-
-    __slots__ = ("_closed", "_events", "_reader", "_writers")
+    __slots__ = ("_closed", "_events", "_giver", "_reader")
 
     def __init__(self) -> None:
-        self._events: deque[StreamEvent] = deque()
+        self._events: deque[tuple[StreamEvent, Waiter]] = deque()  # several tools may have one to give
         self._closed = False
         self._reader: Waiter | None = None
-        self._writers: deque[Waiter] = deque()
+        self._giver: Waiter | None = None  # of the event that the consumer has now
 
-    async def put(self, event: StreamEvent) -> None:
-        """Hand an event over; waits while there are too many."""
-        while len(self._events) >= AHEAD:
-            waiter = current_backend().make_waiter()
-            self._writers.append(waiter)
-            try:
-                await waiter
-            finally:
-                if waiter in self._writers:
-                    self._writers.remove(waiter)
-        self._events.append(event)
+    async def give(self, event: StreamEvent) -> None:
+        """Hand an event over, and wait until the consumer is done with it."""
+        waiter = current_backend().make_waiter()
+        entry = event, waiter
+        self._events.append(entry)
         self._wake_reader()
+        try:
+            await waiter
+        except BaseException:
+            if entry in self._events:
+                self._events.remove(entry)
+            raise
 
     def close(self) -> None:
         """There will be no more."""
@@ -64,8 +61,11 @@ class Queue:
         if reader is not None:
             reader.wake()
 
-    async def get(self) -> StreamEvent | None:
+    async def take(self) -> StreamEvent | None:
         """The next event; None after the last one."""
+        giver, self._giver = self._giver, None
+        if giver is not None:
+            giver.wake()
         while not self._events:
             if self._closed:
                 return None
@@ -74,9 +74,7 @@ class Queue:
                 await waiter
             finally:
                 self._reader = None
-        event = self._events.popleft()
-        if self._writers:
-            self._writers.popleft().wake()
+        event, self._giver = self._events.popleft()
         return event
 
 
@@ -120,20 +118,22 @@ class RunResultStreaming(_Outcome):
     def stream_events(self) -> Stream[StreamEvent]:
         """The events, from the first on. One consumer; a second call goes on where the first one was."""
         if self._stream is None:
-            self._stream = stream(self._events(), name=f"events of {self._engine.agent.name}")
+            self._stream = stream(
+                self._events(), name=f"events of {self._engine.agent.name}", grace=self._engine.config.grace
+            )
         return self._stream
 
     async def _events(self) -> AsyncGenerator[StreamEvent, None]:
-        queue = Queue()
-        self._engine.emit = queue.put
-        current_scope().spawn(self._run, queue, name=f"run of {self._engine.agent.name}")
+        handover = Handover()
+        self._engine.emit = handover.give
         yield AgentUpdatedStreamEvent(self._engine.agent)
-        while (event := await queue.get()) is not None:
+        current_scope().spawn(self._run, handover, name=f"run of {self._engine.agent.name}")
+        while (event := await handover.take()) is not None:
             yield event
 
-    async def _run(self, queue: Queue) -> None:
+    async def _run(self, handover: Handover) -> None:
         await self._execution.run()
-        queue.close()
+        handover.close()
 
     def cancel(self, mode: Literal["immediate", "after_turn"] = "immediate") -> None:
         """Stop it, from any thread, without waiting: now, or when this turn and its tools are done. The events then come to their end."""

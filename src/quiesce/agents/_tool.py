@@ -270,7 +270,11 @@ def _in_thread(fn: Callable[..., Any], schema: FunctionSchema) -> Invoke:
                 positional, named = bound
             else:  # the thread's own, which only the thread knows
                 positional, named = schema.bind(arguments, context, current_token())
-            return fn(*positional, **named)
+            context.at_work = True
+            try:
+                return fn(*positional, **named)
+            finally:
+                context.at_work = False
 
         returned = await to_thread(call, name=schema.name)
         return await returned if inspect.isawaitable(returned) else returned
@@ -314,7 +318,9 @@ def output_text(value: Any) -> str:
     try:
         if isinstance(value, (bytes, bytearray)):
             return value.decode()
-        return _encoder.encode(value).decode()
+        encoded = _encoder.encode(value)
+        # A date, say, is a piece of text, and needs no quotes.
+        return msgspec.json.decode(encoded, type=str) if encoded[:1] == b'"' else encoded.decode()
     except (TypeError, ValueError, RecursionError):
         return str(value)
 

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 import msgspec
 
+from quiesce.kernel._child import ChildCancelled
 from quiesce.kernel._reason import Reason
 from quiesce.kernel._scope import Scope
+from quiesce.models._items import ToolOutcome, ToolResult
 from quiesce.models._model import ToolSpec
 
 from ._agent import Agent, Handoff, as_handoff
@@ -42,7 +44,7 @@ REJECTED = "This call was not approved, and was not made."
 class ToolTurn:
     """What one agent may use in one turn, and what it has used."""
 
-    __slots__ = ("agent", "chosen", "engine", "first_output", "handoffs", "specs", "tools")
+    __slots__ = ("agent", "chosen", "engine", "first_output", "handoffs", "specs", "takeover", "tools")
 
     def __init__(self, engine: Engine, agent: Agent[Any], tools: Sequence[FunctionTool]) -> None:
         self.engine = engine
@@ -55,7 +57,8 @@ class ToolTurn:
             raise UserError(f"agent {agent.name!r} has several tools named {', '.join(map(repr, twice))}")
         self.specs: list[ToolSpec] = [tool.spec for tool in tools] + [h.spec for h in self.handoffs.values()]
         self.chosen: Handoff | None = None
-        self.first_output: tuple[Any] | None = None
+        self.takeover: ToolResult | None = None  # what the model is told of that
+        self.first_output: tuple[int, Any] | None = None  # of the calls that have returned, the first in order
 
     @classmethod
     async def prepare(cls, engine: Engine, agent: Agent[Any]) -> Self:
@@ -74,13 +77,14 @@ class ToolTurn:
         ready: list[tuple[CallRecord, FunctionTool]] = []
         for record in records:
             name = record.call.name
-            if record.result is not None:
-                continue
-            if name in self.handoffs:
+            if record.result is not None:  # from before an approval
+                if name in self.handoffs and record.result.outcome == "finished":
+                    self.chosen, self.takeover = self.handoffs[name], record.result
+            elif name in self.handoffs:
                 await self._choose(record, self.handoffs[name])
             elif name not in self.tools:
                 there = ", ".join(self.tools) or "none"
-                record.finish(f"There is no tool named {name!r}. The tools are: {there}.", "failed")
+                await self._answer(record, f"There is no tool named {name!r}. The tools are: {there}.", "failed")
             elif await self._may_run(record, self.tools[name]):
                 ready.append((record, self.tools[name]))
         if ready:
@@ -88,12 +92,18 @@ class ToolTurn:
 
     async def _choose(self, record: CallRecord, handoff: Handoff) -> None:
         if self.chosen is not None:
-            record.finish("Another agent takes over already: this handoff was ignored.", "rejected")
+            await self._answer(record, "Another agent takes over already: this handoff was ignored.", "rejected")
             return
         self.chosen = handoff
-        record.finish(f"The agent {handoff.agent.name} takes over.")
+        self.takeover = record.finish(f"The agent {handoff.agent.name} takes over.")
         if self.engine.emit is not None:
             await self.engine.emit(RunItemStreamEvent("handoff_requested", record.call))
+
+    async def _answer(self, record: CallRecord, text: str, outcome: ToolOutcome) -> None:
+        """A result without a call."""
+        result = record.finish(text, outcome)
+        if self.engine.emit is not None:
+            await self.engine.emit(RunItemStreamEvent("tool_output", result))
 
     # Approval
 
@@ -110,9 +120,15 @@ class ToolTurn:
             if not needed:
                 return True
         decision = engine.approvals.get(call.call_id)
+        if decision is None and engine.journal is not None:
+            await engine.journal.approval_requested(call)
         if decision is None and engine.config.approve is not None:
+            if engine.keeps_approvals:  # stopped while it waits for the answer, it waits on
+                engine.pending_approvals.append(record)
             said = engine.config.approve(context, tool)
             decision = bool(await said if inspect.isawaitable(said) else said), ""
+            if engine.keeps_approvals:
+                engine.pending_approvals.remove(record)
         if decision is None:
             engine.pending_approvals.append(record)
             if engine.emit is not None:
@@ -120,7 +136,7 @@ class ToolTurn:
             return False
         approved, message = decision
         if not approved:
-            record.finish(message or REJECTED, "rejected")
+            await self._answer(record, message or REJECTED, "rejected")
         return approved
 
     # Calling
@@ -134,10 +150,18 @@ class ToolTurn:
         slots = anyio.Semaphore(limit) if limit is not None and limit < len(ready) else None
         try:
             async with Scope("tools") as scope:
-                for record, tool in ready:
-                    scope.spawn(self._call, record, tool, slots, name=tool.name)
+                handles = [
+                    scope.spawn(self._call, record, tool, slots, name=tool.name) for record, tool in ready
+                ]
         except BaseExceptionGroup as group:
             raise _first_of(group) from None
+        for (record, tool), handle in zip(ready, handles, strict=True):
+            if record.result is None:  # a cancel that was nobody's here came out of it: that is an error like others
+                cancelled = ChildCancelled(tool.name, handle.reason)
+                if tool.failure_error_function is None:
+                    raise cancelled
+                context = record.context or self._context_of(record, tool)
+                await self._answer(record, await _failure_text(tool, context, cancelled), "failed")
 
     async def _call(self, record: CallRecord, tool: FunctionTool, slots: anyio.Semaphore | None) -> None:
         if slots is None:
@@ -168,8 +192,10 @@ class ToolTurn:
                 if tool.tool_output_guardrails:
                     value = await self._checked_output(record, tool, context, value)
                 record.finish(value if type(value) is str else output_text(value))
-                if self.first_output is None:
-                    self.first_output = (value,)
+                if agent.tool_use_behavior == "stop_on_first_tool":
+                    place = engine.transcript.calls.index(record)
+                    if self.first_output is None or place < self.first_output[0]:
+                        self.first_output = place, value
         assert record.result is not None
         if listening:
             await engine.callbacks.tool_end(context, agent, tool, record.result.output)
@@ -214,7 +240,7 @@ class ToolTurn:
             if said.behavior == "raise_exception":
                 raise ToolInputGuardrailTripwireTriggered(guardrail, said)
             if said.behavior == "reject_content":
-                record.finish(said.message, "rejected")
+                await self._answer(record, said.message, "rejected")
                 return False
         return True
 

@@ -79,7 +79,7 @@ class ProcessFunction:
                 f"the arguments of tool {self._tool!r} cannot be sent to its process: {error}; use plain data, or classes at the "
                 "top level of a module"
             ) from error
-        result, where = tempfile.mkstemp(prefix="quiesce-tool-")
+        result, where = tempfile.mkstemp(prefix=f"quiesce-tool-{os.getpid()}-")
         try:
             returncode, stderr = await self._run(self._request(arguments, where), progress)
             outcome = _read_all(result)

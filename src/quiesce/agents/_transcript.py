@@ -7,6 +7,7 @@ last turn can lack theirs: results are put in together, in the order of the call
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from quiesce.models._items import AssistantMessage, Item, ToolCall, ToolResult
@@ -107,16 +108,18 @@ class Transcript:
         self.calls = []
         return results
 
-    def settle(self, reason: Reason | None) -> None:
-        """The run was stopped: complete what it began."""
+    def settle(self, reason: Reason | None, keep: Sequence[CallRecord] = ()) -> None:
+        """The run was stopped: complete what it began, but for the calls to `keep`, which wait for somebody's approval."""
         if self.partial:
             text, self.partial = "".join(self.partial), []
             self.add(AssistantMessage(text, interrupted=True))
         if self.calls:
             why = describe(reason)
             for record in self.calls:
-                record.settle(why)
-            self.close_turn()
+                if record not in keep:
+                    record.settle(why)
+            if not keep:
+                self.close_turn()
 
     def take_unsaved(self) -> list[Item]:
         """What was added since the last time; what is inserted later stands behind that."""

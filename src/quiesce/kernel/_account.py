@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING, cast
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from ._child import FAILED, PENDING, RUNNING, Child
 from ._report import Leftover, Row, State, StopReport
@@ -13,30 +13,33 @@ from ._states import SETTLED
 if TYPE_CHECKING:
     from ._core import ScopeCore
 
+UNNAMED = "unnamed"
+
 
 def report_of(core: ScopeCore, closing: Collection[Child | ScopeCore]) -> StopReport:
     """What the stop of `core` has done so far."""
     left: list[Leftover] = []
+    elapsed = 0.0
     if core.state is SETTLED:
-        elapsed = core.took if core.started is not None else 0.0
         if core.stopped:
-            ended = [
-                (child.label, child.state, child.value if child.state is FAILED else None)
-                for child in core.stopped
-                if child.label is not None
-            ]
-            core.rows = cast("list[Row]", ended)  # all of them have, so their states are those of rows
+            core.rows = _rows_of_the_ended(core.stopped)
             core.stopped = ()  # they lead back to the scope
         rows = core.rows
+        if core.started is not None:
+            elapsed = core.took
     else:
-        elapsed = core.backend.now() - core.started if core.started is not None else 0.0
+        if core.started is not None:
+            elapsed = core.backend.now() - core.started
         rows = [_row(child, closing) for child in core.stopped if child.label is not None]
         left = [found for item in _contents(core) if item not in closing for found in item.leftovers()]
     core.told = True
-    notes, failures = core.notes, tuple(core.failures) if core.failures else ()
-    if core.failed > len(failures):
-        notes = [*notes, f"{core.failed - len(failures)} earlier failures are not listed"]
-    return StopReport(core.label, core.reason, elapsed, left, core.ended, notes, rows, failures)
+    notes = core.notes
+    failures: Sequence[tuple[str, BaseException]] = ()
+    if core.failures:
+        failures = tuple(core.failures)
+        if core.failed > len(failures):
+            notes = [*notes, f"{core.failed - len(failures)} earlier failures are not listed"]
+    return StopReport(core.name or UNNAMED, core.reason, elapsed, left, core.ended, notes, rows, failures)
 
 
 def leftovers_of(core: ScopeCore) -> list[Leftover]:
@@ -47,6 +50,15 @@ def leftovers_of(core: ScopeCore) -> list[Leftover]:
 
 def _contents(core: ScopeCore) -> list[Child | ScopeCore]:
     return [*core.children, *core.nested]
+
+
+def _rows_of_the_ended(children: Sequence[Child]) -> list[Row]:
+    rows: list[Row] = []
+    for child in children:
+        if child.label is not None:
+            state: State = child.state  # type: ignore[assignment]  # all of them have, so these are states of rows
+            rows.append((child.label, state, child.value if state is FAILED else None))
+    return rows
 
 
 def _row(child: Child, closing: Collection[Child | ScopeCore]) -> Row:

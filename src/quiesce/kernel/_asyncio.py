@@ -16,6 +16,7 @@ from ._child import RUNNING, Child, Handle
 from ._core import ScopeCore
 from ._current import current_node
 from ._grace import CANCEL
+from ._reason import Reason
 from ._site import Site
 from ._states import OPEN, SETTLED
 
@@ -45,10 +46,8 @@ class AsyncioCore(ScopeCore):
         self.children[handle] = None
         return handle
 
-    def cancel_once(self, children: Sequence[Child]) -> None:
+    def cancel_once(self, children: Sequence[Child], reason: Reason) -> None:
         """The first rung for all of them, with the common case flat."""
-        reason = self.reason
-        assert reason is not None
         text = reason.text
         for child in children:
             if (

@@ -53,7 +53,7 @@ class Processes:
         since: int | None = None,
     ) -> None:
         """`since` when it is about, in clock ticks since boot; now, unless it is said."""
-        self._choice = choice if _can_look() else "none"
+        self._choice = choice if can_look() else "none"
         self._loop = loop
         self._threads = threads
         self._unsure: list[ForeignTree] = []
@@ -65,7 +65,7 @@ class Processes:
         try:
             self._before = frozenset(_offspring.ours())
         except OSError as error:
-            self._give_up(error)
+            self.give_up(error)
 
     def adopt(self, core: ScopeCore, contains: Contains) -> None:
         """Take for children what the block has started, and note what it may have started. Nothing is done to them yet."""
@@ -82,7 +82,7 @@ class Processes:
             for child in self.adopted:
                 child.tree.members()  # see them while their parents live
         except OSError as error:
-            self._give_up(error)
+            self.give_up(error)
 
     def known(self, contains: Contains) -> list[Proc]:
         """Those that are the block's beyond doubt, and in nobody's hands. Nothing is done to them."""
@@ -91,7 +91,7 @@ class Processes:
         try:
             return [proc for proc, _, is_ours in self._judged(contains) if is_ours]
         except OSError as error:
-            self._give_up(error)
+            self.give_up(error)
             return []
 
     def _judged(self, contains: Contains) -> list[tuple[Proc, Start | None, bool | None]]:
@@ -121,7 +121,8 @@ class Processes:
             if not (proc.zombie or not proc.starttime or proc in taken)
         ]
 
-    def _give_up(self, error: OSError) -> None:
+    def give_up(self, error: Exception) -> None:
+        """Look no more."""
         self._choice = "none"
         logger.warning("quiesce cannot look for processes that were started by what it holds: %s", error)
 
@@ -175,7 +176,8 @@ def ticks_since_boot() -> int:
 
 
 @cache
-def _can_look() -> bool:
+def can_look() -> bool:
+    """Whether this system shows its processes: Linux does, in /proc."""
     return _HAS_BOOT_TIME and _procfs.available()
 
 

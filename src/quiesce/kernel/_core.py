@@ -32,7 +32,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ._account import leftovers_of, report_of
+from ._account import UNNAMED, leftovers_of, report_of
 from ._child import FAILED, Child, Handle
 from ._closing import close, only_closers_left, who_waits_for
 from ._current import Node, current_node
@@ -156,7 +156,7 @@ class ScopeCore(TokenHolder):
         if parent is not None:
             if parent.backend is not backend:
                 parent.check_loop("open a scope in", "open it in a scope of this loop")
-            if parent.closed and not late:
+            if parent.state is not OPEN and not late:
                 raise parent.refusal("open a scope in")
             parent.nested[self] = None
 
@@ -175,7 +175,7 @@ class ScopeCore(TokenHolder):
     @property
     def label(self) -> str:
         """What it is called in reports."""
-        return self.name or "unnamed"
+        return self.name or UNNAMED
 
     def above(self) -> CancelToken | None:
         """The token that ours hangs below: the opener's, unless somebody else owns this scope."""
@@ -278,34 +278,36 @@ class ScopeCore(TokenHolder):
         self.expiries = 0
         if listeners:
             tell_began(self)
-        self.ends = NO_ENDS
         if self.children or self.nested:
             self.stopped = list(self.children)
             ends = (grace or self.grace).ends(now)
             self.ends = ends if self.parent is None else self._within_outer_stops(ends, now)
+        else:
+            self.ends = NO_ENDS
         if self._token is not None:
             self._token.cancel(reason)  # its callbacks may ask for a faster stop, or end it
         if body and self.host is not None:
             self.host.interrupt(reason)
-        if not self.children and not self.nested:
+        if self.children or self.nested:
+            if self.rung is COOPERATE and self.state is STOPPING:
+                self._begin(reason, now)
+            if not self.children and self.state is STOPPING:
+                self.progress()
+        else:
             self.settle()
-        elif self.rung is COOPERATE and self.state is STOPPING:
-            self._begin(now)
-        if not self.children and self.state is STOPPING:
-            self.progress()
 
-    def _begin(self, now: float) -> None:
+    def _begin(self, reason: Reason, now: float) -> None:
         """The first rung: a time to cooperate if there is one, else the cancel."""
-        assert self.reason is not None
-        if self.ends[0] > now:
+        first, second, _, _ = self.ends
+        if first > now:
             for child in self.stopped:
-                child.note_reason(self.reason)
-            self.backend.climb_later(self, self.ends[0])
+                child.note_reason(reason)
+            self.backend.climb_later(self, first)
             return
         self.rung = CANCEL
-        self.cancel_once(self.stopped)
-        if self.ends[1] > now:
-            self.backend.climb_later(self, self.ends[1])
+        self.cancel_once(self.stopped, reason)
+        if second > now:
+            self.backend.climb_later(self, second)
         else:
             self.climb()
 
@@ -327,7 +329,7 @@ class ScopeCore(TokenHolder):
             core = core.parent
         return False
 
-    def cancel_once(self, children: Sequence[Child]) -> None:
+    def cancel_once(self, children: Sequence[Child], reason: Reason) -> None:
         """The first rung for all of them."""
         for child in children:
             child.climb(CANCEL)

@@ -21,7 +21,7 @@ import sys
 from typing import TYPE_CHECKING, Any, cast
 
 from . import _offspring
-from ._contained_processes import Processes, ticks_since_boot
+from ._contained_processes import Processes, can_look, ticks_since_boot
 from ._current import Node
 from ._descent import descends, open_blocks
 from ._foreign import Births
@@ -54,14 +54,22 @@ class HeldProcesses:
 
     @classmethod
     def begin(cls, core: ScopeCore) -> HeldProcesses | None:
-        """Those of the owner task that is about to start; None on trio, where nothing keeps who has started what."""
-        return cls(core) if core.backend.name == "asyncio" else None
+        """Those of the owner task that is about to start; None on trio, where nothing keeps who has started what.
+
+        None also where there is nothing to see.
+        """
+        return cls(core) if core.backend.name == "asyncio" and can_look() else None
 
     def guard(self) -> None:
         """Have the guard know of what has been started by now."""
         if not _offspring.have_any():
             return
-        found = self._all().known(self._is_ours)
+        processes = self._all()
+        try:
+            found = processes.known(self._is_ours)
+        except Exception as error:
+            processes.give_up(error)
+            return
         if found and self._core.state is not SETTLED:
             from . import _guardian
 
@@ -74,13 +82,17 @@ class HeldProcesses:
         """Take what is ours for nested scopes; nothing happens to it yet."""
         core = self._core
         if core.state is not SETTLED and _offspring.have_any() and core.backend.is_current():
-            self._all().adopt(core, self._is_ours)
+            processes = self._all()
+            try:
+                processes.adopt(core, self._is_ours)
+            except Exception as error:  # an event loop of another make: that must not break a stop
+                processes.give_up(error)
 
     def tell_to_go(self) -> None:
         """Look again, and end those that are still there."""
         self.look()
-        if self._processes is not None:
-            core = self._core
+        core = self._core
+        if self._processes is not None and core.backend.is_current():  # if not, the loop is gone
             told = self._processes.tell_to_go(core.reason or Reason("parent", f"{core.label!r} ended"))
             if told and core.closed:
                 core.stopped = [*core.stopped, *told]

@@ -97,7 +97,8 @@ class Scope:
         scope: Scope | None = None,
     ) -> Scope:
         """A scope without a block: whoever holds it closes it, from any task."""
-        made = OpenScope(
+        made = OpenScope.__new__(OpenScope)
+        made.__init__(  # type: ignore[misc]  # by itself: a class takes keywords by a much slower way
             name,
             on_error=on_error,
             on_child_error=on_child_error,
@@ -216,7 +217,9 @@ class Scope:
         are cancelled meanwhile, the clean-up goes on and your cancellation is raised after it; the report
         is then in `scope.report`. Closing twice, or from several tasks at once, waits for the same drain.
         """
-        core = self._opened()
+        core = self._core
+        if core is None:
+            core = self._opened()
         core.check_loop("close", "from another thread use cancel()")
         if grace is not None:
             check_grace(grace)

@@ -141,10 +141,8 @@ class TrioCore(ScopeCore):
         nursery.start_soon(_child, handle, fn, args, name=name or getattr(fn, "__qualname__", "child"))
         return handle
 
-    def cancel_once(self, children: Sequence[Child]) -> None:
+    def cancel_once(self, children: Sequence[Child], reason: Reason) -> None:
         """The first rung for all of them, with the common case flat."""
-        reason = self.reason
-        assert reason is not None
         for child in children:
             if type(child) is TrioHandle and not (child.asked or child.deferred or child.on_stop):
                 if child.reason is None:

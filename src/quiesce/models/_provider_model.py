@@ -71,7 +71,8 @@ class ProviderModel(ABC):
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """Answer one request."""
-        async with stream(self._answer(request), name=f"answer of {self._name}") as answer:
+        import contextlib
+        async with contextlib.aclosing(self._answer(request)) as answer:
             async for event in answer:
                 yield event
 

@@ -1,0 +1,565 @@
+"""Conversations: one history, run after run, that anybody may stop at any moment from anywhere.
+
+Invariants
+- One run at a time. It is registered by the call of `arun()` or `run()` itself, so a stop that comes right after that call is not lost.
+- When a run is over, however that came: what it started has ended or is named in `report`, the history is one that every provider takes,
+  and all of it is in the log before anybody is told.
+- `interrupt` is nobody's cancellation: the `arun()` that it stops returns. A cancel of its caller is raised there, after the same settlement.
+- What the user says while a run is on waits for the next turn of the model; it is never put between a call and its result.
+- Nothing here waits for anything while it holds the lock, and `interrupt` and `pause` never wait at all.
+
+How a run goes is in `_conversation_run`, what is written down in `_conversation_journal`, how a log is taken up again in `_conversation_restore`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import uuid
+from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast
+
+from quiesce.kernel._grace import Grace, check_grace
+from quiesce.kernel._reason import Reason, as_reason
+from quiesce.kernel._report import Leftover, StopReport
+from quiesce.kernel._run import _check_no_loop_runs
+from quiesce.kernel._run import run as run_program
+from quiesce.kernel._shielded import shielded
+from quiesce.kernel._token import CancelToken
+from quiesce.models._items import Item, ToolCall
+from quiesce.models._model import Usage
+
+from ._agent import Agent
+from ._context import RunConfig, RunContextWrapper
+from ._conversation_history import History, messages_of, queued_events
+from ._conversation_journal import EventCallback, LogJournal
+from ._conversation_restore import agent_after, restore
+from ._conversation_run import ConversationExecution, Run, Ticket, clean_report
+from ._engine import DEFAULT_MAX_TURNS, Engine
+from ._errors import ConversationBusy, ConversationClosed, UserError
+from ._hooks import Callbacks, RunHooks
+from ._log import ApprovalDecided, Event, Log, StatusChanged, Store
+from ._memory_store import MemoryStore
+from ._stopping import (
+    Stopping,
+    is_gone,
+    leftovers_of,
+    runs_inside,
+    state_lock,
+    wait_again,
+    wait_again_sync,
+)
+
+if TYPE_CHECKING:
+    from quiesce.kernel._scope import Scope
+
+Status: TypeAlias = Literal[
+    "idle", "running", "paused", "waiting_for_approval", "finished", "error", "closed"
+]
+
+_INTERRUPTED = Reason("user")
+_CLOSED = Reason("user", "the conversation was closed")
+_DEFAULT_CONFIG = RunConfig()
+_REJECTED = "User rejected the action"
+
+
+class Conversation:
+    """An agent with a history that goes on, run after run, and can be stopped at any moment.
+
+    ```python
+    async with Conversation(agent, store="chat.db", conversation_id="support-7") as conversation:
+        conversation.send_message("Find the bug.")
+        await conversation.arun()
+        print(conversation.final_output)
+    ```
+
+    - `store`: None (in memory), the path of a SQLite file, or a `Store`. A conversation that exists there is read at once: this blocks.
+    - `context`, `hooks`, `run_config`, `max_turns`: for each of its runs, as in `Runner.run`. `grace`: the deadlines of a stop.
+    - `callbacks`: functions of an event (`quiesce.agents` has them: `ItemAdded`, `StatusChanged`, ...), called when the event is durable,
+      in the thread or loop where that happened. They must not block; what they raise is logged.
+
+    Everything may be called from any thread. `interrupt()` stops now, `pause()` after the current step; run again to go on.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_agent",
+        "_callbacks",
+        "_closed",
+        "_config",
+        "_final_output",
+        "_history",
+        "_journal",
+        "_left",
+        "_owns_store",
+        "_report",
+        "_run",
+        "_status",
+        "_store",
+        "_token",
+        "context",
+        "hooks",
+        "id",
+        "max_turns",
+    )
+
+    def __init__(
+        self,
+        agent: Agent[Any],
+        *,
+        store: Store | str | os.PathLike[str] | None = None,
+        conversation_id: str | None = None,
+        context: Any = None,
+        hooks: RunHooks[Any] | None = None,
+        run_config: RunConfig | None = None,
+        max_turns: int | None = DEFAULT_MAX_TURNS,
+        callbacks: Sequence[EventCallback] = (),
+        grace: Grace | None = None,
+    ) -> None:
+        if not isinstance(agent, Agent):
+            raise TypeError(f"a conversation is one with an Agent, not {type(agent).__name__}")
+        check_grace(grace)
+        config = run_config or _DEFAULT_CONFIG
+        self.id: str = conversation_id if conversation_id is not None else uuid.uuid4().hex
+        self.context = context
+        self.hooks = hooks
+        self.max_turns = max_turns
+        self._agent = agent
+        self._config = replace(config, grace=grace) if grace is not None else config
+        self._callbacks = tuple(callbacks)
+        self._owns_store = store is None or isinstance(store, (str, os.PathLike))
+        self._store: Store | None = _store_at(store)
+        self._journal: LogJournal | None = None
+        self._history = History()
+        self._final_output: Any = None
+        self._status: str = "idle"
+        self._run: Run | None = None
+        self._token: CancelToken | Reason | None = None
+        self._report: StopReport | None = None
+        self._left: list[Scope] | None = None  # scopes of runs that could not end all that they had
+        self._closed = False
+        if store is not None and conversation_id is not None:
+            journal = self._record()
+            restored = restore(journal.log.read_sync())
+            self._history.take_up(restored)
+            self._status = restored.status
+            self._agent = agent_after(agent, restored.items)
+            journal.take_up(restored)
+
+    # Looking
+
+    @property
+    def agent(self) -> Agent[Any]:
+        """The agent whose turn it is."""
+        run = self._run
+        return run.engine.agent if run is not None and run.engine is not None else self._agent
+
+    @property
+    def status(self) -> Status:
+        """`"idle"`, `"running"`, `"paused"`, `"waiting_for_approval"`, `"finished"`, `"error"` or `"closed"`."""
+        if self._run is not None:
+            return "running"
+        return "closed" if self._closed else cast(Status, self._status)
+
+    @property
+    def items(self) -> list[Item]:
+        """What was said and done so far, with what waits to be said at its end. While it runs, or waits for approval, the last calls may lack results."""
+        with state_lock:
+            run = self._run
+            engine = run.engine if run is not None else None
+            items = self._history.items if engine is None else engine.transcript.given + engine.transcript.new
+            return items + self._history.queued()
+
+    @property
+    def final_output(self) -> Any:
+        """The answer of the last run; None if that has not come to one."""
+        return self._final_output
+
+    @property
+    def cancel_token(self) -> CancelToken | None:
+        """The token of the run that is on, else of the last one; None before the first. A tool has its own: `context.token`."""
+        with state_lock:
+            if self._run is not None:
+                return self._run.token
+            if isinstance(self._token, Reason):
+                reason, self._token = self._token, CancelToken()
+                self._token.cancel(reason)
+            return self._token
+
+    @property
+    def report(self) -> StopReport | None:
+        """What became of the tasks of the last run, and what is left by now; None before the first."""
+        with state_lock:
+            report = self._report
+            if report is None or not report.left:
+                return report
+            return replace(report, left=self._leftovers())
+
+    @property
+    def usage(self) -> Usage:
+        """What all its runs have cost so far, including requests that were stopped."""
+        return replace(self._journal.usage) if self._journal is not None else Usage()
+
+    @property
+    def pending_approvals(self) -> list[ToolCall]:
+        """The calls that wait for `approve` or `reject`."""
+        with state_lock:
+            return [record.call for record in self._history.undecided()] if self._run is None else []
+
+    def events(self, after: int = 0) -> list[Event]:
+        """All that happened, numbered, as far as it is durable; or what came after the event with that number. Reads the store: blocks."""
+        return self._journal.log.read_sync(after) if self._journal is not None else []
+
+    # Saying
+
+    def send_message(self, message: str | Item | Iterable[Item]) -> None:
+        """Say something; durable when this returns, and answered by the next `arun()`, or by the one that is on before its next turn.
+
+        Calls that wait for approval are given up first: the user has said something else. With a store on disk this waits for the
+        disk; in an event loop use `asend_message`.
+        """
+        journal, said, events = self._to_say(message)
+        journal.write_sync(events)
+        with state_lock:
+            self._history.put(said)
+
+    async def asend_message(self, message: str | Item | Iterable[Item]) -> None:
+        """`send_message` for async code: it does not block the event loop."""
+        journal, said, events = self._to_say(message)
+        await journal.write_message(events)
+        with state_lock:
+            self._history.put(said)
+
+    def _to_say(
+        self, message: str | Item | Iterable[Item]
+    ) -> tuple[LogJournal, list[tuple[str, Item]], list[Event]]:
+        said = messages_of(message)
+        with state_lock:
+            self._check_open()
+            journal = self._record()
+            if self._run is None:
+                if self._history.calls:
+                    journal.owe(self._history.give_up_calls())
+                if self._status in ("finished", "error", "waiting_for_approval"):
+                    self._status = "idle"
+                    journal.owe([StatusChanged(status="idle")])
+            return journal, said, queued_events(journal, said)
+
+    # Approval
+
+    def approve(self, call_id: str | None = None) -> None:
+        """Let this call be made, or all that wait; the next run makes it. Durable when this returns."""
+        self._decide(call_id, True, "")
+
+    def reject(self, call_id: str | None = None, reason: str = _REJECTED) -> None:
+        """Do not let this call be made, or none that waits; the model is told why. Durable when this returns."""
+        self._decide(call_id, False, reason)
+
+    def reject_pending_actions(self, reason: str = _REJECTED) -> None:
+        """Reject every call that waits, if any does."""
+        if self.pending_approvals:
+            self._decide(None, False, reason)
+
+    def _decide(self, call_id: str | None, approved: bool, message: str) -> None:
+        with state_lock:
+            self._check_open()
+            if self._run is not None:
+                raise ConversationBusy(f"conversation {self.id!r} runs: nothing in it waits for approval")
+            chosen = self._history.chosen(call_id)
+            journal = self._record()
+        decided = [ApprovalDecided(call_id=one, approved=approved, message=message) for one in chosen]
+        journal.write_sync(decided)
+        with state_lock:
+            self._history.decide(decided)
+
+    # Running
+
+    def arun(self) -> Coroutine[Any, Any, Status]:
+        """Run until there is a final answer, something to approve, or a stop; await it. Returns the status.
+
+        Raises what a guardrail, a tool or the model has raised, as itself. `interrupt()` and `pause()` make it return. If you are
+        cancelled while you wait, the run is stopped and settled in the same way, and then your cancellation is raised.
+        The run is on from this call, not only from its first step. A second one at the same time is refused: `ConversationBusy`.
+        """
+        run = self._register()
+        return self._go(run, Ticket(self, run))
+
+    def run(self, *, backend: Literal["asyncio", "trio"] = "asyncio") -> Status:
+        """`arun` for programs that are not async: in an event loop of its own, in this thread. `interrupt()` it from another one.
+
+        In the main thread Ctrl-C stops it as it stops `quiesce.run`.
+        """
+        try:
+            _check_no_loop_runs()
+        except RuntimeError:
+            raise RuntimeError(
+                "run() starts an event loop of its own, and there is one in this thread already: await arun() instead"
+            ) from None
+        run = self._register()
+        return cast(
+            Status, run_program(self._go, run, Ticket(self, run), backend=backend, grace=self._config.grace)
+        )
+
+    def _register(self) -> Run:
+        with state_lock:
+            self._check_open()
+            if self._run is not None:
+                raise ConversationBusy(
+                    f"conversation {self.id!r} runs already, and does one run at a time: wait for that one, "
+                    "or stop it with `await conversation.interrupt()`"
+                )
+            if not self._history.items and not self._history.inbox:
+                raise UserError("there is nothing to answer yet: send_message(...) first")
+            self._run = run = Run()
+            return run
+
+    async def _go(self, run: Run, ticket: Ticket) -> Status:
+        with state_lock:
+            if run.over:  # stopped before its first step
+                return cast(Status, run.status)
+            run.begun = True
+            execution = self._prepare(run)
+        if execution is None:
+            return self.status
+        try:
+            await execution.run()
+        finally:
+            if not run.over:  # nothing was begun, or there is no place to wait any more
+                self._settled(run, execution.engine, execution.scope)
+            if run.closed_inside:
+                await shielded(self.close)
+            del ticket
+        return cast(Status, run.status)
+
+    def _prepare(self, run: Run) -> ConversationExecution | None:
+        """The engine for a run, in which nothing has begun yet; None if there is nothing to do."""
+        try:
+            if not self._history.has_work(self._status, asks=self._config.approve is not None):
+                run.over = True
+                self._run = None
+                return None
+            journal, run_id = self._record(), uuid.uuid4().hex
+            engine = Engine(
+                self._agent,
+                [],
+                context=RunContextWrapper(self.context, journal.usage),
+                config=self._config,
+                callbacks=Callbacks(self.hooks),
+                max_turns=self.max_turns,
+                journal=journal,
+            )
+            engine.inbox = self._take_messages
+            engine.keeps_approvals = True
+            journal.begin_run(run_id, self._agent.name, engine.transcript, self._history.give_to(engine))
+        except BaseException:
+            run.over = True
+            self._run = None
+            raise
+        self._final_output = None
+        run.drive(engine)
+        return ConversationExecution(self, engine, run, journal, run_id)
+
+    def _take_messages(self) -> list[Item]:
+        """What was said since the last time, for the run."""
+        if self._history.inbox is None:
+            return []
+        with state_lock:
+            return self._history.take()
+
+    def _settled(self, run: Run, engine: Engine, scope: Scope | None) -> None:
+        """A run is over, and all of it is saved that can be."""
+        report = scope.report if scope is not None else None
+        if report is None:
+            report = clean_report(f"run of {engine.agent.name}")
+        transcript, journal = engine.transcript, self._record()
+        with state_lock:
+            if run.over:
+                return
+            run.over = True
+            if (
+                transcript.saved < len(transcript.new) or transcript.partial
+            ):  # dropped, without a place to wait
+                transcript.settle(run.reason, engine.pending_approvals)
+                journal.owe(journal.events_of(transcript.take_unsaved()))
+            self._history.take_from(engine)
+            self._agent = engine.agent
+            self._final_output = engine.final_output
+            self._status = "idle" if run.status == "finished" and self._history.inbox else run.status
+            self._token = run.last_token()
+            self._report = report
+            if scope is not None and report.left:
+                self._left = [*(left for left in self._left or () if not is_gone(left)), scope]
+            self._run = None
+            stopping = run.stopping
+        journal.end_run()
+        journal.tell_now()
+        if stopping is not None:
+            stopping.settle(report)
+
+    def _dropped(self, run: Run) -> None:
+        """The coroutine of a run was dropped before its first step."""
+        with state_lock:
+            if run.over or run.begun:
+                return
+            run.over = True
+            if self._run is run:
+                self._run = None
+
+    # Stopping
+
+    def pause(self) -> None:
+        """Let the run end after its current step: when the model's answer and its tools are complete. Never waits."""
+        with state_lock:
+            run = self._run
+            if run is None:
+                return
+            if not run.begun:
+                self._revoke(run, None)
+                return
+        run.pause()
+
+    def interrupt(self, reason: Reason | str | None = None) -> Stopping:
+        """Stop the run now, from any thread; never waits. Await what it returns, or `.wait()` for it in a thread.
+
+        What the model is saying is cut, tools are stopped, sub-agents too; `arun()` returns. Asking again makes it faster: it halves the
+        time that is left to clean-up. Without a run there is nothing to stop, and what it returns is done.
+        """
+        return self._stop(as_reason(reason, _INTERRUPTED), hurry=True)
+
+    def _stop(self, why: Reason, *, hurry: bool) -> Stopping:
+        with state_lock:
+            run = self._run
+            if run is None:
+                return Stopping(replace(clean_report(self._agent.name), left=self._leftovers()))
+            if run.begun:
+                begun = run
+            else:
+                begun = None
+                self._revoke(run, why)
+        if begun is not None:
+            return begun.interrupt(why, hurry=hurry)
+        if run.early_token is not None:
+            run.early_token.cancel(why)
+        return Stopping(replace(clean_report(f"run of {self._agent.name}"), reason=why))
+
+    def _revoke(self, run: Run, reason: Reason | None) -> None:
+        """Stop a run that has not begun: it never will."""
+        run.over = True
+        run.reason = reason
+        self._run = None
+        self._status = "paused"
+        self._token = run.last_token()
+        self._record().owe([StatusChanged(status="paused", reason=str(reason or ""))])
+
+    def _leftovers(self) -> list[Leftover]:
+        return [left for scope in self._left or () for left in leftovers_of(scope)]
+
+    # Closing
+
+    async def close(self) -> StopReport:
+        """Stop the run if there is one, wait for all that is left, let go of the store, and report. May be called again.
+
+        Afterwards it takes nothing any more. If you are cancelled meanwhile, that is raised when it is closed.
+        """
+        self._closed = True
+        run = self._run
+        if run is not None and run.scope is not None and runs_inside(run.scope):
+            run.closed_inside = True  # it cannot wait for itself: the rest is done when the run is over
+            return await run.scope.close(reason=_CLOSED)
+        report, cancelled = await self._stop(_CLOSED, hurry=False).wait_through()
+        if cancelled is None:
+            return await self._let_go(report)
+        try:
+            await shielded(self._let_go, report, within=math.inf)
+            raise cancelled
+        finally:
+            del cancelled
+
+    async def _let_go(self, report: StopReport) -> StopReport:
+        try:
+            for scope in list(self._left or ()):
+                await wait_again(scope, _CLOSED)
+        finally:
+            if self._journal is not None:
+                self._journal.log.close()
+            if self._owns_store and self._store is not None:
+                await self._store.close()
+        return self._final(report)
+
+    def close_sync(self) -> StopReport:
+        """`close` for plain threads: it blocks."""
+        run = self._run
+        if run is not None and run.scope is not None and runs_inside(run.scope):
+            raise RuntimeError(
+                f"a tool of conversation {self.id!r} cannot wait for its end: call interrupt() in it, and close() elsewhere"
+            )
+        self._closed = True
+        report = self._stop(_CLOSED, hurry=False).wait()
+        assert report is not None
+        for scope in list(self._left or ()):
+            wait_again_sync(scope)
+        if self._journal is not None:
+            self._journal.log.close()
+        if self._owns_store and self._store is not None:
+            self._store.close_sync()
+        return self._final(report)
+
+    def _final(self, report: StopReport) -> StopReport:
+        left = self._leftovers()
+        if not left:
+            self._left = None
+        return replace(report, left=left) if left or report.left else report
+
+    async def __aenter__(self) -> Self:
+        self._check_open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close_sync()
+
+    # The record
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ConversationClosed(
+                f"conversation {self.id!r} was closed: open it again with Conversation(...)"
+            )
+
+    def _log(self) -> Log:
+        if self._store is None:
+            self._store = MemoryStore()
+        return self._store.open(self.id)
+
+    def _record(self) -> LogJournal:
+        with state_lock:
+            if self._journal is None:
+                self._journal = LogJournal(self._log(), self._callbacks)
+            return self._journal
+
+    def __repr__(self) -> str:
+        return f"<Conversation {self.id!r} with {self._agent.name!r}, {self.status}>"
+
+
+def _store_at(store: Store | str | os.PathLike[str] | None) -> Store | None:
+    if isinstance(store, (str, os.PathLike)):
+        from ._sqlite_store import SQLiteStore  # who keeps nothing in files need not import sqlite3
+
+        return SQLiteStore(store)
+    if store is not None and not isinstance(store, Store):
+        raise TypeError(
+            f"store is a path, a Store or None, not {type(store).__name__}: for example store='chat.db'"
+        )
+    return store

@@ -1,0 +1,226 @@
+"""One run of a conversation, from the call of `arun()` to its settlement.
+
+A run is registered when `arun()` is called, and can be stopped from then on. Whoever stops writes first why, then looks for the scope; the
+run publishes its scope first, then looks for a reason: one of the two sees the other, from whichever threads.
+
+The end, in this order, whatever ended it: everything is drained, the transcript is complete, it is saved, the hooks are told, the
+conversation has its new status, callbacks are told, who waits for the stop is told, and then `arun()` returns. No cancel of the caller cuts it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quiesce.kernel._reason import Reason
+from quiesce.kernel._report import StopReport
+from quiesce.kernel._token import CancelToken
+from quiesce.models._items import Note
+
+from ._log import Event, ItemAdded, RunEnded, StatusChanged
+from ._runner import Execution
+from ._stopping import Stopping, state_lock, stop_scope
+
+if TYPE_CHECKING:
+    from quiesce.kernel._scope import Scope
+
+    from ._conversation import Conversation
+    from ._conversation_journal import LogJournal
+    from ._engine import Engine
+
+MAY_BE_PARTIAL = "Tools that were stopped may have partially executed."
+
+
+class Run:
+    """One run: what was asked of it, and how far it is."""
+
+    __slots__ = (
+        "begun",
+        "closed_inside",
+        "early_token",
+        "engine",
+        "over",
+        "pausing",
+        "reason",
+        "scope",
+        "status",
+        "stopping",
+    )
+
+    def __init__(self) -> None:
+        self.begun = False  # its first step was taken
+        self.over = False
+        self.pausing = False
+        self.closed_inside = (
+            False  # by one of its own tools: the conversation is to be closed when the run is over
+        )
+        self.reason: Reason | None = None  # why somebody has stopped it
+        self.scope: Scope | None = None
+        self.engine: Engine | None = None
+        self.stopping: Stopping | None = None
+        self.early_token: CancelToken | None = None  # given out before there was a scope
+        self.status = "paused"
+
+    def interrupt(self, reason: Reason, *, hurry: bool = True) -> Stopping:
+        """Stop it, or with `hurry` stop it faster."""
+        with state_lock:
+            if self.stopping is None:
+                self.stopping = Stopping()
+            stopping = self.stopping
+            again = self.reason is not None
+            if not again:
+                self.reason = reason
+            scope = self.scope
+        if scope is not None:
+            stopping._backend = scope._opened().backend
+            if not again or hurry:
+                stop_scope(scope, reason, again=again)
+        return stopping
+
+    def pause(self) -> None:
+        """Let it end after its current step."""
+        with state_lock:
+            self.pausing = True
+            if self.engine is not None:
+                self.engine.stop_after_turn = True
+
+    def drive(self, engine: Engine) -> None:
+        """From here on it has an engine."""
+        with state_lock:
+            self.engine = engine
+            engine.stop_after_turn = self.pausing
+
+    def opened(self, scope: Scope) -> None:
+        """From here on it has a scope."""
+        with state_lock:
+            self.scope = scope
+            reason, early = self.reason, self.early_token
+            if self.stopping is not None:
+                self.stopping._backend = scope._opened().backend
+        if early is not None:
+            mirror(scope.token, early)
+        if reason is not None:
+            scope.cancel(reason)
+
+    @property
+    def token(self) -> CancelToken:
+        """The token of all that it does: the same from its registration on."""
+        with state_lock:
+            if self.early_token is not None:
+                return self.early_token
+            if self.scope is not None:
+                return self.scope.token
+            self.early_token = CancelToken()
+            return self.early_token
+
+    def last_token(self) -> CancelToken | Reason | None:
+        """What to keep of the token of a run that is over: itself, or if nobody has asked for it, whether it was cancelled."""
+        if self.early_token is not None:
+            return self.early_token
+        if self.scope is None:
+            return self.reason
+        core = self.scope._opened()
+        return core._token or core.reason
+
+
+def mirror(source: CancelToken, target: CancelToken) -> None:
+    """Cancel `target` with `source`."""
+    source.on_cancel(lambda: target.cancel(source.reason))
+
+
+class Ticket:
+    """Held by the coroutine of a run alone: when that is dropped without having run, the run is registered no longer."""
+
+    __slots__ = ("_conversation", "_run")
+
+    def __init__(self, conversation: Conversation, run: Run) -> None:
+        self._conversation = conversation
+        self._run = run
+
+    def __del__(self) -> None:
+        if not self._run.over:
+            self._conversation._dropped(self._run)
+
+
+class ConversationExecution(Execution):
+    """An engine that runs for a conversation."""
+
+    __slots__ = ("_conversation", "_journal", "_run", "_run_id")
+
+    always_announces = True
+
+    def __init__(
+        self, conversation: Conversation, engine: Engine, run: Run, journal: LogJournal, run_id: str
+    ) -> None:
+        super().__init__(engine)
+        self._conversation = conversation
+        self._run = run
+        self._journal = journal
+        self._run_id = run_id
+
+    def _opened(self, scope: Scope) -> None:
+        self._run.opened(scope)
+
+    async def _announce(self, failure: BaseException | None) -> None:
+        if not self._journal.writes_at_once or self.engine.callbacks.run is not None:
+            await super()._announce(failure)
+            return
+        try:
+            self._journal.write_at_once(self._last_events(), tell=False)
+        finally:
+            self._conversation._settled(self._run, self.engine, self.scope)
+
+    async def _save_and_tell(self) -> None:
+        try:
+            await self._journal.write(self._last_events(), tell=False)
+            await self._tell_hooks()
+        finally:
+            self._conversation._settled(self._run, self.engine, self.scope)
+
+    def _last_events(self) -> list[Event]:
+        """What is left to write: the rest of the transcript, and how the run has ended."""
+        engine, run, reason = self.engine, self._run, self.reason
+        transcript = engine.transcript
+        pending = bool(engine.pending_approvals)
+        run.status = self._status()
+        if not pending and run.status == "paused" and (note := note_on(reason)) is not None:
+            if (transcript.new or transcript.given)[-1:] != [note]:
+                transcript.new.append(note)
+        events = self._journal.events_of(transcript.take_unsaved())
+        if pending:  # beside calls that wait, those that have ended must not be forgotten
+            events += [
+                ItemAdded(item=record.result, run_id=self._run_id)
+                for record in transcript.calls
+                if record.result is not None
+            ]
+        why = str(reason) if reason is not None else ""
+        ended = "interrupted" if run.status == "paused" and reason is not None else run.status
+        events.append(RunEnded(run_id=self._run_id, status=ended, reason=why))
+        events.append(StatusChanged(status=run.status, reason=why))
+        return events
+
+    def _status(self) -> str:
+        engine, reason = self.engine, self.reason
+        if reason is not None and (reason.kind == "error" or not engine.is_complete):
+            return "error" if reason.kind == "error" else "paused"
+        if engine.pending_approvals:
+            return "waiting_for_approval"
+        return "finished" if engine.is_complete else "paused"
+
+
+def note_on(reason: Reason | None) -> Note | None:
+    """What the model is told about a stop; nothing about a pause, which cuts nothing."""
+    if reason is None or reason.kind == "error":
+        return None
+    said = f": {reason.message}" if reason.message and reason.kind == "user" else ""
+    told = {
+        "user": f"The user has interrupted this on purpose{said}.",
+        "timeout": "This was stopped because its time was over.",
+        "disconnect": "This was stopped because the client has gone.",
+        "shutdown": "This was stopped because the program was ending.",
+    }.get(reason.kind, "This was stopped before its end.")
+    return Note(f"{told} {MAY_BE_PARTIAL}")
+
+
+def clean_report(name: str) -> StopReport:
+    """The report of a stop that found nothing to do."""
+    return StopReport(name, None, 0.0, (), 0)
