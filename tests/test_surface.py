@@ -114,6 +114,59 @@ def test_a_module_beside_the_kernel_has_exactly_its_names_and_each_explains_itse
     assert all(inspect.getdoc(getattr(found, name)) for name in names)
 
 
+AGENTS = """
+    Agent AgentHooks AgentUpdatedStreamEvent AgentsException Conversation ConversationBusy
+    ConversationClosed FunctionTool GuardrailFunctionOutput GuardrailTripwireTriggered Handoff
+    InputGuardrail InputGuardrailResult InputGuardrailTripwireTriggered InvalidFinalOutput
+    InvalidToolArguments Log LogSession MCPServerError MCPServerStdio MCPServerStreamableHttp MCPToolError
+    MaxTurnsExceeded MemorySession MemoryStore OutputGuardrail OutputGuardrailResult
+    OutputGuardrailTripwireTriggered RawResponseEvent RemoteToolError RunConfig RunContextWrapper
+    RunErrorDetails RunHooks RunItemStreamEvent RunResult RunResultStreaming RunState Runner SQLiteSession
+    SQLiteStore Session Stopping Store StoreClosed StoreConflict StoreError StreamEvent ToolContext
+    ToolGuardrailFunctionOutput ToolInputGuardrail ToolInputGuardrailData
+    ToolInputGuardrailTripwireTriggered ToolOutputGuardrail ToolOutputGuardrailData
+    ToolOutputGuardrailTripwireTriggered ToolProcessError ToolTimeoutError UserError function_tool handoff
+    input_guardrail output_guardrail repair tool_input_guardrail tool_output_guardrail
+""".split()
+TYPE_ALIASES = {"StreamEvent", "Content", "Item", "ModelEvent", "ToolOutcome", "Turn"}
+
+
+def test_the_agents_have_exactly_their_public_names_and_each_explains_itself() -> None:
+    agents = importlib.import_module("quiesce.agents")
+    assert list(agents.__all__) == AGENTS
+    assert all(inspect.getdoc(getattr(agents, name)) for name in AGENTS if name not in TYPE_ALIASES)
+    assert set(AGENTS) <= set(dir(agents))
+
+
+@pytest.mark.parametrize("module", ["quiesce.models", "quiesce.testing"])
+def test_what_agents_are_made_of_explains_itself(module: str) -> None:
+    found = importlib.import_module(module)
+    assert found.__all__ == sorted(found.__all__)
+    assert all(inspect.getdoc(getattr(found, name)) for name in found.__all__ if name not in TYPE_ALIASES)
+
+
+def test_using_the_agents_imports_no_client_that_nobody_asked_for() -> None:
+    loaded = modules_after("import quiesce.agents as a; [getattr(a, name) for name in a.__all__]")
+    assert "quiesce.agents._runner" in loaded
+    assert not loaded & {"openai", "anthropic", "mcp", "pydantic", "trio", "uvloop", "httpx"}
+
+
+@pytest.mark.parametrize(
+    ("missing", "statement", "extra"),
+    [
+        ("msgspec", "import quiesce.agents", "agents"),
+        ("msgspec", "import quiesce.models", "agents"),
+        ("openai", "from quiesce.models import OpenAIModel; OpenAIModel('some')", "openai"),
+        ("anthropic", "from quiesce.models import AnthropicModel; AnthropicModel('some')", "anthropic"),
+    ],
+)
+def test_a_missing_extra_is_a_plain_error_that_names_it(missing: str, statement: str, extra: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; {statement}"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert answer.returncode == 1
+    assert f"pip install 'quiesce[{extra}]'" in answer.stderr.splitlines()[-1]
+
+
 @pytest.mark.parametrize("name", PUBLIC)
 def test_every_public_name_can_be_imported_and_explains_itself(name: str) -> None:
     value = getattr(quiesce, name)

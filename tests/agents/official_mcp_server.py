@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -29,8 +30,7 @@ async def work(log: str) -> str:
     try:
         await anyio.sleep_forever()
     finally:
-        with open(log, "a") as file:
-            file.write("cancelled\n")
+        Path(log).write_text("cancelled")  # noqa: ASYNC240
     return "never"
 
 

@@ -35,10 +35,6 @@ def mirror(point: Point, *, by: int = 1) -> tuple[Point, int]:
     return Point(point.y * by, point.x * by), os.getpid()
 
 
-def undecorated(n: int) -> int:
-    return n + 1
-
-
 class Tools:
     @function_tool(isolation="process")
     @staticmethod

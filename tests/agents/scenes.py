@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -147,6 +148,23 @@ async def all_events(result: RunResultStreaming) -> list[StreamEvent]:
     """Consume a streamed run to its end."""
     async with result:
         return [event async for event in result.stream_events()]
+
+
+@asynccontextmanager
+async def consumed(result: RunResultStreaming) -> AsyncGenerator[anyio.Event, None]:
+    """Somebody asks for event after event beside the block, and comes to the end of the events: that is the event given."""
+    ended = anyio.Event()
+
+    async def consume() -> None:
+        async for _ in result.stream_events():
+            pass
+        ended.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(consume)
+        async with result:
+            yield ended
+    assert ended.is_set()
 
 
 def assert_valid(items: Sequence[Item]) -> None:

@@ -43,8 +43,16 @@ async def tools_of(server: Any) -> dict[str, FunctionTool]:
 
 async def wait_for(path: Path, text: str) -> None:
     with anyio.fail_after(5):
-        while not path.exists() or text not in path.read_text():
+        while text not in written(path):
             await anyio.sleep(0.01)
+
+
+def written(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 # Using
@@ -61,7 +69,7 @@ async def test_tools_of_a_server_are_listed_and_called() -> None:
         assert (echo.side_effects, tools["fail"].side_effects) == (False, True)
         assert await echo.invoke(context(), '{"text": "hello"}') == "hello"
         assert await tools["with_dots_and_slashes"].invoke(context(), '{"text": "hello"}') == "hello"
-        with pytest.raises(MCPToolError, match="^it broke"):
+        with pytest.raises(MCPToolError, match=r"^it broke"):
             await tools["fail"].invoke(context(), '{"text": "it broke"}')
         with pytest.raises(InvalidToolArguments, match="takes a JSON object"):
             await echo.invoke(context(), "[]")
@@ -102,7 +110,7 @@ def test_options_of_the_server_are_those_of_its_tools() -> None:
 
 async def test_a_server_that_is_not_connected_says_what_to_do() -> None:
     server = misbehaving()
-    with pytest.raises(UserError, match="not connected: `await server.connect"):
+    with pytest.raises(UserError, match=r"not connected: `await server\.connect"):
         await server.list_tools()
     assert await server.close() is None
 
@@ -166,7 +174,7 @@ async def test_a_server_that_ignores_eof_and_sigterm_is_killed_with_its_child() 
     await server.connect()
     tools = await tools_of(server)
     pid = int(await tools["pid"].invoke(context(), ""))
-    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    children = children_of(pid)
     began = time.monotonic()
     report = await server.close()
     assert time.monotonic() - began < 2.5

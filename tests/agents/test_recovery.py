@@ -323,3 +323,19 @@ def test_an_id_that_is_used_again_after_its_call_was_answered_is_another_call() 
         (ToolCall("c1", "pay"), ToolResult("c1", "one")),
         (ToolCall("c1", "pay"), found.results[0]),
     ]
+
+
+def test_an_id_that_is_used_again_though_its_call_was_never_answered_is_another_call() -> None:
+    call, result = ItemAdded(item=ToolCall("c1", "pay")), ItemAdded(item=ToolResult("c1", "paid"))
+    asked = ItemAdded(item=UserMessage("and now?"))
+    found = recover([call, ToolStarted(call_id="c1"), asked, call, result])
+    assert outcomes(found) == [("c1", "unknown")]
+    assert found.complete() == [call.item, found.results[0], asked.item, call.item, result.item]
+
+
+def test_an_approval_is_for_one_call_and_not_for_the_next_of_the_same_id() -> None:
+    call, result = ItemAdded(item=ToolCall("c1", "pay")), ItemAdded(item=ToolResult("c1", "paid"))
+    decided = ApprovalDecided(call_id="c1", approved=True)
+    found = recover([call, ApprovalRequested(call_id="c1"), decided, result, call])
+    assert (found.awaiting_approval, found.decided) == ([], {})
+    assert outcomes(found) == [("c1", "not_started")]

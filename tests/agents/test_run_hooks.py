@@ -15,6 +15,7 @@ from tests.agents.scenes import (
     Parked,
     SlowModel,
     all_events,
+    consumed,
     guarded_input,
     outcomes,
     scripted,
@@ -229,10 +230,10 @@ async def test_they_are_not_cut_by_further_cancels() -> None:
 async def test_a_stop_by_cancel_says_that_the_user_asked() -> None:
     log, parked = Log(), Parked()
     result = Runner.run_streamed(scripted(parked.park), "?", hooks=log)
-    async with result:
-        async for _ in result.stream_events():
-            await parked.reached.wait()
-            result.cancel()
+    async with consumed(result) as ended:
+        await parked.reached.wait()
+        result.cancel()
+        await ended.wait()
     assert [reason.kind for reason in log.reasons] == ["user"]
     assert log.heard[-1] == "settled"
 

@@ -61,10 +61,10 @@ async def test_a_single_text_is_a_script_of_one_turn() -> None:
 
 
 async def test_a_call_is_numbered_and_its_arguments_are_json() -> None:
-    model = ScriptedModel([call("add", a=1, b=[2, "x"]), call("add"), call("add", call_id="mine")])
+    model = ScriptedModel([call("add", a=1, b=[2, "x"]), call("add"), call("add", "mine", call_id=1)])
     assert await answer(model) == asked_for(ToolCall("call_1", "add", '{"a":1,"b":[2,"x"]}'))
     assert await answer(model) == asked_for(ToolCall("call_2", "add", "{}"))
-    assert await answer(model) == asked_for(ToolCall("mine", "add", "{}"))
+    assert await answer(model) == asked_for(ToolCall("mine", "add", '{"call_id":1}'))
 
 
 @pytest.mark.parametrize("kind", [list, tuple])

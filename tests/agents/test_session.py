@@ -112,18 +112,20 @@ async def test_a_second_session_of_the_same_id_cannot_mix_its_items_in(store: St
     assert await first.get_items() == [*HISTORY, UserMessage("me too")]
 
 
-async def test_two_who_take_the_last_item_back_at_once_take_two(store: Store) -> None:
-    await LogSession(store.open("a")).add_items(HISTORY)
+@pytest.mark.parametrize("shared", [True, False], ids=["one session", "a session each"])
+async def test_those_who_take_the_last_item_back_at_once_take_one_each(store: Store, shared: bool) -> None:
+    session = LogSession(store.open("a"))
+    await session.add_items(HISTORY)
     taken: list[Item | None] = []
 
     async def take() -> None:
-        taken.append(await LogSession(store.open("a")).pop_item())
+        taken.append(await (session if shared else LogSession(store.open("a"))).pop_item())
 
     async with anyio.create_task_group() as tasks:
         for _ in range(3):
             tasks.start_soon(take)
     assert {str(item) for item in taken} == {str(item) for item in HISTORY[1:]}
-    assert await LogSession(store.open("a")).get_items() == HISTORY[:1]
+    assert await session.get_items() == HISTORY[:1]
 
 
 async def test_a_session_in_a_file_is_there_the_next_time(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -380,8 +381,9 @@ async def test_a_full_disk_loses_nothing_that_was_acknowledged(store: SQLiteStor
             await log.append([message(f"{number} " + "x" * 1000), ToolStarted(call_id="c")])
             acknowledged.append(f"{number} " + "x" * 1000)
     assert said(await log.read()) == acknowledged
-    await log.append([message("after room was made")])  # on a connection of its own, without the limit
-    assert said(await log.read()) == [*acknowledged, "after room was made"]
+    large = "after room was made" * 1000
+    await log.append([message(large)])  # on a connection of its own, without the limit
+    assert said(await log.read()) == [*acknowledged, large]
     await store.close()
 
 
@@ -415,13 +417,21 @@ def test_a_disk_that_refuses_to_write_loses_nothing_that_was_acknowledged(path: 
     assert printed.split() == ["True"] * 5
 
 
-def test_a_file_that_may_only_be_read_can_be_read_and_says_why_it_cannot_be_written(path: Path) -> None:
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """A directory that other users may use: pytest's own are for this one alone."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o777)
+        yield Path(name)
+
+
+def test_a_file_that_may_only_be_read_can_be_read_and_says_why_it_cannot_be_written(
+    open_directory: Path,
+) -> None:
+    path = open_directory / "chat.db"
     with SQLiteStore(path) as store:
         store.open("a").append_sync([message("first")])
     path.chmod(0o444)
-    for directory in (path.parent, *list(path.parents)[1:4]):
-        if directory.owner() == path.owner():
-            directory.chmod(directory.stat().st_mode | 0o755)
     printed = run_python(
         """
         import os, sys
@@ -429,7 +439,6 @@ def test_a_file_that_may_only_be_read_can_be_read_and_says_why_it_cannot_be_writ
         from quiesce.agents._sqlite_store import SQLiteStore
         from quiesce.models import UserMessage
 
-        os.chmod(os.path.dirname(sys.argv[1]), 0o777)
         if os.geteuid() == 0:
             os.setuid(65534)  # root may write to anything
         with SQLiteStore(sys.argv[1]) as store:

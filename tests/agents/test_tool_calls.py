@@ -28,6 +28,7 @@ from tests.agents.scenes import (
     Parked,
     all_events,
     assert_valid,
+    consumed,
     outcomes,
     requests_of,
     results_in,
@@ -341,10 +342,10 @@ async def test_the_token_of_a_stopped_call_stays_cancelled_while_the_next_run_ha
 
     agent = scripted(call("look"), call("look"), "ok", tools=[look])
     result = Runner.run_streamed(agent, "?")
-    async with result:
-        async for _ in result.stream_events():
-            if tokens:
-                result.cancel()
+    async with consumed(result) as ended:
+        await anyio.sleep(0.02)
+        result.cancel()
+        await ended.wait()
     assert tokens[0].cancelled
     assert tokens[0].reason is not None and tokens[0].reason.kind == "user"
     await Runner.run(agent, result.to_input_list())
@@ -410,11 +411,8 @@ async def test_a_thread_that_does_not_listen_is_named_as_still_running() -> None
             session=session,
             run_config=RunConfig(grace=grace),
         )
-        async with result:
-            async for event in result.stream_events():
-                if event.type == "run_item_stream_event":
-                    await anyio.sleep(0.1)
-                    result.cancel()
+        async with consumed(result):
+            await anyio.sleep(0.1)
         try:
             assert outcomes(result.new_items) == ["still_running"], result.new_items
             assert result.report is not None
@@ -594,10 +592,10 @@ async def test_a_call_stays_pending_through_a_stop_and_what_was_stopped_is_not_r
     slow = FunctionTool("slow", "", {"type": "object", "properties": {}}, parked.park)
     agent = scripted([call("pay", amount=5), call("slow")], "ok", tools=[paying(called), slow])
     result = Runner.run_streamed(agent, "?")
-    async with result:
-        async for _ in result.stream_events():
-            if parked.begun:
-                result.cancel()
+    async with consumed(result) as ended:
+        await parked.reached.wait()
+        result.cancel()
+        await ended.wait()
     parked.assert_tidy()
     assert called == []
     assert [asked.name for asked in result.interruptions] == ["pay"]
@@ -687,8 +685,7 @@ async def test_a_sub_agent_stops_with_its_parent_and_what_it_cost_counts() -> No
     middle = scripted(call("inner", input="x"), name="middle", tools=[inner.as_tool()])
     outer = scripted(call("middle", input="x"), tools=[middle.as_tool()])
     result = Runner.run_streamed(outer, "?")
-    async with result:
-        await anext(aiter(result.stream_events()))
+    async with consumed(result):
         await parked.reached.wait()
     parked.assert_tidy()
     assert result.usage.input_tokens == 100
@@ -744,13 +741,10 @@ async def test_a_stopped_call_says_how_far_it_came() -> None:
         return "never"
 
     result = Runner.run_streamed(scripted(["I shall. ", call("download")], tools=[download]), "?")
-    async with result:
-        events = aiter(result.stream_events())
-        await anext(events)
+    async with consumed(result) as ended:
         await begun.wait()
         result.cancel()
-        async for _ in events:
-            pass
+        await ended.wait()
     said, asked, told = result.new_items
     assert said == AssistantMessage("I shall. ")
     assert isinstance(asked, ToolCall) and isinstance(told, ToolResult)
@@ -774,8 +768,7 @@ async def test_a_tool_that_turns_its_cancel_into_a_value_has_finished() -> None:
         return "never"
 
     result = Runner.run_streamed(scripted(call("polite"), tools=[polite]), "?")
-    async with result:
-        await anext(aiter(result.stream_events()))
+    async with consumed(result):
         await begun.wait()
     assert outcomes(result.new_items) in (["finished"], ["interrupted"])
     assert_valid(result.to_input_list())

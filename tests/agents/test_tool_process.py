@@ -20,7 +20,8 @@ from quiesce.agents._context import ToolContext
 from quiesce.agents._errors import UserError
 from quiesce.agents._tool import FunctionTool, function_tool
 from quiesce.agents._tool_process import RemoteToolError, ToolProcessError
-from tests.agents import process_tools
+from tests.agents import plain_functions
+from tests.agents.plain_functions import undecorated
 from tests.agents.process_tools import (
     Point,
     Tools,
@@ -30,7 +31,6 @@ from tests.agents.process_tools import (
     mirror,
     spin,
     talk,
-    undecorated,
 )
 from tests.kernel.processes import is_gone
 from tests.world import World
@@ -77,7 +77,7 @@ async def test_what_it_prints_is_progress_and_breaks_nothing() -> None:
     assert lines[2999:] == ["line 2999", "raw \N{REPLACEMENT CHARACTER} bytes", "from a child"]
 
 
-async def test_a_program_may_be_the_module_of_its_tools(tmp_path: Path) -> None:
+def test_a_program_may_be_the_module_of_its_tools(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         "import dataclasses, anyio\n"
@@ -99,7 +99,7 @@ async def test_a_program_may_be_the_module_of_its_tools(tmp_path: Path) -> None:
         assert (done.stdout, done.stderr) == ("moved\n", "")
 
 
-async def test_a_program_that_does_not_ask_whether_it_is_the_main_one_does_not_start_itself_for_ever(
+def test_a_program_that_does_not_ask_whether_it_is_the_main_one_does_not_start_itself_for_ever(
     tmp_path: Path,
 ) -> None:
     program = tmp_path / "program.py"
@@ -195,7 +195,7 @@ async def test_a_function_whose_name_is_anothers_is_refused_when_called(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tool = function_tool(undecorated, isolation="process")
-    monkeypatch.setattr(process_tools, "undecorated", print)
+    monkeypatch.setattr(plain_functions, "undecorated", print)
     with pytest.raises(
         UserError, match=r"cannot find its function: .*undecorated is <built-in function print>"
     ):

@@ -227,7 +227,7 @@ def test_pydantic_fields_may_stand_as_metadata_or_as_the_default() -> None:
     def search(
         limit: Annotated[int, pydantic.Field(ge=1, description="Most.")],
         page: int = pydantic.Field(default=7, description="Which."),
-        tags: list[str] = pydantic.Field(default_factory=lambda: ["a"]),
+        tags: list[str] = pydantic.Field(default_factory=lambda: ["a"]),  # noqa: B008
     ) -> Any:
         return limit, page, tags
 
@@ -240,9 +240,6 @@ def test_pydantic_fields_may_stand_as_metadata_or_as_the_default() -> None:
 
 
 def test_two_types_of_one_name_are_refused() -> None:
-    def make(name: str) -> Any:
-        return pydantic.create_model(name, value=(int if name == "A" else str, ...))
-
     one, other = pydantic.create_model("Same", a=(int, ...)), pydantic.create_model("Same", b=(int, ...))
 
     def both(first: one, second: other) -> None: ...  # type: ignore[valid-type]

@@ -15,6 +15,7 @@ import anyio
 import pytest
 
 from quiesce import Grace, Held, NotHeld, Scope, Stream, contain, own, shielded, stream
+from quiesce.kernel import _contained_processes
 from quiesce.kernel._foreign_tree import ForeignTree
 from tests.kernel.processes import is_gone, running, token_of_processes, wait_until
 from tests.world import asyncio_only
@@ -450,6 +451,19 @@ async def test_a_shielded_clean_up_inside_may_need_its_process_to_the_end(token:
     held = await own(connect()).open()
     assert (await held.close()).clean
     assert codes == [5]
+
+
+async def test_a_loop_that_shows_its_processes_in_another_way_breaks_no_stop(
+    token: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def of_another_make(loop: object) -> None:
+        raise AttributeError("no such thing in this loop")
+
+    monkeypatch.setattr(_contained_processes, "known_starts", of_another_make)
+    held = await own(ends_it(polite(token))).open()
+    assert (await held.close()).clean
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "no such thing in this loop" in caplog.text
 
 
 # stream -----------------------------------------------------------------------------------------------------

@@ -308,9 +308,7 @@ def test_the_choice_of_a_tool(choice: str, in_chat: Any, in_responses: Any, in_a
     chosen = ModelSettings(tool_choice=choice)
     for api, expected in (("chat", in_chat), ("responses", in_responses), ("anthropic", in_anthropic)):
         assert body(api, ModelRequest([], tools=[TOOL], settings=chosen))["tool_choice"] == expected
-        assert "tool_choice" not in body(
-            api, ModelRequest([], settings=settings)
-        )  # there is nothing to choose
+        assert "tool_choice" not in body(api, ModelRequest([], settings=chosen))  # there is nothing to choose
 
 
 def test_ids_stay_apart_when_they_are_shortened() -> None:

@@ -56,14 +56,22 @@ if TYPE_CHECKING:
     from ._guardrails import tool_output_guardrail as tool_output_guardrail
     from ._hooks import AgentHooks as AgentHooks
     from ._hooks import RunHooks as RunHooks
+    from ._log import Log as Log
+    from ._log import Store as Store
+    from ._log import StoreClosed as StoreClosed
+    from ._log import StoreConflict as StoreConflict
+    from ._log import StoreError as StoreError
+    from ._mcp import MCPServerError as MCPServerError
     from ._mcp import MCPServerStdio as MCPServerStdio
     from ._mcp import MCPServerStreamableHttp as MCPServerStreamableHttp
+    from ._mcp import MCPToolError as MCPToolError
     from ._memory_store import MemoryStore as MemoryStore
     from ._repair import repair as repair
     from ._result import RunErrorDetails as RunErrorDetails
     from ._result import RunResult as RunResult
     from ._result import RunState as RunState
     from ._runner import Runner as Runner
+    from ._session import LogSession as LogSession
     from ._session import MemorySession as MemorySession
     from ._session import Session as Session
     from ._session import SQLiteSession as SQLiteSession
@@ -72,6 +80,8 @@ if TYPE_CHECKING:
     from ._streamed import RunResultStreaming as RunResultStreaming
     from ._tool import FunctionTool as FunctionTool
     from ._tool import function_tool as function_tool
+    from ._tool_process import RemoteToolError as RemoteToolError
+    from ._tool_process import ToolProcessError as ToolProcessError
 
 _HOME = {
     "Agent": "_agent",
@@ -90,8 +100,12 @@ _HOME = {
     "InputGuardrailTripwireTriggered": "_errors",
     "InvalidFinalOutput": "_errors",
     "InvalidToolArguments": "_errors",
+    "Log": "_log",
+    "LogSession": "_session",
+    "MCPServerError": "_mcp",
     "MCPServerStdio": "_mcp",
     "MCPServerStreamableHttp": "_mcp",
+    "MCPToolError": "_mcp",
     "MaxTurnsExceeded": "_errors",
     "MemorySession": "_session",
     "MemoryStore": "_memory_store",
@@ -99,6 +113,7 @@ _HOME = {
     "OutputGuardrailResult": "_guardrails",
     "OutputGuardrailTripwireTriggered": "_errors",
     "RawResponseEvent": "_events",
+    "RemoteToolError": "_tool_process",
     "RunConfig": "_context",
     "RunContextWrapper": "_context",
     "RunErrorDetails": "_result",
@@ -112,6 +127,10 @@ _HOME = {
     "SQLiteStore": "_sqlite_store",
     "Session": "_session",
     "Stopping": "_stopping",
+    "Store": "_log",
+    "StoreClosed": "_log",
+    "StoreConflict": "_log",
+    "StoreError": "_log",
     "StreamEvent": "_events",
     "ToolContext": "_context",
     "ToolGuardrailFunctionOutput": "_guardrails",
@@ -121,6 +140,7 @@ _HOME = {
     "ToolOutputGuardrail": "_guardrails",
     "ToolOutputGuardrailData": "_guardrails",
     "ToolOutputGuardrailTripwireTriggered": "_errors",
+    "ToolProcessError": "_tool_process",
     "ToolTimeoutError": "_errors",
     "UserError": "_errors",
     "function_tool": "_tool",

@@ -34,7 +34,7 @@ from quiesce.models._model import Usage
 from ._agent import Agent
 from ._context import RunConfig, RunContextWrapper
 from ._conversation_history import History, messages_of, queued_events
-from ._conversation_journal import EventCallback, LogJournal
+from ._conversation_journal import EventCallback, LogJournal, RunJournal
 from ._conversation_restore import agent_after, restore
 from ._conversation_run import ConversationExecution, Run, Ticket, clean_report
 from ._engine import DEFAULT_MAX_TURNS, Engine
@@ -340,7 +340,7 @@ class Conversation:
                 run.over = True
                 self._run = None
                 return None
-            journal, run_id = self._record(), uuid.uuid4().hex
+            journal = self._record()
             engine = Engine(
                 self._agent,
                 [],
@@ -348,18 +348,20 @@ class Conversation:
                 config=self._config,
                 callbacks=Callbacks(self.hooks),
                 max_turns=self.max_turns,
-                journal=journal,
             )
             engine.inbox = self._take_messages
             engine.keeps_approvals = True
-            journal.begin_run(run_id, self._agent.name, engine.transcript, self._history.give_to(engine))
+            written = self._history.give_to(engine)
+            engine.journal = record = RunJournal(
+                journal, uuid.uuid4().hex, self._agent.name, engine.transcript, written
+            )
         except BaseException:
             run.over = True
             self._run = None
             raise
         self._final_output = None
         run.drive(engine)
-        return ConversationExecution(self, engine, run, journal, run_id)
+        return ConversationExecution(self, engine, run, journal, record)
 
     def _take_messages(self) -> list[Item]:
         """What was said since the last time, for the run."""
@@ -373,16 +375,17 @@ class Conversation:
         report = scope.report if scope is not None else None
         if report is None:
             report = clean_report(f"run of {engine.agent.name}")
-        transcript, journal = engine.transcript, self._record()
+        transcript, journal = engine.transcript, self._journal
+        assert journal is not None
         with state_lock:
             if run.over:
                 return
             run.over = True
-            if (
-                transcript.saved < len(transcript.new) or transcript.partial
-            ):  # dropped, without a place to wait
+            assert isinstance(engine.journal, RunJournal)
+            if transcript.saved < len(transcript.new) or transcript.partial:  # dropped: no place to wait
                 transcript.settle(run.reason, engine.pending_approvals)
-                journal.owe(journal.events_of(transcript.take_unsaved()))
+                journal.owe(engine.journal.events_of(transcript.take_unsaved()))
+            engine.journal.over = True
             self._history.take_from(engine)
             self._agent = engine.agent
             self._final_output = engine.final_output
@@ -393,7 +396,6 @@ class Conversation:
                 self._left = [*(left for left in self._left or () if not is_gone(left)), scope]
             self._run = None
             stopping = run.stopping
-        journal.end_run()
         journal.tell_now()
         if stopping is not None:
             stopping.settle(report)

@@ -9,8 +9,8 @@ Invariants
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from quiesce.kernel._guarded import is_cancellation
@@ -39,7 +39,7 @@ EventCallback: TypeAlias = Callable[[Event], object]
 
 
 class LogJournal:
-    """Writes to a log for a conversation, and for the engine of its current run."""
+    """Writes to the log of a conversation."""
 
     __slots__ = (
         "_acknowledged",
@@ -48,10 +48,7 @@ class LogJournal:
         "_doubts",
         "_in_memory",
         "_owed",
-        "_run_id",
-        "_transcript",
         "_untold",
-        "_written",
         "log",
         "message_ids",
         "usage",
@@ -61,23 +58,20 @@ class LogJournal:
         self.log = log
         self.usage = Usage()  # of the whole conversation
         self.message_ids: dict[int, str] = {}  # by the identity of an item that was queued
-        self._counted = self.usage
+        self._counted = Usage()
         self._callbacks = callbacks
         self._in_memory = type(log) is MemoryLog
         self._owed: list[Event] = []
         self._doubts: list[tuple[int, list[Event]]] = []  # batches, and the event that they come after
         self._acknowledged = 0
         self._untold: list[Event] = []
-        self._run_id = ""
-        self._transcript: Transcript | None = None
-        self._written: frozenset[str] = frozenset()
 
     # For the conversation
 
     def take_up(self, restored: Restored) -> None:
         """Go on where the log ends."""
         self.usage = restored.usage
-        self._counted = replace(restored.usage)
+        self._counted = _copy(restored.usage)
         self._owed += restored.owed
         self._acknowledged = restored.last_seq
         self.message_ids = {id(item): message_id for message_id, item in restored.queued.items()}
@@ -165,7 +159,8 @@ class LogJournal:
     def _tell(self, events: Sequence[Event], last: int, *, now: bool = True) -> None:
         self._acknowledged = max(last, self._acknowledged)
         if self._callbacks:
-            self._untold += [stamp(e, seq, e.time) for seq, e in enumerate(events, last - len(events) + 1)]
+            first, moment = last - len(events) + 1, time.time()
+            self._untold += [stamp(event, seq, moment) for seq, event in enumerate(events, first)]
             if now:
                 self.tell_now()
 
@@ -184,39 +179,41 @@ class LogJournal:
                         "a callback of conversation %r failed: %r", self.log.conversation_id, callback
                     )
 
-    # For a run
+    def spent(self) -> Usage | None:
+        """What was spent since the last time; None if nothing was."""
+        if self.usage == self._counted:
+            return None
+        spent = _difference(self.usage, self._counted)
+        self._counted = _copy(self.usage)
+        return spent
 
-    def begin_run(self, run_id: str, agent: str, transcript: Transcript, written: frozenset[str]) -> None:
-        """A run begins; `written` are the calls that wait beside others, and whose results are in the log already."""
-        self._run_id = run_id
+
+class RunJournal:
+    """What the engine of one run writes down. When the run is over it refuses: what comes late does not get into the history."""
+
+    __slots__ = ("_journal", "_transcript", "_written", "over", "run_id")
+
+    def __init__(
+        self, journal: LogJournal, run_id: str, agent: str, transcript: Transcript, written: frozenset[str]
+    ) -> None:
+        self._journal = journal
         self._transcript = transcript
-        self._written = written
-        if self._counted is self.usage:
-            self._counted = replace(self.usage)
-        self._owed.append(RunStarted(run_id=run_id, agent=agent))
-
-    def end_run(self) -> None:
-        """It is over: let go of its transcript."""
-        self._transcript = None
-        self._written = frozenset()
+        self._written = written  # calls that waited beside others, and whose results are in the log already
+        self.run_id = run_id
+        self.over = False
+        journal.owe([RunStarted(run_id=run_id, agent=agent)])
 
     def events_of(self, items: Sequence[Item]) -> list[Event]:
         """What to write for items, and for what was spent since the last time."""
-        ids = self.message_ids
+        ids, written = self._journal.message_ids, self._written
         events: list[Event] = [
-            ItemAdded(item=item, run_id=self._run_id, message_id=ids.pop(id(item), "") if ids else "")
+            ItemAdded(item=item, run_id=self.run_id, message_id=ids.pop(id(item), "") if ids else "")
             for item in items
-            if not (self._written and isinstance(item, ToolResult) and item.call_id in self._written)
+            if not (written and isinstance(item, ToolResult) and item.call_id in written)
         ]
-        if self.usage != self._counted:
-            spent = Usage(
-                *(
-                    now - before
-                    for now, before in zip(astuple(self.usage), astuple(self._counted), strict=True)
-                )
-            )
-            self._counted = replace(self.usage)
-            events.append(UsageAdded(usage=spent, run_id=self._run_id))
+        spent = self._journal.spent()
+        if spent is not None:
+            events.append(UsageAdded(usage=spent, run_id=self.run_id))
         return events
 
     async def load(self) -> list[Item]:
@@ -225,13 +222,39 @@ class LogJournal:
 
     async def add(self, items: list[Item]) -> None:
         """Keep these, and whatever else of the run is not in the log yet."""
-        assert self._transcript is not None
-        await self.write(self.events_of(items or self._transcript.take_unsaved()))
+        self._check()
+        await self._journal.write(self.events_of(items or self._transcript.take_unsaved()))
 
     async def tool_starting(self, call: ToolCall) -> None:
         """From here on the outcome of this call is unknown until it has a result."""
-        await self.write([ToolStarted(call_id=call.call_id, name=call.name)])
+        self._check()
+        await self._journal.write([ToolStarted(call_id=call.call_id, name=call.name)])
 
     async def approval_requested(self, call: ToolCall) -> None:
         """This call waits for somebody's decision."""
-        await self.write([ApprovalRequested(call_id=call.call_id)])
+        self._check()
+        await self._journal.write([ApprovalRequested(call_id=call.call_id)])
+
+    def _check(self) -> None:
+        if self.over:
+            raise RuntimeError(
+                f"run {self.run_id} was stopped and settled, and something in it did not heed that"
+            )
+
+
+def _difference(now: Usage, before: Usage) -> Usage:
+    return Usage(
+        now.requests - before.requests,
+        now.input_tokens - before.input_tokens,
+        now.output_tokens - before.output_tokens,
+        now.cached_input_tokens - before.cached_input_tokens,
+        now.reasoning_tokens - before.reasoning_tokens,
+        now.unreported - before.unreported,
+    )
+
+
+def _copy(usage: Usage) -> Usage:
+    return _difference(usage, _NOTHING)
+
+
+_NOTHING = Usage()

@@ -9,12 +9,13 @@ conversation has its new status, callbacks are told, who waits for the stop is t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from quiesce.kernel._reason import Reason
 from quiesce.kernel._report import StopReport
 from quiesce.kernel._token import CancelToken
-from quiesce.models._items import Note
+from quiesce.models._items import Item, Note, ToolResult
 
 from ._log import Event, ItemAdded, RunEnded, StatusChanged
 from ._runner import Execution
@@ -24,10 +25,17 @@ if TYPE_CHECKING:
     from quiesce.kernel._scope import Scope
 
     from ._conversation import Conversation
-    from ._conversation_journal import LogJournal
+    from ._conversation_journal import LogJournal, RunJournal
     from ._engine import Engine
 
-MAY_BE_PARTIAL = "Tools that were stopped may have partially executed."
+_TOLD = {
+    "user": "The user has interrupted this on purpose.",
+    "timeout": "This was stopped because its time was over.",
+    "disconnect": "This was stopped because the client has gone.",
+    "shutdown": "This was stopped because the program was ending.",
+}
+_MAY_BE_PARTIAL = "Tools that were stopped may have partially executed."
+_CUT = ("interrupted", "still_running")
 
 
 class Run:
@@ -144,18 +152,18 @@ class Ticket:
 class ConversationExecution(Execution):
     """An engine that runs for a conversation."""
 
-    __slots__ = ("_conversation", "_journal", "_run", "_run_id")
+    __slots__ = ("_conversation", "_journal", "_record", "_run")
 
     always_announces = True
 
     def __init__(
-        self, conversation: Conversation, engine: Engine, run: Run, journal: LogJournal, run_id: str
+        self, conversation: Conversation, engine: Engine, run: Run, journal: LogJournal, record: RunJournal
     ) -> None:
         super().__init__(engine)
         self._conversation = conversation
         self._run = run
         self._journal = journal
-        self._run_id = run_id
+        self._record = record
 
     def _opened(self, scope: Scope) -> None:
         self._run.opened(scope)
@@ -180,21 +188,22 @@ class ConversationExecution(Execution):
         """What is left to write: the rest of the transcript, and how the run has ended."""
         engine, run, reason = self.engine, self._run, self.reason
         transcript = engine.transcript
-        pending = bool(engine.pending_approvals)
+        pending, run_id = bool(engine.pending_approvals), self._record.run_id
         run.status = self._status()
-        if not pending and run.status == "paused" and (note := note_on(reason)) is not None:
-            if (transcript.new or transcript.given)[-1:] != [note]:
+        if not pending and run.status == "paused" and (note := note_on(reason, transcript.new)) is not None:
+            last = transcript.new or transcript.given
+            if last[-1:] != [note]:
                 transcript.new.append(note)
-        events = self._journal.events_of(transcript.take_unsaved())
+        events = self._record.events_of(transcript.take_unsaved())
         if pending:  # beside calls that wait, those that have ended must not be forgotten
             events += [
-                ItemAdded(item=record.result, run_id=self._run_id)
+                ItemAdded(item=record.result, run_id=run_id)
                 for record in transcript.calls
                 if record.result is not None
             ]
         why = str(reason) if reason is not None else ""
         ended = "interrupted" if run.status == "paused" and reason is not None else run.status
-        events.append(RunEnded(run_id=self._run_id, status=ended, reason=why))
+        events.append(RunEnded(run_id=run_id, status=ended, reason=why))
         events.append(StatusChanged(status=run.status, reason=why))
         return events
 
@@ -207,18 +216,15 @@ class ConversationExecution(Execution):
         return "finished" if engine.is_complete else "paused"
 
 
-def note_on(reason: Reason | None) -> Note | None:
-    """What the model is told about a stop; nothing about a pause, which cuts nothing."""
+def note_on(reason: Reason | None, items: Sequence[Item]) -> Note | None:
+    """What the model is told about a stop that has cut `items`; nothing about a pause, which cuts nothing."""
     if reason is None or reason.kind == "error":
         return None
-    said = f": {reason.message}" if reason.message and reason.kind == "user" else ""
-    told = {
-        "user": f"The user has interrupted this on purpose{said}.",
-        "timeout": "This was stopped because its time was over.",
-        "disconnect": "This was stopped because the client has gone.",
-        "shutdown": "This was stopped because the program was ending.",
-    }.get(reason.kind, "This was stopped before its end.")
-    return Note(f"{told} {MAY_BE_PARTIAL}")
+    told = _TOLD.get(reason.kind, "This was stopped before its end.")
+    if reason.kind == "user" and reason.message:
+        told = f"{told[:-1]}: {reason.message}."
+    cut = any(isinstance(item, ToolResult) and item.outcome in _CUT for item in items[-8:])
+    return Note(f"{told} {_MAY_BE_PARTIAL}" if cut else told)
 
 
 def clean_report(name: str) -> StopReport:

@@ -13,6 +13,7 @@ Order inside a turn
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,8 @@ from ._transcript import CallRecord, Transcript
 
 if TYPE_CHECKING:
     from ._journal import Journal
+    from ._mcp import MCPServer
+    from ._tool import FunctionTool
 
 DEFAULT_MAX_TURNS = 10
 _NEWS = {
@@ -64,6 +67,7 @@ class Engine:
         "_all_passed",
         "_guard_failure",
         "_guards_to_pass",
+        "_servers",
         "_started_agent",
         "_unspent",
         "agent",
@@ -137,6 +141,7 @@ class Engine:
         self._guards_to_pass = 0
         self._guard_failure: BaseException | None = None
         self._all_passed: anyio.Event | None = None
+        self._servers: tuple[AsyncExitStack, list[MCPServer]] | None = None  # that this run uses
 
     def continued(
         self, decisions: dict[str, tuple[bool, str]], hooks: RunHooks[Any] | None, config: RunConfig | None
@@ -223,6 +228,9 @@ class Engine:
                 self._guard_failure.add_note(f"the model's turn also failed: {error!r}")
                 await self._guards_passed()
             raise
+        finally:
+            if self._servers is not None:
+                await self._servers[0].aclose()
 
     async def _drive(self) -> None:
         await self._begin()
@@ -327,7 +335,8 @@ class Engine:
                     if emit is not None:
                         await self._tell(event)
         except BaseException:
-            await _close_generator(answer)
+            if getattr(answer, "ag_frame", answer) is not None:  # None: what came out of it has ended it
+                await _close_generator(answer)
             raise
         if done is None:
             raise ModelBehaviorError(
@@ -394,6 +403,16 @@ class Engine:
             raise OutputGuardrailTripwireTriggered(result)
 
     # Tools
+
+    async def tools_of(self, server: MCPServer) -> list[FunctionTool]:
+        """What an MCP server offers. It is connected by the first run that needs it, and closed with the last one."""
+        if self._servers is None:
+            self._servers = AsyncExitStack(), []
+        stack, in_use = self._servers
+        if server not in in_use:
+            await stack.enter_async_context(server.use())
+            in_use.append(server)
+        return await server.list_tools()
 
     async def _run_tools(self, turn: ToolTurn | None = None) -> bool:
         """Call what the model has asked for; False if some of it has to be approved first."""

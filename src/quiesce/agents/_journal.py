@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from quiesce.kernel._shielded import shielded
 from quiesce.models._items import Item, ToolCall, pending_calls
 
 if TYPE_CHECKING:
@@ -36,28 +35,48 @@ class Journal(Protocol):
 
 
 class SessionJournal:
-    """A `Session`, told of turns as a whole."""
+    """A `Session`, told of turns as a whole.
 
-    __slots__ = ("_session", "_waiting")
+    A write that was cut by a cancel, or has failed, may have been made all the same. What it was to write is kept, and the session is
+    asked before the next attempt, at the latest when the run settles: nothing is lost, and nothing written twice.
+    """
+
+    __slots__ = ("_in_doubt", "_known", "_session", "_waiting")
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._known = 0  # how many items the session has for sure
         self._waiting: list[Item] = []
+        self._in_doubt = 0  # the first so many of these may have been written
 
     async def load(self) -> list[Item]:
-        return list(await self._session.get_items())
+        earlier = list(await self._session.get_items())
+        self._known = len(earlier)
+        return earlier
 
     async def add(self, items: list[Item]) -> None:
         self._waiting += items
-        if self._waiting and not pending_calls(self._waiting):
-            await shielded(self._write)
+        if not self._waiting or pending_calls(self._waiting):
+            return
+        if self._in_doubt:
+            await self._resolve_doubt()
+        if whole := list(self._waiting):
+            self._in_doubt = len(whole)
+            await self._session.add_items(whole)
+            self._written(len(whole))
 
-    async def _write(self) -> None:
-        # A write that was cut may have been made or not, and to make it again would double it: so none is cut. One that
-        # fails is kept for the attempt that settles the run.
-        whole = list(self._waiting)
-        await self._session.add_items(whole)
-        del self._waiting[: len(whole)]
+    async def _resolve_doubt(self) -> None:
+        tried = self._waiting[: self._in_doubt]
+        since = (await self._session.get_items())[self._known :]
+        starts = range(len(since) - len(tried) + 1)
+        if any(since[start : start + len(tried)] == tried for start in starts):
+            self._written(len(tried))
+        self._in_doubt = 0
+
+    def _written(self, count: int) -> None:
+        self._known += count
+        self._in_doubt = 0
+        del self._waiting[:count]
 
     async def tool_starting(self, call: ToolCall) -> None:
         pass

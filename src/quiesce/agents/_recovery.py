@@ -89,7 +89,6 @@ def recover(events: Sequence[Event]) -> Recovered:
             case ItemsCleared():
                 entries.clear()
             case ToolStarted(call_id=call_id):
-                waiting.discard(call_id)
                 _start(entries, call_id)
             case ApprovalRequested(call_id=call_id):
                 waiting.add(call_id)

@@ -103,19 +103,23 @@ class Execution:
 
     async def _save_and_tell(self) -> None:
         engine = self.engine
-        if engine.journal is not None:
-            await engine.journal.add(engine.transcript.take_unsaved())
-        await self._tell_hooks()
+        try:
+            if engine.journal is not None:
+                await engine.journal.add(engine.transcript.take_unsaved())
+        finally:  # whatever fails, the next one is told
+            await self._tell_hooks()
 
     async def _tell_hooks(self) -> None:
         engine, reason = self.engine, self.reason
         if engine.callbacks.run is None:
             return
-        if reason is not None and reason.kind != "error":
-            await engine.callbacks.cancel(engine.context, engine.agent, reason)
-        assert self.scope is not None
-        assert self.scope.report is not None
-        await engine.callbacks.settled(engine.context, engine.agent, self.scope.report)
+        try:
+            if reason is not None and reason.kind != "error":
+                await engine.callbacks.cancel(engine.context, engine.agent, reason)
+        finally:
+            assert self.scope is not None
+            assert self.scope.report is not None
+            await engine.callbacks.settled(engine.context, engine.agent, self.scope.report)
 
     def details(self) -> RunErrorDetails:
         """How far it came."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from quiesce.kernel._backend import Waiter, current_backend
 from quiesce.kernel._reason import Reason
 from quiesce.kernel._report import StopReport
-from quiesce.kernel._scope import current_scope
+from quiesce.kernel._scope import current_scope, current_token
 from quiesce.kernel._stream import Stream, stream
 
 from ._events import AgentUpdatedStreamEvent, StreamEvent
@@ -33,13 +33,17 @@ class Handover:
     __slots__ = ("_closed", "_events", "_giver", "_reader")
 
     def __init__(self) -> None:
-        self._events: deque[tuple[StreamEvent, Waiter]] = deque()  # several tools may have one to give
+        self._events: deque[tuple[StreamEvent, Waiter | None]] = deque()  # several tools may have one to give
         self._closed = False
         self._reader: Waiter | None = None
         self._giver: Waiter | None = None  # of the event that the consumer has now
 
     async def give(self, event: StreamEvent) -> None:
         """Hand an event over, and wait until the consumer is done with it."""
+        if current_token().cancelled:  # told to stop, and it has something to say all the same: nobody need ask for that
+            self._events.append((event, None))
+            self._wake_reader()
+            return
         waiter = current_backend().make_waiter()
         entry = event, waiter
         self._events.append(entry)

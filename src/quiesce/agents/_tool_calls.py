@@ -17,7 +17,8 @@ import msgspec
 
 from quiesce.kernel._child import ChildCancelled
 from quiesce.kernel._reason import Reason
-from quiesce.kernel._scope import Scope
+from quiesce.kernel._scope import Scope, current_token
+from quiesce.kernel._token import TokenCancelled
 from quiesce.models._items import ToolOutcome, ToolResult
 from quiesce.models._model import ToolSpec
 
@@ -67,7 +68,7 @@ class ToolTurn:
             tool for tool in agent.tools if tool.is_enabled is True or await _is_enabled(tool, engine, agent)
         ]
         for server in agent.mcp_servers:
-            tools += await server.list_tools()
+            tools += await engine.tools_of(server)
         return cls(engine, agent, tools)
 
     async def run(self, records: Sequence[CallRecord]) -> None:
@@ -184,6 +185,8 @@ class ToolTurn:
         try:
             value = await self._invoke(record, tool, context)
         except Exception as error:
+            if current_token().cancelled and (record.result is not None or isinstance(error, TokenCancelled)):
+                return  # it was given up, or was stopped and says so: its result is made when the run settles
             if tool.failure_error_function is None:
                 raise
             record.finish(await _failure_text(tool, context, error), "failed")
@@ -196,6 +199,8 @@ class ToolTurn:
                     place = engine.transcript.calls.index(record)
                     if self.first_output is None or place < self.first_output[0]:
                         self.first_output = place, value
+            elif current_token().cancelled:
+                return  # too late: it was given up, and the transcript says so
         assert record.result is not None
         if listening:
             await engine.callbacks.tool_end(context, agent, tool, record.result.output)

@@ -12,7 +12,6 @@ import os
 import pickle
 import signal
 import sys
-import traceback
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -90,6 +89,8 @@ def _import_program(kind: str, where: str) -> None:
 
 
 def _pickled_error(error: Exception) -> bytes:
+    import traceback
+
     told = "".join(traceback.format_exception(_without_our_frames(error)))
     summary = (type(error).__qualname__, str(error))
     try:

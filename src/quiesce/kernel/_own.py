@@ -51,6 +51,9 @@ def own(
     not when `grace.cooperate + grace.cancel` seconds are over, and named in the report if it is still there at the
     end. For one that waits on purpose, such as a task group, give it the time: `grace=Grace(cancel=math.inf)`.
 
+    A process that it has started, and does not end itself, is ended with its whole tree (asyncio, Linux): SIGTERM when it has
+    left or its time to leave is over, then SIGKILL.
+
     `scope` is its owner, the current scope unless another is given.
     """
     check_context_manager(cm)

@@ -26,6 +26,7 @@ from contextvars import copy_context
 from inspect import getcoroutinelocals
 from itertools import count
 from math import inf
+from threading import get_ident
 from types import FrameType
 from typing import Any
 
@@ -133,7 +134,7 @@ class TrioCore(ScopeCore):
             or nursery is None
             or backend.over
             or not callable(fn)
-            or not backend.is_current()
+            or get_ident() != backend.thread  # a run that is not over is the one of its thread
         ):
             return super().spawn(fn, args, name, site)
         handle = TrioHandle(self, name or fn, site)

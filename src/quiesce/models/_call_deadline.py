@@ -1,8 +1,9 @@
 """The deadline of one call of a model.
 
 Invariants
-- It is held around each wait, never across a `yield`, and by the task that waits.
-- It cancels what it holds once, so that what cleans up inside is not cut. anyio's own scopes cancel again and again.
+- It is held around each wait for an event, never across a `yield`, by the task that waits. The task that talks to the provider is not
+  the one: the deadline's cancel and a stop's would be two there, and the second would cut the clean-up after the first.
+- It cancels what it holds once. anyio's own scopes cancel again and again.
 - Somebody else's cancel stays what it is, also when both come at once.
 """
 

@@ -2,7 +2,8 @@
 
 Invariants
 - It is opened, read and given back by one task, which nobody but its owner cancels, and once: see `_provider_model`. A second
-  cancel in the middle of the HTTP library's own clean-up would lose the connection's slot in its pool for good.
+  cancel in the middle of the HTTP library's own clean-up would lose the connection, or its slot in the pool, for good. So there is
+  no timeout in here either: what has its own time runs in a task of its own.
 - Giving back is shielded and bounded, and done whatever has happened before.
 - A response that is left in the middle is closed first, and what iterates it is then run to its end, which a closed connection makes
   short. Only closing that iteration would leave the generators below it to the garbage collector, and to tasks of its own.
@@ -15,9 +16,9 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
+from quiesce.kernel._child import ChildCancelled
 from quiesce.kernel._shielded import shielded
 
-from ._call_deadline import CallDeadline
 from ._errors import ModelError
 from ._provider_errors import Endpoint, garbage, not_a_stream, translate
 from ._sse import EventStream, EventTooLong, ServerEvent
@@ -33,10 +34,9 @@ HEAD = 2000
 class Exchange:
     """One try of one call."""
 
-    def __init__(self, post: Callable[[], Awaitable[Any]], at: Endpoint, deadline: CallDeadline) -> None:
+    def __init__(self, post: Callable[[], Awaitable[Any]], at: Endpoint) -> None:
         self._post = post
         self._at = at
-        self._deadline = deadline
         self._response: Any = None
         self._pieces: AsyncGenerator[bytes, None] | None = None
         self._over = False
@@ -47,11 +47,12 @@ class Exchange:
     async def open(self) -> None:
         """Send the request, and wait for the beginning of a response that is a stream."""
         try:
-            await self._deadline.hold(self._send)
+            self._response = await self._post()
+            self._pieces = self._response.aiter_bytes()
             content_type = str(self._response.headers.get("content-type") or "").partition(";")[0].strip()
             if content_type == "application/json" or content_type.startswith("text/html"):
                 while len(self._head) < HEAD and not self._over:
-                    await self._deadline.hold(self._next_piece)
+                    await self._next_piece()
                 raise not_a_stream(self._at, content_type, self._head.decode(errors="replace"))
         except ModelError:
             raise
@@ -62,7 +63,7 @@ class Exchange:
         """The next events, at least one; None at the end."""
         try:
             while not self._over:
-                piece = await self._deadline.hold(self._next_piece)
+                piece = await self._next_piece()
                 events = self._events.feed(piece) if piece else self._events.finish()
                 if events:
                     self._any = True
@@ -83,18 +84,19 @@ class Exchange:
         if self._over:
             return
         try:
-            soon = CallDeadline(ENDED_WITHIN, self._at.name)
-            while not self._over:
-                await soon.hold(self._next_piece)
+            await shielded(self._read_to_the_end, within=ENDED_WITHIN)
         except Exception as error:
-            logger.debug("after its answer, %s broke the connection: %r", self._at.url, error)
+            logger.debug("after its answer, %s did not end its stream: %r", self._at.url, error)
 
     async def give_back(self) -> None:
         """Close the response if it is open. Not cut by any cancel, and bounded."""
         if self._response is None or self._over:
             return
         try:
-            await shielded(self._let_go, within=GIVEN_BACK_WITHIN)
+            try:
+                await shielded(self._let_go, within=GIVEN_BACK_WITHIN)
+            except ChildCancelled:  # by somebody who cancels all tasks there are: it is still to be done
+                await shielded(self._let_go, within=GIVEN_BACK_WITHIN)
         except TimeoutError:
             logger.warning(
                 "model %r: the connection to %s could not be closed within %g s",
@@ -103,9 +105,9 @@ class Exchange:
                 GIVEN_BACK_WITHIN,
             )
 
-    async def _send(self) -> None:
-        self._response = await self._post()
-        self._pieces = self._response.aiter_bytes()
+    async def _read_to_the_end(self) -> None:
+        while not self._over:
+            await self._next_piece()
 
     async def _next_piece(self) -> bytes:
         """What came, b"" at the end."""
@@ -125,12 +127,13 @@ class Exchange:
     async def _let_go(self) -> None:
         try:
             await self._response.aclose()
+        except Exception as error:
+            logger.debug("closing the connection to %s: %r", self._at.url, error)
+        try:
             if self._pieces is not None:
                 for _ in range(LAST_PIECES):
                     await anext(self._pieces)
                 await self._pieces.aclose()
-        except StopAsyncIteration:
-            pass
-        except Exception as error:
-            logger.debug("closing the connection to %s: %r", self._at.url, error)
+        except Exception as end:  # it is closed: that ends it, in one way or another
+            logger.debug("the end of the stream from %s: %r", self._at.url, end)
         self._over = True

@@ -71,20 +71,27 @@ class ProviderModel(ABC):
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """Answer one request."""
-        import contextlib
-        async with contextlib.aclosing(self._answer(request)) as answer:
-            async for event in answer:
+        deadline = CallDeadline(request.settings.timeout, self._name)
+        async with stream(self._answer(request, deadline), name=f"answer of {self._name}") as answer:
+            events = aiter(answer)
+            while True:
+                try:
+                    event = await deadline.hold(events.__anext__)
+                except StopAsyncIteration:
+                    return
                 yield event
 
-    async def _answer(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+    async def _answer(
+        self, request: ModelRequest, deadline: CallDeadline
+    ) -> AsyncGenerator[ModelEvent, None]:
         settings = request.settings
-        deadline, retries = CallDeadline(settings.timeout, self._name), Retries(settings.max_retries)
+        retries = Retries(settings.max_retries)
         client, at = self._client()
         body = self._body(request, at)
         if settings.extra:
             body.update(settings.extra)
         while True:
-            exchange, begun = Exchange(partial(self._post, client, body), at, deadline), False
+            exchange, begun = Exchange(partial(self._post, client, body), at), False
             try:
                 reader = self._reader(request, at)
                 await exchange.open()
@@ -104,7 +111,7 @@ class ProviderModel(ABC):
                     raise
             finally:
                 await exchange.give_back()
-            await deadline.hold(anyio.sleep, pause)
+            await anyio.sleep(pause)
 
     def _client(self) -> tuple[Any, Endpoint]:
         if self._given is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import msgspec
 
@@ -38,8 +38,8 @@ Turn: TypeAlias = (
 )
 
 
-def call(name: str, /, call_id: str | None = None, **arguments: Any) -> ToolCall:
-    """A tool call, as a turn of a script or a part of one.
+def call(name: str, call_id: str | None = None, /, **arguments: Any) -> ToolCall:
+    """A tool call, as a turn of a script or a part of one. Its id is made up, unless you give one.
 
     ```python
     ScriptedModel([call("add", a=1, b=2), "It is 3."])
@@ -74,7 +74,7 @@ class ScriptedModel:
     @property
     def remaining(self) -> int:
         """How many turns nobody has asked for yet."""
-        return len(self._script) - len(self.requests)
+        return max(0, len(self._script) - len(self.requests))
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """The next turn."""
@@ -86,10 +86,10 @@ class ScriptedModel:
                 f"{len(self._script)} turns: add one, or look why it was asked again"
             )
         turn = self._script[turn_number]
-        while callable(turn) and not isinstance(turn, BaseException):
+        while callable(turn) and not _is_an_error(turn):
             turn = await _written_for(turn, request)
-        if isinstance(turn, BaseException):
-            raise turn
+        if _is_an_error(turn):
+            raise cast(BaseException, turn)
         if isinstance(turn, Answer):
             answer = turn
         elif isinstance(turn, (str, ToolCall)):
@@ -113,6 +113,10 @@ class ScriptedModel:
     def _numbered(self, asked: ToolCall) -> ToolCall:
         self._calls += 1
         return ToolCall(f"call_{self._calls}", asked.name, asked.arguments)
+
+
+def _is_an_error(turn: object) -> bool:
+    return isinstance(turn, BaseException) or (isinstance(turn, type) and issubclass(turn, BaseException))
 
 
 async def _written_for(turn: Callable[[ModelRequest], Any], request: ModelRequest) -> Turn:

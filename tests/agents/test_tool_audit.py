@@ -1,0 +1,82 @@
+"""A tool in a process, and a call of an MCP server's tool, judged by the audit: stopped anywhere, in every way, nothing is left.
+
+They start real processes, so that only a sample of the points is used; `make audit` uses more of them, in more worlds.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quiesce import Grace, Scope
+from quiesce.agents._context import ToolContext
+from quiesce.agents._mcp import MCPServerError, MCPServerStdio
+from quiesce.agents._tool import function_tool
+from quiesce.audit import Limits
+from tests.agents.plain_functions import undecorated
+from tests.kernel.audited import WORLDS, Audited, ledger
+from tests.world import world_names
+
+FULL = os.environ.get("QUIESCE_AUDIT") == "full"
+SERVER = Path(__file__).with_name("mcp_server.py")
+QUICK = Grace(cancel=0.5, terminate=2, kill=2)
+
+pytestmark = [pytest.mark.audit, pytest.mark.time_limit(110)]
+
+add = function_tool(undecorated, isolation="process")
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """What the audit makes fail is not worth a line each."""
+    for name in ("quiesce", "mcp"):
+        logging.getLogger(name).disabled = True
+    yield
+    for name in ("quiesce", "mcp"):
+        logging.getLogger(name).disabled = False
+
+
+async def tool_in_a_process() -> None:
+    ledger.start()
+    context: ToolContext[Any] = ToolContext(None)
+    async with ledger.scope(Scope("run", grace=QUICK)):
+        ledger.expect(await add.invoke(context, '{"n": 1}') == 2, "the result is wrong")
+
+
+async def tool_of_an_mcp_server() -> None:
+    ledger.start()
+    server = MCPServerStdio({"command": sys.executable, "args": [str(SERVER)]}, grace=QUICK)
+    context: ToolContext[Any] = ToolContext(None)
+    async with ledger.scope(Scope("run", grace=QUICK)):
+        with suppress(MCPServerError):  # a task of the session may be what is stopped
+            async with server.use():
+                (echo, *_) = await server.list_tools()
+                ledger.expect(await echo.invoke(context, '{"text": "a"}') == "a", "the answer is wrong")
+    ledger.expect(not server.connected, "it is still connected")
+
+
+def scenario(function: Any) -> Audited:
+    return Audited(function.__name__, function, WORLDS, {}, {}, True, {"real_io": True})
+
+
+@pytest.mark.parametrize("function", [tool_in_a_process, tool_of_an_mcp_server])
+@pytest.mark.parametrize("where", world_names() if FULL else ["asyncio"])
+def test_stopped_anywhere_nothing_is_left(function: Any, where: str) -> None:
+    # `descendant` on trio cancels scopes of the kernel's own: see tests/kernel/test_audit.py.
+    stops = (
+        "cancel,scope,timeout,raise"
+        if where == "trio"
+        else "all"
+        if FULL
+        else "cancel,twice,timeout,shutdown"
+    )
+    limits = Limits(hang_after=10)  # an interpreter takes its time to start on a busy machine
+    result = scenario(function).audit(where, stops=stops, depth=1, sample=3 if FULL else 1, limits=limits)
+    assert result.verdict == "CLEAN", str(result)
