@@ -16,7 +16,7 @@ run: $(VENV)/.test-ready ## play the tour of the kernel
 	$(BIN)/python examples/kernel_tour.py
 
 test: $(VENV)/.test-ready ## run the tests
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest -n 2 -m "not documentation" $(ARGS)
 
 test-all: ## run the tests on every CPython from 3.11 up that is installed
 	PYTHON="$(PYTHON)" scripts/test-all $(ARGS)
@@ -36,7 +36,7 @@ format: $(VENV)/.lint-ready ## rewrite the code in the house style
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
 
-audit: $(VENV)/.test-ready ## stop every word of the kernel at every point, and drive it with random programs
+audit: $(VENV)/.test-ready ## stop every word of the kernel, and every run, at every point, and drive it with random programs
 	QUIESCE_AUDIT=full $(BIN)/python -m pytest -n 2 -m audit $(ARGS)
 
 seeds: ## audit real releases with known bugs, each in an environment of its own
@@ -48,12 +48,14 @@ peers: ## stop other people's SDKs in every way, without and with quiesce, and w
 peers-fast: ## a handful of those, and an MCP client in FastAPI
 	$(PYTHON) peers/run.py --fast $(ARGS)
 
-bench: $(VENV)/.bench-ready ## measure what a scope, an owned thing and an audit cost, beside their peers
+bench: $(VENV)/.bench-ready ## measure what a scope, an owned thing, a run and an audit cost, beside their peers
 	$(BIN)/python bench/kernel.py $(ARGS)
 	$(BIN)/python bench/own.py
+	$(BIN)/python bench/agents.py
 	$(BIN)/python bench/audit.py
 
-docs: $(VENV)/.docs-ready ## build the documentation into site/
+docs: $(VENV)/.docs-ready $(VENV)/.test-ready ## run every program in the documentation, and build it into site/
+	$(BIN)/python -m pytest -n 2 tests/test_docs.py $(ARGS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 pin: ## resolve the newest versions again and write constraints.txt

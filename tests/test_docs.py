@@ -113,6 +113,7 @@ def is_included(block: Block) -> bool:
 PROGRAMS = list(programs())
 
 
+@pytest.mark.documentation
 @pytest.mark.time_limit(60)
 @pytest.mark.parametrize("program", PROGRAMS, ids=[program.id for program in PROGRAMS])
 def test_a_program_in_the_documentation_prints_what_the_page_says(program: Program, tmp_path: Path) -> None:

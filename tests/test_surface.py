@@ -115,18 +115,20 @@ def test_a_module_beside_the_kernel_has_exactly_its_names_and_each_explains_itse
 
 
 AGENTS = """
-    Agent AgentHooks AgentUpdatedStreamEvent AgentsException Conversation ConversationBusy
-    ConversationClosed FunctionTool GuardrailFunctionOutput GuardrailTripwireTriggered Handoff
-    InputGuardrail InputGuardrailResult InputGuardrailTripwireTriggered InvalidFinalOutput
-    InvalidToolArguments Log LogSession MCPServerError MCPServerStdio MCPServerStreamableHttp MCPToolError
-    MaxTurnsExceeded MemorySession MemoryStore OutputGuardrail OutputGuardrailResult
-    OutputGuardrailTripwireTriggered RawResponseEvent RemoteToolError RunConfig RunContextWrapper
-    RunErrorDetails RunHooks RunItemStreamEvent RunResult RunResultStreaming RunState Runner SQLiteSession
-    SQLiteStore Session Stopping Store StoreClosed StoreConflict StoreError StreamEvent ToolContext
+    Agent AgentHooks AgentUpdatedStreamEvent AgentsException ApprovalDecided ApprovalRequested
+    Conversation ConversationBusy ConversationClosed FunctionTool GuardrailFunctionOutput
+    GuardrailTripwireTriggered Handoff InputGuardrail InputGuardrailResult InputGuardrailTripwireTriggered
+    InvalidFinalOutput InvalidToolArguments ItemAdded ItemPopped ItemsCleared Log LogSession
+    MCPServerError MCPServerStdio MCPServerStreamableHttp MCPToolError MaxTurnsExceeded MemorySession
+    MemoryStore MessageQueued OutputGuardrail OutputGuardrailResult OutputGuardrailTripwireTriggered
+    RawResponseEvent RemoteToolError RunConfig RunContextWrapper RunEnded RunErrorDetails RunHooks
+    RunItemStreamEvent RunResult RunResultStreaming RunStarted RunState Runner SQLiteSession SQLiteStore
+    Session StatusChanged Stopping Store StoreClosed StoreConflict StoreError StreamEvent ToolContext
     ToolGuardrailFunctionOutput ToolInputGuardrail ToolInputGuardrailData
     ToolInputGuardrailTripwireTriggered ToolOutputGuardrail ToolOutputGuardrailData
-    ToolOutputGuardrailTripwireTriggered ToolProcessError ToolTimeoutError UserError function_tool handoff
-    input_guardrail output_guardrail repair tool_input_guardrail tool_output_guardrail
+    ToolOutputGuardrailTripwireTriggered ToolProcessError ToolStarted ToolTimeoutError UnknownEvent
+    UsageAdded UserError function_tool handoff input_guardrail output_guardrail repair
+    tool_input_guardrail tool_output_guardrail
 """.split()
 TYPE_ALIASES = {"StreamEvent", "Content", "Item", "ModelEvent", "ToolOutcome", "Turn"}
 

@@ -6,9 +6,8 @@ with each.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Any
-
 
 from quiesce.agents import (
     Agent,
@@ -72,7 +71,7 @@ class ParkingSession(MemorySession):
             await self._parked.park()
         return await super().get_items(limit)
 
-    async def add_items(self, items: list[Item]) -> None:
+    async def add_items(self, items: Iterable[Item]) -> None:
         self._writes += 1
         if self._writes == self._at_write:
             await self._parked.park()
@@ -112,7 +111,9 @@ def is_enabled(parked: Parked) -> tuple[Agent[Any], Options]:
 
 @point
 def input_guardrail_beside(parked: Parked) -> tuple[Agent[Any], Options]:
-    return scripted([call("work"), "hi"], tools=[plain_tool()], input_guardrails=[input_guardrail(parked.park)]), {}
+    return scripted(
+        [call("work"), "hi"], tools=[plain_tool()], input_guardrails=[input_guardrail(parked.park)]
+    ), {}
 
 
 @point
@@ -181,7 +182,10 @@ def async_tool_with_a_timeout(parked: Parked) -> tuple[Agent[Any], Options]:
 @point
 def tool_input_guardrail_(parked: Parked) -> tuple[Agent[Any], Options]:
     guardrail = tool_input_guardrail(parked.park)
-    return scripted([call("work"), call("other")], tools=[plain_tool("other"), plain_tool(tool_input_guardrails=[guardrail])]), {}
+    return scripted(
+        [call("work"), call("other")],
+        tools=[plain_tool("other"), plain_tool(tool_input_guardrails=[guardrail])],
+    ), {}
 
 
 @point
@@ -272,7 +276,15 @@ RUN_HOOKS = (
     "on_tool_end",
     "on_handoff",
 )
-AGENT_HOOKS = ("on_start", "on_end", "on_llm_start", "on_llm_end", "on_tool_start", "on_tool_end", "on_handoff")
+AGENT_HOOKS = (
+    "on_start",
+    "on_end",
+    "on_llm_start",
+    "on_llm_end",
+    "on_tool_start",
+    "on_tool_end",
+    "on_handoff",
+)
 
 
 def _hooked(base: type[Any], hook: str, parked: Parked) -> Any:
@@ -284,7 +296,9 @@ def _script(hook: str, **options: Any) -> Agent[Any]:
         other = scripted("hi", name="other", hooks=options.pop("hooks", None))
         return scripted(call("transfer_to_other"), handoffs=[other])
     if "tool" in hook:
-        return scripted([call("work"), call("other")], "hi", tools=[plain_tool(), plain_tool("other")], **options)
+        return scripted(
+            [call("work"), call("other")], "hi", tools=[plain_tool(), plain_tool("other")], **options
+        )
     return scripted("hi", **options)
 
 
@@ -307,5 +321,3 @@ def _async(parked: Parked) -> Any:
         return await parked.park()
 
     return parks
-
-

@@ -178,7 +178,8 @@ def assert_valid(items: Sequence[Item]) -> None:
             in_calls = True
         elif isinstance(item, ToolResult):
             in_calls = False
-            assert waiting and waiting.pop(0) == item.call_id, f"item {number}: not a result's place: {items}"
+            expected = waiting.pop(0) if waiting else None
+            assert item.call_id == expected, f"item {number}: not a result's place: {items}"
         else:
             assert not waiting, f"item {number}: {waiting} have no results: {items}"
             in_calls = False

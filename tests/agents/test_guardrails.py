@@ -125,7 +125,7 @@ async def test_a_model_that_is_silent_for_thirty_seconds_does_not_delay_the_verd
     start: Start, verdict: Any
 ) -> None:
     model = SlowModel(pause=30)
-    agent = Agent(name="a", model=model, input_guardrails=[guarded_input(verdict, after=0.1)])
+    agent: Agent[Any] = Agent(name="a", model=model, input_guardrails=[guarded_input(verdict, after=0.1)])
     began = anyio.current_time()
     with pytest.raises((InputGuardrailTripwireTriggered, ValueError)):
         await start(agent)
@@ -158,7 +158,7 @@ async def test_if_both_fail_at_once_the_guards_verdict_wins(start: Start) -> Non
 @both
 async def test_the_first_guard_to_fail_stops_the_other_guards(start: Start) -> None:
     parked = Parked()
-    agent = Agent(
+    agent: Agent[Any] = Agent(
         name="a",
         model=SlowModel(),
         input_guardrails=[input_guardrail(parked.park), guarded_input(KeyError("x"), after=0.01)],
@@ -180,7 +180,7 @@ async def test_with_the_gate_off_the_model_turn_is_left_to_finish_and_awaited(
     start: Start, verdict: Any
 ) -> None:
     model = SlowModel(pause=2)
-    agent = Agent(name="a", model=model, input_guardrails=[guarded_input(verdict, after=0.1)])
+    agent: Agent[Any] = Agent(name="a", model=model, input_guardrails=[guarded_input(verdict, after=0.1)])
     began = anyio.current_time()
     with pytest.raises((InputGuardrailTripwireTriggered, ValueError)):
         await start(agent, run_config=LEFT_TO_FINISH)
@@ -192,7 +192,7 @@ async def test_with_the_gate_off_the_model_turn_is_left_to_finish_and_awaited(
 @all_three
 async def test_with_the_gate_off_the_models_timeout_bounds_the_wait(start: Start) -> None:
     model = SlowModel(pause=3600)
-    agent = Agent(
+    agent: Agent[Any] = Agent(
         name="a",
         model=model,
         model_settings=ModelSettings(timeout=5),
@@ -244,7 +244,7 @@ async def test_with_the_gate_off_several_failing_guards_are_told_as_one_with_not
 @both
 async def test_with_the_gate_off_the_callers_cancel_still_cuts_everything(start: Start) -> None:
     model = SlowModel(pause=3600)
-    agent = Agent(name="a", model=model, input_guardrails=[guarded_input(trips())])
+    agent: Agent[Any] = Agent(name="a", model=model, input_guardrails=[guarded_input(trips())])
     with anyio.move_on_after(0.1) as deadline:
         await start(agent, run_config=LEFT_TO_FINISH)
     assert deadline.cancelled_caught
@@ -345,7 +345,8 @@ async def test_a_sync_guardrail_runs_in_a_thread_and_does_not_block() -> None:
         return passes()
 
     assert (await Runner.run(scripted("hi", input_guardrails=[thinks]), "Hello")).final_output == "hi"
-    assert threads and threads[0] != threading.get_ident()
+    assert threads
+    assert threads[0] != threading.get_ident()
 
 
 async def test_a_guardrail_that_returns_something_else_is_told_what_to_return() -> None:
@@ -467,7 +468,8 @@ async def test_a_tool_output_guardrail_may_hide_the_output(start: Start) -> None
 async def test_a_tool_guardrail_that_fails_drains_the_siblings_and_is_raised(
     start: Start, side: str, how: str
 ) -> None:
-    parked, called, failure = Parked(), [], ZeroDivisionError("in the guardrail")
+    parked, failure = Parked(), ZeroDivisionError("in the guardrail")
+    called: list[str] = []
 
     async def fails(data: Any) -> ToolGuardrailFunctionOutput:
         await parked.reached.wait()
@@ -522,19 +524,23 @@ async def test_an_error_of_the_run_says_how_far_it_came(start: Start) -> None:
     assert details.to_input_list() == [UserMessage("Hello"), AssistantMessage("fine")]
     assert details.usage.requests == 1
     assert details.last_agent is agent
-    assert details.report is not None and details.report.clean
+    assert details.report is not None
+    assert details.report.clean
 
 
 @both
 async def test_partial_text_of_a_model_that_a_guard_has_cut_is_kept_and_marked(start: Start) -> None:
     model = SlowModel("so far so good", pause=0.02)
-    agent = Agent(name="a", model=model, input_guardrails=[guarded_input(trips(), after=0.05)])
+    agent: Agent[Any] = Agent(name="a", model=model, input_guardrails=[guarded_input(trips(), after=0.05)])
     session = await session_with()
     with pytest.raises(InputGuardrailTripwireTriggered) as caught:
         await start(agent, session=session)
     assert caught.value.run_data is not None
     partial = caught.value.run_data.new_items
-    assert len(partial) == 1 and isinstance(partial[0], AssistantMessage)
-    assert partial[0].interrupted and "sofarsogood".startswith(partial[0].text) and partial[0].text
+    assert len(partial) == 1
+    assert isinstance(partial[0], AssistantMessage)
+    assert partial[0].interrupted
+    assert "sofarsogood".startswith(partial[0].text)
+    assert partial[0].text
     assert (await session.get_items())[1:] == partial
     assert caught.value.run_data.usage.unreported == 1

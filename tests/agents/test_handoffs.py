@@ -36,7 +36,8 @@ async def test_the_agent_that_takes_over_gives_the_final_output() -> None:
     assert spec.description == "Hand over to the agent Billing desk. Knows all bills."
     said, asked, told = requests_of(billing)[0].items
     assert said == UserMessage("My bill?")
-    assert isinstance(asked, ToolCall) and isinstance(told, ToolResult)
+    assert isinstance(asked, ToolCall)
+    assert isinstance(told, ToolResult)
     assert told.output == "The agent Billing desk takes over."
     assert_valid(result.to_input_list())
 

@@ -16,15 +16,15 @@ from typing import Any
 import anyio
 import pytest
 
-from quiesce import Grace, current_token
-from quiesce.agents import Agent, MCPServerStdio, RunConfig, RunHooks, function_tool, input_guardrail
+from quiesce import current_token
+from quiesce.agents import Agent, MCPServerStdio, RunHooks, function_tool, input_guardrail
 from quiesce.testing import call
 from tests.agents.scenes import CLEAN_UP, Parked, assert_valid, outcomes, scripted, session_with
+from tests.agents.spinning import spin
 from tests.agents.ways_to_stop import CALLERS, STREAMED, run_and_stop, stream_and_stop
 from tests.leaks import Snapshot
 
 FULL = os.environ.get("QUIESCE_AUDIT") == "full"
-QUICK = RunConfig(grace=Grace(cancel=0.3, terminate=0.2, kill=3))
 # Those that wait for a second would be over before a process has started on a loaded machine.
 RUN_WAYS = [way for way in CALLERS if "timeout" not in way and way != "anyio_scope"]
 STREAMED_WAYS = [way for way in STREAMED if "timeout" not in way and "anyio" not in way]
@@ -76,14 +76,6 @@ class Outside(Parked):
         assert self.tidied == self.begun, "a clean-up was cut short"
         left = [*self._before._new_threads(), *self._before._new_children()]
         assert not left, left
-
-
-@function_tool(isolation="process")
-def spin(path: str) -> str:
-    """Cannot cooperate."""
-    Path(path).touch()
-    while True:
-        pass
 
 
 def thread_tool(outside: Outside) -> tuple[Agent[Any], dict[str, Any]]:
@@ -144,7 +136,7 @@ async def test_a_run_that_waits_outside_leaves_no_thread_and_no_process(way: str
         outside = Outside(tmp_path / build.__name__)
         agent, options = build(outside)
         session = await session_with()
-        await run_and_stop(way, agent, {"session": session, "run_config": QUICK, **options}, outside)
+        await run_and_stop(way, agent, {"session": session, **options}, outside)
         assert_valid(await session.get_items())
 
 
@@ -156,9 +148,7 @@ async def test_a_streamed_run_that_waits_outside_leaves_no_thread_and_no_process
         outside = Outside(tmp_path / build.__name__)
         agent, options = build(outside)
         session = await session_with()
-        result = await stream_and_stop(
-            way, agent, {"session": session, "run_config": QUICK, **options}, outside
-        )
+        result = await stream_and_stop(way, agent, {"session": session, **options}, outside)
         assert await session.get_items() == result.to_input_list()
         assert_valid(result.to_input_list())
         assert set(outcomes(result.new_items)) <= {"interrupted"}

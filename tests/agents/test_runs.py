@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import signal
 import threading
+from collections.abc import AsyncGenerator, Iterable
 from typing import Any
 
 import anyio
@@ -28,7 +29,9 @@ from quiesce.models import (
     Item,
     ItemDone,
     ModelBehaviorError,
+    ModelEvent,
     ModelRefusalError,
+    ModelRequest,
     ModelSettings,
     ModelTimeoutError,
     Reasoning,
@@ -71,7 +74,8 @@ async def test_a_run_gives_the_models_text_as_its_final_output() -> None:
     assert result.new_items == [AssistantMessage("Hello, you.")]
     assert result.to_input_list() == [UserMessage("Hello"), AssistantMessage("Hello, you.")]
     assert result.usage.requests == 1
-    assert result.report is not None and result.report.clean
+    assert result.report is not None
+    assert result.report.clean
     assert repr(result) == "<RunResult of 'assistant': 'Hello, you.'>"
 
 
@@ -126,7 +130,7 @@ async def test_a_final_answer_without_text_is_the_empty_text_not_an_earlier_one(
 
 async def test_text_beside_tool_calls_stands_before_them() -> None:
     class Talkative(ScriptedModel):
-        async def stream(self, request: Any) -> Any:
+        async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
             events = [event async for event in ScriptedModel.stream(self, request)]
             for event in sorted(events, key=lambda e: isinstance(e, ItemDone) and not _is_call(e.item)):
                 yield event
@@ -134,7 +138,7 @@ async def test_text_beside_tool_calls_stands_before_them() -> None:
     def _is_call(item: Item) -> bool:
         return isinstance(item, ToolCall)
 
-    agent = Agent(
+    agent: Agent[Any] = Agent(
         name="a",
         model=Talkative([[call("add", a=1, b=1), "one moment", call("add", a=2, b=2)], "ok"]),
         tools=[add],
@@ -285,7 +289,7 @@ async def test_an_error_of_the_model_is_raised_as_itself() -> None:
 
 async def test_a_refusal_is_an_error_and_its_text_is_kept() -> None:
     session = await session_with()
-    with pytest.raises(ModelRefusalError, match="declines: I would rather not."):
+    with pytest.raises(ModelRefusalError, match=r"declines: I would rather not\."):
         await Runner.run(scripted(Answer(["I would rather not."], finish="refusal")), "?", session=session)
     assert (await session.get_items())[1:] == [AssistantMessage("I would rather not.")]
 
@@ -294,7 +298,7 @@ async def test_an_answer_that_is_cut_is_an_error_and_its_text_is_kept_as_partial
     class Cut:
         name = "cut"
 
-        async def stream(self, request: object) -> Any:
+        async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
             yield TextDelta("to be or ")
             yield Tokens(Usage(1, 7, 2))
 
@@ -307,7 +311,7 @@ async def test_an_answer_that_is_cut_is_an_error_and_its_text_is_kept_as_partial
 @virtual_worlds
 async def test_a_model_that_takes_longer_than_its_timeout_is_stopped_and_its_stream_closed() -> None:
     model = SlowModel("one two three", pause=2)
-    agent = Agent(name="a", model=model, model_settings=ModelSettings(timeout=3))
+    agent: Agent[Any] = Agent(name="a", model=model, model_settings=ModelSettings(timeout=3))
     began = anyio.current_time()
     session = await session_with()
     with pytest.raises(ModelTimeoutError, match="longer than its timeout of 3 s"):
@@ -323,7 +327,7 @@ async def test_what_is_known_of_the_cost_of_a_cut_request_counts() -> None:
     class Counting:
         name = "counting"
 
-        async def stream(self, request: object) -> Any:
+        async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
             yield Tokens(Usage(1, 100, 3))
             await parked.park()
 
@@ -359,10 +363,11 @@ async def test_a_session_gets_calls_and_results_together() -> None:
     seen: list[int] = []
 
     class Watched(MemorySession):
-        async def add_items(self, items: list[Item]) -> None:
-            await super().add_items(items)
+        async def add_items(self, items: Iterable[Item]) -> None:
+            given = list(items)
+            await super().add_items(given)
             assert_valid(await self.get_items())
-            seen.append(len(items))
+            seen.append(len(given))
 
     session = Watched("s")
     await Runner.run(scripted(call("add", a=1, b=2), "3", tools=[add]), "?", session=session)
@@ -393,7 +398,7 @@ async def test_a_write_that_a_cancel_has_cut_is_made_exactly_once(nth: int, writ
     class Slow(MemorySession):
         writes = 0
 
-        async def add_items(self, items: list[Item]) -> None:
+        async def add_items(self, items: Iterable[Item]) -> None:
             Slow.writes += 1
             if Slow.writes == nth and not written:
                 await anyio.sleep(1)
@@ -417,7 +422,7 @@ async def test_a_write_that_fails_is_raised_and_tried_once_more_when_the_run_set
     class Flaky(MemorySession):
         attempts = 0
 
-        async def add_items(self, items: list[Item]) -> None:
+        async def add_items(self, items: Iterable[Item]) -> None:
             Flaky.attempts += 1
             if Flaky.attempts == 2:
                 raise OSError("disk full")
@@ -453,7 +458,8 @@ async def test_a_timeout_around_a_run_is_a_timeout() -> None:
             await Runner.run(Agent(name="a", model=model), "?")
     assert model.cut == 1
     task = asyncio.current_task()
-    assert task is not None and task.cancelling() == 0
+    assert task is not None
+    assert task.cancelling() == 0
 
 
 @asyncio_only
@@ -461,7 +467,7 @@ async def test_a_cancel_that_comes_while_the_run_settles_after_an_error_is_not_l
     settling = anyio.Event()
 
     class Slow(MemorySession):
-        async def add_items(self, items: list[Item]) -> None:
+        async def add_items(self, items: Iterable[Item]) -> None:
             if any(isinstance(item, AssistantMessage) for item in items):
                 settling.set()
                 await asyncio.sleep(0.05)
@@ -470,7 +476,7 @@ async def test_a_cancel_that_comes_while_the_run_settles_after_an_error_is_not_l
     class Cut:
         name = "cut"
 
-        async def stream(self, request: object) -> Any:
+        async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
             yield TextDelta("to be or ")
 
     session = Slow("s")
@@ -508,7 +514,8 @@ async def test_a_tool_that_ignores_its_cancel_is_named_in_bounded_time() -> None
         assert any("stubborn_tool" in left.name for left in report.left), report
         assert_valid(result.to_input_list())
         stubborn.let_go()
-    assert scope.report is not None and scope.report.clean
+    assert scope.report is not None
+    assert scope.report.clean
 
 
 # run_sync -----------------------------------------------------------------------------------------------------
@@ -573,7 +580,7 @@ def test_ctrl_c_stops_run_sync_gracefully(backend: str) -> None:
 
 @asyncio_only
 async def test_many_runs_at_once_do_not_know_of_each_other() -> None:
-    agent = Agent(name="a", model=SlowModel(pause=0.01))
+    agent: Agent[Any] = Agent(name="a", model=SlowModel(pause=0.01))
     failing = scripted(RuntimeError("boom"))
     results = await asyncio.gather(
         *(Runner.run(agent, "?") for _ in range(20)),

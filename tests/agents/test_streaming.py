@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 import warnings
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
@@ -25,7 +26,15 @@ from quiesce.agents import (
     tool_input_guardrail,
 )
 from quiesce.agents import ToolGuardrailFunctionOutput as Verdict
-from quiesce.models import AssistantMessage, ResponseDone, TextDelta, ToolResult, UserMessage
+from quiesce.models import (
+    AssistantMessage,
+    ModelEvent,
+    ModelRequest,
+    ResponseDone,
+    TextDelta,
+    ToolResult,
+    UserMessage,
+)
 from quiesce.testing import Answer, ScriptedModel, call
 from tests.agents.scenes import (
     Parked,
@@ -75,7 +84,8 @@ async def test_events_are_typed_and_in_order() -> None:
     assert result.is_complete
     assert result.current_turn == 2
     assert result.usage.requests == 2
-    assert result.report is not None and result.report.clean
+    assert result.report is not None
+    assert result.report.clean
     assert isinstance(second_done, ResponseDone)
 
 
@@ -124,11 +134,11 @@ async def test_a_slow_reader_slows_the_model_down() -> None:
     class Fast:
         name = "fast"
 
-        async def stream(self, request: object) -> Any:
+        async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
             for number in range(20):
                 made.append(number)
                 yield TextDelta(str(number))
-            async for event in ScriptedModel("end").stream(request):  # type: ignore[arg-type]
+            async for event in ScriptedModel("end").stream(request):
                 yield event
 
     read = 0
@@ -210,7 +220,8 @@ async def test_cancel_ends_the_events_after_the_drain() -> None:
     assert result.final_output is None
     assert not result.is_complete
     assert result.report is not None
-    assert result.report.reason is not None and result.report.reason.kind == "user"
+    assert result.report.reason is not None
+    assert result.report.reason.kind == "user"
 
 
 async def test_cancel_keeps_partial_text_and_marks_it() -> None:
@@ -420,10 +431,10 @@ class Mailer:
             await anyio.sleep(0.001)
             return "sent"
 
-        self.agent: Agent[Any] = Agent(name="mailer", model=self, tools=[mail])  # type: ignore[arg-type]
+        self.agent: Agent[Any] = Agent(name="mailer", model=self, tools=[mail])
         self.name = "mailer"
 
-    async def stream(self, request: Any) -> Any:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         self.started.append("model")
         number = len(request.items)
         turn = Answer(["on we ", "go"], [call("mail", f"{number}-a"), call("mail", f"{number}-b")])

@@ -347,7 +347,8 @@ async def test_the_token_of_a_stopped_call_stays_cancelled_while_the_next_run_ha
         result.cancel()
         await ended.wait()
     assert tokens[0].cancelled
-    assert tokens[0].reason is not None and tokens[0].reason.kind == "user"
+    assert tokens[0].reason is not None
+    assert tokens[0].reason.kind == "user"
     await Runner.run(agent, result.to_input_list())
     assert tokens[0].cancelled
     assert not tokens[1].cancelled
@@ -367,7 +368,8 @@ async def test_a_sync_tool_runs_in_a_thread_with_a_token() -> None:
 
     result = await Runner.run(scripted(call("sync"), "ok", tools=[sync]), "?")
     assert results_in(result.new_items)[0].output == "done"
-    assert threads[0][0] != threading.get_ident() and threads[0][1] is False
+    assert threads[0][0] != threading.get_ident()
+    assert threads[0][1] is False
 
 
 @pytest.mark.real_time
@@ -387,7 +389,8 @@ async def test_a_thread_that_listens_to_its_token_ends_with_the_run() -> None:
     with anyio.move_on_after(0.1):
         await Runner.run(scripted(call("sync"), tools=[sync]), "?", session=session)
     assert started.is_set()
-    assert heard and heard[0] is not None
+    assert heard
+    assert heard[0] is not None
     items = await session.get_items()
     assert_valid(items)
     assert outcomes(items) == ["interrupted"]
@@ -542,7 +545,7 @@ async def test_a_rejected_call_is_not_made_and_the_model_is_told() -> None:
     assert_valid(items)
     assert items == final.to_input_list()
     with pytest.raises(UserError, match="does not wait for approval"):
-        final.to_state().approve(result.new_items[0])
+        final.to_state().approve(ToolCall("1", "pay"))
 
 
 async def test_a_run_does_not_go_on_before_every_pending_call_is_decided_on() -> None:
@@ -562,7 +565,8 @@ async def test_whether_a_call_needs_approval_may_depend_on_its_arguments() -> No
     called: list[str] = []
 
     async def over_ten(context: RunContextWrapper[Any], arguments: dict[str, Any], call_id: str) -> bool:
-        return bool(arguments["amount"] > 10)
+        amount: int = arguments["amount"]
+        return amount > 10
 
     tool = paying(called, needs_approval=over_ten)
     result = await Runner.run(scripted([call("pay", amount=5), call("pay", amount=50)], tools=[tool]), "?")
@@ -747,7 +751,8 @@ async def test_a_stopped_call_says_how_far_it_came() -> None:
         await ended.wait()
     said, asked, told = result.new_items
     assert said == AssistantMessage("I shall. ")
-    assert isinstance(asked, ToolCall) and isinstance(told, ToolResult)
+    assert isinstance(asked, ToolCall)
+    assert isinstance(told, ToolResult)
     assert told.outcome == "interrupted"
     assert "stopped by the user" in told.output
     assert "It may have partially executed" in told.output

@@ -53,7 +53,9 @@ class Surroundings:
     @staticmethod
     def _tasks() -> set[Any]:
         if on_trio():
-            return {task for task in all_trio_tasks() if not is_owner(task) and task.parent_nursery is not None}
+            return {
+                task for task in all_trio_tasks() if not is_owner(task) and task.parent_nursery is not None
+            }
         return set(asyncio.all_tasks())
 
 
@@ -121,7 +123,8 @@ async def timed_out(main: Main, parked: Parked, around: Surroundings, times: int
     assert parked.begun
     if not on_trio():
         task = asyncio.current_task()
-        assert task is not None and task.cancelling() == 0
+        assert task is not None
+        assert task.cancelling() == 0
 
 
 async def moved_on(main: Main, parked: Parked, around: Surroundings, times: int) -> None:
@@ -207,7 +210,8 @@ async def _read(result: RunResultStreaming) -> None:
 
 STREAMED |= {f"consumer_{way}": _consumer_stopped(way, in_block=False) for way in CALLERS}
 STREAMED |= {
-    f"consumer_{way}_in_the_block": _consumer_stopped(way, in_block=True) for way in ("cancel", "cancel_twice", "timeout")
+    f"consumer_{way}_in_the_block": _consumer_stopped(way, in_block=True)
+    for way in ("cancel", "cancel_twice", "timeout")
 }
 
 

@@ -37,14 +37,18 @@ class Line(httpcore2.AsyncNetworkStream):
     def __init__(self, network: Network) -> None:
         self._network = network
         self._incoming: deque[bytes] = deque()
+        self._hung_up = anyio.Event()
         self.is_open = True
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         if not self.is_open:
             await anyio.sleep(0)
             raise httpcore2.ReadError("closed")
-        await pause(0.2 if self._incoming else 3600)
-        return self._incoming.popleft() if self._incoming else b""
+        if self._incoming:
+            await pause(0.2)
+            return self._incoming.popleft()
+        await self._hung_up.wait()
+        raise httpcore2.ReadError("closed")
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
         await pause(0.1)
@@ -52,6 +56,7 @@ class Line(httpcore2.AsyncNetworkStream):
             self._incoming.extend(self._network.next_reply())
 
     async def aclose(self) -> None:
+        self._hung_up.set()
         if self.is_open:
             with ledger.entry("closing a connection", but_by_others=True), suppress(ConnectionError):
                 await pause(0.3)  # a socket that is closed is closed, whatever its other end does

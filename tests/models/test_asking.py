@@ -166,7 +166,12 @@ def test_a_conversation_with_anthropic() -> None:
 
 
 def test_a_result_and_a_word_of_the_user_are_one_message_for_anthropic() -> None:
-    items = [UserMessage("go"), ToolCall("c", "add"), ToolResult("c", "", "interrupted"), Note("stopped")]
+    items: list[Item] = [
+        UserMessage("go"),
+        ToolCall("c", "add"),
+        ToolResult("c", "", "interrupted"),
+        Note("stopped"),
+    ]
     assert anthropic_messages.messages(items)[-1]["content"] == [
         {"type": "tool_result", "tool_use_id": "c", "is_error": True},
         {"type": "text", "text": "stopped"},

@@ -47,7 +47,7 @@ from tests.models.wires import (
 )
 
 AT = Endpoint("small", "OpenAI", "small", "http://x", "OPENAI_API_KEY")
-READERS = {"chat": ChatReader, "responses": ResponsesReader, "anthropic": AnthropicReader}
+READERS: dict[str, Any] = {"chat": ChatReader, "responses": ResponsesReader, "anthropic": AnthropicReader}
 
 
 def read(api: str, pieces: Sequence[bytes], items: Sequence[Any] = ()) -> list[ModelEvent]:

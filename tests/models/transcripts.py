@@ -16,6 +16,7 @@ from quiesce.models import (
     Reasoning,
     Text,
     ToolCall,
+    ToolOutcome,
     ToolResult,
     UnknownItem,
     UserMessage,
@@ -32,7 +33,7 @@ IDS = st.one_of(
     st.text(min_size=1, max_size=70),
 )
 ARGUMENTS = st.sampled_from(["{}", '{"a": 1}', "", "[1]", "nonsense", '{"a": ', "7", "null"])
-OUTCOMES = st.sampled_from(
+OUTCOMES: st.SearchStrategy[ToolOutcome] = st.sampled_from(
     ["finished", "failed", "rejected", "interrupted", "not_started", "still_running", "unknown"]
 )
 

@@ -56,11 +56,23 @@ if TYPE_CHECKING:
     from ._guardrails import tool_output_guardrail as tool_output_guardrail
     from ._hooks import AgentHooks as AgentHooks
     from ._hooks import RunHooks as RunHooks
+    from ._log import ApprovalDecided as ApprovalDecided
+    from ._log import ApprovalRequested as ApprovalRequested
+    from ._log import ItemAdded as ItemAdded
+    from ._log import ItemPopped as ItemPopped
+    from ._log import ItemsCleared as ItemsCleared
     from ._log import Log as Log
+    from ._log import MessageQueued as MessageQueued
+    from ._log import RunEnded as RunEnded
+    from ._log import RunStarted as RunStarted
+    from ._log import StatusChanged as StatusChanged
     from ._log import Store as Store
     from ._log import StoreClosed as StoreClosed
     from ._log import StoreConflict as StoreConflict
     from ._log import StoreError as StoreError
+    from ._log import ToolStarted as ToolStarted
+    from ._log import UnknownEvent as UnknownEvent
+    from ._log import UsageAdded as UsageAdded
     from ._mcp import MCPServerError as MCPServerError
     from ._mcp import MCPServerStdio as MCPServerStdio
     from ._mcp import MCPServerStreamableHttp as MCPServerStreamableHttp
@@ -88,6 +100,8 @@ _HOME = {
     "AgentHooks": "_hooks",
     "AgentUpdatedStreamEvent": "_events",
     "AgentsException": "_errors",
+    "ApprovalDecided": "_log",
+    "ApprovalRequested": "_log",
     "Conversation": "_conversation",
     "ConversationBusy": "_errors",
     "ConversationClosed": "_errors",
@@ -100,6 +114,9 @@ _HOME = {
     "InputGuardrailTripwireTriggered": "_errors",
     "InvalidFinalOutput": "_errors",
     "InvalidToolArguments": "_errors",
+    "ItemAdded": "_log",
+    "ItemPopped": "_log",
+    "ItemsCleared": "_log",
     "Log": "_log",
     "LogSession": "_session",
     "MCPServerError": "_mcp",
@@ -109,6 +126,7 @@ _HOME = {
     "MaxTurnsExceeded": "_errors",
     "MemorySession": "_session",
     "MemoryStore": "_memory_store",
+    "MessageQueued": "_log",
     "OutputGuardrail": "_guardrails",
     "OutputGuardrailResult": "_guardrails",
     "OutputGuardrailTripwireTriggered": "_errors",
@@ -116,16 +134,19 @@ _HOME = {
     "RemoteToolError": "_tool_process",
     "RunConfig": "_context",
     "RunContextWrapper": "_context",
+    "RunEnded": "_log",
     "RunErrorDetails": "_result",
     "RunHooks": "_hooks",
     "RunItemStreamEvent": "_events",
     "RunResult": "_result",
     "RunResultStreaming": "_streamed",
+    "RunStarted": "_log",
     "RunState": "_result",
     "Runner": "_runner",
     "SQLiteSession": "_session",
     "SQLiteStore": "_sqlite_store",
     "Session": "_session",
+    "StatusChanged": "_log",
     "Stopping": "_stopping",
     "Store": "_log",
     "StoreClosed": "_log",
@@ -141,7 +162,10 @@ _HOME = {
     "ToolOutputGuardrailData": "_guardrails",
     "ToolOutputGuardrailTripwireTriggered": "_errors",
     "ToolProcessError": "_tool_process",
+    "ToolStarted": "_log",
     "ToolTimeoutError": "_errors",
+    "UnknownEvent": "_log",
+    "UsageAdded": "_log",
     "UserError": "_errors",
     "function_tool": "_tool",
     "handoff": "_agent",

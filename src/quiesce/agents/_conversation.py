@@ -129,7 +129,7 @@ class Conversation:
         self._agent = agent
         self._config = replace(config, grace=grace) if grace is not None else config
         self._callbacks = tuple(callbacks)
-        self._owns_store = store is None or isinstance(store, (str, os.PathLike))
+        self._owns_store = isinstance(store, (str, os.PathLike))  # one in memory needs no closing
         self._store: Store | None = _store_at(store)
         self._journal: LogJournal | None = None
         self._history = History()
@@ -210,6 +210,8 @@ class Conversation:
 
     def events(self, after: int = 0) -> list[Event]:
         """All that happened, numbered, as far as it is durable; or what came after the event with that number. Reads the store: blocks."""
+        if self._owns_store:
+            self._check_open()
         return self._journal.log.read_sync(after) if self._journal is not None else []
 
     # Saying

@@ -1,7 +1,7 @@
 """The record of a conversation: what happens in it goes to its log before anything is made of it.
 
 Invariants
-- Events are told to callbacks when they are durable, in the order of the log.
+- Callbacks are told of each event once, when it is known to be durable.
 - What could not be written (a store that failed, a cancel that came first) is owed: it goes with the next write, before anything newer.
 - After a cancel it may be in doubt whether a write took place; then the log itself is asked before the next one.
 """

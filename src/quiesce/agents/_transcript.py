@@ -56,10 +56,10 @@ class CallRecord:
         context = self.context
         so_far = context.output_so_far if context is not None else ""
         if context is not None and context.at_work:
-            text = f"Told to stop after {self.elapsed:g} s ({why}), but it has not ended: it may still be running."
+            text = f"Told to stop after {self.elapsed:.3f} s ({why}), but it has not ended: it may still be running."
             outcome = "still_running"
         else:
-            text = f"Interrupted after {self.elapsed:g} s ({why}). It may have partially executed."
+            text = f"Interrupted after {self.elapsed:.3f} s ({why}). It may have partially executed."
             outcome = "interrupted"
         return self.finish(f"{text}\nOutput so far:\n{so_far}" if so_far else text, outcome)
 

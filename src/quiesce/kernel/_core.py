@@ -234,10 +234,11 @@ class ScopeCore(TokenHolder):
         if self.closers:
             self.progress()
         elif not self.children:
-            if self.state is not OPEN:
+            if self.state is OPEN:
+                if self.waiters:
+                    self.wake()
+            else:
                 self.progress()
-            elif self.waiters:
-                self.wake()
 
     def _child_failed(self, child: Child) -> None:
         error: BaseException = child.value
@@ -280,8 +281,7 @@ class ScopeCore(TokenHolder):
             tell_began(self)
         if self.children or self.nested:
             self.stopped = list(self.children)
-            ends = (grace or self.grace).ends(now)
-            self.ends = ends if self.parent is None else self._within_outer_stops(ends, now)
+            self.ends = self._within_outer_stops((grace or self.grace).ends(now), now)
         else:
             self.ends = NO_ENDS
         if self._token is not None:

@@ -98,7 +98,8 @@ class Scope:
     ) -> Scope:
         """A scope without a block: whoever holds it closes it, from any task."""
         made = OpenScope.__new__(OpenScope)
-        made.__init__(  # type: ignore[misc]  # by itself: a class takes keywords by a much slower way
+        Scope.__init__(  # by itself, as a class takes keywords by a much slower way
+            made,
             name,
             on_error=on_error,
             on_child_error=on_child_error,

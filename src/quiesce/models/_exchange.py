@@ -17,9 +17,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 from quiesce.kernel._child import ChildCancelled
+from quiesce.kernel._scope import Scope
 from quiesce.kernel._shielded import shielded
 
-from ._errors import ModelError
+from ._call_deadline import CallDeadline
+from ._errors import ModelError, ModelTimeoutError
 from ._provider_errors import Endpoint, garbage, not_a_stream, translate
 from ._sse import EventStream, EventTooLong, ServerEvent
 
@@ -84,8 +86,8 @@ class Exchange:
         if self._over:
             return
         try:
-            await shielded(self._read_to_the_end, within=ENDED_WITHIN)
-        except Exception as error:
+            await shielded(self._wait_for_the_end, within=GIVEN_BACK_WITHIN)
+        except (TimeoutError, ChildCancelled) as error:
             logger.debug("after its answer, %s did not end its stream: %r", self._at.url, error)
 
     async def give_back(self) -> None:
@@ -105,9 +107,22 @@ class Exchange:
                 GIVEN_BACK_WITHIN,
             )
 
+    async def _wait_for_the_end(self) -> None:
+        async with Scope("the end of a stream", on_error="report") as scope:
+            reading = scope.spawn(self._read_to_the_end)
+            try:
+                await CallDeadline(ENDED_WITHIN, self._at.name).hold(reading.wait)
+            except ModelTimeoutError:
+                # Not cancelled: it may have failed by itself just now, and be cleaning up. A closed connection ends it too.
+                await self._response.aclose()
+
     async def _read_to_the_end(self) -> None:
-        while not self._over:
-            await self._next_piece()
+        try:
+            while not self._over:
+                await self._next_piece()
+        except Exception as error:
+            self._over = True
+            logger.debug("after its answer, %s broke the connection: %r", self._at.url, error)
 
     async def _next_piece(self) -> bytes:
         """What came, b"" at the end."""

@@ -1,0 +1,131 @@
+"""Conversations for the audit to stop at every point: with a tool, interrupted, closed, with a store that takes its time.
+
+After each stop the history must be one that a provider takes, nobody may think that a run is on, and what is in the store is what the
+conversation says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import anyio
+
+from quiesce.agents import Agent, Conversation, MemoryStore, function_tool
+from quiesce.agents._conversation_restore import restore
+from quiesce.agents._log import Event
+from quiesce.agents._memory_store import MemoryLog
+from quiesce.testing import ScriptedModel, call
+from tests.agents.scenes import assert_valid
+from tests.kernel.audited import STARTED_LATE, WORLDS, Audited, ledger, pause, tidy_up, work
+
+F = TypeVar("F", bound=Callable[[], Any])
+
+SCENARIOS: list[Audited] = []
+_kept: list[Conversation] = []
+
+
+def check() -> None:
+    """After a run of a scenario."""
+    ledger.check()
+    for conversation in _kept:
+        assert conversation.status != "running", conversation
+        assert_valid(conversation.items)
+        if conversation._journal is not None and conversation._store is not None:
+            log = conversation._store.open(conversation.id)
+            assert restore([*log.read_sync(), *conversation._journal._owed]).items == conversation.items
+    _kept.clear()
+
+
+def audited(*, in_a_group: bool = False) -> Callable[[F], F]:
+    """Take a function into the list."""
+
+    def take(function: F) -> F:
+        SCENARIOS.append(
+            Audited(
+                word="Conversation",
+                function=function,
+                worlds=WORLDS,
+                ignore={"unawaited Conversation._go*": STARTED_LATE} if in_a_group else {},
+                ignore_on_trio={},
+                processes=False,
+                options={"check": check},
+            )
+        )
+        return function
+
+    return take
+
+
+class WaitingStore(MemoryStore):
+    """One in memory that has to be waited for, as one on disk has."""
+
+    __slots__ = ()
+
+    def open(self, conversation_id: str) -> MemoryLog:
+        return _WaitingLog(self, conversation_id)
+
+
+class _WaitingLog(MemoryLog):
+    __slots__ = ()
+
+    async def append(self, events: Sequence[Event], *, after: int | None = None) -> int:
+        await pause(0.1)
+        return self.append_sync(events, after=after)
+
+
+@function_tool
+async def dig() -> str:
+    """Work for a while."""
+    await work()
+    return "dug"
+
+
+async def _think(request: Any) -> Any:
+    try:
+        await pause(0.5)
+    except anyio.get_cancelled_exc_class():
+        await tidy_up()
+        raise
+    return [call("dig"), call("dig")]
+
+
+def begin(store: MemoryStore | None = None) -> Conversation:
+    ledger.start()
+    agent: Agent[Any] = Agent(name="digger", model=ScriptedModel([_think, "Done.", "Done."]), tools=[dig])
+    conversation = Conversation(agent, store=store, conversation_id="c" if store is not None else None)
+    conversation.send_message("Dig.")
+    _kept.append(conversation)
+    return conversation
+
+
+@audited()
+async def conversation_with_a_tool() -> None:
+    conversation = begin()
+    await conversation.arun()
+
+
+@audited(in_a_group=True)
+async def conversation_interrupted_in_a_tool() -> None:
+    conversation = begin()
+    async with anyio.create_task_group() as group:
+        group.start_soon(conversation.arun)
+        await pause(1.0)
+        ledger.report(await conversation.interrupt())
+    await conversation.arun()
+
+
+@audited(in_a_group=True)
+async def conversation_with_a_store_interrupted() -> None:
+    conversation = begin(WaitingStore())
+    async with anyio.create_task_group() as group:
+        group.start_soon(conversation.arun)
+        await pause(1.0)
+        ledger.report(await conversation.interrupt())
+
+
+@audited(in_a_group=True)
+async def conversation_closed_while_it_runs() -> None:
+    async with anyio.create_task_group() as group, begin() as conversation:
+        group.start_soon(conversation.arun)
+        await pause(0.3)

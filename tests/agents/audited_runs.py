@@ -1,0 +1,317 @@
+"""Scenarios of runs and streamed runs, for the audit to stop at every point. `SCENARIOS` is all of them.
+
+Beside what the ledger knows (every clean-up that began came to its end, every scope has settled), the history must be valid after each of
+these runs: in the session, which is where a stopped run leaves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+from typing import Any
+
+import anyio
+
+from quiesce import Scope, shielded
+from quiesce.agents import (
+    Agent,
+    FunctionTool,
+    GuardrailFunctionOutput,
+    InputGuardrailTripwireTriggered,
+    RunHooks,
+    Runner,
+    RunResultStreaming,
+    handoff,
+    input_guardrail,
+    output_guardrail,
+)
+from quiesce.models import (
+    AssistantMessage,
+    Item,
+    ItemDone,
+    ModelEvent,
+    ModelRequest,
+    ResponseDone,
+    TextDelta,
+    ToolCall,
+    Usage,
+)
+from tests.agents.scenes import assert_valid
+from tests.kernel.audited import WORLDS, Audited, ledger, pause, tidy_up, work
+
+SCENARIOS: list[Audited] = []
+NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}}
+
+
+class Kept:
+    """A session: what a run was told to keep, with a wait before each read and write."""
+
+    session_id = "kept"
+
+    def __init__(self) -> None:
+        self.items: list[Item] = []
+
+    async def get_items(self, limit: int | None = None) -> list[Item]:
+        await pause(0.1)
+        return list(self.items)
+
+    async def add_items(self, items: list[Item]) -> None:
+        await pause(0.1)
+        self.items += items
+
+    async def pop_item(self) -> Item | None:
+        return self.items.pop() if self.items else None
+
+    async def clear_session(self) -> None:
+        self.items.clear()
+
+
+kept = Kept()
+
+
+def start() -> None:
+    """A new run of a scenario."""
+    ledger.start()
+    kept.items.clear()
+
+
+def check() -> None:
+    """After it: nothing is half done, and the history is one that every provider takes."""
+    ledger.check()
+    assert_valid(kept.items)
+
+
+def scenario(function: Callable[[], Any]) -> Callable[[], Any]:
+    """Take it into the list."""
+    word = "run_streamed" if function.__name__.startswith("streamed") else "run"
+    SCENARIOS.append(Audited(word, function, WORLDS, {}, {}, False, {"check": check}))
+    return function
+
+
+class Slow:
+    """A model that gives its turns piece by piece, and has to tidy up when it is stopped.
+
+    It does so as every `Model` must: a cancel that comes meanwhile does not cut it.
+    """
+
+    name = "slow"
+
+    def __init__(self, *turns: str | list[ToolCall]) -> None:
+        self._turns = turns
+        self._asked = 0
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        turn = self._turns[self._asked]
+        self._asked += 1
+        try:
+            await pause(0.3)
+            if isinstance(turn, str):
+                for piece in turn.split(" "):
+                    yield TextDelta(piece)
+                    await pause(0.1)
+                yield ItemDone(AssistantMessage(turn.replace(" ", "")))
+            else:
+                for call in turn:
+                    yield ItemDone(call)
+                    await pause(0.1)
+            yield ResponseDone(Usage(requests=1))
+        except (GeneratorExit, anyio.get_cancelled_exc_class()):
+            await shielded(tidy_up)
+            raise
+
+
+def tool(name: str, seconds: float = 0.5, **options: Any) -> FunctionTool:
+    """A tool that takes a while, and has to tidy up when it is stopped."""
+
+    async def invoke(*_: object) -> str:
+        await work(seconds)
+        return "done"
+
+    return FunctionTool(name, "", NO_ARGUMENTS, invoke, **options)
+
+
+def calls(*names: str) -> list[ToolCall]:
+    return [ToolCall(f"{name}-{number}", name) for number, name in enumerate(names)]
+
+
+def guard(seconds: float, *, trips: bool = False) -> Callable[..., Any]:
+    async def looks(*_: object) -> GuardrailFunctionOutput:
+        await work(seconds)
+        return GuardrailFunctionOutput(None, trips)
+
+    return looks
+
+
+def agent(*turns: Any, name: str = "assistant", **options: Any) -> Agent[Any]:
+    return Agent(name=name, model=Slow(*turns), **options)
+
+
+class Slowly(RunHooks[Any]):
+    """Hooks that take a while, too."""
+
+    async def on_llm_start(self, *_: object) -> None:
+        await pause(0.1)
+
+    async def on_tool_end(self, *_: object) -> None:
+        await pause(0.1)
+
+    async def on_settled(self, *_: object) -> None:
+        with ledger.entry("on_settled", but_by_others=True):
+            await pause(0.1)
+
+
+# Runs ---------------------------------------------------------------------------------------------------------
+
+
+@scenario
+async def run_of_text() -> None:
+    start()
+    result = await Runner.run(agent("to be"), "?", session=kept)
+    ledger.expect(result.final_output == "tobe", "the text is wrong")
+
+
+@scenario
+async def run_with_guardrails() -> None:
+    start()
+    guarded = agent(
+        "to be",
+        input_guardrails=[
+            input_guardrail(run_in_parallel=False)(guard(0.2)),
+            input_guardrail(guard(0.4)),
+            input_guardrail(guard(2)),
+        ],
+        output_guardrails=[output_guardrail(guard(0.2))],
+    )
+    await Runner.run(guarded, "?", session=kept)
+
+
+@scenario
+async def run_whose_guardrail_trips() -> None:
+    start()
+    guarded = agent("to be or not", input_guardrails=[input_guardrail(guard(0.5, trips=True))])
+    with suppress(InputGuardrailTripwireTriggered):
+        await Runner.run(guarded, "?", session=kept)
+
+
+@scenario
+async def run_with_tools_in_parallel() -> None:
+    start()
+    busy = agent(calls("one", "two", "three"), "ok", tools=[tool("one"), tool("two", 1), tool("three", 0.2)])
+    result = await Runner.run(busy, "?", session=kept, hooks=Slowly())
+    ledger.expect(result.final_output == "ok", "the text is wrong")
+
+
+@scenario
+async def run_whose_tool_fails() -> None:
+    start()
+
+    async def fails(*_: object) -> str:
+        await pause(0.5)
+        raise LookupError("no such page")
+
+    failing = FunctionTool("fails", "", NO_ARGUMENTS, fails, failure_error_function=None)
+    with suppress(LookupError):
+        await Runner.run(agent(calls("one", "fails"), tools=[tool("one", 3), failing]), "?", session=kept)
+
+
+@scenario
+async def run_whose_tool_is_over_its_time() -> None:
+    start()
+    await Runner.run(agent(calls("one"), "ok", tools=[tool("one", 3, timeout=0.5)]), "?", session=kept)
+
+
+@scenario
+async def run_with_a_handoff() -> None:
+    start()
+
+    async def noted(context: object) -> None:
+        await pause(0.1)
+
+    other = agent("ok", name="other")
+    first = agent(calls("transfer_to_other"), handoffs=[handoff(other, on_handoff=noted)])
+    await Runner.run(first, "?", session=kept)
+
+
+@scenario
+async def run_with_an_agent_as_a_tool() -> None:
+    start()
+    inner = agent(calls("one"), "ok", name="inner", tools=[tool("one")])
+    asked = [ToolCall("1", "inner", '{"input": "x"}')]
+    await Runner.run(agent(asked, "ok", tools=[inner.as_tool()]), "?", session=kept)
+
+
+# Streamed runs ------------------------------------------------------------------------------------------------
+
+
+def streamed() -> RunResultStreaming:
+    busy = agent(
+        calls("one", "two"),
+        "to be",
+        tools=[tool("one"), tool("two", 0.3)],
+        input_guardrails=[input_guardrail(guard(0.5))],
+    )
+    return Runner.run_streamed(busy, "?", session=kept)
+
+
+@scenario
+async def streamed_to_its_end() -> None:
+    start()
+    async with streamed() as result:
+        async for _ in result.stream_events():
+            pass
+    ledger.expect(result.final_output == "tobe", "the text is wrong")
+
+
+@scenario
+async def streamed_and_left_early() -> None:
+    start()
+    async with streamed() as result:
+        async for event in result.stream_events():
+            if event.type == "run_item_stream_event" and event.name == "tool_output":
+                break
+    ledger.expect(not result.is_complete, "it is complete")
+
+
+@scenario
+async def streamed_left_by_a_bare_break_and_closed() -> None:
+    start()
+    result = streamed()
+    try:
+        async for event in result.stream_events():
+            if event.type == "raw_response_event":
+                break
+    finally:
+        ledger.report(await result.close())
+
+
+@scenario
+async def streamed_and_cancelled() -> None:
+    start()
+    result = streamed()
+
+    async def stop() -> None:
+        await pause(1)
+        result.cancel()
+        await pause(0.1)
+        result.cancel()
+
+    async with ledger.scope(Scope("around it")) as scope:
+        scope.spawn(stop)
+        async with result:
+            async for _ in result.stream_events():
+                pass
+
+
+@scenario
+async def streamed_and_closed_by_another_task() -> None:
+    start()
+    result = streamed()
+
+    async def consume() -> None:
+        async for _ in result.stream_events():
+            pass
+
+    async with ledger.scope(Scope("consumer")) as scope, result:
+        scope.spawn(consume)
+        await pause(1)
+        ledger.report(await shielded(result.close))
