@@ -116,7 +116,7 @@ def has_children() -> bool:
 
 def parent_of(pid: int) -> int | None:
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return None
     # The name, in parentheses, may hold anything at all: what follows the last one is regular.

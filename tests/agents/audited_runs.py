@@ -149,13 +149,13 @@ def agent(*turns: Any, name: str = "assistant", **options: Any) -> Agent[Any]:
 class Slowly(RunHooks[Any]):
     """Hooks that take a while, too."""
 
-    async def on_llm_start(self, *_: object) -> None:
+    async def on_llm_start(self, *_: Any, **__: Any) -> None:
         await pause(0.1)
 
-    async def on_tool_end(self, *_: object) -> None:
+    async def on_tool_end(self, *_: Any, **__: Any) -> None:
         await pause(0.1)
 
-    async def on_settled(self, *_: object) -> None:
+    async def on_settled(self, *_: Any, **__: Any) -> None:
         with ledger.entry("on_settled", but_by_others=True):
             await pause(0.1)
 

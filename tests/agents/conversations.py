@@ -53,9 +53,13 @@ def parked_tool(parked: Parked, name: str = "park", **options: Any) -> FunctionT
     return function_tool(park, name_override=name, **options)
 
 
-def talk(*turns: Any, tools: tuple[FunctionTool, ...] = (), said: str | None = "Hello", **options: Any) -> Conversation:
+def talk(
+    *turns: Any, tools: tuple[FunctionTool, ...] = (), said: str | None = "Hello", **options: Any
+) -> Conversation:
     """A conversation with an agent that says these turns, in which the user has said something."""
-    agent_options = {key: options.pop(key) for key in ("input_guardrails", "handoffs", "output_type") if key in options}
+    agent_options = {
+        key: options.pop(key) for key in ("input_guardrails", "handoffs", "output_type") if key in options
+    }
     agent: Agent[Any] = Agent(name="assistant", model=ScriptedModel(turns), tools=tools, **agent_options)
     conversation = Conversation(agent, **options)
     if said is not None:

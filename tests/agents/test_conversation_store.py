@@ -190,7 +190,9 @@ async def test_a_message_after_a_restart_gives_up_what_waited(tmp_path: Path) ->
 async def test_after_a_restart_the_agent_that_took_over_goes_on(tmp_path: Path) -> None:
     def house() -> Agent[Any]:
         expert: Agent[Any] = Agent(name="expert", model=ScriptedModel(["I know."]))
-        return Agent(name="desk", model=ScriptedModel([call("transfer_to_expert")]), handoffs=[handoff(expert)])
+        return Agent(
+            name="desk", model=ScriptedModel([call("transfer_to_expert")]), handoffs=[handoff(expert)]
+        )
 
     path = tmp_path / "chat.db"
     async with Conversation(house(), store=path, conversation_id="c") as conversation:
@@ -393,12 +395,20 @@ def calls(*ids: str) -> list[Event]:
 
 
 def test_a_log_that_ends_in_a_run_is_owed_its_end() -> None:
-    found = restore([ItemAdded(item=UserMessage("a")), RunStarted(run_id="r"), *calls("x", "y"), ToolStarted(call_id="x")])
+    found = restore(
+        [ItemAdded(item=UserMessage("a")), RunStarted(run_id="r"), *calls("x", "y"), ToolStarted(call_id="x")]
+    )
     assert found.status == "paused"
     assert outcomes(found.items) == ["unknown", "not_started"]
     assert [type(event) for event in found.owed] == [ItemAdded, ItemAdded, RunEnded, StatusChanged]
     whole = restore(
-        [ItemAdded(item=UserMessage("a")), RunStarted(run_id="r"), *calls("x", "y"), ToolStarted(call_id="x"), *found.owed]
+        [
+            ItemAdded(item=UserMessage("a")),
+            RunStarted(run_id="r"),
+            *calls("x", "y"),
+            ToolStarted(call_id="x"),
+            *found.owed,
+        ]
     )
     assert whole.items == found.items
     assert whole.owed == []

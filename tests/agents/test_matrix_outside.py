@@ -105,7 +105,7 @@ def _server(*modes: str) -> MCPServerStdio:
 
 def mcp_tool(outside: Outside) -> tuple[Agent[Any], dict[str, Any]]:
     class Started(RunHooks[Any]):
-        async def on_tool_start(self, *_: object) -> None:
+        async def on_tool_start(self, *_: Any, **__: Any) -> None:
             outside.path.touch()
 
     agent = scripted(call("work"), mcp_servers=[_server()])

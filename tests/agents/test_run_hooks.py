@@ -161,7 +161,7 @@ async def test_a_hook_that_raises_ends_the_run_with_its_error(streamed: bool) ->
     failure = ZeroDivisionError("in the hook")
 
     class Raises(RunHooks[Any]):
-        async def on_tool_start(self, *_: object) -> None:
+        async def on_tool_start(self, *_: Any, **__: Any) -> None:
             raise failure
 
     session = await session_with()
@@ -207,11 +207,11 @@ async def test_they_are_not_cut_by_further_cancels() -> None:
     finished: list[str] = []
 
     class Slow(RunHooks[Any]):
-        async def on_cancel(self, *_: object) -> None:
+        async def on_cancel(self, *_: Any, **__: Any) -> None:
             await asyncio.sleep(0.05)
             finished.append("on_cancel")
 
-        async def on_settled(self, *_: object) -> None:
+        async def on_settled(self, *_: Any, **__: Any) -> None:
             await asyncio.sleep(0.05)
             finished.append("on_settled")
 
@@ -248,7 +248,7 @@ async def test_an_error_is_no_cancel() -> None:
 
 async def test_what_they_raise_is_a_note_on_what_the_run_raises() -> None:
     class Raises(RunHooks[Any]):
-        async def on_settled(self, *_: object) -> None:
+        async def on_settled(self, *_: Any, **__: Any) -> None:
             raise ZeroDivisionError("in on_settled")
 
     with pytest.raises(RuntimeError, match="boom") as caught:
@@ -262,7 +262,7 @@ async def test_an_on_cancel_that_raises_does_not_keep_on_settled_from_being_call
     parked = Parked()
 
     class Raises(Log):
-        async def on_cancel(self, *_: object) -> None:
+        async def on_cancel(self, *_: Any, **__: Any) -> None:
             raise ZeroDivisionError("in on_cancel")
 
     log = Raises()
@@ -275,7 +275,7 @@ async def test_an_on_cancel_that_raises_does_not_keep_on_settled_from_being_call
 @virtual_worlds
 async def test_an_on_settled_that_never_returns_is_bounded() -> None:
     class Hangs(RunHooks[Any]):
-        async def on_settled(self, *_: object) -> None:
+        async def on_settled(self, *_: Any, **__: Any) -> None:
             try:
                 await anyio.sleep(3600)
             finally:

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
-from quiesce import Scope
+from quiesce import ChildCancelled, Scope
 from quiesce.agents import (
     Agent,
     AgentUpdatedStreamEvent,
@@ -529,3 +529,30 @@ async def test_a_run_belongs_to_the_scope_that_the_events_were_asked_for_in() ->
     parked.assert_tidy()
     assert handle.done
     assert not [item for item in result.new_items if isinstance(item, ToolResult)]
+
+
+@asyncio_only
+@pytest.mark.parametrize("started", [False, True])
+async def test_a_run_that_others_cancel_behind_its_owners_back_ends_the_events_with_an_error(
+    started: bool,
+) -> None:
+    parked = Parked()
+    result = Runner.run_streamed(scripted(parked.park), "?")
+    events = aiter(result.stream_events())
+    await anext(events)
+
+    async def cancels_it() -> None:
+        if started:
+            await parked.reached.wait()
+        else:
+            await asyncio.sleep(0)
+        for task in asyncio.all_tasks():
+            if task.get_name() == "run of assistant":
+                task.cancel()
+
+    waiting = asyncio.create_task(cancels_it())
+    with pytest.raises(ChildCancelled):
+        await anext(events)
+    await waiting
+    assert (await result.close()).clean
+    assert parked.tidied == parked.begun

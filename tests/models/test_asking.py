@@ -348,7 +348,7 @@ def test_they_are_models() -> None:
     [
         (lambda: OpenAIModel("gpt-5", api="completions"), ValueError, "'chat' or 'responses'"),  # type: ignore[arg-type]
         (lambda: OpenAIModel(""), TypeError, "named by a str"),
-        (lambda: OpenAIModel("x", client=object(), api_key="k"), TypeError, "a client or api_key, not both"),  # type: ignore[arg-type]
+        (lambda: OpenAIModel("x", client=object(), api_key="k"), TypeError, "a client or api_key, not both"),
         (lambda: AnthropicModel("x", client=object(), base_url="u"), TypeError, "a client or base_url"),  # type: ignore[arg-type]
     ],
 )

@@ -14,38 +14,31 @@ How a run goes is in `_conversation_run`, what is written down in `_conversation
 from __future__ import annotations
 
 import math
-import os
 import uuid
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
-from quiesce.kernel._grace import Grace, check_grace
 from quiesce.kernel._reason import Reason, as_reason
-from quiesce.kernel._report import Leftover, StopReport
+from quiesce.kernel._report import StopReport
 from quiesce.kernel._run import _check_no_loop_runs
 from quiesce.kernel._run import run as run_program
 from quiesce.kernel._shielded import shielded
-from quiesce.kernel._token import CancelToken
-from quiesce.models._items import Item, ToolCall
-from quiesce.models._model import Usage
+from quiesce.models._items import Item
 
-from ._agent import Agent
-from ._context import RunConfig, RunContextWrapper
-from ._conversation_history import History, messages_of, queued_events
-from ._conversation_journal import EventCallback, LogJournal, RunJournal
-from ._conversation_restore import agent_after, restore
+from ._context import RunContextWrapper
+from ._conversation_history import messages_of, queued_events
+from ._conversation_journal import LogJournal, RunJournal
 from ._conversation_run import ConversationExecution, Run, Ticket, clean_report
-from ._engine import DEFAULT_MAX_TURNS, Engine
-from ._errors import ConversationBusy, ConversationClosed, UserError
-from ._hooks import Callbacks, RunHooks
-from ._log import ApprovalDecided, Event, Log, StatusChanged, Store
-from ._memory_store import MemoryStore
+from ._conversation_state import ConversationState, Status
+from ._engine import Engine
+from ._errors import ConversationBusy, UserError
+from ._hooks import Callbacks
+from ._log import ApprovalDecided, Event, StatusChanged
 from ._stopping import (
     Stopping,
     is_gone,
-    leftovers_of,
     runs_inside,
     state_lock,
     wait_again,
@@ -55,17 +48,12 @@ from ._stopping import (
 if TYPE_CHECKING:
     from quiesce.kernel._scope import Scope
 
-Status: TypeAlias = Literal[
-    "idle", "running", "paused", "waiting_for_approval", "finished", "error", "closed"
-]
-
 _INTERRUPTED = Reason("user")
 _CLOSED = Reason("user", "the conversation was closed")
-_DEFAULT_CONFIG = RunConfig()
 _REJECTED = "User rejected the action"
 
 
-class Conversation:
+class Conversation(ConversationState):
     """An agent with a history that goes on, run after run, and can be stopped at any moment.
 
     ```python
@@ -83,136 +71,7 @@ class Conversation:
     Everything may be called from any thread. `interrupt()` stops now, `pause()` after the current step; run again to go on.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_agent",
-        "_callbacks",
-        "_closed",
-        "_config",
-        "_final_output",
-        "_history",
-        "_journal",
-        "_left",
-        "_owns_store",
-        "_report",
-        "_run",
-        "_status",
-        "_store",
-        "_token",
-        "context",
-        "hooks",
-        "id",
-        "max_turns",
-    )
-
-    def __init__(
-        self,
-        agent: Agent[Any],
-        *,
-        store: Store | str | os.PathLike[str] | None = None,
-        conversation_id: str | None = None,
-        context: Any = None,
-        hooks: RunHooks[Any] | None = None,
-        run_config: RunConfig | None = None,
-        max_turns: int | None = DEFAULT_MAX_TURNS,
-        callbacks: Sequence[EventCallback] = (),
-        grace: Grace | None = None,
-    ) -> None:
-        if not isinstance(agent, Agent):
-            raise TypeError(f"a conversation is one with an Agent, not {type(agent).__name__}")
-        check_grace(grace)
-        config = run_config or _DEFAULT_CONFIG
-        self.id: str = conversation_id if conversation_id is not None else uuid.uuid4().hex
-        self.context = context
-        self.hooks = hooks
-        self.max_turns = max_turns
-        self._agent = agent
-        self._config = replace(config, grace=grace) if grace is not None else config
-        self._callbacks = tuple(callbacks)
-        self._owns_store = isinstance(store, (str, os.PathLike))  # one in memory needs no closing
-        self._store: Store | None = _store_at(store)
-        self._journal: LogJournal | None = None
-        self._history = History()
-        self._final_output: Any = None
-        self._status: str = "idle"
-        self._run: Run | None = None
-        self._token: CancelToken | Reason | None = None
-        self._report: StopReport | None = None
-        self._left: list[Scope] | None = None  # scopes of runs that could not end all that they had
-        self._closed = False
-        if store is not None and conversation_id is not None:
-            journal = self._record()
-            restored = restore(journal.log.read_sync())
-            self._history.take_up(restored)
-            self._status = restored.status
-            self._agent = agent_after(agent, restored.items)
-            journal.take_up(restored)
-
-    # Looking
-
-    @property
-    def agent(self) -> Agent[Any]:
-        """The agent whose turn it is."""
-        run = self._run
-        return run.engine.agent if run is not None and run.engine is not None else self._agent
-
-    @property
-    def status(self) -> Status:
-        """`"idle"`, `"running"`, `"paused"`, `"waiting_for_approval"`, `"finished"`, `"error"` or `"closed"`."""
-        if self._run is not None:
-            return "running"
-        return "closed" if self._closed else cast(Status, self._status)
-
-    @property
-    def items(self) -> list[Item]:
-        """What was said and done so far, with what waits to be said at its end. While it runs, or waits for approval, the last calls may lack results."""
-        with state_lock:
-            run = self._run
-            engine = run.engine if run is not None else None
-            items = self._history.items if engine is None else engine.transcript.given + engine.transcript.new
-            return items + self._history.queued()
-
-    @property
-    def final_output(self) -> Any:
-        """The answer of the last run; None if that has not come to one."""
-        return self._final_output
-
-    @property
-    def cancel_token(self) -> CancelToken | None:
-        """The token of the run that is on, else of the last one; None before the first. A tool has its own: `context.token`."""
-        with state_lock:
-            if self._run is not None:
-                return self._run.token
-            if isinstance(self._token, Reason):
-                reason, self._token = self._token, CancelToken()
-                self._token.cancel(reason)
-            return self._token
-
-    @property
-    def report(self) -> StopReport | None:
-        """What became of the tasks of the last run, and what is left by now; None before the first."""
-        with state_lock:
-            report = self._report
-            if report is None or not report.left:
-                return report
-            return replace(report, left=self._leftovers())
-
-    @property
-    def usage(self) -> Usage:
-        """What all its runs have cost so far, including requests that were stopped."""
-        return replace(self._journal.usage) if self._journal is not None else Usage()
-
-    @property
-    def pending_approvals(self) -> list[ToolCall]:
-        """The calls that wait for `approve` or `reject`."""
-        with state_lock:
-            return [record.call for record in self._history.undecided()] if self._run is None else []
-
-    def events(self, after: int = 0) -> list[Event]:
-        """All that happened, numbered, as far as it is durable; or what came after the event with that number. Reads the store: blocks."""
-        if self._owns_store:
-            self._check_open()
-        return self._journal.log.read_sync(after) if self._journal is not None else []
+    __slots__ = ()
 
     # Saying
 
@@ -300,9 +159,7 @@ class Conversation:
                 "run() starts an event loop of its own, and there is one in this thread already: await arun() instead"
             ) from None
         run = self._register()
-        return cast(
-            Status, run_program(self._go, run, Ticket(self, run), backend=backend, grace=self._config.grace)
-        )
+        return run_program(self._go, run, Ticket(self, run), backend=backend, grace=self._config.grace)
 
     def _register(self) -> Run:
         with state_lock:
@@ -324,7 +181,7 @@ class Conversation:
             run.begun = True
             execution = self._prepare(run)
         if execution is None:
-            return self.status
+            return cast(Status, self.status)
         try:
             await execution.run()
         finally:
@@ -457,9 +314,6 @@ class Conversation:
         self._token = run.last_token()
         self._record().owe([StatusChanged(status="paused", reason=str(reason or ""))])
 
-    def _leftovers(self) -> list[Leftover]:
-        return [left for scope in self._left or () for left in leftovers_of(scope)]
-
     # Closing
 
     async def close(self) -> StopReport:
@@ -533,37 +387,3 @@ class Conversation:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close_sync()
-
-    # The record
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ConversationClosed(
-                f"conversation {self.id!r} was closed: open it again with Conversation(...)"
-            )
-
-    def _log(self) -> Log:
-        if self._store is None:
-            self._store = MemoryStore()
-        return self._store.open(self.id)
-
-    def _record(self) -> LogJournal:
-        with state_lock:
-            if self._journal is None:
-                self._journal = LogJournal(self._log(), self._callbacks)
-            return self._journal
-
-    def __repr__(self) -> str:
-        return f"<Conversation {self.id!r} with {self._agent.name!r}, {self.status}>"
-
-
-def _store_at(store: Store | str | os.PathLike[str] | None) -> Store | None:
-    if isinstance(store, (str, os.PathLike)):
-        from ._sqlite_store import SQLiteStore  # who keeps nothing in files need not import sqlite3
-
-        return SQLiteStore(store)
-    if store is not None and not isinstance(store, Store):
-        raise TypeError(
-            f"store is a path, a Store or None, not {type(store).__name__}: for example store='chat.db'"
-        )
-    return store

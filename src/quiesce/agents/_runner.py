@@ -61,11 +61,7 @@ class Execution:
         )
         self.scope = call.face()
         self._opened(self.scope)
-        failure: BaseException | None = None
-        try:
-            await call.result()
-        except BaseException as error:
-            failure = error
+        failure = await call.failure()
         self.reason = call.core.reason
         if failure is not None:
             if self.reason is None:

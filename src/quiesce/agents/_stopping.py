@@ -170,7 +170,7 @@ async def wait_again(scope: Scope, reason: Reason) -> None:
         await scope.close(reason=reason)
         return
     ends = time.monotonic() + core.grace.total
-    while not is_gone(scope) and time.monotonic() < ends:
+    while not is_gone(scope) and time.monotonic() < ends:  # noqa: ASYNC110 - nobody is there to set an event
         await anyio.sleep(GLANCE)
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncGenerator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from quiesce.kernel._backend import Waiter, current_backend
+from quiesce.kernel._child import CANCELLED, Handle
 from quiesce.kernel._reason import Reason
 from quiesce.kernel._report import StopReport
 from quiesce.kernel._scope import current_scope, current_token
@@ -55,8 +56,15 @@ class Handover:
                 self._events.remove(entry)
             raise
 
-    def close(self) -> None:
-        """There will be no more."""
+    def ends_with(self, run: Handle) -> None:
+        """There will be no more when this child has ended, in whichever way."""
+        if run.done:
+            self.wake()
+        else:
+            run.waiters = [*(run.waiters or ()), cast("Waiter", self)]
+
+    def wake(self) -> None:
+        """The run has ended: it wakes whoever waits for it, and that is us."""
         self._closed = True
         self._wake_reader()
 
@@ -131,13 +139,12 @@ class RunResultStreaming(_Outcome):
         handover = Handover()
         self._engine.emit = handover.give
         yield AgentUpdatedStreamEvent(self._engine.agent)
-        current_scope().spawn(self._run, handover, name=f"run of {self._engine.agent.name}")
+        run = current_scope().spawn(self._execution.run, name=f"run of {self._engine.agent.name}")
+        handover.ends_with(run)
         while (event := await handover.take()) is not None:
             yield event
-
-    async def _run(self, handover: Handover) -> None:
-        await self._execution.run()
-        handover.close()
+        if run.state == CANCELLED:  # by somebody who is not its owner: that is no end
+            run.result()
 
     def cancel(self, mode: Literal["immediate", "after_turn"] = "immediate") -> None:
         """Stop it, from any thread, without waiting: now, or when this turn and its tools are done. The events then come to their end."""

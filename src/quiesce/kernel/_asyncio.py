@@ -66,10 +66,10 @@ class AsyncioCore(ScopeCore):
                 child.climb(CANCEL)
 
 
-class AsyncioBlock(AsyncioCore, AsyncioHost):
+class AsyncioBlock(AsyncioCore, AsyncioHost):  # type: ignore[override]  # its `core` is itself
     """The scope of an `async with Scope()`: its own host, as one object is cheaper than two."""
 
-    __slots__ = ("__dict__", "cancels_before", "task")
+    __slots__ = ("cancels_before", "task")
 
     def __init__(
         self, backend: AsyncioBackend, options: Options, parent: ScopeCore | None, entered_by: FrameType
@@ -195,11 +195,10 @@ class AsyncioBackend(Backend):
         shield: Any = None
         try:
             while not ready():
-                waiter = FutureWaiter()
-                waiter.signal = signal = Future(loop=self.loop)
+                waiter = self.make_waiter()
                 waiters.append(waiter)
                 try:
-                    await signal
+                    await waiter.signal
                 except CancelledError as exc:
                     if waiter in waiters:
                         waiters.remove(waiter)

@@ -26,8 +26,6 @@ _current_task = asyncio.current_task
 class AsyncioHost(Host):
     """The task that runs an `async with` body, on asyncio."""
 
-    __slots__ = ()
-
     task: asyncio.Task[Any]
     cancels_before: int  # those that are not ours
     asked_before: int = 0  # by the scope that the task is a child of

@@ -43,8 +43,7 @@ class Waiter(Protocol):
     def wake(self) -> None: ...
 
     @property
-    def signal(self) -> Awaitable[None]:
-        """What to await, without a detour."""
+    def signal(self) -> Awaitable[None]: ...  # what to await, without a detour
 
     def __await__(self) -> Generator[Any, None, None]: ...
 

@@ -147,16 +147,24 @@ class GuardedCall(Caller):
 
     async def result(self) -> object:
         """Do it: the primary's result when every guard has returned, or the error that counts."""
+        error = await self.failure()
+        if error is None:
+            return self.primary.value
+        try:
+            raise error
+        finally:
+            del error  # or it would hold itself, by way of this frame
+
+    async def failure(self) -> BaseException | None:
+        """Do it, and return the error that counts: the caller's own cancel, a verdict, whatever has failed."""
         interrupted = await self.leave(await self._run())
         self.go()
         if interrupted is not None:
-            raise self.annotated(interrupted)
+            return self.annotated(interrupted)
         if self.has_all_that_was_asked_for():
-            return self.primary.value
+            return None
         _, error = self.verdict()
-        if error is not None:
-            raise self.annotated(error)
-        return self.primary.value
+        return None if error is None else self.annotated(error)
 
     async def _run(self) -> BaseException | None:
         """Start all, wait until the first failure or the last end, and stop who is left.

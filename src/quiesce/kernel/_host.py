@@ -40,8 +40,6 @@ def generator_frame(frame: FrameType | None) -> FrameType | None:
 class Host(ABC):
     """One task, while it is inside an `async with` of ours."""
 
-    __slots__ = ()  # so that a scope can be its own host
-
     core: ScopeCore
     # Few blocks ever need others than these, so they are the class's.
     generator: FrameType | None = None  # the async generator that the body is inside of
