@@ -51,7 +51,7 @@ peers-fast: ## a handful of those, and an MCP client in FastAPI
 bench: $(VENV)/.bench-ready ## measure what a scope, an owned thing, a run and an audit cost, beside their peers
 	$(BIN)/python bench/kernel.py $(ARGS)
 	$(BIN)/python bench/own.py
-	$(BIN)/python bench/agents.py
+	$(BIN)/python bench/agents/run.py
 	$(BIN)/python bench/audit.py
 
 docs: $(VENV)/.docs-ready $(VENV)/.test-ready ## run every program in the documentation, and build it into site/

@@ -129,7 +129,7 @@ AGENTS = """
     ToolOutputGuardrailTripwireTriggered ToolProcessError ToolStarted ToolTimeoutError UnknownEvent
     UsageAdded UserError function_tool handoff input_guardrail output_guardrail repair
     tool_input_guardrail tool_output_guardrail
-""".split()
+""".split()  # noqa: SIM905
 TYPE_ALIASES = {"StreamEvent", "Content", "Item", "ModelEvent", "ToolOutcome", "Turn"}
 
 

@@ -57,7 +57,12 @@ class Execution:
         """
         engine = self.engine
         call = GuardedCall.begin(
-            f"run of {engine.agent.name}", engine.drive, engine.guards(), None, engine.config.grace, _users_site()
+            f"run of {engine.agent.name}",
+            engine.drive,
+            engine.guards(),
+            None,
+            engine.config.grace,
+            _users_site(),
         )
         self.scope = call.face()
         self._opened(self.scope)
@@ -75,7 +80,11 @@ class Execution:
             if not keeps:
                 engine.pending_approvals = []
             engine.transcript.settle(self.reason, engine.pending_approvals)
-        if self.always_announces or (stopped and engine.journal is not None) or engine.callbacks.run is not None:
+        if (
+            self.always_announces
+            or (stopped and engine.journal is not None)
+            or engine.callbacks.run is not None
+        ):
             await self._announce(failure)
         if failure is not None:
             if isinstance(failure, AgentsException):

@@ -3,7 +3,7 @@
 They are known by the context of their start, as a containment knows its own: whatever the owner task and the tasks below it
 have started. What the users of the held thing start is theirs, and what a held thing further in has started is that one's.
 
-Four looks, none of which costs a microsecond while this program has no child process at all:
+Four looks, each a single system call while this program has no child process at all:
 
 - when it can be used: what has been started by then is made known to the guard, should this program be killed;
 - when the stop begins, before anybody is asked to leave: whoever loses its parent by the clean-up must have been seen before;

@@ -95,9 +95,10 @@ class ScriptedModel:
         elif isinstance(turn, (str, ToolCall)):
             answer = Answer([turn]) if isinstance(turn, str) else Answer(calls=[turn])
         else:
+            parts = cast("Sequence[str | ToolCall]", turn)
             answer = Answer(
-                [part for part in turn if isinstance(part, str)],
-                [part for part in turn if isinstance(part, ToolCall)],
+                [part for part in parts if isinstance(part, str)],
+                [part for part in parts if isinstance(part, ToolCall)],
             )
         if answer.reasoning:
             yield ItemDone(Reasoning(answer.reasoning))

@@ -1,9 +1,9 @@
 """What a run costs, beside openai-agents and pydantic-ai, with the same scripted answers, in one process.
 
     make bench                               # with the others
-    python bench/agents.py text tool         # some parts: text, guardrail, tool, stream, conversations
+    python bench/agents/run.py text tool     # some parts: text, guardrail, tool, stream, conversations
 
-It makes an environment of its own for the three (build/bench-agents, the versions in bench/agents.txt) and runs itself there. CPU
+It makes an environment of its own for the three (build/bench-agents, the versions in versions.txt) and runs itself there. CPU
 time, best of many short interleaved rounds; no tracing, no network. docs/performance.md holds a result.
 """
 
@@ -22,7 +22,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 ENVIRONMENT = ROOT / "build" / "bench-agents"
 IS_THERE = "QUIESCE_BENCH_AGENTS"
 PIECES = [f"word{number} " for number in range(200)]
@@ -36,13 +36,12 @@ def go_there() -> int:
 
     try:
         wheel = build_wheel(ROOT / "build" / "bench-wheel")
-        make_environment(ENVIRONMENT, ROOT / "bench" / "agents.txt", wheel)
+        make_environment(ENVIRONMENT, Path(__file__).with_name("versions.txt"), wheel)
     except NotInstalled as error:
         print(f"the peers cannot be had here, so nothing is compared: {error}", file=sys.stderr)
         return 1
-    # -P: this file is called as one of the peers is.
     python = str(ENVIRONMENT / "bin" / "python")
-    return os.spawnve(os.P_WAIT, python, [python, "-P", *sys.argv], {**os.environ, IS_THERE: "1"})
+    return os.spawnve(os.P_WAIT, python, [python, *sys.argv], {**os.environ, IS_THERE: "1"})
 
 
 # The same three runs, in each library's words
