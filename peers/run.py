@@ -34,6 +34,8 @@ AT_ONCE = 4  # cells: most of their time they wait
 CELL_LIMIT = 120.0  # seconds, for a judge that is stuck itself
 STAND_INS = ROOT / "peers" / "standins"
 DEMONSTRATION = ROOT / "examples" / "mcp_in_fastapi.py"
+CARRIES_OVER = ROOT / "examples" / "carries_over" / "openai_agents.py"
+CARRIES_OVER_FROM = "openai-agents"
 MCP_ENVIRONMENTS = ("mcp-2", "mcp-1")  # in which it has to hold
 DEMONSTRATION_LIMIT = 60.0
 
@@ -62,7 +64,7 @@ def main() -> int:
         # The heavy ones first, so that they are being made while the others are stopped.
         order = [peer.environment for peer in sorted(chosen, key=lambda peer: not peer.is_heavy)]
         if not (options.only or options.stop):
-            order += MCP_ENVIRONMENTS
+            order += [*MCP_ENVIRONMENTS, CARRIES_OVER_FROM]
         made = {name: installers.submit(install, name, wheel, options.fresh) for name in dict.fromkeys(order)}
         pending: list[tuple[Section, dict[str, tuple[Future[Verdict], Future[Verdict]]]]] = []
         for peer in chosen:
@@ -101,6 +103,7 @@ def main() -> int:
         complaints = [*collect(pending)]
         if not (options.only or options.stop):
             complaints += filter(None, map(demonstrate, MCP_ENVIRONMENTS, map(made.get, MCP_ENVIRONMENTS)))
+            complaints += filter(None, [carries_over(made[CARRIES_OVER_FROM])])
     minutes = (time.monotonic() - started) / 60
     whole = not (options.fast or options.only or options.stop)
     if whole:
@@ -159,6 +162,25 @@ def demonstrate(name: str, made: Future[None] | None) -> str | None:
         )
     except (NotInstalled, subprocess.SubprocessError) as error:
         return f"FAILED: {DEMONSTRATION.name} in {name}: {error}"
+    return None
+
+
+def carries_over(made: Future[None]) -> str | None:
+    """The program for two libraries, with the one that it was written for; a complaint if that prints something else."""
+    print(f"\n{CARRIES_OVER.name} with {CARRIES_OVER_FROM} itself", flush=True)
+    try:
+        made.result()
+        done = subprocess.run(
+            [str(BUILD / CARRIES_OVER_FROM / "bin" / "python"), str(CARRIES_OVER), "agents"],
+            timeout=DEMONSTRATION_LIMIT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (NotInstalled, subprocess.SubprocessError) as error:
+        return f"FAILED: {CARRIES_OVER.name} with {CARRIES_OVER_FROM}: {error}"
+    if done.stdout != CARRIES_OVER.with_suffix(".txt").read_text():
+        return f"FAILED: {CARRIES_OVER.name} prints something else with {CARRIES_OVER_FROM}:\n{done.stdout}"
     return None
 
 

@@ -287,6 +287,22 @@ async def test_a_run_whose_store_fails_ends_with_that_error_and_nothing_is_lost_
     assert opened(store).items == conversation.items
 
 
+async def test_what_a_failing_store_owes_is_written_when_the_conversation_is_closed() -> None:
+    store = Failing()
+
+    async def answer(request: Any) -> str:
+        store.failing = True
+        return "Hello!"
+
+    conversation = opened(store, answer)
+    conversation.send_message("Hi")
+    with pytest.raises(StoreError, match="full"):
+        await conversation.arun()
+    store.failing = False
+    await conversation.close()
+    assert opened(store).items == conversation.items
+
+
 async def test_a_tool_whose_start_cannot_be_recorded_does_not_start() -> None:
     store = Failing()
     started: list[int] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from typing import Any
@@ -506,6 +507,31 @@ def test_the_end_of_asyncio_run_settles_it_too() -> None:
     assert kept[1].cancelled()
 
 
+def test_a_loop_that_is_closed_under_it_leaves_a_conversation_that_can_go_on() -> None:
+    parked: list[Parked] = []
+    kept: list[Any] = []
+
+    async def main() -> None:
+        parked.append(Parked())
+        conversation = talk(call("park"), "Going on.", tools=(parked_tool(parked[0]),))
+        kept.append(conversation)
+        kept.append(asyncio.ensure_future(conversation.arun()))
+        await parked[0].reached.wait()
+
+    loop = asyncio.new_event_loop()
+    complaints: list[Any] = []
+    loop.set_exception_handler(lambda loop, context: complaints.append(context["message"]))
+    loop.run_until_complete(main())
+    loop.close()
+    conversation = kept[0]
+    kept.clear()
+    gc.collect()
+    assert conversation.status == "paused"
+    assert_valid(conversation.items)
+    assert conversation.run() == "finished"
+    asked(conversation)
+
+
 # Tokens
 
 
@@ -530,13 +556,12 @@ async def test_the_old_runs_token_stays_cancelled_and_the_new_run_has_a_fresh_on
         await reached.wait()
         old = conversation.cancel_token
         assert old is not None
-        assert old.reason is None
         await conversation.interrupt("first")
     assert conversation.cancel_token is old
     assert await conversation.arun() == "finished"
     assert old.cancelled
     assert old.reason == Reason("user", "first")
-    assert [token.cancelled for token in tokens] == [True, False]
+    assert [token.cancelled for token in tokens] == [True, False], "the new run's was never cancelled"
     assert tokens[0].reason == Reason("user", "first")
 
 

@@ -544,11 +544,9 @@ async def test_a_run_that_others_cancel_behind_its_owners_back_ends_the_events_w
     async def cancels_it() -> None:
         if started:
             await parked.reached.wait()
-        else:
+        while not (runs := [task for task in asyncio.all_tasks() if task.get_name() == "run of assistant"]):
             await asyncio.sleep(0)
-        for task in asyncio.all_tasks():
-            if task.get_name() == "run of assistant":
-                task.cancel()
+        runs[0].cancel()
 
     waiting = asyncio.create_task(cancels_it())
     with pytest.raises(ChildCancelled):

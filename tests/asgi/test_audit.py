@@ -125,7 +125,7 @@ SCENARIOS: list[Callable[[], Any]] = [
 @pytest.mark.parametrize("where", world_names())
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 def test_stopped_anywhere_nothing_of_a_request_is_left(scenario: Callable[[], Any], where: str) -> None:
-    audited = Audited("asgi", scenario, WORLDS, {}, {}, {"check": ledger.check})
+    audited = Audited("asgi", scenario, WORLDS, {}, {}, False, {"check": ledger.check})
     result = audited.audit(where) if FULL else audited.audit(where, depth=1, sample=SAMPLE[where])
     assert result.verdict in ("CLEAN", "FINDINGS"), str(result)
     assert not result.errors, str(result)

@@ -30,15 +30,14 @@ from quiesce.models._items import Item
 from ._context import RunContextWrapper
 from ._conversation_history import messages_of, queued_events
 from ._conversation_journal import LogJournal, RunJournal
-from ._conversation_run import ConversationExecution, Run, Ticket, clean_report
-from ._conversation_state import ConversationState, Status
+from ._conversation_run import ConversationExecution, Run, Ticket
+from ._conversation_state import ConversationState, Status, clean_report
 from ._engine import Engine
 from ._errors import ConversationBusy, UserError
 from ._hooks import Callbacks
 from ._log import ApprovalDecided, Event, StatusChanged
 from ._stopping import (
     Stopping,
-    is_gone,
     runs_inside,
     state_lock,
     wait_again,
@@ -46,7 +45,7 @@ from ._stopping import (
 )
 
 if TYPE_CHECKING:
-    from quiesce.kernel._scope import Scope
+    pass
 
 _INTERRUPTED = Reason("user")
 _CLOSED = Reason("user", "the conversation was closed")
@@ -100,7 +99,7 @@ class Conversation(ConversationState):
         with state_lock:
             self._check_open()
             journal = self._record()
-            if self._run is None:
+            if self._running() is None:
                 if self._history.calls:
                     journal.owe(self._history.give_up_calls())
                 if self._status in ("finished", "error", "waiting_for_approval"):
@@ -164,7 +163,7 @@ class Conversation(ConversationState):
     def _register(self) -> Run:
         with state_lock:
             self._check_open()
-            if self._run is not None:
+            if self._running() is not None:
                 raise ConversationBusy(
                     f"conversation {self.id!r} runs already, and does one run at a time: wait for that one, "
                     "or stop it with `await conversation.interrupt()`"
@@ -229,36 +228,6 @@ class Conversation(ConversationState):
         with state_lock:
             return self._history.take()
 
-    def _settled(self, run: Run, engine: Engine, scope: Scope | None) -> None:
-        """A run is over, and all of it is saved that can be."""
-        report = scope.report if scope is not None else None
-        if report is None:
-            report = clean_report(f"run of {engine.agent.name}")
-        transcript, journal = engine.transcript, self._journal
-        assert journal is not None
-        with state_lock:
-            if run.over:
-                return
-            run.over = True
-            assert isinstance(engine.journal, RunJournal)
-            if transcript.saved < len(transcript.new) or transcript.partial:  # dropped: no place to wait
-                transcript.settle(run.reason, engine.pending_approvals)
-                journal.owe(engine.journal.events_of(transcript.take_unsaved()))
-            engine.journal.over = True
-            self._history.take_from(engine)
-            self._agent = engine.agent
-            self._final_output = engine.final_output
-            self._status = "idle" if run.status == "finished" and self._history.inbox else run.status
-            self._token = run.last_token()
-            self._report = report
-            if scope is not None and report.left:
-                self._left = [*(left for left in self._left or () if not is_gone(left)), scope]
-            self._run = None
-            stopping = run.stopping
-        journal.tell_now()
-        if stopping is not None:
-            stopping.settle(report)
-
     def _dropped(self, run: Run) -> None:
         """The coroutine of a run was dropped before its first step."""
         with state_lock:
@@ -291,7 +260,7 @@ class Conversation(ConversationState):
 
     def _stop(self, why: Reason, *, hurry: bool) -> Stopping:
         with state_lock:
-            run = self._run
+            run = self._running()
             if run is None:
                 return Stopping(replace(clean_report(self._agent.name), left=self._leftovers()))
             if run.begun:
@@ -341,7 +310,7 @@ class Conversation(ConversationState):
                 await wait_again(scope, _CLOSED)
         finally:
             if self._journal is not None:
-                self._journal.log.close()
+                await self._journal.close()
             if self._owns_store and self._store is not None:
                 await self._store.close()
         return self._final(report)
@@ -359,7 +328,7 @@ class Conversation(ConversationState):
         for scope in list(self._left or ()):
             wait_again_sync(scope)
         if self._journal is not None:
-            self._journal.log.close()
+            self._journal.close_sync()
         if self._owns_store and self._store is not None:
             self._store.close_sync()
         return self._final(report)

@@ -140,6 +140,34 @@ class LogJournal:
                 raise
             self._tell(batch, last, now=tell)
 
+    async def close(self) -> None:
+        """Write what a run still owes, if that is possible now, and no more."""
+        if self._owes_items():
+            try:
+                await self.write([])
+            except Exception as error:
+                self._log_loss(error)
+        self.log.close()
+
+    def close_sync(self) -> None:
+        """The same in a plain thread."""
+        if self._owes_items() and not self._doubts:
+            try:
+                self.write_sync([])
+            except Exception as error:
+                self._log_loss(error)
+        self.log.close()
+
+    def _owes_items(self) -> bool:
+        # What was only found missing when the log was read is found again by the next who reads it.
+        return bool(self._doubts) or any(
+            isinstance(event, ItemAdded) and event.run_id for event in self._owed
+        )
+
+    def _log_loss(self, error: Exception) -> None:
+        name = self.log.conversation_id
+        logger.error("the end of conversation %r could not be saved", name, exc_info=error)
+
     async def _resolve(self) -> None:
         """A cancel came while a batch was on its way: all of it is in the log, or none."""
         since, batch = self._doubts[0]

@@ -49,6 +49,7 @@ class Run:
         "over",
         "pausing",
         "reason",
+        "report",
         "scope",
         "status",
         "stopping",
@@ -62,6 +63,7 @@ class Run:
             False  # by one of its own tools: the conversation is to be closed when the run is over
         )
         self.reason: Reason | None = None  # why somebody has stopped it
+        self.report: StopReport | None = None  # when it is over
         self.scope: Scope | None = None
         self.engine: Engine | None = None
         self.stopping: Stopping | None = None
@@ -71,6 +73,8 @@ class Run:
     def interrupt(self, reason: Reason, *, hurry: bool = True) -> Stopping:
         """Stop it, or with `hurry` stop it faster."""
         with state_lock:
+            if self.report is not None:  # it has ended in the very moment
+                return Stopping(self.report)
             if self.stopping is None:
                 self.stopping = Stopping()
             stopping = self.stopping
@@ -169,6 +173,8 @@ class ConversationExecution(Execution):
         self._run.opened(scope)
 
     async def _announce(self, failure: BaseException | None) -> None:
+        if self._run.over:  # its event loop was closed under it, and the conversation has gone on
+            return
         if not self._journal.writes_at_once or self.engine.callbacks.run is not None:
             await super()._announce(failure)
             return
@@ -225,8 +231,3 @@ def note_on(reason: Reason | None, items: Sequence[Item]) -> Note | None:
         told = f"{told[:-1]}: {reason.message}."
     cut = any(isinstance(item, ToolResult) and item.outcome in _CUT for item in items[-8:])
     return Note(f"{told} {_MAY_BE_PARTIAL}" if cut else told)
-
-
-def clean_report(name: str) -> StopReport:
-    """The report of a stop that found nothing to do."""
-    return StopReport(name, None, 0.0, (), 0)

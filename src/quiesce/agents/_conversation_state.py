@@ -21,19 +21,20 @@ from quiesce.models._model import Usage
 from ._agent import Agent
 from ._context import RunConfig
 from ._conversation_history import History
-from ._conversation_journal import EventCallback, LogJournal
+from ._conversation_journal import EventCallback, LogJournal, RunJournal
 from ._conversation_restore import agent_after, restore
 from ._engine import DEFAULT_MAX_TURNS
 from ._errors import ConversationClosed
 from ._hooks import RunHooks
 from ._log import Event, Log, Store
 from ._memory_store import MemoryStore
-from ._stopping import leftovers_of, state_lock
+from ._stopping import is_dead, is_gone, leftovers_of, state_lock
 
 if TYPE_CHECKING:
     from quiesce.kernel._scope import Scope
 
     from ._conversation_run import Run
+    from ._engine import Engine
 
 Status: TypeAlias = Literal[
     "idle", "running", "paused", "waiting_for_approval", "finished", "error", "closed"
@@ -121,7 +122,7 @@ class ConversationState:
     @property
     def status(self) -> str:
         """`"idle"`, `"running"`, `"paused"`, `"waiting_for_approval"`, `"finished"`, `"error"` or `"closed"`."""
-        if self._run is not None:
+        if self._running() is not None:
             return "running"
         return "closed" if self._closed else self._status
 
@@ -176,6 +177,50 @@ class ConversationState:
             self._check_open()
         return self._journal.log.read_sync(after) if self._journal is not None else []
 
+    # Runs
+
+    def _running(self) -> Run | None:
+        """The run that is on. One whose event loop was closed under it will never end by itself, and is ended here."""
+        run = self._run
+        if run is not None and run.engine is not None and run.scope is not None and is_dead(run.scope):
+            run.reason = run.reason or Reason("shutdown", "its event loop was closed")
+            self._settled(run, run.engine, run.scope)
+            run = self._run
+        return run
+
+    def _settled(self, run: Run, engine: Engine, scope: Scope | None) -> None:
+        """A run is over, and all of it is saved that can be."""
+        report = scope.report if scope is not None else None
+        if report is None:
+            left = leftovers_of(scope) if scope is not None else []
+            report = replace(clean_report(f"run of {engine.agent.name}"), reason=run.reason, left=left)
+        transcript, journal = engine.transcript, self._journal
+        assert journal is not None
+        with state_lock:
+            if run.over:
+                return
+            run.over = True
+            assert isinstance(engine.journal, RunJournal)
+            if (
+                transcript.calls or transcript.saved < len(transcript.new) or transcript.partial
+            ):  # not settled
+                transcript.settle(run.reason, engine.pending_approvals)
+                journal.owe(engine.journal.events_of(transcript.take_unsaved()))
+            engine.journal.over = True
+            self._history.take_from(engine)
+            self._agent = engine.agent
+            self._final_output = engine.final_output
+            self._status = "idle" if run.status == "finished" and self._history.inbox else run.status
+            self._token = run.last_token()
+            self._report = run.report = report
+            if scope is not None and report.left:
+                self._left = [*(left for left in self._left or () if not is_gone(left)), scope]
+            self._run = None
+            stopping = run.stopping
+        journal.tell_now()
+        if stopping is not None:
+            stopping.settle(report)
+
     def _leftovers(self) -> list[Leftover]:
         return [left for scope in self._left or () for left in leftovers_of(scope)]
 
@@ -212,3 +257,8 @@ def _store_at(store: Store | str | os.PathLike[str] | None) -> Store | None:
             f"store is a path, a Store or None, not {type(store).__name__}: for example store='chat.db'"
         )
     return store
+
+
+def clean_report(name: str) -> StopReport:
+    """The report of a stop that found nothing to do."""
+    return StopReport(name, None, 0.0, (), 0)

@@ -142,6 +142,16 @@ def runs_inside(scope: Scope) -> bool:
 # What a stop had to leave
 
 
+def is_dead(scope: Scope) -> bool:
+    """Whether its event loop was closed. (One of trio's ends when all in it has.)"""
+    return _is_dead(scope._opened())
+
+
+def _is_dead(core: ScopeCore) -> bool:
+    loop = getattr(core.backend, "loop", None)
+    return loop is not None and loop.is_closed()
+
+
 def is_gone(scope: Scope) -> bool:
     """Whether nothing of it is left, though its event loop may have ended before that."""
     core = scope._opened()
@@ -155,9 +165,10 @@ def leftovers_of(scope: Scope) -> list[Leftover]:
 
 
 def _left_in(core: ScopeCore) -> Iterator[Any]:
+    tasks_go_on = not _is_dead(core)
     for child in list(core.children):
         # A thread whose event loop has ended has nobody to tell that it has ended too.
-        if not isinstance(child, ThreadChild) or child.ident is not None:
+        if child.ident is not None if isinstance(child, ThreadChild) else tasks_go_on:
             yield child
     for nested in list(core.nested):
         yield from _left_in(nested)

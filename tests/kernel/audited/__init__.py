@@ -101,7 +101,7 @@ class Audited:
     worlds: tuple[str, ...]
     ignore: dict[str, str]
     ignore_on_trio: dict[str, str]
-    processes: bool = False  # whether it starts real ones: they take time
+    processes: bool  # whether it starts real ones: they take time
     options: dict[str, Any]
 
     @property
