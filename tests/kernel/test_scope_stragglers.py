@@ -10,7 +10,7 @@ import anyio
 import pytest
 import trio
 
-from quiesce import Grace, Reason, Scope, ScopeClosed
+from quiesce import Grace, Reason, Scope, ScopeClosed, current_scope
 from tests.kernel.temperaments import (
     Stubborn,
     fails_in_clean_up,
@@ -426,3 +426,26 @@ async def test_on_asyncio_a_clean_up_may_await_as_often_as_it_likes() -> None:
     await turns()
     await scope.close()
     assert count == 20
+
+
+@virtual_worlds
+async def test_a_straggler_of_a_block_finds_the_scope_that_its_users_hold(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stubborn, seen = Stubborn(), []
+
+    async def straggler() -> None:
+        await stubborn()
+        seen.append(current_scope())
+
+    with caplog.at_level(logging.CRITICAL, "quiesce"):
+        async with Scope("crew", grace=Grace(0, 0.1, 0.1, 0.1)) as scope:
+            scope.spawn(straggler)
+            await turns()
+            assert current_scope() is scope
+            scope.cancel()
+    assert scope.state == "expired"
+    stubborn.let_go()
+    assert (await scope.close()).clean
+    assert len(seen) == 1
+    assert seen[0] is scope

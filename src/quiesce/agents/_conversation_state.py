@@ -201,10 +201,9 @@ class ConversationState:
                 return
             run.over = True
             assert isinstance(engine.journal, RunJournal)
-            if (
-                transcript.calls or transcript.saved < len(transcript.new) or transcript.partial
-            ):  # not settled
+            if scope is not None and (transcript.calls or transcript.partial):  # nobody had a place to wait
                 transcript.settle(run.reason, engine.pending_approvals)
+            if transcript.saved < len(transcript.new):
                 journal.owe(engine.journal.events_of(transcript.take_unsaved()))
             engine.journal.over = True
             self._history.take_from(engine)
