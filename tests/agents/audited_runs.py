@@ -244,12 +244,8 @@ async def run_with_an_agent_as_a_tool() -> None:
 
 
 def streamed() -> RunResultStreaming:
-    busy = agent(
-        calls("one", "two"),
-        "to be",
-        tools=[tool("one"), tool("two", 0.3)],
-        input_guardrails=[input_guardrail(guard(0.5))],
-    )
+    # Not more than this: a streamed run has about twice the points of a plain one, and each two of them are tried.
+    busy = agent(calls("one"), "ok", tools=[tool("one")], input_guardrails=[input_guardrail(guard(0.5))])
     return Runner.run_streamed(busy, "?", session=kept)
 
 
@@ -259,7 +255,7 @@ async def streamed_to_its_end() -> None:
     async with streamed() as result:
         async for _ in result.stream_events():
             pass
-    ledger.expect(result.final_output == "tobe", "the text is wrong")
+    ledger.expect(result.final_output == "ok", "the text is wrong")
 
 
 @scenario

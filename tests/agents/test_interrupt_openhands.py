@@ -25,7 +25,7 @@ from tests.world import World, asyncio_only
 
 pytestmark = pytest.mark.real_time
 
-IMPATIENT = Grace(cancel=0.1, terminate=0.05, kill=0.05)
+IMPATIENT = Grace(cancel=0.1, terminate=0.3, kill=0.1)
 
 
 class Polling:

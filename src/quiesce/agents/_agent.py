@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
 import msgspec
 
@@ -15,6 +15,7 @@ from quiesce.models._items import Item
 from quiesce.models._model import Model, ModelSettings, ToolSpec
 
 from ._context import RunContextWrapper, ToolContext
+from ._context_type import C
 from ._errors import InvalidToolArguments, UserError
 from ._guardrails import call_function
 from ._output import OutputType
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from ._mcp import MCPServer
     from ._tool import FunctionTool
 
-C = TypeVar("C")
 Instructions: TypeAlias = "str | Callable[[RunContextWrapper[Any], Agent[Any]], Awaitable[str] | str] | None"
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 from quiesce.kernel._scope import current_token
 from quiesce.models._model import Model, ModelSettings, Usage
+
+from ._context_type import C
 
 if TYPE_CHECKING:
     from quiesce.kernel._grace import Grace
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from ._guardrails import InputGuardrail, OutputGuardrail
     from ._tool import FunctionTool
 
-C = TypeVar("C")
 Approver: TypeAlias = "Callable[[ToolContext[Any], FunctionTool], Awaitable[bool] | bool]"
 
 

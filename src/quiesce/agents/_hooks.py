@@ -6,7 +6,9 @@ everything has been drained, however often the run is cancelled meanwhile; what 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic
+
+from ._context_type import C
 
 if TYPE_CHECKING:
     from quiesce.kernel._reason import Reason
@@ -16,8 +18,6 @@ if TYPE_CHECKING:
     from ._agent import Agent
     from ._context import RunContextWrapper, ToolContext
     from ._tool import FunctionTool
-
-C = TypeVar("C")
 
 
 class RunHooks(Generic[C]):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ._engine import Engine
     from ._runner import Execution
 
+
 class Handover:
     """Events on their way from the run to its consumer: a run that has given one goes on when the next one is asked for."""
 
@@ -41,7 +42,8 @@ class Handover:
 
     async def give(self, event: StreamEvent) -> None:
         """Hand an event over, and wait until the consumer is done with it."""
-        if current_token().cancelled:  # told to stop, and it has something to say all the same: nobody need ask for that
+        if current_token().cancelled:
+            # Told to stop, and it has something to say all the same: it does not wait for somebody to ask for that.
             self._events.append((event, None))
             self._wake_reader()
             return

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 import msgspec
 
-from quiesce.kernel._child import ChildCancelled
+from quiesce.kernel._child import ChildCancelled, Handle
 from quiesce.kernel._reason import Reason
 from quiesce.kernel._scope import Scope, current_token
 from quiesce.kernel._token import TokenCancelled
@@ -59,7 +59,7 @@ class ToolTurn:
         self.specs: list[ToolSpec] = [tool.spec for tool in tools] + [h.spec for h in self.handoffs.values()]
         self.chosen: Handoff | None = None
         self.takeover: ToolResult | None = None  # what the model is told of that
-        self.first_output: tuple[int, Any] | None = None  # of the calls that have returned, the first in order
+        self.first_output: tuple[int, Any] | None = None  # the first, in order, that has returned
 
     @classmethod
     async def prepare(cls, engine: Engine, agent: Agent[Any]) -> Self:
@@ -85,7 +85,9 @@ class ToolTurn:
                 await self._choose(record, self.handoffs[name])
             elif name not in self.tools:
                 there = ", ".join(self.tools) or "none"
-                await self._answer(record, f"There is no tool named {name!r}. The tools are: {there}.", "failed")
+                await self._answer(
+                    record, f"There is no tool named {name!r}. The tools are: {there}.", "failed"
+                )
             elif await self._may_run(record, self.tools[name]):
                 ready.append((record, self.tools[name]))
         if ready:
@@ -93,7 +95,9 @@ class ToolTurn:
 
     async def _choose(self, record: CallRecord, handoff: Handoff) -> None:
         if self.chosen is not None:
-            await self._answer(record, "Another agent takes over already: this handoff was ignored.", "rejected")
+            await self._answer(
+                record, "Another agent takes over already: this handoff was ignored.", "rejected"
+            )
             return
         self.chosen = handoff
         self.takeover = record.finish(f"The agent {handoff.agent.name} takes over.")
@@ -149,15 +153,16 @@ class ToolTurn:
     async def _call_all(self, ready: list[tuple[CallRecord, FunctionTool]]) -> None:
         limit = self.engine.config.max_tool_concurrency
         slots = anyio.Semaphore(limit) if limit is not None and limit < len(ready) else None
+        handles: list[Handle] = []
         try:
             async with Scope("tools") as scope:
-                handles = [
-                    scope.spawn(self._call, record, tool, slots, name=tool.name) for record, tool in ready
-                ]
+                for record, tool in ready:
+                    handles.append(scope.spawn(self._call, record, tool, slots, name=tool.name))
         except BaseExceptionGroup as group:
             raise _first_of(group) from None
         for (record, tool), handle in zip(ready, handles, strict=True):
-            if record.result is None:  # a cancel that was nobody's here came out of it: that is an error like others
+            if record.result is None:
+                # A cancel came out of it that nobody here has sent: that is an error like others.
                 cancelled = ChildCancelled(tool.name, handle.reason)
                 if tool.failure_error_function is None:
                     raise cancelled

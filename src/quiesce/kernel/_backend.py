@@ -42,12 +42,16 @@ class Waiter(Protocol):
 
     def wake(self) -> None: ...
 
-    @property
-    def signal(self) -> Awaitable[None]: ...  # what to await, without a detour
-
     def __await__(self) -> Generator[Any, None, None]: ...
 
     async def wait(self) -> None: ...
+
+
+class FreshWaiter(Waiter, Protocol):
+    """One that `make_waiter` has made."""
+
+    @property
+    def signal(self) -> Awaitable[None]: ...  # what to await, without a detour
 
 
 class Backend(ABC):
@@ -107,7 +111,7 @@ class Backend(ABC):
         """The task at hand, or None in a plain callback."""
 
     @abstractmethod
-    def make_waiter(self) -> Waiter:
+    def make_waiter(self) -> FreshWaiter:
         """A fresh wait for the task at hand."""
 
     @abstractmethod

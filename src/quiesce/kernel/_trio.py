@@ -285,7 +285,7 @@ class TrioBackend(Backend):
         except RuntimeError:
             return None
 
-    def make_waiter(self) -> Waiter:
+    def make_waiter(self) -> EventWaiter:
         """A fresh event."""
         return EventWaiter()
 
