@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import uuid
+import weakref
 from collections.abc import Coroutine, Iterable
 from dataclasses import replace
 from types import TracebackType
@@ -144,7 +145,9 @@ class Conversation(ConversationState):
         The run is on from this call, not only from its first step. A second one at the same time is refused: `ConversationBusy`.
         """
         run = self._register()
-        return self._go(run, Ticket(self, run))
+        coroutine = self._go(run, Ticket(self, run))
+        run.coroutine = weakref.ref(coroutine)
+        return coroutine
 
     def run(self, *, backend: Literal["asyncio", "trio"] = "asyncio") -> Status:
         """`arun` for programs that are not async: in an event loop of its own, in this thread. `interrupt()` it from another one.
@@ -236,6 +239,9 @@ class Conversation(ConversationState):
             run.over = True
             if self._run is run:
                 self._run = None
+                self._token = run.early_token or Reason("cancelled")
+        if run.early_token is not None:
+            run.early_token.cancel(Reason("cancelled"))
 
     # Stopping
 

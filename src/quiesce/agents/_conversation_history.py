@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
+from copy import copy
 from typing import TYPE_CHECKING
 
 from quiesce.models._items import AssistantMessage, Item, as_items
@@ -127,8 +128,9 @@ class History:
         transcript = engine.transcript
         self.items = transcript.given + transcript.new
         self.calls = transcript.calls
-        if not transcript.calls:
-            self.decisions = None
+        waiting = {record.call.call_id for record in engine.pending_approvals}
+        decided = {call_id: said for call_id, said in engine.approvals.items() if call_id in waiting}
+        self.decisions = decided or None
         if engine.checks_input and not engine.input_passed:
             checked = engine.guardrail_input
             self.unchecked = as_items(checked)
@@ -138,7 +140,9 @@ class History:
 
 def messages_of(message: str | Item | Iterable[Item]) -> list[tuple[str, Item]]:
     """What a user says, each with an id."""
-    return [(uuid.uuid4().hex, item) for item in as_items(message)]
+    return [
+        (uuid.uuid4().hex, copy(item)) for item in as_items(message)
+    ]  # an object of its own: it is known by its identity
 
 
 def queued_events(journal: LogJournal, said: list[tuple[str, Item]]) -> list[Event]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from quiesce.models._items import Item, ToolCall, ToolResult, UserMessage
+from quiesce.models._items import Item, ToolCall, ToolResult
 from quiesce.models._model import Usage
 
 from ._agent import Agent, as_handoff
@@ -56,7 +56,7 @@ def restore(events: Sequence[Event]) -> Restored:
         ]
     elif restored.status == "finished" and restored.queued:
         restored.status = "idle"
-    restored.unchecked = _unanswered_messages(restored.items)
+    restored.unchecked = found.unchecked
     return restored
 
 
@@ -78,16 +78,6 @@ def _reopen(restored: Restored, found: Recovered) -> None:
     restored.decisions = {
         call_id: (decided.approved, decided.message) for call_id, decided in found.decided.items()
     }
-
-
-def _unanswered_messages(items: list[Item]) -> list[Item]:
-    """What the user said last, if nothing came after it: nobody knows whether guardrails have looked at that."""
-    said: list[Item] = []
-    for item in reversed(items):
-        if not isinstance(item, UserMessage):
-            break
-        said.insert(0, item)
-    return said
 
 
 def agent_after(agent: Agent[Any], items: Sequence[Item]) -> Agent[Any]:

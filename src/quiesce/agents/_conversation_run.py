@@ -9,8 +9,9 @@ conversation has its new status, callbacks are told, who waits for the stop is t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import weakref
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
 
 from quiesce.kernel._reason import Reason
 from quiesce.kernel._report import StopReport
@@ -44,6 +45,7 @@ class Run:
     __slots__ = (
         "begun",
         "closed_inside",
+        "coroutine",
         "early_token",
         "engine",
         "over",
@@ -58,6 +60,9 @@ class Run:
     def __init__(self) -> None:
         self.begun = False  # its first step was taken
         self.over = False
+        self.coroutine: weakref.ref[Coroutine[Any, Any, str]] | None = (
+            None  # of an `arun()` that nobody has begun
+        )
         self.pausing = False
         self.closed_inside = (
             False  # by one of its own tools: the conversation is to be closed when the run is over

@@ -182,6 +182,11 @@ class ConversationState:
     def _running(self) -> Run | None:
         """The run that is on. One whose event loop was closed under it will never end by itself, and is ended here."""
         run = self._run
+        if run is not None and not run.begun and run.coroutine is not None:
+            coroutine = run.coroutine()
+            if coroutine is None or coroutine.cr_frame is None:
+                self._dropped(run)
+                run = self._run
         if run is not None and run.engine is not None and run.scope is not None and is_dead(run.scope):
             run.reason = run.reason or Reason("shutdown", "its event loop was closed")
             self._settled(run, run.engine, run.scope)

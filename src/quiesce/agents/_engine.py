@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from quiesce.kernel._current import current_node
 from quiesce.kernel._guarded import guarded
+from quiesce.kernel._scope import current_token
 from quiesce.models._errors import ModelBehaviorError, ModelRefusalError
 from quiesce.models._items import AssistantMessage, Item, Reasoning, ToolCall, ToolResult
 from quiesce.models._model import (
@@ -89,6 +91,7 @@ class Engine:
         "max_turns",
         "new_input",
         "output_guardrail_results",
+        "over",
         "pending_approvals",
         "responses",
         "stop_after_turn",
@@ -126,6 +129,7 @@ class Engine:
         self.keeps_approvals = False  # whether calls that nobody has decided on outlive a stop
         self.turn = 0
         self.has_begun = False
+        self.over = False  # its transcript is settled: whoever comes late has nothing to add to it
         self.stop_after_turn = False
         self.is_complete = False
         self.final_output: Any = None
@@ -265,6 +269,7 @@ class Engine:
         """The user has said something meanwhile: the next answer is to that, if the guardrails let it pass."""
         self.is_complete = False
         self.final_output = None
+        self.checks_input = True
         self.input_passed = False
         self.guardrail_input = said
         self.transcript.new += said
@@ -315,6 +320,7 @@ class Engine:
 
     async def _ask(self, model: Model, request: ModelRequest) -> ResponseDone:
         """Let the model answer; what it has said so far is in the transcript, or in `partial`, at any moment."""
+        check_not_stopped()
         transcript, emit = self.transcript, self.emit
         self._unspent = Usage(requests=1, unreported=1)
         done: ResponseDone | None = None
@@ -322,6 +328,8 @@ class Engine:
         try:
             async with model_deadline(request.settings.timeout, model.name):
                 async for event in answer:
+                    if self.over:
+                        check_not_stopped()
                     if isinstance(event, TextDelta):
                         transcript.partial.append(event.text)
                     elif isinstance(event, ItemDone):
@@ -338,6 +346,8 @@ class Engine:
             if getattr(answer, "ag_frame", answer) is not None:  # None: what came out of it has ended it
                 await _close_generator(answer)
             raise
+        if self.over:
+            check_not_stopped()
         if done is None:
             raise ModelBehaviorError(
                 f"model {model.name!r} ended its answer without ResponseDone: the stream was cut",
@@ -370,6 +380,8 @@ class Engine:
             self._unspent = None
 
     async def _save(self) -> None:
+        if self.over:
+            check_not_stopped()
         if self.journal is not None:
             await self.journal.add(self.transcript.take_unsaved())
 
@@ -416,6 +428,7 @@ class Engine:
 
     async def _run_tools(self, turn: ToolTurn | None = None) -> bool:
         """Call what the model has asked for; False if some of it has to be approved first."""
+        check_not_stopped()
         agent = self.agent
         if turn is None:
             turn = await ToolTurn.prepare(self, agent)
@@ -432,17 +445,24 @@ class Engine:
 
     async def _hand_over(self, source: Agent[Any], chosen: Handoff, told: ToolResult | None) -> None:
         target = chosen.agent
+        self.agent = target  # the history says so already
         if self.callbacks.run is not None or target.hooks is not None:
             await self.callbacks.handoff(self.context, source, target)
         if chosen.on_handoff is not None:
             await call_function(chosen.on_handoff, self.context)
         if chosen.input_filter is not None:
             self.transcript.show(chosen.input_filter(self.transcript.items))
-        self.agent = target
         if self.emit is not None:
             if told is not None:
                 await self.emit(RunItemStreamEvent("handoff_occurred", told))
             await self.emit(AgentUpdatedStreamEvent(target))
+
+
+def check_not_stopped() -> None:
+    """Somebody's code may have swallowed the cancel: then nothing new starts all the same."""
+    node = current_node.get()
+    if node is not None and node.core.closed:
+        current_token().raise_if_cancelled()
 
 
 async def _close_generator(answer: Any) -> None:

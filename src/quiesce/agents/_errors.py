@@ -88,7 +88,3 @@ class ConversationBusy(UserError):
 
 class ConversationClosed(UserError):
     """The conversation was closed."""
-
-
-class ConversationRunError(AgentsException):
-    """A run of a conversation has failed; the cause is its `__cause__`."""

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from quiesce.models._items import AssistantMessage, Item, Reasoning, ToolCall, ToolResult
+from quiesce.models._items import AssistantMessage, Item, Reasoning, ToolCall, ToolResult, UserMessage
 from quiesce.models._model import Usage
 
 from ._log import (
@@ -61,6 +61,7 @@ class Recovered:
     unfinished_run: str | None = None
     usage: Usage = field(default_factory=Usage)
     last_seq: int = 0
+    unchecked: list[Item] = field(default_factory=list)
 
     def complete(self) -> list[Item]:
         """The transcript with a result for every call, those that wait for approval too."""
@@ -80,6 +81,8 @@ def recover(events: Sequence[Event]) -> Recovered:
         match event:
             case ItemAdded(item=item, message_id=message_id):
                 entries.append(_Entry(item))
+                if isinstance(item, UserMessage):
+                    found.unchecked.append(item)
                 found.queued.pop(message_id, None)
                 if isinstance(item, (ToolCall, ToolResult)):
                     waiting.discard(item.call_id)
@@ -99,7 +102,9 @@ def recover(events: Sequence[Event]) -> Recovered:
                 found.queued[message_id] = item
             case RunStarted(run_id=run_id):
                 found.unfinished_run = run_id
-            case RunEnded(run_id=run_id):
+            case RunEnded(run_id=run_id, status=ended):
+                if ended in ("finished", "waiting_for_approval"):
+                    found.unchecked.clear()
                 if found.unfinished_run == run_id:
                     found.unfinished_run = None
             case StatusChanged(status=status):

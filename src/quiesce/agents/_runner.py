@@ -41,13 +41,16 @@ _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 class Execution:
     """One engine, run to its end."""
 
-    __slots__ = ("engine", "reason", "scope")
+    __slots__ = ("asked", "engine", "reason", "scope")
 
     always_announces = False  # also a run that came to its end
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.scope: Scope | None = None
+        self.asked: Reason | None = (
+            None  # a stop that was asked for, perhaps before there was anything to stop
+        )
         self.reason: Reason | None = None  # why it was stopped, if it was
 
     async def run(self) -> None:
@@ -66,6 +69,8 @@ class Execution:
         )
         self.scope = call.face()
         self._opened(self.scope)
+        if self.asked is not None:
+            self.scope.cancel(self.asked)
         failure = await call.failure()
         self.reason = call.core.reason
         if failure is not None:
@@ -75,6 +80,7 @@ class Execution:
                 failure = None  # somebody has stopped the scope: that is no error of the run's
         stopped = failure is not None or self.reason is not None
         if stopped:
+            engine.over = True
             engine.count_cut_request()
             keeps = failure is None or engine.keeps_approvals
             if not keeps:

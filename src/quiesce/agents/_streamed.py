@@ -153,8 +153,10 @@ class RunResultStreaming(_Outcome):
         if mode not in ("immediate", "after_turn"):
             raise ValueError(f'mode must be "immediate" or "after_turn", not {mode!r}')
         self._engine.stop_after_turn = True
-        if mode == "immediate" and (scope := self._execution.scope) is not None:
-            scope.cancel(Reason("user", "cancel()"))
+        if mode == "immediate":
+            self._execution.asked = why = Reason("user", "cancel()")
+            if (scope := self._execution.scope) is not None:
+                scope.cancel(why)
 
     async def close(self, *, deadline: float | None = None, grace: Grace | None = None) -> StopReport:
         """Stop it, wait until everything has ended, and report; from any task, as often as you like."""

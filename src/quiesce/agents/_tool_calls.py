@@ -124,7 +124,7 @@ class ToolTurn:
                 needed = await needed
             if not needed:
                 return True
-        decision = engine.approvals.get(call.call_id)
+        decision = engine.approvals.pop(call.call_id, None)
         if decision is None and engine.journal is not None:
             await engine.journal.approval_requested(call)
         if decision is None and engine.config.approve is not None:
