@@ -22,13 +22,14 @@ from quiesce.agents import (
     InputGuardrail,
     InputGuardrailTripwireTriggered,
     MaxTurnsExceeded,
+    MemoryStore,
     RunConfig,
     RunHooks,
     UserError,
     function_tool,
     handoff,
 )
-from quiesce.agents._log import ItemAdded, RunEnded, RunStarted, StatusChanged
+from quiesce.agents._log import ItemAdded, MessageQueued, RunEnded, RunStarted, StatusChanged
 from quiesce.models import (
     AssistantMessage,
     ModelEvent,
@@ -253,6 +254,43 @@ async def test_a_message_sent_during_a_run_passes_the_guardrails_too() -> None:
     assert seen[0] == "Hello"
 
 
+async def test_a_message_in_a_run_that_goes_on_after_a_stop_passes_the_guardrails_too() -> None:
+    conversation: Conversation
+    parked = Parked()
+
+    async def check(context: Any, agent: Any, said: Any) -> Any:
+        return trips() if "secret" in str(said) else passes()
+
+    async def answer(request: Any) -> str:
+        conversation.send_message("the secret")
+        return "Done."
+
+    conversation = talk(
+        *(call("park"), answer, "never"),
+        tools=(parked_tool(parked),),
+        input_guardrails=[InputGuardrail(check, run_in_parallel=False)],
+    )
+    async with running(conversation):
+        await parked.reached.wait()
+        await conversation.interrupt()
+    for _ in range(2):
+        with pytest.raises(InputGuardrailTripwireTriggered):
+            await conversation.arun()
+    assert len(asked(conversation)) == 2
+
+
+async def test_the_same_item_may_be_said_twice() -> None:
+    again = UserMessage("And now?")
+    conversation = talk("a", "b", said=None)
+    conversation.send_message(again)
+    conversation.send_message([again, again])
+    assert await conversation.arun() == "finished"
+    queued = [event.message_id for event in conversation.events() if isinstance(event, MessageQueued)]
+    taken = [event.message_id for event in conversation.events() if isinstance(event, ItemAdded)]
+    assert len(set(queued)) == 3
+    assert taken[:3] == queued
+
+
 async def test_what_a_guardrail_has_refused_is_not_let_through_by_running_again() -> None:
     conversation = talk("a", "b", input_guardrails=[guarded_input(trips(), beside=False)])
     for _ in range(2):
@@ -459,6 +497,85 @@ async def test_an_interrupt_stops_the_tools_beside_a_call_that_waits_and_that_go
     asked(conversation)
 
 
+async def test_an_approval_is_for_one_call_and_not_for_a_later_one_of_the_same_id() -> None:
+    conversation = talk(call("pay", "c1", to="Ann"), call("pay", "c1", to="Bob"), "Paid.", tools=(pay,))
+    assert await conversation.arun() == "waiting_for_approval"
+    conversation.approve()
+    assert await conversation.arun() == "waiting_for_approval"
+    assert made == ["Ann"]
+    assert [one.arguments for one in conversation.pending_approvals] == ['{"to":"Bob"}']
+
+
+async def test_stopped_while_one_call_is_asked_about_the_next_one_waits_too() -> None:
+    parked = Parked()
+    store = MemoryStore()
+    calls = [call("pay", "a", to="Ann"), call("add", "b", a=1, b=2), call("pay", "c", to="Bob")]
+    conversation = talk(
+        *(calls, "Paid."),
+        tools=(pay, add),
+        run_config=RunConfig(approve=lambda context, tool: parked.park()),
+        store=store,
+        conversation_id="c",
+    )
+    async with running(conversation):
+        await parked.reached.wait()
+        await conversation.interrupt()
+    assert [one.call_id for one in conversation.pending_approvals] == ["a", "c"]
+    again = Conversation(conversation.agent, store=store, conversation_id="c")
+    assert [one.call_id for one in again.pending_approvals] == ["a", "c"]
+    again.approve("a")
+    again.reject("c")
+    assert await again.arun() == "finished"
+    assert made == ["Ann"]
+    assert outcomes(again.items) == ["finished", "not_started", "rejected"]
+
+
+async def test_a_decision_outlives_a_stop_that_came_before_anybody_looked_at_it() -> None:
+    parked = Parked()
+    reached: list[str] = []
+
+    @function_tool(needs_approval=lambda context, arguments, call_id: look(call_id))
+    async def send(to: str) -> str:
+        """Send something."""
+        return f"sent to {to}"
+
+    async def look(call_id: str) -> bool:
+        reached.append(call_id)
+        if len(reached) == 2:
+            await parked.park()
+        return True
+
+    calls = [call("send", "a", to="Ann"), call("pay", "b", to="Bob")]
+    conversation = talk(calls, "Sent.", tools=(send, pay))
+    assert await conversation.arun() == "waiting_for_approval"
+    conversation.approve()
+    async with running(conversation):
+        await parked.reached.wait()
+        await conversation.interrupt()
+    assert conversation.pending_approvals == []
+    assert await conversation.arun() == "finished"
+    assert outcomes(conversation.items) == ["finished", "finished"]
+    assert made == ["Bob"]
+
+
+async def test_stopped_again_and_again_while_it_asks_each_result_is_in_the_log_once() -> None:
+    parked = Parked()
+    conversation = talk(
+        *([call("add", a=1, b=2), call("pay", to="Ann")], "Paid."),
+        tools=(add, pay),
+        run_config=RunConfig(approve=lambda context, tool: parked.park()),
+    )
+    for _ in range(3):
+        parked.reached = anyio.Event()
+        async with running(conversation):
+            await parked.reached.wait()
+            await conversation.interrupt()
+    results = [
+        e.item for e in conversation.events() if isinstance(e, ItemAdded) and type(e.item) is ToolResult
+    ]
+    assert len(results) == 1
+
+
 async def test_an_approver_is_asked_in_the_run() -> None:
     async def approve(context: Any, tool: Any) -> bool:
         return bool(context.tool_arguments == '{"to":"Ann"}')
@@ -559,6 +676,31 @@ async def test_a_tool_may_close_its_own_conversation() -> None:
         assert await conversation.arun() == "paused"
     assert conversation.status == "closed"
     assert_valid(conversation.items)
+
+
+@pytest.mark.parametrize("hook", ["on_cancel", "on_settled"])
+@pytest.mark.parametrize("what", ["close", "interrupt"])
+async def test_a_hook_that_hears_of_the_end_may_close_or_interrupt_the_conversation(
+    hook: str, what: str
+) -> None:
+    parked = Parked()
+    reports: list[StopReport] = []
+
+    async def stop(*_: object) -> None:
+        reports.append(await getattr(conversation, what)())
+
+    hooks: RunHooks[Any] = RunHooks()
+    setattr(hooks, hook, stop)
+    conversation = talk(call("park"), tools=(parked_tool(parked),), hooks=hooks)
+    async with running(conversation) as run:
+        await parked.reached.wait()
+        began = anyio.current_time()
+        await conversation.interrupt()
+        assert anyio.current_time() - began < 1
+    assert run.error is None
+    assert run.status == "paused"
+    assert reports == [conversation.report]
+    assert conversation.status == ("closed" if what == "close" else "paused")
 
 
 def test_in_a_program_that_is_not_async_a_block_closes_it_too() -> None:

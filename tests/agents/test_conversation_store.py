@@ -16,7 +16,18 @@ from typing import Any
 import anyio
 import pytest
 
-from quiesce.agents import Agent, Conversation, MemoryStore, SQLiteStore, function_tool, handoff
+from quiesce.agents import (
+    Agent,
+    Conversation,
+    GuardrailFunctionOutput,
+    InputGuardrail,
+    InputGuardrailTripwireTriggered,
+    MemoryStore,
+    RunHooks,
+    SQLiteStore,
+    function_tool,
+    handoff,
+)
 from quiesce.agents._conversation_restore import restore
 from quiesce.agents._log import (
     ApprovalDecided,
@@ -325,6 +336,42 @@ async def test_a_tool_whose_start_cannot_be_recorded_does_not_start() -> None:
     assert outcomes(conversation.items) == ["not_started"]
 
 
+async def test_hooks_are_told_of_the_end_though_the_store_fails() -> None:
+    store = Failing()
+    told: list[str] = []
+
+    class Hooks(RunHooks[Any]):
+        async def on_agent_end(self, context: Any, agent: Any, output: Any) -> None:
+            store.failing = True
+
+        async def on_settled(self, context: Any, agent: Any, report: Any) -> None:
+            told.append("settled")
+
+    conversation = opened(store, "Hello!", hooks=Hooks())
+    await conversation.asend_message("Hi")
+    with pytest.raises(StoreError, match="full"):
+        await conversation.arun()
+    assert told == ["settled"]
+
+
+# Two writers
+
+
+async def test_who_has_lost_to_another_writer_may_read_and_still_mixes_nothing_in(tmp_path: Path) -> None:
+    async with opened(tmp_path / "chat.db") as one:
+        await one.asend_message("from one")
+        async with opened(tmp_path / "chat.db", "yes") as other:
+            await other.asend_message("from the other")
+            assert await other.arun() == "finished"
+            for _ in range(2):
+                with pytest.raises(StoreConflict):
+                    await one.asend_message("more")
+                assert len(await anyio.to_thread.run_sync(one.events)) > 1
+            kept = other.items
+    async with opened(tmp_path / "chat.db") as again:
+        assert again.items == kept
+
+
 # A program that is killed
 
 
@@ -506,6 +553,108 @@ class _SlowLog(MemoryLog):
             store.caught.set()
             await anyio.sleep_forever()
         return last
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_cancelled_while_it_is_being_said_a_message_was_said_or_not_and_everybody_knows(
+    when: str,
+) -> None:
+    store = Slow(UserMessage, when)
+    store.caught.set()  # not yet
+    told: list[Event] = []
+    conversation = opened(store, call("pay", to="Ann"), "Never mind.", tools=[pay], callbacks=[told.append])
+    await conversation.asend_message("Pay Ann")
+    assert await conversation.arun() == "waiting_for_approval"
+    store.caught = anyio.Event()
+    async with anyio.create_task_group() as group:
+        group.start_soon(conversation.asend_message, "No, wait")
+        await store.caught.wait()
+        group.cancel_scope.cancel()
+    assert (UserMessage("No, wait") in conversation.items) is (when == "after")
+    conversation.send_message("Well")
+    assert opened(store).items == conversation.items
+    assert [event.seq for event in told] == list(range(1, len(told) + 1))
+    assert len(told) == len(conversation.events())
+    given_up = [e for e in told if isinstance(e, ItemAdded) and isinstance(e.item, ToolResult)]
+    assert len(given_up) == 1
+    assert await conversation.arun() == "finished"
+    asked(conversation)
+
+
+async def test_cancelled_on_the_way_to_the_disk_a_message_is_in_memory_as_on_disk(tmp_path: Path) -> None:
+    async with opened(tmp_path / "chat.db") as conversation:
+        for number in range(5):
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await conversation.asend_message(str(number))
+        kept = conversation.items
+        assert len(await anyio.to_thread.run_sync(conversation.events)) == len(kept)
+    async with opened(tmp_path / "chat.db") as conversation:
+        assert conversation.items == kept
+
+
+async def test_a_stop_before_the_first_step_is_on_disk_and_told(tmp_path: Path) -> None:
+    for name, awaits in (("awaited.db", True), ("closed.db", False)):
+        told: list[Event] = []
+        async with opened(tmp_path / name, "never", callbacks=[told.append]) as conversation:
+            await conversation.asend_message("Hi")
+            coming = conversation.arun()
+            conversation.interrupt()
+            if awaits:
+                assert await coming == "paused"
+                assert isinstance(told[-1], StatusChanged)
+        if not awaits:
+            assert await coming == "paused"
+        assert [type(event) for event in told] == [MessageQueued, StatusChanged]
+        async with opened(tmp_path / name) as conversation:
+            assert conversation.status == "paused"
+
+
+async def test_what_no_guardrail_has_passed_before_a_stop_is_checked_after_a_restart(tmp_path: Path) -> None:
+    reached = anyio.Event()
+
+    async def check(context: Any, agent: Any, said: Any) -> GuardrailFunctionOutput:
+        if not reached.is_set():
+            reached.set()
+            await anyio.sleep_forever()
+        return GuardrailFunctionOutput(None, "secret" in str(said))
+
+    model = ScriptedModel(["never"])
+    agent: Agent[Any] = Agent(
+        name="a", model=model, input_guardrails=[InputGuardrail(check, run_in_parallel=False)]
+    )
+    async with Conversation(agent, store=tmp_path / "chat.db", conversation_id="c") as conversation:
+        await conversation.asend_message("the secret")
+        async with running(conversation):
+            await reached.wait()
+            await conversation.interrupt()
+    async with Conversation(agent, store=tmp_path / "chat.db", conversation_id="c") as conversation:
+        with pytest.raises(InputGuardrailTripwireTriggered):
+            await conversation.arun()
+    assert model.requests == []
+
+
+async def test_stopped_in_the_hook_of_a_handoff_the_live_and_the_reopened_one_go_on_with_the_same_agent(
+    tmp_path: Path,
+) -> None:
+    parked = Parked()
+    expert: Agent[Any] = Agent(name="expert", model=ScriptedModel(["Here."]))
+    front: Agent[Any] = Agent(
+        name="front", model=ScriptedModel([call("transfer_to_expert")]), handoffs=[expert]
+    )
+    hooks: RunHooks[Any] = RunHooks()
+    setattr(hooks, "on_handoff", parked.park)  # noqa: B010 - that is any function
+    async with Conversation(
+        front, store=tmp_path / "chat.db", conversation_id="c", hooks=hooks
+    ) as conversation:
+        await conversation.asend_message("Hi")
+        async with running(conversation):
+            await parked.reached.wait()
+            await conversation.interrupt()
+        assert conversation.agent is expert
+    async with Conversation(front, store=tmp_path / "chat.db", conversation_id="c") as conversation:
+        assert conversation.agent is expert
+        assert await conversation.arun() == "finished"
 
 
 @pytest.mark.parametrize("catches", [ToolCall, ToolStarted, ToolResult, UserMessage])

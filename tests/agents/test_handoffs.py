@@ -9,15 +9,19 @@ import pytest
 from quiesce.agents import Agent, Handoff, Runner, UserError, function_tool, handoff
 from quiesce.models import AssistantMessage, Item, ToolCall, ToolResult, UserMessage
 from quiesce.testing import ScriptedModel, call
+from tests.agents.await_points import POINTS
 from tests.agents.scenes import (
+    Parked,
     all_events,
     assert_valid,
+    consumed,
     guarded_input,
     outcomes,
     requests_of,
     scripted,
     trips,
 )
+from tests.kernel.temperaments import virtual_worlds
 
 
 @function_tool
@@ -143,6 +147,23 @@ async def test_a_handoff_beside_a_call_that_waits_for_approval_is_not_forgotten(
     assert final.last_agent is other
     assert final.final_output == "ok"
     assert final.new_items[-1] == AssistantMessage("ok")
+
+
+@virtual_worlds
+@pytest.mark.parametrize("where", ["on_handoff_function", "run_hook_on_handoff", "agent_hook_on_handoff"])
+async def test_a_handoff_that_is_stopped_in_a_hook_has_been_made(where: str) -> None:
+    parked = Parked()
+    first, options = POINTS[where](parked)
+    result = Runner.run_streamed(first, "?", **options)
+    async with consumed(result):
+        await parked.reached.wait()
+        result.cancel()
+    parked.assert_tidy()
+    assert result.last_agent.name == "other"
+    assert outcomes(result.new_items) == ["finished"]  # the history says that the other agent takes over
+    assert_valid(result.to_input_list())
+    going_on = await Runner.run(result.last_agent, result.to_input_list())
+    assert going_on.final_output == "hi"
 
 
 async def test_what_is_no_agent_is_refused() -> None:

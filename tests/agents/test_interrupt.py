@@ -14,6 +14,7 @@ import pytest
 from quiesce import CancelToken, Grace, Reason, StopReport, current_token
 from quiesce.agents import Agent, Conversation, RunConfig, RunHooks, Stopping, ToolContext, function_tool
 from quiesce.agents._log import RunEnded, StatusChanged
+from quiesce.agents._stopping import state_lock
 from quiesce.models import AssistantMessage, Note, UserMessage
 from quiesce.testing import Answer, ScriptedModel, call
 from tests.agents.conversations import asked, parked_tool, running, talk
@@ -63,6 +64,53 @@ async def test_a_run_that_was_interrupted_before_its_start_does_not_disturb_the_
         assert conversation.status == "running"
         await conversation.interrupt()
     assert run.status == "paused"
+
+
+@pytest.mark.parametrize("what", ["interrupt", "pause"])
+async def test_of_a_stop_before_the_first_step_callbacks_are_told_once(what: str) -> None:
+    told: list[Any] = []
+    conversation = talk("Hello!", callbacks=[told.append])
+    told.clear()
+    coming = conversation.arun()
+    getattr(conversation, what)()
+    assert [(type(event), event.status) for event in told] == [(StatusChanged, "paused")]
+    assert await coming == "paused"
+    await conversation.close()
+    assert len(told) == 1
+
+
+@asyncio_only
+async def test_cancelled_before_its_first_step_a_run_is_over_and_its_token_is_cancelled() -> None:
+    conversation = talk("Hello!")
+    task = asyncio.Task(conversation.arun())  # never an eager one
+    token = conversation.cancel_token
+    assert token is not None
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert conversation.status == "idle"
+    assert token.cancelled
+    assert await conversation.arun() == "finished"
+
+
+async def test_instructions_that_swallow_the_cancel_do_not_make_the_model_be_asked() -> None:
+    parked = Parked()
+
+    async def instructions(context: Any, agent: Any) -> str:
+        try:
+            await parked.park()
+        except BaseException:
+            return "go on all the same"
+        return "never"
+
+    model = ScriptedModel(["never"])
+    conversation = Conversation(Agent(name="a", model=model, instructions=instructions))
+    conversation.send_message("Hi")
+    async with running(conversation) as run:
+        await parked.reached.wait()
+        assert (await conversation.interrupt()).clean
+    assert run.status == "paused"
+    assert model.requests == []
 
 
 async def test_interrupted_in_the_model_call_what_was_said_is_kept_and_marked() -> None:
@@ -530,6 +578,45 @@ def test_a_loop_that_is_closed_under_it_leaves_a_conversation_that_can_go_on() -
     assert_valid(conversation.items)
     assert conversation.run() == "finished"
     asked(conversation)
+
+
+def test_of_a_run_whose_loop_was_closed_callbacks_are_told_while_no_lock_is_held() -> None:
+    kept: list[Any] = []
+    free: list[bool] = []
+
+    class Hooks(RunHooks[Any]):
+        async def on_settled(self, context: Any, agent: Any, report: Any) -> None:
+            kept[1].set()
+            await anyio.sleep_forever()
+
+    def look() -> None:
+        free.append(state_lock.acquire(timeout=1))
+        if free[-1]:
+            state_lock.release()
+
+    def told(event: Any) -> None:
+        if loop.is_closed():
+            other = threading.Thread(target=look)
+            other.start()
+            other.join()
+
+    async def main() -> None:
+        kept.append(talk("Hello!", "Going on.", hooks=Hooks(), callbacks=[told]))
+        kept.append(anyio.Event())
+        kept.append(asyncio.ensure_future(kept[0].arun()))
+        await kept[1].wait()
+
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda loop, context: None)
+    loop.run_until_complete(main())
+    loop.close()
+    conversation: Conversation = kept[0]
+    conversation.send_message("And now?")
+    assert conversation.status == "idle"
+    kept.clear()
+    gc.collect()
+    assert free
+    assert all(free)
 
 
 # Tokens

@@ -5,8 +5,10 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -260,6 +262,45 @@ async def test_a_run_does_not_close_what_its_user_has_connected() -> None:
         assert await server.call_tool("echo", {"text": "hello"}) == "hello"
         with pytest.raises(UserError, match="connected already"):
             await server.connect()
+
+
+def test_one_server_serves_two_event_loops_at_once_with_a_process_for_each() -> None:
+    server = misbehaving()
+    both_are_in = threading.Barrier(2, timeout=10)
+    pids: dict[str, list[int]] = {"asyncio": [], "trio": []}
+
+    async def a_run(backend: str) -> None:
+        async with server.use():
+            pids[backend].append(int(await server.call_tool("pid", {})))
+            await anyio.to_thread.run_sync(both_are_in.wait)
+            pids[backend].append(int(await server.call_tool("pid", {})))
+        assert not server.connected
+        await anyio.to_thread.run_sync(
+            both_are_in.wait
+        )  # that one loop has closed its own is nothing to the other
+
+    with ThreadPoolExecutor(2) as threads:
+        runs = [threads.submit(anyio.run, a_run, backend, backend=backend) for backend in pids]
+        for run in runs:
+            run.result(20)
+    assert [len(set(of_a_loop)) for of_a_loop in pids.values()] == [1, 1]
+    assert pids["asyncio"] != pids["trio"]
+    assert all(is_gone(pid) for of_a_loop in pids.values() for pid in of_a_loop)
+    assert not server.connected
+
+
+def test_a_session_of_a_loop_that_has_ended_is_not_taken_for_one_of_the_next() -> None:
+    server = misbehaving()
+
+    async def a_program() -> str:
+        scope = await Scope.open("app")
+        await server.connect(scope=scope)
+        try:
+            return str(await server.call_tool("echo", {"text": "hello"}))
+        finally:
+            await scope.close()  # its owner has ended it: nobody has closed the server
+
+    assert [anyio.run(a_program), anyio.run(a_program)] == ["hello", "hello"]
 
 
 # HTTP

@@ -35,6 +35,7 @@ from quiesce.models import (
     ModelSettings,
     ModelTimeoutError,
     Reasoning,
+    ResponseDone,
     TextDelta,
     Tokens,
     ToolCall,
@@ -359,6 +360,21 @@ async def test_a_session_remembers_what_was_said_and_done() -> None:
     assert result.input == [UserMessage("What?")]
 
 
+async def test_a_session_that_was_left_half_done_is_repaired_for_the_model_and_left_as_it_is() -> None:
+    half_done: list[Item] = [UserMessage("first"), ToolCall("1", "work"), ToolCall("2", "work")]
+    session = await session_with(*half_done)
+    agent = scripted("ok", "ok again")
+    result = await Runner.run(agent, "go on", session=session)
+    assert_valid(requests_of(agent)[0].items)
+    assert_valid(result.to_input_list())
+    assert outcomes(requests_of(agent)[0].items) == ["interrupted", "interrupted"]
+    assert await session.get_items() == [*half_done, UserMessage("go on"), AssistantMessage("ok")]
+    await Runner.run(agent, "and on", session=session)
+    first, second = requests_of(agent)
+    assert second.items[: len(first.items)] == first.items  # the same each time: prompt caches hold
+    assert_valid(second.items)
+
+
 async def test_a_session_gets_calls_and_results_together() -> None:
     seen: list[int] = []
 
@@ -516,6 +532,53 @@ async def test_a_tool_that_ignores_its_cancel_is_named_in_bounded_time() -> None
         stubborn.let_go()
     assert scope.report is not None
     assert scope.report.clean
+
+
+@virtual_worlds
+async def test_what_a_model_says_after_it_was_given_up_reaches_neither_the_result_nor_the_session() -> None:
+    from tests.kernel.temperaments import Stubborn
+
+    stubborn = Stubborn()
+    work_done: list[str] = []
+
+    class Late:
+        name = "late"
+
+        async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+            yield TextDelta("half ")
+            await stubborn()
+            yield ItemDone(AssistantMessage("half and whole"))
+            yield ItemDone(ToolCall("1", "work"))
+            yield ResponseDone(Usage(requests=1), "stop")
+
+    @function_tool
+    async def work() -> str:
+        work_done.append("late")
+        return "done"
+
+    session = await session_with()
+    short = Grace(cancel=0.5, terminate=0.25, kill=0.25)
+    result = Runner.run_streamed(
+        Agent(name="assistant", model=Late(), tools=[work]),
+        "?",
+        session=session,
+        run_config=RunConfig(grace=short),
+    )
+    async with Scope("app", grace=short) as scope:
+        async with consumed(result):
+            await anyio.sleep(1)
+            assert not (await result.close()).clean
+        settled = result.to_input_list()
+        assert settled[:2] == [UserMessage("?"), AssistantMessage("half ", interrupted=True)]
+        assert await session.get_items() == settled
+        stubborn.let_go()
+        await anyio.sleep(1)
+        assert stubborn.gone
+    assert scope.report is not None
+    assert scope.report.clean
+    assert result.to_input_list() == settled
+    assert await session.get_items() == settled
+    assert work_done == []
 
 
 # run_sync -----------------------------------------------------------------------------------------------------

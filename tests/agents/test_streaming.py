@@ -23,6 +23,7 @@ from quiesce.agents import (
     Runner,
     RunResultStreaming,
     function_tool,
+    input_guardrail,
     tool_input_guardrail,
 )
 from quiesce.agents import ToolGuardrailFunctionOutput as Verdict
@@ -284,6 +285,36 @@ async def test_cancelled_before_the_first_event_nothing_is_asked_of_the_model(mo
     await all_events(result)
     assert requests_of(agent) == []
     assert result.final_output is None
+
+
+@virtual_worlds
+@pytest.mark.parametrize("at_the_first_event", [False, True])
+async def test_cancelled_before_the_run_has_started_not_even_its_guardrails_are_asked(
+    at_the_first_event: bool,
+) -> None:
+    parked = Parked()
+    agent = scripted(
+        "hi",
+        instructions=parked.park,
+        input_guardrails=[input_guardrail(parked.park), input_guardrail(run_in_parallel=False)(parked.park)],
+    )
+    result = Runner.run_streamed(agent, "?")
+    if not at_the_first_event:
+        result.cancel()
+    told: list[Any] = []
+    with anyio.fail_after(5):
+        async with result:
+            async for event in result.stream_events():
+                told.append(event)
+                if at_the_first_event:
+                    result.cancel()
+    assert told == [AgentUpdatedStreamEvent(agent)]
+    assert parked.begun == 0
+    assert requests_of(agent) == []
+    assert result.report is not None
+    assert result.report.reason is not None
+    assert (result.report.reason.kind, result.report.reason.message) == ("user", "cancel()")
+    assert result.to_input_list() == [UserMessage("?")]
 
 
 async def test_cancelled_after_its_end_nothing_changes() -> None:

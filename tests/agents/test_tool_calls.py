@@ -86,6 +86,12 @@ async def test_a_concurrency_limit_holds() -> None:
     assert anyio.current_time() - began == pytest.approx(3)
 
 
+@pytest.mark.parametrize("limit", [0, -1, True, 1.5, "2"])
+def test_a_concurrency_limit_that_would_let_no_tool_run_is_refused(limit: Any) -> None:
+    with pytest.raises(ValueError, match="max_tool_concurrency must be a whole number from 1 on, or None"):
+        RunConfig(max_tool_concurrency=limit)
+
+
 async def test_calls_that_wait_for_a_slot_are_not_started_when_the_run_stops() -> None:
     parked = Parked()
     tool = function_tool(lambda: None, name_override="unused")
@@ -555,6 +561,32 @@ async def test_a_run_does_not_go_on_before_every_pending_call_is_decided_on() ->
     state.approve(state.interruptions[0])
     assert (await Runner.run(agent, state)).final_output == "ok"
     assert sorted(called) == ["pay 5", "pay 6"]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_run_that_goes_on_refuses_to_have_other_bounds_than_it_began_with(streamed: bool) -> None:
+    called: list[str] = []
+    agent = scripted(call("pay", amount=5), "ok", tools=[paying(called)])
+    mine, session = object(), await session_with()
+    state = (await Runner.run(agent, "?", context=mine, max_turns=3, session=session)).to_state()
+    state.approve(state.interruptions[0])
+
+    async def go_on(**options: Any) -> Any:
+        if not streamed:
+            return await Runner.run(agent, state, **options)
+        result = Runner.run_streamed(agent, state, **options)
+        await all_events(result)
+        return result
+
+    for name, other in {"context": object(), "max_turns": 2, "session": await session_with()}.items():
+        with pytest.raises(UserError, match=f"was given another {name}: leave that out here"):
+            await go_on(**{name: other})
+    with pytest.raises(UserError, match="another context and max_turns and session"):
+        await go_on(context=object(), max_turns=None, session=await session_with())
+    assert called == []
+    assert (await go_on(context=mine, max_turns=3, session=session)).final_output == "ok"
+    assert called == ["pay 5"]
+    assert_valid(await session.get_items())
 
 
 async def test_whether_a_call_needs_approval_may_depend_on_its_arguments() -> None:

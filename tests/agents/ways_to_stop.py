@@ -1,4 +1,4 @@
-"""Every way to stop a run: `RUN` for `Runner.run`, `STREAMED` for `Runner.run_streamed`.
+"""Every way to stop a run: `CALLERS` for `Runner.run`, `STREAMED` for `Runner.run_streamed`, `CONVERSED` for `Conversation.arun`.
 
 A way starts the run, waits until it is parked, stops it (some of them a second time, in the middle of the clean-up), and looks around
 at the very moment when whoever called has control back. `Surroundings` is what it sees then.
@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from quiesce import Scope
-from quiesce.agents import Runner, RunResultStreaming
+from quiesce.agents import Conversation, Runner, RunResultStreaming
 from tests.agents.scenes import CLEAN_UP, Parked
 from tests.kernel.temperaments import on_trio
 from tests.world import all_trio_tasks, describe_asyncio_task, describe_trio_task, is_owner
@@ -327,3 +327,66 @@ async def stream_and_stop(way: str, agent: Any, options: Any, parked: Parked) ->
     await STREAMED[way](result, parked, around)
     around.assert_has_looked()
     return result
+
+
+# Conversations ------------------------------------------------------------------------------------------------
+
+Conversed = Callable[[Conversation, Parked, Surroundings], Awaitable[None]]
+
+
+def _caller_stopped(way: str) -> Conversed:
+    stop, times = CALLERS[way]
+
+    async def caller_stopped(conversation: Conversation, parked: Parked, around: Surroundings) -> None:
+        async def main() -> None:
+            try:
+                await conversation.arun()
+            finally:
+                await around.look()
+
+        await stop(main, parked, around, times)
+
+    return caller_stopped
+
+
+def _stopped_by(*stops: str) -> Conversed:
+    """Each by a task of its own, one after the other, while `arun()` is awaited: that returns, and is nobody's cancel."""
+
+    async def stopped_by(conversation: Conversation, parked: Parked, around: Surroundings) -> None:
+        async def runs() -> None:
+            around.here()
+            assert await conversation.arun() == "paused"
+            await around.look()
+
+        async def stop(number: int) -> None:
+            around.here()
+            await anyio.sleep(MIDDLE * number)
+            assert not parked.tidied, "the first stop was over before this one came"
+            report = await getattr(conversation, stops[number])()
+            assert report.clean, report
+            await around.look()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(runs)
+            await parked.reached.wait()
+            for number in range(len(stops)):
+                group.start_soon(stop, number)
+
+    return stopped_by
+
+
+CONVERSED: dict[str, Conversed] = {f"caller_{way}": _caller_stopped(way) for way in CALLERS} | {
+    "interrupt": _stopped_by("interrupt"),
+    "interrupt_twice": _stopped_by("interrupt", "interrupt"),
+    "close": _stopped_by("close"),
+    "close_twice": _stopped_by("close", "close"),
+    "interrupt_then_close": _stopped_by("interrupt", "close"),
+    "close_then_interrupt": _stopped_by("close", "interrupt"),
+}
+
+
+async def converse_and_stop(way: str, conversation: Conversation, parked: Parked) -> None:
+    """`Conversation.arun`, stopped."""
+    around = Surroundings(parked)
+    await CONVERSED[way](conversation, parked, around)
+    around.assert_has_looked()

@@ -78,3 +78,10 @@ class RunConfig:
     cancel_model_on_guardrail_failure: bool = True
     grace: Grace | None = None
     approve: Approver | None = None
+
+    def __post_init__(self) -> None:
+        limit: Any = self.max_tool_concurrency
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+            raise ValueError(
+                f"max_tool_concurrency must be a whole number from 1 on, or None for no limit, not {limit!r}"
+            )

@@ -17,7 +17,9 @@ import math
 import uuid
 import weakref
 from collections.abc import Coroutine, Iterable
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
@@ -31,7 +33,7 @@ from quiesce.models._items import Item
 from ._context import RunContextWrapper
 from ._conversation_history import messages_of, queued_events
 from ._conversation_journal import LogJournal, RunJournal
-from ._conversation_run import ConversationExecution, Run, Ticket
+from ._conversation_run import ConversationExecution, Run, Ticket, being_announced
 from ._conversation_state import ConversationState, Status, clean_report
 from ._engine import Engine
 from ._errors import ConversationBusy, UserError
@@ -82,14 +84,15 @@ class Conversation(ConversationState):
         disk; in an event loop use `asend_message`.
         """
         journal, said, events = self._to_say(message)
-        journal.write_sync(events)
-        with state_lock:
-            self._history.put(said)
+        journal.write_sync(events, then=partial(self._said, said))
 
     async def asend_message(self, message: str | Item | Iterable[Item]) -> None:
-        """`send_message` for async code: it does not block the event loop."""
+        """`send_message` for async code: it does not block the event loop. If you are cancelled meanwhile, it was said or not;
+        `items` shows which."""
         journal, said, events = self._to_say(message)
-        await journal.write_message(events)
+        await journal.write_message(events, partial(self._said, said))
+
+    def _said(self, said: list[tuple[str, Item]]) -> None:
         with state_lock:
             self._history.put(said)
 
@@ -97,10 +100,11 @@ class Conversation(ConversationState):
         self, message: str | Item | Iterable[Item]
     ) -> tuple[LogJournal, list[tuple[str, Item]], list[Event]]:
         said = messages_of(message)
+        self._running()
         with state_lock:
             self._check_open()
             journal = self._record()
-            if self._running() is None:
+            if self._run is None:
                 if self._history.calls:
                     journal.owe(self._history.give_up_calls())
                 if self._status in ("finished", "error", "waiting_for_approval"):
@@ -164,9 +168,10 @@ class Conversation(ConversationState):
         return run_program(self._go, run, Ticket(self, run), backend=backend, grace=self._config.grace)
 
     def _register(self) -> Run:
+        self._running()
         with state_lock:
             self._check_open()
-            if self._running() is not None:
+            if self._run is not None:
                 raise ConversationBusy(
                     f"conversation {self.id!r} runs already, and does one run at a time: wait for that one, "
                     "or stop it with `await conversation.interrupt()`"
@@ -178,10 +183,13 @@ class Conversation(ConversationState):
 
     async def _go(self, run: Run, ticket: Ticket) -> Status:
         with state_lock:
-            if run.over:  # stopped before its first step
-                return cast(Status, run.status)
-            run.begun = True
-            execution = self._prepare(run)
+            revoked = run.over  # stopped before its first step
+            run.begun = not revoked
+            execution = self._prepare(run) if not revoked else None
+        if revoked:
+            if self._journal is not None and not self._closed:
+                await self._journal.write([])
+            return cast(Status, run.status)
         if execution is None:
             return cast(Status, self.status)
         try:
@@ -231,18 +239,6 @@ class Conversation(ConversationState):
         with state_lock:
             return self._history.take()
 
-    def _dropped(self, run: Run) -> None:
-        """The coroutine of a run was dropped before its first step."""
-        with state_lock:
-            if run.over or run.begun:
-                return
-            run.over = True
-            if self._run is run:
-                self._run = None
-                self._token = run.early_token or Reason("cancelled")
-        if run.early_token is not None:
-            run.early_token.cancel(Reason("cancelled"))
-
     # Stopping
 
     def pause(self) -> None:
@@ -251,10 +247,13 @@ class Conversation(ConversationState):
             run = self._run
             if run is None:
                 return
-            if not run.begun:
+            begun = run.begun
+            if not begun:
                 self._revoke(run, None)
-                return
-        run.pause()
+        if begun:
+            run.pause()
+        else:
+            self._tell_revoked()
 
     def interrupt(self, reason: Reason | str | None = None) -> Stopping:
         """Stop the run now, from any thread; never waits. Await what it returns, or `.wait()` for it in a thread.
@@ -265,10 +264,13 @@ class Conversation(ConversationState):
         return self._stop(as_reason(reason, _INTERRUPTED), hurry=True)
 
     def _stop(self, why: Reason, *, hurry: bool) -> Stopping:
+        self._running()
         with state_lock:
-            run = self._running()
+            run = self._run
             if run is None:
                 return Stopping(replace(clean_report(self._agent.name), left=self._leftovers()))
+            if being_announced.get() is run and run.scope is not None and run.scope.report is not None:
+                return Stopping(run.scope.report)
             if run.begun:
                 begun = run
             else:
@@ -278,6 +280,7 @@ class Conversation(ConversationState):
             return begun.interrupt(why, hurry=hurry)
         if run.early_token is not None:
             run.early_token.cancel(why)
+        self._tell_revoked()
         return Stopping(replace(clean_report(f"run of {self._agent.name}"), reason=why))
 
     def _revoke(self, run: Run, reason: Reason | None) -> None:
@@ -289,6 +292,12 @@ class Conversation(ConversationState):
         self._token = run.last_token()
         self._record().owe([StatusChanged(status="paused", reason=str(reason or ""))])
 
+    def _tell_revoked(self) -> None:
+        """Write that down if it can be done at once; else it is when `arun()` is awaited, or with the next write."""
+        if self._journal is not None and self._journal.writes_at_once:
+            with suppress(Exception):  # then it stays owed: a stop never fails
+                self._journal.write_at_once([])
+
     # Closing
 
     async def close(self) -> StopReport:
@@ -298,6 +307,9 @@ class Conversation(ConversationState):
         """
         self._closed = True
         run = self._run
+        if run is not None and run.scope is not None and being_announced.get() is run:
+            run.closed_inside = True  # one of its hooks: the rest is done when that has returned
+            return run.scope.report or clean_report(run.scope.name)
         if run is not None and run.scope is not None and runs_inside(run.scope):
             run.closed_inside = True  # it cannot wait for itself: the rest is done when the run is over
             return await run.scope.close(reason=_CLOSED)
@@ -324,9 +336,13 @@ class Conversation(ConversationState):
     def close_sync(self) -> StopReport:
         """`close` for plain threads: it blocks."""
         run = self._run
-        if run is not None and run.scope is not None and runs_inside(run.scope):
+        if (
+            run is not None
+            and run.scope is not None
+            and (runs_inside(run.scope) or being_announced.get() is run)
+        ):
             raise RuntimeError(
-                f"a tool of conversation {self.id!r} cannot wait for its end: call interrupt() in it, and close() elsewhere"
+                f"a tool or a hook of conversation {self.id!r} cannot wait for its end: call interrupt() in it, and close() elsewhere"
             )
         self._closed = True
         report = self._stop(_CLOSED, hurry=False).wait()

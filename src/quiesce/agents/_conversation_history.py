@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from copy import copy
 from typing import TYPE_CHECKING
 
-from quiesce.models._items import AssistantMessage, Item, as_items
+from quiesce.models._items import AssistantMessage, Item, ToolResult, as_items
 
 from ._errors import UserError
 from ._log import ApprovalDecided, Event, ItemAdded, MessageQueued
@@ -109,8 +109,8 @@ class History:
         last = self.items[-1]
         return not (status == "finished" and isinstance(last, AssistantMessage) and not last.interrupted)
 
-    def give_to(self, engine: Engine) -> frozenset[str]:
-        """Let a run go on from here; returns the calls whose results are in the log, though not in the history."""
+    def give_to(self, engine: Engine) -> list[ToolResult]:
+        """Let a run go on from here; returns the results that are in the log, though not in the history."""
         transcript = engine.transcript
         transcript.given = list(self.items)
         if self.calls:
@@ -121,7 +121,7 @@ class History:
         to_check = [*self.unchecked, *transcript.new]
         engine.checks_input = bool(to_check)
         engine.guardrail_input = guardrail_input(to_check)
-        return frozenset(record.call.call_id for record in self.calls if record.result is not None)
+        return [record.result for record in self.calls if record.result is not None]
 
     def take_from(self, engine: Engine) -> None:
         """A run has ended: this is how far it came."""

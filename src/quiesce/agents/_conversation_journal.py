@@ -3,7 +3,8 @@
 Invariants
 - Callbacks are told of each event once, when it is known to be durable.
 - What could not be written (a store that failed, a cancel that came first) is owed: it goes with the next write, before anything newer.
-- After a cancel it may be in doubt whether a write took place; then the log itself is asked before the next one.
+- After a cancel it may be in doubt whether a write took place; then the log itself is asked before the next one. It is read through a
+  second log: reading moves the position of a log, and the one that writes would not notice a second writer any more.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from quiesce.kernel._guarded import is_cancellation
+from quiesce.kernel._shielded import shielded
 from quiesce.models._items import Item, ToolCall, ToolResult
 from quiesce.models._model import Usage
 
@@ -23,6 +24,7 @@ from ._log import (
     ItemAdded,
     Log,
     RunStarted,
+    Store,
     ToolStarted,
     UsageAdded,
     stamp,
@@ -31,11 +33,20 @@ from ._memory_store import MemoryLog
 
 if TYPE_CHECKING:
     from ._conversation_restore import Restored
-    from ._transcript import Transcript
+    from ._transcript import CallRecord, Transcript
 
 logger = logging.getLogger("quiesce")
 
 EventCallback: TypeAlias = Callable[[Event], object]
+
+
+class _Doubt(NamedTuple):
+    """A write of which nobody knows whether it took place: all of it is in the log, or none."""
+
+    since: int  # the event that it comes after
+    batch: list[Event]
+    else_owed: list[Event]  # if it did not
+    then: Callable[[], None] | None  # if it did
 
 
 class LogJournal:
@@ -46,15 +57,18 @@ class LogJournal:
         "_callbacks",
         "_counted",
         "_doubts",
+        "_due",
         "_in_memory",
         "_owed",
+        "_store",
         "_untold",
         "log",
         "message_ids",
         "usage",
     )
 
-    def __init__(self, log: Log, callbacks: Sequence[EventCallback] = ()) -> None:
+    def __init__(self, store: Store, log: Log, callbacks: Sequence[EventCallback] = ()) -> None:
+        self._store = store
         self.log = log
         self.usage = Usage()  # of the whole conversation
         self.message_ids: dict[int, str] = {}  # by the identity of an item that was queued
@@ -62,7 +76,10 @@ class LogJournal:
         self._callbacks = callbacks
         self._in_memory = type(log) is MemoryLog
         self._owed: list[Event] = []
-        self._doubts: list[tuple[int, list[Event]]] = []  # batches, and the event that they come after
+        self._due = (
+            False  # whether something is owed that the next who reads the log would not find out by itself
+        )
+        self._doubts: list[_Doubt] = []
         self._acknowledged = 0
         self._untold: list[Event] = []
 
@@ -77,44 +94,63 @@ class LogJournal:
         self.message_ids = {id(item): message_id for message_id, item in restored.queued.items()}
 
     def owe(self, events: Sequence[Event]) -> None:
-        """Write these with the next ones."""
+        """Write these with the next ones, or at the end."""
         self._owed += events
+        self._due = True
 
     @property
     def writes_at_once(self) -> bool:
         """Whether nothing is ever waited for."""
         return self._in_memory
 
-    def write_sync(self, events: Sequence[Event]) -> None:
-        """Write these, in a plain thread; they are durable when this returns, and were not written if it raises."""
-        owed = self._take_owed()
-        try:
-            last = self.log.append_sync([*owed, *events])
-        except BaseException:
-            self._owed[:0] = owed
-            raise
-        self._tell([*owed, *events], last)
+    def read(self, after: int = 0) -> list[Event]:
+        """What is in the log, in a plain thread."""
+        return self._store.open(self.log.conversation_id).read_sync(after)
 
-    async def write_message(self, events: Sequence[Event]) -> None:
-        """The same in an event loop."""
-        if self._in_memory:
-            self.write_sync(events)
-            return
+    def write_sync(self, events: Sequence[Event], *, then: Callable[[], None] | None = None) -> None:
+        """Write these, in a plain thread, and do `then`; they are durable when this returns, and were not written if it fails."""
+        while self._doubts:
+            doubt = self._doubts[0]
+            self._resolve(doubt, self.read(doubt.since))
         owed = self._take_owed()
+        batch, since = [*owed, *events], self._acknowledged
+        if batch:
+            try:
+                last = self.log.append_sync(batch)
+            except BaseException as error:
+                self._not_written(error, _Doubt(since, batch, owed, then))
+                raise
+            if then is not None:
+                then()
+            self._tell(batch, last)
+
+    async def write_message(self, events: Sequence[Event], then: Callable[[], None]) -> None:
+        """The same in an event loop. Cancelled meanwhile, it finds out first whether they were written."""
+        if self._in_memory:
+            self.write_sync(events, then=then)
+            return
+        await self._resolve_all()
+        owed = self._take_owed()
+        batch, since = [*owed, *events], self._acknowledged
         try:
-            last = await self.log.append([*owed, *events])
-        except BaseException:
-            self._owed[:0] = owed
+            last = await self.log.append(batch)
+        except BaseException as error:
+            self._not_written(error, _Doubt(since, batch, owed, then))
+            if self._doubts:
+                try:
+                    await shielded(self._resolve_all)
+                except Exception as failure:  # then the next write finds out
+                    error.add_note(f"whether the message was kept is not known yet: {failure!r}")
             raise
-        self._tell([*owed, *events], last)
+        then()
+        self._tell(batch, last)
 
     async def write(self, events: Sequence[Event], *, tell: bool = True) -> None:
         """Write what has happened in a run: if that fails now, it goes with the next write. Without `tell`: see `tell_now`."""
         if self._in_memory:
             self.write_at_once(events, tell=tell)
             return
-        while self._doubts:
-            await self._resolve()
+        await self._resolve_all()
         batch = [*self._take_owed(), *events]
         if not batch:
             return
@@ -122,10 +158,7 @@ class LogJournal:
         try:
             last = await self.log.append(batch)
         except BaseException as error:
-            if is_cancellation(error):
-                self._doubts.append((since, batch))
-            else:
-                self._owed[:0] = batch
+            self._not_written(error, _Doubt(since, batch, batch, None))
             raise
         self._tell(batch, last, now=tell)
 
@@ -136,13 +169,13 @@ class LogJournal:
             try:
                 last = self.log.append_sync(batch)
             except BaseException:
-                self._owed[:0] = batch
+                self._owe_again(batch)
                 raise
             self._tell(batch, last, now=tell)
 
     async def close(self) -> None:
-        """Write what a run still owes, if that is possible now, and no more."""
-        if self._owes_items():
+        """Write what is still owed, if that is possible now, and no more."""
+        if self._due or self._doubts:
             try:
                 await self.write([])
             except Exception as error:
@@ -151,38 +184,51 @@ class LogJournal:
 
     def close_sync(self) -> None:
         """The same in a plain thread."""
-        if self._owes_items() and not self._doubts:
+        if self._due or self._doubts:
             try:
                 self.write_sync([])
             except Exception as error:
                 self._log_loss(error)
         self.log.close()
 
-    def _owes_items(self) -> bool:
-        # What was only found missing when the log was read is found again by the next who reads it.
-        return bool(self._doubts) or any(
-            isinstance(event, ItemAdded) and event.run_id for event in self._owed
-        )
-
     def _log_loss(self, error: Exception) -> None:
         name = self.log.conversation_id
         logger.error("the end of conversation %r could not be saved", name, exc_info=error)
 
-    async def _resolve(self) -> None:
-        """A cancel came while a batch was on its way: all of it is in the log, or none."""
-        since, batch = self._doubts[0]
-        found = [stamp(event, 0, 0.0) for event in await self.log.read(since)]
-        del self._doubts[0]
+    def _not_written(self, error: BaseException, doubt: _Doubt) -> None:
+        if isinstance(error, Exception):
+            self._owe_again(doubt.else_owed)
+        else:  # a cancel, or Ctrl-C, while the batch was on its way
+            self._doubts.append(doubt)
+
+    async def _resolve_all(self) -> None:
+        while self._doubts:
+            doubt = self._doubts[0]
+            self._resolve(doubt, await self._store.open(self.log.conversation_id).read(doubt.since))
+
+    def _resolve(self, doubt: _Doubt, since_then: Sequence[Event]) -> None:
+        if not any(one is doubt for one in self._doubts):  # somebody else has asked at the same time
+            return
+        self._doubts = [one for one in self._doubts if one is not doubt]
+        found, batch = [stamp(event, 0, 0.0) for event in since_then], doubt.batch
         size = len(batch)
         for start in range(len(found) - size + 1):
             if found[start : start + size] == batch:
-                self._tell(batch, since + start + size)
+                if doubt.then is not None:
+                    doubt.then()
+                self._tell(batch, doubt.since + start + size)
                 return
-        self._owed[:0] = batch
+        self._owe_again(doubt.else_owed)
 
     def _take_owed(self) -> list[Event]:
         owed, self._owed = self._owed, []
+        self._due = False
         return owed
+
+    def _owe_again(self, events: Sequence[Event]) -> None:
+        if events:
+            self._owed[:0] = events
+            self._due = True
 
     def _tell(self, events: Sequence[Event], last: int, *, now: bool = True) -> None:
         self._acknowledged = max(last, self._acknowledged)
@@ -219,14 +265,20 @@ class LogJournal:
 class RunJournal:
     """What the engine of one run writes down. When the run is over it refuses: what comes late does not get into the history."""
 
-    __slots__ = ("_journal", "_transcript", "_written", "over", "run_id")
+    __slots__ = ("_carried", "_journal", "_transcript", "_written", "over", "run_id")
 
     def __init__(
-        self, journal: LogJournal, run_id: str, agent: str, transcript: Transcript, written: frozenset[str]
+        self,
+        journal: LogJournal,
+        run_id: str,
+        agent: str,
+        transcript: Transcript,
+        written: Sequence[ToolResult],
     ) -> None:
         self._journal = journal
         self._transcript = transcript
-        self._written = written  # calls that waited beside others, and whose results are in the log already
+        self._written = written  # of calls beside others that wait: these results are in the log already
+        self._carried = list(transcript.calls)  # that an earlier run has asked for approval of
         self.run_id = run_id
         self.over = False
         journal.owe([RunStarted(run_id=run_id, agent=agent)])
@@ -237,12 +289,20 @@ class RunJournal:
         events: list[Event] = [
             ItemAdded(item=item, run_id=self.run_id, message_id=ids.pop(id(item), "") if ids else "")
             for item in items
-            if not (written and isinstance(item, ToolResult) and item.call_id in written)
+            if not any(item is one for one in written)
         ]
         spent = self._journal.spent()
         if spent is not None:
             events.append(UsageAdded(usage=spent, run_id=self.run_id))
         return events
+
+    def events_of_waiting(self, unasked: Sequence[CallRecord]) -> list[Event]:
+        """What to write while calls of the last turn wait: how those beside them have ended, and which nobody had come to ask for."""
+        results: list[Item] = [one.result for one in self._transcript.calls if one.result is not None]
+        return [
+            *self.events_of(results),
+            *(ApprovalRequested(call_id=one.call.call_id) for one in unasked if one not in self._carried),
+        ]
 
     async def load(self) -> list[Item]:
         """The conversation has the history."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Coroutine, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from quiesce.kernel._reason import Reason
@@ -18,7 +19,7 @@ from quiesce.kernel._report import StopReport
 from quiesce.kernel._token import CancelToken
 from quiesce.models._items import Item, Note, ToolResult
 
-from ._log import Event, ItemAdded, RunEnded, StatusChanged
+from ._log import Event, RunEnded, StatusChanged
 from ._runner import Execution
 from ._stopping import Stopping, state_lock, stop_scope
 
@@ -37,6 +38,9 @@ _TOLD = {
 }
 _MAY_BE_PARTIAL = "Tools that were stopped may have partially executed."
 _CUT = ("interrupted", "still_running")
+
+being_announced: ContextVar[Run | None] = ContextVar("being_announced", default=None)
+"""The run whose end the caller, one of its hooks, is being told of: that run has ended, and waits for the hook."""
 
 
 class Run:
@@ -189,9 +193,12 @@ class ConversationExecution(Execution):
             self._conversation._settled(self._run, self.engine, self.scope)
 
     async def _save_and_tell(self) -> None:
+        being_announced.set(self._run)  # for the context of this task, and what hooks start in it, alone
         try:
-            await self._journal.write(self._last_events(), tell=False)
-            await self._tell_hooks()
+            try:
+                await self._journal.write(self._last_events(), tell=False)
+            finally:  # whatever fails, the next one is told
+                await self._tell_hooks()
         finally:
             self._conversation._settled(self._run, self.engine, self.scope)
 
@@ -207,11 +214,7 @@ class ConversationExecution(Execution):
                 transcript.new.append(note)
         events = self._record.events_of(transcript.take_unsaved())
         if pending:  # beside calls that wait, those that have ended must not be forgotten
-            events += [
-                ItemAdded(item=record.result, run_id=run_id)
-                for record in transcript.calls
-                if record.result is not None
-            ]
+            events += self._record.events_of_waiting(engine.unasked)
         why = str(reason) if reason is not None else ""
         ended = "interrupted" if run.status == "paused" and reason is not None else run.status
         events.append(RunEnded(run_id=run_id, status=ended, reason=why))

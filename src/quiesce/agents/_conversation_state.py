@@ -5,6 +5,7 @@ Everything here may be asked from any thread, at any moment.
 
 from __future__ import annotations
 
+import inspect
 import os
 import uuid
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ from ._conversation_restore import agent_after, restore
 from ._engine import DEFAULT_MAX_TURNS
 from ._errors import ConversationClosed
 from ._hooks import RunHooks
-from ._log import Event, Log, Store
+from ._log import Event, Store
 from ._memory_store import MemoryStore
 from ._stopping import is_dead, is_gone, leftovers_of, state_lock
 
@@ -175,16 +176,17 @@ class ConversationState:
         """All that happened, numbered, as far as it is durable; or what came after the event with that number. Reads the store: blocks."""
         if self._owns_store:
             self._check_open()
-        return self._journal.log.read_sync(after) if self._journal is not None else []
+        return self._journal.read(after) if self._journal is not None else []
 
     # Runs
 
     def _running(self) -> Run | None:
-        """The run that is on. One whose event loop was closed under it will never end by itself, and is ended here."""
+        """The run that is on. One that will never end by itself, since its event loop was closed under it, is ended here: this tells
+        callbacks, and so is not for those who hold the lock."""
         run = self._run
         if run is not None and not run.begun and run.coroutine is not None:
             coroutine = run.coroutine()
-            if coroutine is None or coroutine.cr_frame is None:
+            if coroutine is None or inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED:
                 self._dropped(run)
                 run = self._run
         if run is not None and run.engine is not None and run.scope is not None and is_dead(run.scope):
@@ -192,6 +194,18 @@ class ConversationState:
             self._settled(run, run.engine, run.scope)
             run = self._run
         return run
+
+    def _dropped(self, run: Run) -> None:
+        """The coroutine of a run was dropped before its first step."""
+        with state_lock:
+            if run.over or run.begun:
+                return
+            run.over = True
+            if self._run is run:
+                self._run = None
+                self._token = run.early_token or Reason("cancelled")
+        if run.early_token is not None:
+            run.early_token.cancel(Reason("cancelled"))
 
     def _settled(self, run: Run, engine: Engine, scope: Scope | None) -> None:
         """A run is over, and all of it is saved that can be."""
@@ -236,15 +250,12 @@ class ConversationState:
                 f"conversation {self.id!r} was closed: open it again with Conversation(...)"
             )
 
-    def _log(self) -> Log:
-        if self._store is None:
-            self._store = MemoryStore()
-        return self._store.open(self.id)
-
     def _record(self) -> LogJournal:
         with state_lock:
             if self._journal is None:
-                self._journal = LogJournal(self._log(), self._callbacks)
+                if self._store is None:
+                    self._store = MemoryStore()
+                self._journal = LogJournal(self._store, self._store.open(self.id), self._callbacks)
             return self._journal
 
     def __repr__(self) -> str:

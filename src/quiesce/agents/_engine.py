@@ -97,6 +97,7 @@ class Engine:
         "stop_after_turn",
         "transcript",
         "turn",
+        "unasked",
         "usage",
     )
 
@@ -140,6 +141,7 @@ class Engine:
             str, tuple[bool, str]
         ] = {}  # by call id: approved or not, and what to tell the model
         self.pending_approvals: list[CallRecord] = []
+        self.unasked: list[CallRecord] = []  # of these, those that a stop has kept anybody from asking for
         self._started_agent: Agent[Any] | None = None
         self._unspent: Usage | None = None  # what is known of the request that is under way
         self._guards_to_pass = 0
@@ -432,7 +434,13 @@ class Engine:
         agent = self.agent
         if turn is None:
             turn = await ToolTurn.prepare(self, agent)
-        await turn.run(self.transcript.calls)
+        decided = frozenset(self.approvals)
+        try:
+            await turn.run(self.transcript.calls)
+        except BaseException:
+            if self.keeps_approvals:
+                self._keep_unasked(turn, decided)
+            raise
         if self.pending_approvals:
             return False
         self.transcript.close_turn()
@@ -442,6 +450,22 @@ class Engine:
         elif agent.tool_use_behavior == "stop_on_first_tool" and turn.first_output is not None:
             await self._conclude(agent, turn.first_output[1])
         return True
+
+    def _keep_unasked(self, turn: ToolTurn, decided: frozenset[str]) -> None:
+        """The turn was stopped while approvals were asked for, one after the other: those that nobody came to wait too."""
+        calls, pending, asks = self.transcript.calls, self.pending_approvals, self.config.approve is not None
+        last_asked = calls.index(pending[-1]) if pending else len(calls)
+        for place, record in enumerate(calls):
+            tool, call_id = turn.tools.get(record.call.name), record.call.call_id
+            if tool is None or tool.needs_approval is False or record.result is not None or record in pending:
+                continue
+            if record.started_at is None and (
+                call_id in self.approvals  # decided on, and not looked at yet
+                or (asks and place > last_asked)
+                or (not asks and tool.needs_approval is True and call_id not in decided)
+            ):
+                self.unasked.append(record)
+        pending += self.unasked
 
     async def _hand_over(self, source: Agent[Any], chosen: Handoff, told: ToolResult | None) -> None:
         target = chosen.agent

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from quiesce.models._items import Item, ToolCall, pending_calls
 
+from ._repair_items import repair_items
+from ._repair_pairs import MISSING
+
 if TYPE_CHECKING:
     from ._session import Session
 
@@ -39,6 +42,8 @@ class SessionJournal:
 
     A write that was cut by a cancel, or has failed, may have been made all the same. What it was to write is kept, and the session is
     asked before the next attempt, at the latest when the run settles: nothing is lost, and nothing written twice.
+
+    Others may have left a session half done. It is repaired as it is read, in the same way each time; what it keeps is not altered.
     """
 
     __slots__ = ("_in_doubt", "_known", "_session", "_waiting")
@@ -49,10 +54,14 @@ class SessionJournal:
         self._waiting: list[Item] = []
         self._in_doubt = 0  # the first so many of these may have been written
 
+    def tells_the_same(self, other: object) -> bool:
+        """Whether this is a journal of the same session."""
+        return isinstance(other, SessionJournal) and other._session is self._session
+
     async def load(self) -> list[Item]:
-        earlier = list(await self._session.get_items())
+        earlier = await self._session.get_items()
         self._known = len(earlier)
-        return earlier
+        return repair_items(earlier, MISSING)
 
     async def add(self, items: list[Item]) -> None:
         self._waiting += items

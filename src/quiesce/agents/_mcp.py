@@ -1,7 +1,8 @@
 """MCP servers, whose tools an agent may use: on the official client, held by an owner task (`quiesce.own`).
 
 A server is connected by whoever calls `connect()` or enters it, and then stays until it is closed; or by the first run that needs it, and then
-until the last run that uses it has ended. It may be used from any task and closed from any other.
+until the last run that uses it has ended. It may be used from any task and closed from any other. One object may serve several event
+loops, also at once: each has a session of its own, and `connected` and `close()` are about the loop that asks.
 
 A call that is cancelled tells the server so, and the session goes on. If the server ends, every call fails at once, with how it ended and the
 last of its stderr.
@@ -11,16 +12,18 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from weakref import WeakKeyDictionary
 
 import anyio
 import msgspec
 
 from quiesce._extras import require
-from quiesce.kernel._backend import current_backend
+from quiesce.kernel._backend import Backend, current_backend
 from quiesce.kernel._own import Held, own
 from quiesce.kernel._owner import is_cancel
 from quiesce.kernel._process import Process
@@ -50,6 +53,20 @@ class MCPServerError(AgentsException):
 
 class MCPToolError(AgentsException):
     """A tool of an MCP server says that it has failed; the message is what it says."""
+
+
+class _OfALoop:
+    """What a server is to one event loop."""
+
+    __slots__ = ("connected_by_a_run", "connecting", "held", "process", "tools", "users")
+
+    def __init__(self) -> None:
+        self.held: Held[Any] | None = None
+        self.tools: list[FunctionTool] | None = None
+        self.users = 0
+        self.connecting = anyio.Lock()
+        self.connected_by_a_run = False
+        self.process: Process | None = None
 
 
 class MCPServer:
@@ -83,18 +100,31 @@ class MCPServer:
         self.use_structured_content = use_structured_content
         self.needs_approval = needs_approval
         self.grace = grace
-        self._held: Held[Any] | None = None
-        self._tools: list[FunctionTool] | None = None
-        self._users = 0
-        self._connecting = anyio.Lock()
-        self._connected_by_a_run = False
+        self._loops: WeakKeyDictionary[Backend, _OfALoop] = WeakKeyDictionary()
+        self._lock = threading.Lock()  # loops may run in several threads
+
+    def _mine(self) -> _OfALoop:
+        """What it is to the event loop at hand."""
+        backend = current_backend()
+        with self._lock:
+            mine = self._loops.get(backend)
+            if mine is None:
+                mine = self._loops[backend] = _OfALoop()
+            return mine
 
     # Connecting
 
     @property
     def connected(self) -> bool:
-        """Whether there is a session; it need not be in order."""
-        return self._held is not None
+        """Whether there is a session in this event loop, or outside of any, in one of them; it need not be in order."""
+        try:
+            backend = current_backend()
+        except RuntimeError:  # outside of any
+            with self._lock:
+                return any(one.held is not None for one in self._loops.values())
+        with self._lock:
+            mine = self._loops.get(backend)
+        return mine is not None and mine.held is not None
 
     async def connect(self, *, scope: Scope | None = None) -> None:
         """Start or reach the server and shake hands. `scope` is its owner, the current scope unless given."""
@@ -107,13 +137,15 @@ class MCPServer:
             held = await opening.open()
         except Exception as error:
             raise self._error("cannot be connected", _first_of(error)) from error
-        before, self._held, self._tools, self._connected_by_a_run = self._held, held, None, False
+        mine = self._mine()
+        before, mine.held, mine.tools, mine.connected_by_a_run = mine.held, held, None, False
         if before is not None:  # somebody else was faster
             await before.close()
 
     async def close(self) -> StopReport | None:
         """End the session, and the server if it is our process; None if it was not connected. From any task, also twice."""
-        held, self._held, self._tools = self._held, None, None
+        mine = self._mine()
+        held, mine.held, mine.tools = mine.held, None, None
         return await held.close() if held is not None else None
 
     async def cleanup(self) -> StopReport | None:
@@ -135,19 +167,18 @@ class MCPServer:
     @asynccontextmanager
     async def use(self) -> AsyncIterator[Self]:
         """Connected for the length of a block. Who connects it this way shares it; the last one out closes it."""
-        if self._users == 0:
-            self._connecting = anyio.Lock()  # of the loop at hand
-        self._users += 1
+        mine = self._mine()
+        mine.users += 1
         try:
-            async with self._connecting:
-                if self._held is None:
+            async with mine.connecting:
+                if mine.held is None:
                     # Of no run in particular: the first one to need it need not be the last.
                     await self.connect(scope=face_of(root_core(current_backend())))
-                    self._connected_by_a_run = True
+                    mine.connected_by_a_run = True
             yield self
         finally:
-            self._users -= 1
-            if self._users == 0 and self._connected_by_a_run:
+            mine.users -= 1
+            if mine.users == 0 and mine.connected_by_a_run:
                 await self.close()
 
     @asynccontextmanager
@@ -168,8 +199,9 @@ class MCPServer:
 
     async def list_tools(self) -> list[FunctionTool]:
         """Its tools, as an agent takes them."""
-        if self._tools is not None and self.cache_tools_list:
-            return self._tools
+        mine = self._mine()
+        if mine.tools is not None and self.cache_tools_list:
+            return mine.tools
         session = self._opened()
         listed: list[Any] = []
         cursor: str | None = None
@@ -184,8 +216,8 @@ class MCPServer:
         except TimeoutError as error:
             late = TimeoutError(f"no list of tools within {self.connect_timeout:g} s")
             raise self._error("has not answered", late) from error
-        self._tools = _function_tools(self, [tool for tool in listed if self._is_wanted(tool.name)])
-        return self._tools
+        mine.tools = _function_tools(self, [tool for tool in listed if self._is_wanted(tool.name)])
+        return mine.tools
 
     async def call_tool(
         self, tool_name: str, arguments: dict[str, Any] | None, progress: Callable[[str], None] | None = None
@@ -222,11 +254,12 @@ class MCPServer:
             raise
 
     def _opened(self) -> Any:
-        if self._held is None:
+        held = self._mine().held
+        if held is None:
             raise UserError(
                 f"MCP server {self.name!r} is not connected: `await server.connect()`, or `async with server:`"
             )
-        return self._held.value
+        return held.value
 
     def _is_wanted(self, name: str) -> bool:
         wanted = self.tool_filter
@@ -288,16 +321,15 @@ class MCPServerStdio(MCPServer):
             grace=grace,
         )
         self._on_stderr = on_stderr
-        self._process: Process | None = None
 
     def _streams(self) -> AbstractAsyncContextManager[tuple[Any, Any]]:
         from ._mcp_transport import server_process, stdio_streams
 
-        self._process = server_process(self.params, self.name, self._on_stderr, self.grace)
-        return stdio_streams(self._process)
+        self._mine().process = process = server_process(self.params, self.name, self._on_stderr, self.grace)
+        return stdio_streams(process)
 
     def _error(self, what: str, error: BaseException) -> MCPServerError:
-        process = self._process
+        process = self._mine().process
         if process is None or process.returncode is None or isinstance(error, TimeoutError):
             return super()._error(what, error)
         stderr = process.stderr_tail.decode(errors="replace")

@@ -27,7 +27,7 @@ from ._context import RunConfig, RunContextWrapper
 from ._engine import DEFAULT_MAX_TURNS, Engine
 from ._errors import AgentsException, UserError
 from ._hooks import Callbacks, RunHooks
-from ._journal import Journal, SessionJournal
+from ._journal import SessionJournal
 from ._result import RunErrorDetails, RunResult, RunState
 from ._streamed import RunResultStreaming
 
@@ -160,7 +160,7 @@ def make_engine(
     max_turns: int | None,
     hooks: RunHooks[Any] | None,
     config: RunConfig | None,
-    journal: Journal | None,
+    journal: SessionJournal | None,
 ) -> Engine:
     """An engine for what a user has passed; an error that explains, where that makes no sense."""
     if not isinstance(agent, Agent):
@@ -172,6 +172,7 @@ def make_engine(
             f"max_turns must be a whole number from 1 on, or None for no limit, not {max_turns!r}"
         )
     if isinstance(said, RunState):
+        _refuse_other_than_before(said._engine, context, max_turns, journal)
         return _continued(said, hooks, config)
     wrapper: RunContextWrapper[Any] = RunContextWrapper(context)
     engine = Engine(
@@ -186,6 +187,24 @@ def make_engine(
     if isinstance(said, str):
         engine.guardrail_input = said
     return engine
+
+
+def _refuse_other_than_before(
+    engine: Engine, context: Any, max_turns: int | None, journal: SessionJournal | None
+) -> None:
+    """A run that goes on has what it began with; to pass the same again is no error."""
+    other = []
+    if context is not None and context is not engine.context.context:
+        other.append("context")
+    if max_turns not in (DEFAULT_MAX_TURNS, engine.max_turns):
+        other.append("max_turns")
+    if journal is not None and not journal.tells_the_same(engine.journal):
+        other.append("session")
+    if other:
+        raise UserError(
+            f"a RunState goes on with what its run began with, and was given another {' and '.join(other)}: "
+            "leave that out here, and pass it to the first run"
+        )
 
 
 def _continued(state: RunState, hooks: RunHooks[Any] | None, config: RunConfig | None) -> Engine:

@@ -83,7 +83,11 @@ class AsyncioBlock(AsyncioCore, AsyncioHost):  # type: ignore[override]  # its `
 
     def may_leave(self) -> bool:
         """asyncio does not mind which task leaves."""
-        return self.backend.loop.is_running()  # type: ignore[attr-defined, no-any-return]
+        return self.backend.is_current()
+
+    def let_go(self) -> None:
+        """The task may fail later, with the scope in its frame: they would hold each other."""
+        self.task = None  # type: ignore[assignment]
 
     def leave_if_empty(self) -> bool:
         """The quick way out, where there is nobody to wait for and nobody to tell."""
@@ -99,6 +103,7 @@ class AsyncioBlock(AsyncioCore, AsyncioHost):  # type: ignore[override]  # its `
         if current_node.get() is self:
             current_node.set(self.opener)
         self.host = self.face = None
+        self.let_go()
         return True
 
 

@@ -46,7 +46,7 @@ class AsyncioHost(Host):
 
     def may_leave(self) -> bool:
         """asyncio does not mind which task leaves."""
-        return self.core.backend.loop.is_running()  # type: ignore[attr-defined, no-any-return]
+        return self.core.backend.is_current()
 
     def cancel_body(self, reason: Reason) -> bool:
         """Cancel the task, unless the body is a generator that has handed out a value."""

@@ -293,7 +293,7 @@ class ScopeCore(TokenHolder):
                 self._begin(reason, now)
             if not self.children and self.state is STOPPING:
                 self.progress()
-        else:
+        elif self.state is STOPPING:
             self.settle()
 
     def _begin(self, reason: Reason, now: float) -> None:

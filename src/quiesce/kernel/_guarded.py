@@ -63,8 +63,8 @@ async def guarded(
     `current_scope()` belongs to the call: its result is held for those tasks too.
     """
     _check_functions(primary, *guards)
-    call = GuardedCall.begin(f"guarded {label_of(primary)}", primary, guards, scope, grace, caller_site())
-    return cast(T, await call.result())
+    name = f"guarded {label_of(primary)}"
+    return cast(T, await GuardedCall.begin(name, primary, guards, scope, grace, caller_site()).result())
 
 
 def _check_functions(*functions: Function) -> None:
@@ -147,13 +147,13 @@ class GuardedCall(Caller):
 
     async def result(self) -> object:
         """Do it: the primary's result when every guard has returned, or the error that counts."""
-        error = await self.failure()
+        error, value = await self.failure(), getattr(self.primary, "value", None)
         if error is None:
-            return self.primary.value
+            return value
         try:
             raise error
         finally:
-            del error  # or it would hold itself, by way of this frame
+            del error, value, self  # or it would hold itself, by way of this frame
 
     async def failure(self) -> BaseException | None:
         """Do it, and return the error that counts: the caller's own cancel, a verdict, whatever has failed."""

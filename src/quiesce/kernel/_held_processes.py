@@ -71,12 +71,16 @@ class HeldProcesses:
             processes.give_up(error)
             return
         if found and self._core.state is not SETTLED:
-            from . import _guardian
+            self._hand_to_guard(found)
 
-            self._guarded = found
-            self._core.on_settled = self._settled
-            for proc in found:
-                _guardian.register_tree(proc)
+    def _hand_to_guard(self, found: list[Proc]) -> None:
+        from . import _guardian
+
+        new = [proc for proc in found if proc not in (self._guarded or ())]
+        self._guarded = [*(self._guarded or ()), *new]
+        self._core.on_settled = self._settled
+        for proc in new:
+            _guardian.register_tree(proc)
 
     def look(self) -> None:
         """Take what is ours for nested scopes; nothing happens to it yet."""
@@ -96,6 +100,9 @@ class HeldProcesses:
             told = self._processes.tell_to_go(core.reason or Reason("parent", f"{core.label!r} ended"))
             if told and core.closed:
                 core.stopped = [*core.stopped, *told]
+            if told:
+                # The event loop may be about to end, and nobody there to send the SIGKILL: then the end of the program does.
+                self._hand_to_guard([child.tree.leader for child in told])
 
     def _all(self) -> Processes:
         if self._processes is None:

@@ -114,6 +114,9 @@ class Host(ABC):
         if core.closed:
             core.progress()  # what the body was using can go now
 
+    def let_go(self) -> None:  # noqa: B027 - most hold nothing that outlives them
+        """The block was left: hold nothing of who was in it."""
+
     def restore_context(self) -> None:
         """Take the scope out of the body's context again."""
         # Not a token: the exit may run in another context, where a reset would fail.

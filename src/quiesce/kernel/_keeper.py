@@ -111,6 +111,8 @@ class Keeper(Generic[T]):
     def _broken(self) -> None:
         if not self.leaving:
             self.leaving = self.broke = True
+            if self.processes is not None:
+                self.processes.look()
             default = Reason("error", f"{self.name} was ended from inside")
             self.core.stop(self.handle.reason or default)
 
@@ -138,6 +140,8 @@ class Keeper(Generic[T]):
         if not self.leaving:
             self.leaving = True
             self.thrown = thrown
+            if self.processes is not None:
+                self.processes.look()
         if self._nap is not None:
             self._nap.wake()
 

@@ -54,7 +54,8 @@ def since(began: int) -> dict[int, int]:
     for gone in _start_times.keys() - listed.keys():
         _start_times.pop(gone, None)
     for pid in listed.keys() - _start_times.keys():
-        _start_times[pid] = _procfs.start_time(pid)
+        if started := _procfs.start_time(pid):
+            _start_times[pid] = started
     # A tick is not the same moment for everybody.
     return {pid: thread for pid, thread in listed.items() if _start_times.get(pid, began) + 1 >= began}
 

@@ -247,7 +247,7 @@ class Scope:
         core.face = self  # until the block is left
         if token is not None:
             _stop_with(core, token)
-        if parent is None and core.host is not None and core.host.generator is not None:
+        if parent is None and core.host is not None and core.host.generator is not None and not core.closed:
             # Nobody but the generator holds the block: the collector would take its children along with it.
             core.parent = root_core(backend)
             core.parent.nested[core] = None
@@ -284,6 +284,7 @@ class Scope:
         finally:
             if core.host is not None:
                 host.restore_context()
+                host.let_go()
                 core.host = None
                 core.face = None if core.state is SETTLED else weakref.ref(self)
         if waiting is not None and cancelled is None and not _is_cancel(waiting):

@@ -125,6 +125,8 @@ async def _cut_off(pump: Pump[T], mine: BaseException) -> None:
     pump.stopped = True
     core.stop(reason_of_cancel(core, mine))
     if not pump.at_work:
+        if pump.processes is not None:
+            pump.processes.look()
         pump.leave()
     await pump.backend.wait_through(core.is_over, core.waiters)
     pump.attach_failure(mine)

@@ -139,7 +139,11 @@ class TrioCore(ScopeCore):
             return super().spawn(fn, args, name, site)
         handle = TrioHandle(self, name or fn, site)
         self.children[handle] = None
-        nursery.start_soon(_child, handle, fn, args, name=name or getattr(fn, "__qualname__", "child"))
+        try:
+            nursery.start_soon(_child, handle, fn, args, name=name or getattr(fn, "__qualname__", "child"))
+        except BaseException:  # the owner is on its way out
+            self.children.pop(handle, None)
+            raise
         return handle
 
     def cancel_once(self, children: Sequence[Child], reason: Reason) -> None:
