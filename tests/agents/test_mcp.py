@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -280,7 +281,7 @@ def test_one_server_serves_two_event_loops_at_once_with_a_process_for_each() -> 
         )  # that one loop has closed its own is nothing to the other
 
     with ThreadPoolExecutor(2) as threads:
-        runs = [threads.submit(anyio.run, a_run, backend, backend=backend) for backend in pids]
+        runs = [threads.submit(partial(anyio.run, a_run, backend, backend=backend)) for backend in pids]
         for run in runs:
             run.result(20)
     assert [len(set(of_a_loop)) for of_a_loop in pids.values()] == [1, 1]

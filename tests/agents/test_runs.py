@@ -564,11 +564,12 @@ async def test_what_a_model_says_after_it_was_given_up_reaches_neither_the_resul
         session=session,
         run_config=RunConfig(grace=short),
     )
+    settled: list[Item] = []
     async with Scope("app", grace=short) as scope:
         async with consumed(result):
             await anyio.sleep(1)
             assert not (await result.close()).clean
-        settled = result.to_input_list()
+        settled += result.to_input_list()
         assert settled[:2] == [UserMessage("?"), AssistantMessage("half ", interrupted=True)]
         assert await session.get_items() == settled
         stubborn.let_go()

@@ -147,7 +147,10 @@ def test_stopped_anywhere_nothing_of_a_call_is_left(
     api: Api, scenario: Callable[[Api], Any], where: str
 ) -> None:
     audited = Audited("model", partial(scenario, api), WORLDS, {}, {}, False, {"check": check})
-    result = audited.audit(where) if FULL else audited.audit(where, depth=1, sample=SAMPLE[where])
+    if not FULL or where == "uvloop":  # where time is real, a whole sweep takes minutes
+        result = audited.audit(where, depth=1, sample=SAMPLE[where])
+    else:
+        result = audited.audit(where)
     assert result.verdict in ("CLEAN", "FINDINGS"), str(result)
     assert not result.errors, str(result)
     warnings = {finding.kind for finding in result.findings if finding.severity == "warning"}
