@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Processes that run tests: more than two cores, for many tests wait for real time to pass.
+WORKERS ?= 3
 # The parts of the tree that hold Python and exist.
 CODE := $(wildcard src tests ui_tests scripts examples bench seeds peers)
 
@@ -16,7 +18,7 @@ run: $(VENV)/.test-ready ## play the tour of the kernel
 	$(BIN)/python examples/kernel_tour.py
 
 test: $(VENV)/.test-ready ## run the tests
-	$(BIN)/python -m pytest -n 2 -m "not documentation" $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not documentation" $(ARGS)
 
 test-all: ## run the tests on every CPython from 3.11 up that is installed
 	PYTHON="$(PYTHON)" scripts/test-all $(ARGS)
@@ -37,7 +39,7 @@ format: $(VENV)/.lint-ready ## rewrite the code in the house style
 	$(BIN)/ruff format $(CODE)
 
 audit: $(VENV)/.test-ready ## stop every word of the kernel, and every run, at every point, and drive it with random programs
-	QUIESCE_AUDIT=full $(BIN)/python -m pytest -n 2 -m audit $(ARGS)
+	QUIESCE_AUDIT=full $(BIN)/python -m pytest -n $(WORKERS) -m audit $(ARGS)
 
 seeds: ## audit real releases with known bugs, each in an environment of its own
 	$(PYTHON) seeds/run.py $(ARGS)
@@ -55,7 +57,7 @@ bench: $(VENV)/.bench-ready ## measure what a scope, an owned thing, a run and a
 	$(BIN)/python bench/audit.py
 
 docs: $(VENV)/.docs-ready $(VENV)/.test-ready ## run every program in the documentation, and build it into site/
-	$(BIN)/python -m pytest -n 2 tests/test_docs.py $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) tests/test_docs.py $(ARGS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 pin: ## resolve the newest versions again and write constraints.txt

@@ -801,3 +801,25 @@ async def test_many_threads_may_talk_at_once() -> None:
     for who in range(4):
         mine = [one for one in said if one.startswith(f"{who} ")]  # type: ignore[union-attr]
         assert mine == [f"{who} {number}" for number in range(50)]
+
+
+async def test_a_conversation_that_ended_with_what_a_tool_returned_has_nothing_to_answer() -> None:
+    @function_tool
+    async def look() -> str:
+        return "seen"
+
+    model, store = ScriptedModel([call("look"), "extra"]), MemoryStore()
+    agent: Agent[Any] = Agent(
+        name="assistant", model=model, tools=[look], tool_use_behavior="stop_on_first_tool"
+    )
+    async with Conversation(agent, store=store, conversation_id="1") as conversation:
+        conversation.send_message("?")
+        for _ in range(2):
+            assert await conversation.arun() == "finished"
+            assert conversation.final_output == "seen"
+    async with Conversation(agent, store=store, conversation_id="1") as again:
+        assert await again.arun() == "finished"
+        assert len(model.requests) == 1
+        again.send_message("and now?")
+        assert await again.arun() == "finished"
+        assert again.final_output == "extra"

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -280,8 +279,11 @@ def test_one_server_serves_two_event_loops_at_once_with_a_process_for_each() -> 
             both_are_in.wait
         )  # that one loop has closed its own is nothing to the other
 
+    def in_a_loop(backend: str) -> None:
+        anyio.run(a_run, backend, backend=backend)
+
     with ThreadPoolExecutor(2) as threads:
-        runs = [threads.submit(partial(anyio.run, a_run, backend, backend=backend)) for backend in pids]
+        runs = [threads.submit(in_a_loop, backend) for backend in pids]
         for run in runs:
             run.result(20)
     assert [len(set(of_a_loop)) for of_a_loop in pids.values()] == [1, 1]

@@ -107,7 +107,10 @@ class History:
         if self.inbox or self.unchecked:
             return True
         last = self.items[-1]
-        return not (status == "finished" and isinstance(last, AssistantMessage) and not last.interrupted)
+        if isinstance(last, AssistantMessage) and last.interrupted:
+            return True
+        # A run may also end with what a tool has returned.
+        return not (status == "finished" and isinstance(last, (AssistantMessage, ToolResult)))
 
     def give_to(self, engine: Engine) -> list[ToolResult]:
         """Let a run go on from here; returns the results that are in the log, though not in the history."""
