@@ -59,6 +59,8 @@ def call(name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> dict[str
         return None
     if name == "die":
         print("I cannot go on", file=sys.stderr, flush=True)
+        os.close(1)  # its client sees that before it can know of the exit
+        time.sleep(0.1)
         os._exit(3)
     text = {"pid": str(os.getpid())}.get(name, arguments.get("text", ""))
     return {"content": [{"type": "text", "text": text}], "isError": name == "fail"}

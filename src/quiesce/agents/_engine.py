@@ -21,7 +21,7 @@ import anyio
 
 from quiesce.kernel._current import current_node
 from quiesce.kernel._guarded import guarded
-from quiesce.kernel._scope import current_token
+from quiesce.kernel._scope import Scope, current_token
 from quiesce.models._errors import ModelBehaviorError, ModelRefusalError
 from quiesce.models._items import AssistantMessage, Item, Reasoning, ToolCall, ToolResult
 from quiesce.models._model import (
@@ -94,6 +94,7 @@ class Engine:
         "over",
         "pending_approvals",
         "responses",
+        "scope",
         "stop_after_turn",
         "transcript",
         "turn",
@@ -128,6 +129,7 @@ class Engine:
         self.checks_input = True  # False: there is nothing new that guardrails could look at
         self.input_passed = False  # whether they have found nothing, as far as there are any
         self.keeps_approvals = False  # whether calls that nobody has decided on outlive a stop
+        self.scope: Scope | None = None  # the run's
         self.turn = 0
         self.has_begun = False
         self.over = False  # its transcript is settled: whoever comes late has nothing to add to it

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 ToolFilter: TypeAlias = Mapping[str, Any] | Callable[[str], bool]
 """Which tools of a server are used: `{"allowed_tool_names": [...], "blocked_tool_names": [...]}`, or a function of a name."""
 
+_EXIT_WITHIN = 1.0  # seconds from the end of a server's output to its exit
 _TELL_WITHIN = 1.0  # seconds to tell a server that a call was cancelled
 
 
@@ -247,6 +248,8 @@ class MCPServer:
         try:
             return await method(*args, **kwargs)
         except Exception as error:
+            if _says_closed(error):
+                await self._until_it_is_known_why()
             raise self._error("has not answered", error) from error
         except BaseException as error:
             if isinstance(number, int) and is_cancel(error):
@@ -269,6 +272,9 @@ class MCPServer:
             return bool(wanted(name))
         allowed, blocked = wanted.get("allowed_tool_names"), wanted.get("blocked_tool_names") or ()
         return (allowed is None or name in allowed) and name not in blocked
+
+    async def _until_it_is_known_why(self) -> None:
+        """The connection is closed: give what may explain it a moment to arrive."""
 
     def _error(self, what: str, error: BaseException) -> MCPServerError:
         said = str(error) or type(error).__name__
@@ -328,6 +334,12 @@ class MCPServerStdio(MCPServer):
         self._mine().process = process = server_process(self.params, self.name, self._on_stderr, self.grace)
         return stdio_streams(process)
 
+    async def _until_it_is_known_why(self) -> None:
+        process = self._mine().process
+        if process is not None and process.returncode is None:
+            with anyio.move_on_after(_EXIT_WITHIN):
+                await process.wait()
+
     def _error(self, what: str, error: BaseException) -> MCPServerError:
         process = self._mine().process
         if process is None or process.returncode is None or isinstance(error, TimeoutError):
@@ -375,6 +387,15 @@ class MCPServerStreamableHttp(MCPServer):
         from ._mcp_transport import http_streams
 
         return http_streams(self.params)
+
+
+def _says_closed(error: Exception) -> bool:
+    """Whether it is the connection that has ended, and not a request that was refused."""
+    if isinstance(error, (anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream)):
+        return True
+    from mcp.types import CONNECTION_CLOSED
+
+    return bool(getattr(getattr(error, "error", error), "code", None) == CONNECTION_CLOSED)
 
 
 def _first_of(error: BaseException) -> BaseException:

@@ -67,7 +67,7 @@ class Execution:
             engine.config.grace,
             _users_site(),
         )
-        self.scope = call.face()
+        self.scope = engine.scope = call.face()
         self._opened(self.scope)
         if self.asked is not None:
             self.scope.cancel(self.asked)

@@ -216,8 +216,10 @@ class ToolTurn:
         arguments = record.call.arguments
         if tool.timeout is None:
             return await tool.invoke(context, arguments)
-        # What does not end in time stays owned by the run, which names it at its end.
-        scope = await Scope.open(f"tool {tool.name}", on_error="report", on_child_error=_told_elsewhere)
+        # What does not end in time stays owned by the run, which names it at its end; this turn need not wait for it again.
+        scope = await Scope.open(
+            f"tool {tool.name}", on_error="report", on_child_error=_told_elsewhere, scope=self.engine.scope
+        )
         handle = scope.spawn(tool.invoke, context, arguments, name=tool.name)
         try:
             in_time = await ends_within(handle, tool.timeout)
