@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import gc
 import inspect
+import signal
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -29,6 +30,12 @@ from tests.world import Hung, LeftBehind, World, make_world, world_names
 # One slow example says more about the machine than about the code; a test as a whole has its time limit.
 hypothesis.settings.register_profile("quiesce", deadline=None)
 hypothesis.settings.load_profile("quiesce")
+
+
+def pytest_configure() -> None:
+    # A shell without job control starts what it runs in the background deaf to Ctrl-C, and all that starts from there.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
