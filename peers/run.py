@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -47,6 +48,9 @@ def main() -> int:
     parser.add_argument("--stop", choices=STOPS)
     parser.add_argument("--fresh", action="store_true", help="make every environment again")
     options = parser.parse_args()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell without job control has started us in the background, deaf to Ctrl-C: the cells shall hear it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     started = time.monotonic()
     chosen = [
         peer
