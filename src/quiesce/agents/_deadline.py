@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 
 from quiesce.kernel._backend import current_backend
 from quiesce.kernel._child import Handle
-from quiesce.models._errors import ModelTimeoutError
+from quiesce.models._call_deadline import took_too_long
 
 
 class Deadline:
@@ -54,11 +54,7 @@ async def _model_deadline(seconds: float, model: str) -> AsyncIterator[None]:
     async with move_on_after(seconds) as deadline:
         yield
     if deadline.passed:
-        raise ModelTimeoutError(
-            f"model {model!r} took longer than its timeout of {seconds:g} s: "
-            "give it more with ModelSettings(timeout=...)",
-            model=model,
-        )
+        raise took_too_long(model, seconds)
 
 
 async def ends_within(handle: Handle, seconds: float) -> bool:

@@ -194,7 +194,7 @@ class MCPServer:
             yield session
 
     def _streams(self) -> AbstractAsyncContextManager[tuple[Any, Any]]:
-        raise NotImplementedError
+        raise NotImplementedError  # abstract: a process, or an address
 
     # Using
 

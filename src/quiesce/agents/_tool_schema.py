@@ -295,7 +295,7 @@ def _components(of: list[Any]) -> tuple[tuple[dict[str, Any], ...], dict[str, An
 def _describe_other(kind: type) -> dict[str, Any]:
     if issubclass(kind, PurePath):
         return {"type": "string"}
-    raise NotImplementedError
+    raise NotImplementedError  # how msgspec is told that this type is not ours to know
 
 
 def _decode_other(kind: type, value: Any) -> Any:
@@ -303,7 +303,7 @@ def _decode_other(kind: type, value: Any) -> Any:
         if isinstance(value, str):
             return kind(value)
         raise ValueError(f"Expected `str`, got `{type(value).__name__}`")
-    raise NotImplementedError
+    raise NotImplementedError  # how msgspec is told that this type is not ours to know
 
 
 def _schema_of(fields: list[_Field], tool: str) -> dict[str, Any]:
@@ -359,7 +359,7 @@ def _shown_other(value: Any) -> Any:
         return str(value)
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
-    raise NotImplementedError
+    raise NotImplementedError  # how msgspec is told that this type is not ours to know
 
 
 # Decoding

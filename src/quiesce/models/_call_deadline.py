@@ -57,8 +57,14 @@ class CallDeadline:
         raise self._passed()
 
     def _passed(self) -> ModelTimeoutError:
-        return ModelTimeoutError(
-            f"model {self._model!r} took longer than its timeout of {self._seconds:g} s: "
-            "give it more with ModelSettings(timeout=...)",
-            model=self._model,
-        )
+        assert self._seconds is not None
+        return took_too_long(self._model, self._seconds)
+
+
+def took_too_long(model: str, seconds: float) -> ModelTimeoutError:
+    """What is raised when the time of a call is over."""
+    return ModelTimeoutError(
+        f"model {model!r} took longer than its timeout of {seconds:g} s: "
+        "give it more with ModelSettings(timeout=...)",
+        model=model,
+    )
