@@ -6,9 +6,12 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -562,3 +565,69 @@ async def test_what_the_consumer_has_started_is_the_consumers(token: str) -> Non
             break
         await asyncio.to_thread(wait_until, lambda: running(f"0{token}") == [])
         assert running(f"0{token}") == []
+
+
+@pytest.mark.parametrize("cooperate", [0, 0.5])
+async def test_what_the_clean_up_orphans_is_seen_before_it_also_with_time_to_cooperate(
+    token: str, cooperate: float
+) -> None:
+    @contextlib.asynccontextmanager
+    async def server() -> AsyncIterator[None]:
+        shell = f"setsid sleep 1{token} & echo up; wait"
+        process = await asyncio.create_subprocess_exec("sh", "-c", shell, stdout=PIPE)
+        assert process.stdout is not None
+        await process.stdout.readline()
+        try:
+            yield
+        finally:
+            process.kill()
+            await process.wait()
+
+    async with own(server(), grace=Grace(cooperate=cooperate)):
+        pass
+    assert running(token) == []
+
+
+LATE = """
+import asyncio
+from contextlib import asynccontextmanager
+from quiesce import own
+
+@asynccontextmanager
+async def server():
+    async def start():
+        await asyncio.sleep(0.05)
+        process = await asyncio.create_subprocess_exec("sh", "-c", "trap '' TERM; : %s; echo; while :; do sleep 1; done")
+        print(process.pid, flush=True)
+        started.set()
+        await asyncio.sleep(100)
+    started = asyncio.Event()
+    task = asyncio.create_task(start())
+    yield started
+    await asyncio.wait([task], timeout=0)
+
+async def main():
+    global held
+    held = await own(server()).open()
+    await held.value.wait()
+
+asyncio.run(main())
+"""
+
+
+def test_a_process_that_was_told_to_go_when_the_loop_ended_goes_with_the_program(
+    token: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "late.py"
+    script.write_text(LATE % token)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", script], stdout=subprocess.PIPE, timeout=15, check=False
+    )
+    pid = int(done.stdout.split()[0])
+    give_up_at = time.monotonic() + 5
+    while not is_gone(pid) and time.monotonic() < give_up_at:
+        time.sleep(0.02)
+    gone = is_gone(pid)
+    if not gone:
+        os.kill(pid, 9)
+    assert gone
