@@ -34,10 +34,13 @@ from quiesce.testing import ScriptedModel
 from tests.kernel.temperaments import forever, tidy_up
 
 CLEAN_UP = 0.05  # seconds
+MIDDLE = CLEAN_UP / 5  # a second stop comes in the middle of the clean-up
 
 
 class Parked:
     """Somebody's code that waits for ever. When it is stopped it has 50 ms to clean up, and must not be cut in that."""
+
+    patience = MIDDLE  # after which somebody who waits for the stop may give up, and finds it still going on
 
     def __init__(self) -> None:
         self.begun = 0

@@ -52,6 +52,8 @@ class Poll:
 class Outside(Parked):
     """Code outside of the event loop that parks until it is stopped."""
 
+    patience = 0  # a process is killed, or a thread gone, sooner than any time one could name
+
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.path = path

@@ -16,11 +16,10 @@ import trio
 
 from quiesce import Scope
 from quiesce.agents import Conversation, Runner, RunResultStreaming
-from tests.agents.scenes import CLEAN_UP, Parked
+from tests.agents.scenes import MIDDLE, Parked
 from tests.kernel.temperaments import on_trio
 from tests.world import all_trio_tasks, describe_asyncio_task, describe_trio_task, is_owner
 
-MIDDLE = CLEAN_UP / 5  # a second stop comes in the middle of the clean-up
 
 
 class Surroundings:
@@ -292,7 +291,7 @@ async def closer_is_cancelled(result: RunResultStreaming, parked: Parked, around
     async with anyio.create_task_group() as group:
         group.start_soon(_reads_to_the_end, result, around)
         await parked.reached.wait()
-        with anyio.move_on_after(MIDDLE) as impatience:
+        with anyio.move_on_after(parked.patience) as impatience:
             await result.close()
         assert impatience.cancelled_caught
         await around.look()
