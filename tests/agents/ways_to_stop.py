@@ -21,7 +21,6 @@ from tests.kernel.temperaments import on_trio
 from tests.world import all_trio_tasks, describe_asyncio_task, describe_trio_task, is_owner
 
 
-
 class Surroundings:
     """Which tasks were there before, and which are there now."""
 
