@@ -1,0 +1,1 @@
+"""The Agent Client Protocol: typed messages, and both ends of a connection."""

@@ -1,0 +1,139 @@
+"""Our requests to the peer, until they are answered.
+
+Invariants
+- A call ends once: by its answer, by its caller's cancellation, or by the end of the connection. None waits for ever.
+- A caller that is cancelled has told the peer (`$/cancel_request`) when its cancellation goes on. The answer that still comes is matched and
+  dropped.
+- An answer is not delivered before the notifications of its lane that came ahead of it have been handled; unless the caller is itself a
+  handler of that lane, which would then wait for itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any, Final
+
+from ._errors import ConnectionEnded
+from ._lanes import Lane
+from ._message import Message, error_in
+from ._work import work_for
+
+if TYPE_CHECKING:
+    from quiesce.kernel._backend import Waiter
+
+    from ._connection import Connection
+
+logger = logging.getLogger("quiesce")
+
+REMEMBERED: Final = 4096  # cancelled calls whose answer is still awaited
+
+
+class Call:
+    """One request of ours."""
+
+    __slots__ = ("answer", "error", "lane", "method", "nested", "settled", "waiter")
+
+    answer: Message
+    waiter: Waiter
+
+    def __init__(self, method: str, lane: Hashable, nested: bool) -> None:
+        self.method = method
+        self.lane = lane
+        self.nested = nested  # made inside a handler, which waits for it
+        self.error: BaseException | None = None
+        self.settled = False
+
+    def settle(self, answer: Message) -> None:
+        """Here is the answer."""
+        self.answer = answer
+        self.settled = True
+        self.waiter.wake()
+
+    def fail(self, error: BaseException) -> None:
+        """There will be none."""
+        if not self.settled:
+            self.error = error
+            self.settled = True
+            self.waiter.wake()
+
+
+class Calls:
+    """All calls that wait, by id."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._pending: dict[int, Call] = {}
+        self._cancelled: dict[int, None] = {}  # told so, not answered yet
+        self._last_id = 0
+        self.nested = 0  # calls that handlers wait for
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    async def call(self, method: str, params: Any, lane: Hashable) -> Message:
+        """Ask, and wait for the answer."""
+        connection = self._connection
+        connection.check_open(method)
+        self._last_id = number = self._last_id + 1
+        frame = connection.writer.request(number, method, params)
+        work = work_for(connection)
+        inside = isinstance(work, Lane) and work.key == lane
+        call = Call(method, None if inside else (lane,), work is not None)
+        call.waiter = connection.backend.make_waiter()
+        self._pending[number] = call
+        if call.nested:
+            self.nested += 1
+            connection.adjust()
+        connection.send(frame, alone=len(self._pending) == 1)
+        try:
+            if connection.is_congested():
+                await connection.wait_for_room()
+            if not call.settled:
+                await call.waiter
+        except BaseException as cut:
+            if self._pending.pop(number, None) is not None:
+                self._give_up(number, cut)
+            raise
+        finally:
+            if call.nested:
+                self.nested -= 1
+        if call.error is not None:
+            raise call.error
+        if call.answer.error:
+            raise error_in(call.answer)
+        return call.answer
+
+    def _give_up(self, number: int, cut: BaseException) -> None:
+        connection = self._connection
+        if connection.closing or (isinstance(cut, GeneratorExit) and not connection.backend.is_current()):
+            return
+        self._cancelled[number] = None
+        if len(self._cancelled) > REMEMBERED:
+            del self._cancelled[next(iter(self._cancelled))]
+        connection.send(connection.writer.notification("$/cancel_request", {"requestId": number}))
+
+    def answered(self, message: Message) -> None:
+        """An answer came: to whom?"""
+        number = message.id
+        call = self._pending.pop(number, None) if isinstance(number, int) else None
+        if call is None:
+            if isinstance(number, int) and number in self._cancelled:
+                del self._cancelled[number]
+            elif number is None and message.error:
+                logger.warning(
+                    "%s could not understand a message of ours: %s",
+                    self._connection.name,
+                    error_in(message),
+                )
+            else:
+                logger.debug("%s has answered %r, which was not asked", self._connection.name, number)
+        elif call.lane is None or not self._connection.lanes.hold(call.lane[0], call, message):
+            call.settle(message)
+
+    def fail_all(self, why: str) -> None:
+        """The connection is over."""
+        pending, self._pending = self._pending, {}
+        self._cancelled.clear()
+        for call in pending.values():
+            call.fail(ConnectionEnded(f"{call.method!r} was not answered: {why}"))

@@ -1,0 +1,131 @@
+"""A link over anybody's stream of bytes: one task reads, one task writes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from quiesce.kernel._scope import OpenScope, Scope
+
+from ._link import Link, Receiver
+
+if TYPE_CHECKING:
+    from quiesce.kernel._backend import Waiter
+    from quiesce.kernel._child import Handle
+
+    from ._framing import Framing
+
+
+class Channel(Protocol):
+    """A stream of bytes, both ways. One task at a time receives, one sends."""
+
+    async def receive(self) -> bytes:
+        """At least one byte; `b""` at the end."""
+        ...
+
+    async def send(self, data: bytes) -> None:
+        """All of it; waits while the other side does not take it."""
+        ...
+
+    def abort(self) -> None:
+        """Let go of it, at once; may be called twice, and while somebody receives or sends."""
+        ...
+
+    async def aclose(self) -> None:
+        """Wait for what `abort` has begun, if there is anything."""
+        ...
+
+
+class ChannelLink(Link):
+    """A link whose two tasks belong to the connection's scope."""
+
+    def __init__(self, channel: Channel, framing: Framing, scope: Scope, *, name: str = "link") -> None:
+        super().__init__(scope._opened().backend, framing)
+        self._channel = channel
+        self._scope = OpenScope(name, on_error="report", scope=scope)
+        self._owner = scope
+        self._reader: Handle | None = None
+        self._paused = False
+        self._reader_nap: Waiter | None = None
+        self._writer_nap: Waiter | None = None
+
+    def start(self, receiver: Receiver) -> None:
+        """Begin to read."""
+        self.receiver = receiver
+        self._scope._bind(self.backend, self._owner._opened(), _SITE)
+        self._reader = self._scope.spawn(self._read, name="reads")
+        self._scope.spawn(self._write, name="writes")
+
+    async def _read(self) -> None:
+        try:
+            while not self.over:
+                while self._paused:
+                    self._reader_nap = self.backend.make_waiter()
+                    await self._reader_nap
+                data = await self._channel.receive()
+                if not data:
+                    break
+                self._tell(data)
+        except Exception as error:  # the connection says what became of it
+            self._end(error)
+        else:
+            self._tell_end()
+
+    async def _write(self) -> None:
+        try:
+            while not self.over:
+                data = self._take()
+                if not data:
+                    self._writer_nap = self.backend.make_waiter()
+                    await self._writer_nap
+                    self._writer_nap = None
+                    continue
+                sent = self.pending
+                await self._channel.send(data)
+                self.pending = max(self.pending - sent, 0)
+                self._wrote()
+        except Exception as error:
+            self._lose(error)
+
+    def _write_soon(self) -> None:
+        if self._writer_nap is not None:
+            self._writer_nap.wake()
+
+    def pause(self) -> None:
+        """Read nothing until `resume`."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Go on reading."""
+        self._paused = False
+        if self._reader_nap is not None:
+            self._reader_nap.wake()
+
+    def stop_reading(self) -> None:
+        """Read nothing any more."""
+        self.receiver = None
+        if self._reader is not None:
+            self._reader.cancel("the connection closes")
+
+    def hung_up(self) -> bool:
+        """Whether the channel can tell that the other side is gone."""
+        hung_up = getattr(self._channel, "hung_up", None)
+        return bool(hung_up()) if hung_up is not None else False
+
+    def abort(self) -> None:
+        """Let go of the channel, and of both tasks."""
+        self.receiver = None
+        self._lose(None)
+        self._channel.abort()
+        if self._scope._core is not None:
+            self._scope.cancel("the connection is closed")
+
+    async def close(self) -> None:
+        """Wait for both tasks, and for the channel."""
+        try:
+            if self._scope._core is not None:
+                await self._scope.close(reason="the connection is closed")
+        finally:
+            await self._channel.aclose()
+
+
+_SITE = (ChannelLink.start.__code__, 0)

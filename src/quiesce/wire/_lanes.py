@@ -1,0 +1,125 @@
+"""Notifications, in order.
+
+Those of one lane are handled one after the other by one task, which ends when there are none left; lanes do not wait for each other. An answer
+to a call of ours that came behind notifications of its lane takes its place among them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
+
+from quiesce.kernel._owner import is_cancel
+from quiesce.kernel._scope import Scope
+
+from ._work import Work, current_work
+
+if TYPE_CHECKING:
+    from ._calls import Call
+    from ._connection import Connection
+    from ._handlers import Notification
+    from ._message import Message
+
+logger = logging.getLogger("quiesce")
+
+
+class Lane(Work):
+    """Notifications that are handled in the order in which they came."""
+
+    __slots__ = ("key", "queue")
+
+    def __init__(self, connection: Connection, key: Hashable) -> None:
+        super().__init__(connection)
+        self.key = key
+        # What to do with which parameters, and how long the message was; or an answer of a call of ours.
+        self.queue: deque[tuple[Notification, str, Any, int] | tuple[Call, Message]] = deque()
+
+
+class Lanes:
+    """All lanes in which something is to be done."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lanes: dict[Hashable, Lane] = {}
+        self._scope: Scope | None = None
+        self.waiting = 0  # notifications
+        self.bytes = 0
+
+    async def open(self) -> None:
+        """Make the scope of their tasks."""
+        self._scope = await Scope.open("notifications", on_error="report")
+
+    async def close(self, reason: Any) -> None:
+        """Stop them; what waits is dropped, except for answers that have come."""
+        if self._scope is not None:
+            await self._scope.close(reason=reason)
+        for lane in list(self._lanes.values()):
+            self._drop(lane)
+
+    def add(self, key: Hashable, notification: Notification, method: str, params: Any, size: int) -> None:
+        """A notification came."""
+        lane = self._lanes.get(key)
+        self.waiting += 1
+        self.bytes += size
+        if lane is None:
+            lane = self._lanes[key] = Lane(self._connection, key)
+            lane.queue.append((notification, method, params, size))
+            self._start(lane)
+        else:
+            lane.queue.append((notification, method, params, size))
+
+    def hold(self, key: Hashable, call: Call, answer: Message) -> bool:
+        """Deliver this answer behind what its lane has to do; False if that is nothing."""
+        lane = self._lanes.get(key)
+        if lane is None:
+            return False
+        lane.queue.append((call, answer))
+        return True
+
+    def _start(self, lane: Lane) -> None:
+        assert self._scope is not None
+        self._scope.spawn(
+            self._handle, lane, name=f"notifications {lane.key!r}" if lane.key else "notifications"
+        )
+
+    async def _handle(self, lane: Lane) -> None:
+        connection, queue = self._connection, lane.queue
+        current_work.set(lane)
+        try:
+            while queue:
+                item = queue.popleft()
+                if len(item) == 2:
+                    item[0].settle(item[1])
+                    continue
+                notification, method, params, size = item
+                try:
+                    await notification.fn(params)
+                except Exception:
+                    logger.exception("%s: the handler of %r failed", connection.name, method)
+                finally:
+                    self.waiting -= 1
+                    self.bytes -= size
+                    if connection.paused:
+                        connection.adjust()
+        except BaseException as error:
+            if connection.closing or not is_cancel(error):
+                self._drop(lane)
+            raise
+        finally:
+            if not queue:
+                lane.done = True
+                self._lanes.pop(lane.key, None)
+            elif not connection.closing:  # somebody has cancelled this one task: the others' turn comes
+                self._start(lane)
+
+    def _drop(self, lane: Lane) -> None:
+        for item in lane.queue:
+            if len(item) == 2:
+                item[0].settle(item[1])
+            else:
+                self.waiting -= 1
+                self.bytes -= item[3]
+        lane.queue.clear()
+        self._lanes.pop(lane.key, None)

@@ -1,0 +1,160 @@
+"""JSON-RPC 2.0 as bytes: what one line says, and how to say it.
+
+A line is looked at once, by msgspec, which leaves `params`, `result` and `error` as they are (`Raw`): whoever handles the message knows
+their type. A line that is not understood is looked at again, slowly, to say what is wrong with it and whose answer that is. Nothing here
+ever raises on account of what the peer has sent.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from ._errors import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR, FrameTooLong, RpcError, error_of
+
+NOTHING: Final = Raw(b"")
+
+Id = int | float | str | None
+
+
+class Message(Struct, gc=False):
+    """One message of the peer: a request, a notification, or an answer."""
+
+    jsonrpc: str = ""
+    id: Id | UnsetType = UNSET
+    method: str | UnsetType = UNSET
+    params: Raw = NOTHING
+    result: Raw = NOTHING
+    error: Raw = NOTHING
+
+
+class Malformed(Struct, gc=False):
+    """A line that is no message. `id` is whom to answer; UNSET means that it gets no answer at all."""
+
+    code: int
+    message: str
+    id: Id | UnsetType = None
+
+
+class _Error(Struct, gc=False):
+    code: int
+    message: str
+    data: Any = None
+
+
+_decode = msgspec.json.Decoder(Message).decode
+_decode_any = msgspec.json.Decoder().decode
+_decode_error = msgspec.json.Decoder(_Error).decode
+
+
+def _refuse(value: object) -> object:
+    raise TypeError(f"JSON has no way to say {type(value).__name__}: {value!r:.100}")
+
+
+_encode = msgspec.json.Encoder(enc_hook=_refuse).encode
+
+
+def parse(frame: bytes) -> Message | Malformed | None:
+    """What a line says; None for a blank one."""
+    try:
+        message = _decode(frame)
+        if not frame.isascii():
+            str(frame, "utf-8")  # what is left raw was not looked at yet
+    except (ValueError, RecursionError) as error:
+        return _diagnose(frame, error)
+    if message.jsonrpc != "2.0" and not message.result and not message.error:
+        return _invalid(message.id, 'its "jsonrpc" is not "2.0"')
+    if message.method is UNSET and not message.result and not message.error:
+        return _invalid(message.id, 'it has neither a "method" nor a "result" nor an "error"')
+    return message
+
+
+def _diagnose(frame: bytes, error: Exception) -> Malformed | None:
+    """What is wrong with a line that is no message."""
+    if not frame.strip():
+        return None
+    try:
+        value = _decode_any(frame)
+    except (ValueError, RecursionError) as broken:
+        return Malformed(PARSE_ERROR, f"Parse error: {broken}")
+    if not isinstance(value, dict):
+        what = "batches are not supported" if isinstance(value, list) else "a message is a JSON object"
+        return _invalid(UNSET, what)
+    if "method" not in value and ("result" in value or "error" in value):
+        return Malformed(INVALID_REQUEST, str(error), UNSET)  # an answer: answering that might never end
+    return _invalid(value.get("id", UNSET), str(error))
+
+
+def _invalid(whose: object, what: str) -> Malformed:
+    known = isinstance(whose, (int, float, str)) and not isinstance(whose, bool)
+    return Malformed(INVALID_REQUEST, f"Invalid request: {what}", whose if known else None)  # type: ignore[arg-type]
+
+
+def plain(raw: Raw) -> Any:
+    """The plain value of a part of a message; None if it is not there. ValueError if it is no JSON after all."""
+    if not raw:
+        return None
+    try:
+        return _decode_any(raw)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def error_in(message: Message) -> RpcError:
+    """The error that an answer tells."""
+    try:
+        error = _decode_error(message.error)
+    except (ValueError, RecursionError) as why:
+        return RpcError(INTERNAL_ERROR, f"the peer answered with an error that is none: {why}")
+    return error_of(error.code, error.message, error.data)
+
+
+class Writer:
+    """Makes lines, none of them longer than `limit` bytes."""
+
+    __slots__ = ("limit",)
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+
+    def request(self, id: int, method: str, params: Any) -> bytes:  # noqa: A002
+        """A question."""
+        if params is None:
+            return self._line({"jsonrpc": "2.0", "id": id, "method": method}, method)
+        return self._line({"jsonrpc": "2.0", "id": id, "method": method, "params": params}, method)
+
+    def notification(self, method: str, params: Any) -> bytes:
+        """Something told."""
+        if params is None:
+            return self._line({"jsonrpc": "2.0", "method": method}, method)
+        return self._line({"jsonrpc": "2.0", "method": method, "params": params}, method)
+
+    def result(self, id: Id, result: Any) -> bytes:  # noqa: A002
+        """An answer."""
+        return self._line({"jsonrpc": "2.0", "id": id, "result": result}, "the answer")
+
+    def error(self, id: Id, code: int, message: str, data: Any = None) -> bytes:  # noqa: A002
+        """An answer that is an error."""
+        error = {"code": code, "message": message}
+        if data is not None:
+            error["data"] = data
+        try:
+            return self._line({"jsonrpc": "2.0", "id": id, "error": error}, "the error")
+        except (TypeError, ValueError, OverflowError):  # then without what cannot be said, or is too long
+            short = {"code": code, "message": message[:1000]}
+            return _encode({"jsonrpc": "2.0", "id": id, "error": short})
+
+    def _line(self, message: dict[str, Any], what: str) -> bytes:
+        try:
+            frame = _encode(message)
+        except RecursionError:
+            raise ValueError(f"{what!r} cannot be sent: it is nested too deeply") from None
+        if b"\n" in frame:  # of somebody's Raw: JSON itself never has one
+            frame = msgspec.json.format(frame, indent=-1)
+        if len(frame) > self.limit:
+            raise FrameTooLong(
+                f"{what!r} cannot be sent: it is {len(frame)} bytes long, and the limit is {self.limit}"
+            )
+        return frame

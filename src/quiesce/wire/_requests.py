@@ -1,0 +1,200 @@
+"""The peer's requests, until they are answered.
+
+Invariants
+- Every request is answered exactly once: with the result, with an error, or, if it was cancelled and its handler has nothing to say, with
+  -32800. Also one whose handler was cancelled before it began, and one that never got its turn.
+- No more than `Limits.concurrent` are worked on at a time; the others wait for their turn.
+- An answer is sent without waiting, so that a handler that is being cancelled can answer too. Then the handler, not the reader, waits for
+  a peer that takes no answers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Raw
+
+from quiesce.kernel._core import ScopeClosed
+from quiesce.kernel._inflight import Inflight
+from quiesce.kernel._owner import without_cancels
+from quiesce.kernel._reason import Reason
+
+from ._errors import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    REQUEST_CANCELLED,
+    FrameTooLong,
+    RpcError,
+)
+from ._work import Work, current_work
+
+if TYPE_CHECKING:
+    from ._connection import Connection
+    from ._handlers import Request
+    from ._message import Id
+
+logger = logging.getLogger("quiesce")
+
+_CANCELLED_BY_PEER = Reason("user", "the peer has cancelled the request")
+
+
+class Incoming(Work):
+    """One request of the peer."""
+
+    __slots__ = ("begun", "id", "key", "method", "params", "request")
+
+    def __init__(self, connection: Connection, id: Id, method: str, request: Request, params: Raw) -> None:  # noqa: A002
+        self.connection = connection
+        self.done = False
+        self.id = id
+        self.key: Hashable = self if id is None else id  # null is nobody's name, and may be asked twice
+        self.method = method
+        self.request = request
+        self.params = params
+        self.begun = False
+
+
+class Requests:
+    """All requests of the peer that are not answered yet."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._open: dict[Hashable, Incoming] = {}
+        self._queue: deque[Incoming] = deque()
+        self._inflight: Inflight | None = None
+        self._at_work = 0
+
+    @property
+    def at_work(self) -> int:
+        """How many handlers are at work."""
+        return self._at_work
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for their turn."""
+        return len(self._queue)
+
+    async def open(self) -> None:
+        """Make the table of handlers."""
+        self._inflight = await Inflight.open("requests", on_error=_logged_already)
+
+    async def close(self, reason: Reason) -> None:
+        """Cancel all, and wait until each has answered."""
+        for incoming in list(self._open.values()):
+            if not incoming.begun:
+                self._answer_cancelled(incoming)
+        self._queue.clear()
+        if self._inflight is not None:
+            await self._inflight.close(reason=reason)
+
+    # Coming in
+
+    def came(self, id: Id, method: str, request: Request, params: Raw) -> None:  # noqa: A002
+        """A request came."""
+        connection = self._connection
+        incoming = Incoming(connection, id, method, request, params)
+        if incoming.key in self._open:
+            self._error(
+                id, INVALID_REQUEST, f"Invalid request: id {id!r} is that of a request still unanswered"
+            )
+            return
+        if self._at_work < connection.limits.concurrent:
+            self._open[incoming.key] = incoming
+            self._start(incoming)
+        elif len(self._queue) >= connection.limits.waiting and connection.calls.nested:
+            self._error(id, INTERNAL_ERROR, f"Too many requests: {len(self._queue)} wait already")
+        else:
+            self._open[incoming.key] = incoming
+            self._queue.append(incoming)
+
+    def _start(self, incoming: Incoming) -> None:
+        assert self._inflight is not None
+        self._at_work += 1
+        try:
+            # By the request itself: the id of one that was cancelled before it began is free again before its task has gone.
+            self._inflight.start(incoming, self._handle, incoming)
+        except ScopeClosed:
+            self._at_work -= 1
+            self._answer_cancelled(incoming)
+
+    def cancel(self, id: object) -> None:  # noqa: A002
+        """The peer does not want the answer any more."""
+        if not isinstance(id, (int, float, str)):
+            return
+        incoming = self._open.get(id)
+        if incoming is None:
+            return  # answered already, or never asked: both are fine
+        if incoming.begun:
+            assert self._inflight is not None
+            self._inflight.cancel(incoming, _CANCELLED_BY_PEER)
+        else:
+            self._answer_cancelled(incoming)
+
+    def _answer_cancelled(self, incoming: Incoming) -> None:
+        """It was cancelled before its handler began."""
+        self._open.pop(incoming.key, None)
+        incoming.done = True
+        self._error(incoming.id, REQUEST_CANCELLED, "Request cancelled")
+
+    # At work
+
+    async def _handle(self, incoming: Incoming) -> None:
+        try:
+            if not incoming.done:  # cancelled just before
+                await self._answer(incoming)
+            if self._connection.is_congested():
+                await self._connection.wait_for_room()
+        finally:
+            self._next()
+
+    async def _answer(self, incoming: Incoming) -> None:
+        incoming.begun = True
+        current_work.set(incoming)
+        connection, id = self._connection, incoming.id  # noqa: A001
+        try:
+            try:
+                params = incoming.request.decode(incoming.params)
+            except ValueError as error:
+                self._error(id, INVALID_PARAMS, f"Invalid params: {error}")
+                return
+            result = await incoming.request.fn(params)
+            connection.send(connection.writer.result(id, result), alone=self._at_work == 1)
+        except RpcError as error:
+            self._error(id, error.code, error.message, error.data)
+        except FrameTooLong as error:
+            self._error(id, INTERNAL_ERROR, f"Internal error: {error}")
+        except Exception as error:
+            logger.exception("%s: the handler of %r failed", connection.name, incoming.method)
+            self._error(id, INTERNAL_ERROR, "Internal error", {"details": f"{type(error).__name__}: {error}"})
+        except BaseException as error:
+            if without_cancels(error) is None:
+                self._error(id, REQUEST_CANCELLED, "Request cancelled")
+            else:
+                self._error(id, INTERNAL_ERROR, "Internal error")
+            raise
+        finally:
+            incoming.done = True
+            self._open.pop(incoming.key, None)
+
+    def _next(self) -> None:
+        """A turn is free."""
+        self._at_work -= 1
+        connection = self._connection
+        while self._queue and self._at_work < connection.limits.concurrent and not connection.closing:
+            incoming = self._queue.popleft()
+            if not incoming.done:
+                self._start(incoming)
+        if connection.paused:
+            connection.adjust()
+
+    def _error(self, id: Id, code: int, message: str, data: Any = None) -> None:  # noqa: A002
+        connection = self._connection
+        connection.send(connection.writer.error(id, code, message, data))
+
+
+def _logged_already(id: Hashable, error: BaseException) -> None:  # noqa: A002
+    """The handler has."""

@@ -1,0 +1,172 @@
+"""A link over file descriptors on asyncio, by the loop's own callbacks: no task, no future and no transport between the socket and the connection.
+
+The descriptor is watched once, not once a read. A read hands on what it got at once, in the callback; what is sent in one turn is written
+at its end, without waiting, and only what the system does not take is left for when it does.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ._link import CHUNK, Link, Receiver
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from quiesce.kernel._asyncio import AsyncioBackend
+
+    from ._framing import Framing
+
+
+class SelectorLink(Link):
+    """A link over one descriptor to read from and one to write to, which may be the same."""
+
+    def __init__(
+        self,
+        backend: AsyncioBackend,
+        framing: Framing,
+        read_fd: int,
+        write_fd: int,
+        let_go: Callable[[], object],
+    ) -> None:
+        super().__init__(backend, framing)
+        self._loop: asyncio.AbstractEventLoop = backend.loop
+        self._read_fd = read_fd
+        self._write_fd = write_fd
+        self._let_go = let_go  # closes them
+        self._reading = False
+        self._watched = False  # whether the selector takes it: it refuses plain files, which are always ready
+        self._scheduled = False
+        self._rest: memoryview | None = None  # of a write that the system has not taken whole
+
+    # Reading
+
+    def start(self, receiver: Receiver) -> None:
+        """Begin to read."""
+        self.receiver = receiver
+        self.resume()
+
+    def resume(self) -> None:
+        """Go on reading."""
+        if self._reading or self.receiver is None:
+            return
+        self._reading = True
+        try:
+            self._loop.add_reader(self._read_fd, self._readable)
+            self._watched = True
+        except PermissionError:
+            self._watched = False
+            self._loop.call_soon(self._read_on)
+
+    def pause(self) -> None:
+        """Read nothing until `resume`."""
+        if self._reading:
+            self._reading = False
+            if self._watched and not self._loop.is_closed():
+                self._loop.remove_reader(self._read_fd)
+
+    def stop_reading(self) -> None:
+        """Read nothing any more."""
+        self.receiver = None
+        self.pause()
+
+    def _readable(self) -> None:
+        try:
+            data = os.read(self._read_fd, CHUNK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self.pause()
+            self._end(error)
+            return
+        if data:
+            self._tell(data)
+        else:
+            self.pause()
+            self._tell_end()
+
+    def _read_on(self) -> None:
+        """For what is always ready: one read a turn."""
+        if self._reading:
+            self._readable()
+            self._loop.call_soon(self._read_on)
+
+    def hung_up(self) -> bool:
+        """Whether the other side is gone."""
+        return hung_up(self._read_fd)
+
+    # Sending
+
+    def send_now(self, frame: bytes) -> None:
+        """Send this; at once, unless something waits to be sent before it."""
+        if self._out or self._scheduled or self._rest is not None or self.over or self._raw:
+            self.send(frame)
+        else:
+            self.pending = len(frame) + 1
+            self._write_now(self.framing.pack([frame]))
+
+    def _write_soon(self) -> None:
+        if not self._scheduled and self._rest is None:
+            self._scheduled = True
+            self._loop.call_soon(self._write)
+
+    def _write(self) -> None:
+        self._scheduled = False
+        if self._rest is not None or self.over:
+            return
+        data = self._take()
+        if data:
+            self._write_now(data)
+
+    def _write_now(self, data: bytes | memoryview) -> None:
+        try:
+            sent = os.write(self._write_fd, data)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError as error:
+            self._stop_writing()
+            self._lose(error)
+            return
+        if sent < len(data):
+            if self._rest is None:
+                self._loop.add_writer(self._write_fd, self._writable)
+            self._rest = memoryview(data)[sent:]
+            self.pending = max(self.pending - sent, len(self._rest))
+        else:
+            self._stop_writing()
+            if self._out or self._raw:
+                self.pending = max(self.pending - sent, 1)
+                self._write_soon()
+            else:
+                self.pending = 0  # exactly: frames were counted before they were packed
+        if self._waiters:
+            self._wrote()
+
+    def _writable(self) -> None:
+        if self._rest is not None:
+            self._write_now(self._rest)
+
+    def _stop_writing(self) -> None:
+        if self._rest is not None:
+            self._rest = None
+            self._loop.remove_writer(self._write_fd)
+
+    # Ending
+
+    def abort(self) -> None:
+        """Close the descriptors."""
+        self.stop_reading()
+        if not self._loop.is_closed():
+            self._stop_writing()
+        self._lose(None)
+        self._let_go()
+
+
+def hung_up(fd: int) -> bool:
+    """Whether nobody holds the other end, or whoever does sends nothing more; without reading."""
+    poll = select.poll()
+    poll.register(fd, getattr(select, "POLLRDHUP", 0))
+    return any(event & ~select.POLLIN for _, event in poll.poll(0))

@@ -1,0 +1,32 @@
+"""Which piece of the peer's work the code at hand belongs to.
+
+A handler that asks the peer something, and waits, must get its answer however much else has come before: what stands ahead of that answer
+may be waiting for this very handler. So a call knows whether it was made inside a handler, and inside which.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ._connection import Connection
+
+
+class Work:
+    """A request, or a lane of notifications, that a connection is at work on."""
+
+    __slots__ = ("connection", "done")
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.done = False
+
+
+current_work: ContextVar[Work | None] = ContextVar("quiesce_wire_work", default=None)
+
+
+def work_for(connection: Connection) -> Work | None:
+    """The piece of this connection's work that the code at hand belongs to, if that is still going on."""
+    work = current_work.get()
+    return work if work is not None and work.connection is connection and not work.done else None
