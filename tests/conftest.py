@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import gc
 import inspect
+import os
 import signal
 from collections.abc import Callable, Generator
 from typing import Any
@@ -29,7 +30,9 @@ from tests.world import Hung, LeftBehind, World, make_world, world_names
 
 # One slow example says more about the machine than about the code; a test as a whole has its time limit.
 hypothesis.settings.register_profile("quiesce", deadline=None)
-hypothesis.settings.load_profile("quiesce")
+# What decides about a change draws the same examples each time; everybody else draws new ones.
+hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
+hypothesis.settings.load_profile(os.environ.get("QUIESCE_EXAMPLES", "quiesce"))
 
 
 def pytest_configure() -> None:

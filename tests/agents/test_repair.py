@@ -550,3 +550,21 @@ def test_what_is_no_message_is_refused() -> None:
         repair([HELLO], shape="items")
     with pytest.raises(ValueError, match="there is no shape 'gemini'"):
         repair([HELLO], shape="gemini")  # type: ignore[arg-type]
+
+
+def test_an_output_of_the_local_shell_that_names_another_call_of_the_same_name_is_renamed() -> None:
+    def shell(item_id: str, call_id: str) -> dict[str, Any]:
+        return {"type": "local_shell_call", "id": item_id, "call_id": call_id, "action": {"type": "exec"}}
+
+    history = [
+        shell("s2", "a"),
+        {"type": "local_shell_call_output", "id": "s1", "output": "one"},
+        shell("s1", "a"),
+    ]
+    repaired = repair(history, shape="responses")
+    assert repaired[:3] == [
+        shell("s2", "a"),
+        {"type": "local_shell_call_output", "id": "a", "output": "one"},
+        shell("s1", "a_2"),
+    ]
+    assert problems(repaired, "responses") == []

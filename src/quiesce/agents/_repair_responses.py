@@ -90,16 +90,16 @@ def repair_responses(items: Sequence[Any], missing: str) -> list[Any]:
             entry.is_kept = not entry.call.replay and answerable
     _drop_reasoning_without_end(entries)
     repaired: list[Any] = []
-    unanswered: list[Call] = []
+    unanswered: list[tuple[Call, Any]] = []
     for entry in entries:
         if entry.call is None:
-            repaired.extend(_output(call, missing) for call in unanswered)
+            repaired.extend(_output(call, item, missing) for call, item in unanswered)
             unanswered.clear()
         if entry.is_kept:
             if entry.call is not None:
-                unanswered.append(entry.call)
+                unanswered.append((entry.call, entry.item))
             repaired.append(_renamed(entry))
-    repaired.extend(_output(call, missing) for call in unanswered)
+    repaired.extend(_output(call, item, missing) for call, item in unanswered)
     return repaired
 
 
@@ -209,10 +209,13 @@ def _renamed(entry: _Entry) -> Any:
     return with_changes(entry.item, **{_BY_CALL[entry.call.kind].call_id: entry.call.new_id})
 
 
-def _output(call: Call, missing: str) -> Any:
+def _output(call: Call, asked: Any, missing: str) -> Any:
+    """The output of a call, which was asked by that item."""
     kind = _BY_CALL[call.kind]
     if call.result is not None:
         item = call.result.message
-        return with_changes(item, **{kind.output_id: call.new_id}) if call.new_id else item
+        # An output of the local shell may name its call by the item's id, which may be that of another call of the same name.
+        misnamed = kind.call == "local_shell_call" and field(item, "id") not in (call.id, field(asked, "id"))
+        return with_changes(item, **{kind.output_id: call.id}) if call.new_id or misnamed else item
     assert kind.filler is not None
     return {"type": kind.output, kind.output_id: call.id, **kind.filler(call.text_if_missing(missing))}
