@@ -40,6 +40,7 @@ BASES = (
     "UnknownVariant",
     "Unsigned16",
     "by_shape",
+    "tagged",
 )
 
 
@@ -239,6 +240,8 @@ class Generator:
             key, value = shape.tag
             parents += [f"tag_field={key!r}", f"tag={value!r}"]
             lines.append(f'    {snake(key)}: Literal[{value!r}] = field(default={value!r}, name="({key})")')
+            lines.append(f"\n    __post_init__ = tagged({snake(key)!r}, {value!r})  # type: ignore[misc]")
+            needs.add("tagged")
         if any(re.match(r"    list: ", one) for one in lines) and any("list[" in one for one in lines):
             raise SystemExit(f"{name}: its field `list` hides the type that another of its fields has")
         body += ["", *lines] if lines else []
@@ -275,10 +278,12 @@ class Generator:
         node = self.definitions[name]
         self.types[name] = self.type_of_definition(name)
         options = alternatives(node)
-        if self.types[name] != name or name in self.merged:
-            if options and len(options) == 1 and name not in self.merged:
-                only = self.types[name]
-                self.add(topic, Item(name, f"{name}: TypeAlias = {only}", {only}, {only}))
+        if name in self.merged:
+            return
+        if self.types[name] != name:
+            if name in TOPICS[topic][1]:
+                needs = self.names_in(self.types[name])
+                self.add(topic, Item(name, f"{name}: TypeAlias = {self.types[name]}", needs, needs))
             return
         if not options:
             self.add_class(topic, name, self.shapes(node)[0], self.line_of(name, node))

@@ -5,7 +5,9 @@ Invariants
 - A caller that is cancelled has told the peer (`$/cancel_request`) when its cancellation goes on. The answer that still comes is matched and
   dropped.
 - An answer is not delivered before the notifications of its lane that came ahead of it have been handled; unless the caller is itself a
-  handler of that lane, which would then wait for itself.
+  handler of that lane, which would then wait for itself, or a handler at all while that lane's own handler waits for an answer: what that
+  one waits for may be this one.
+- No call is made once nothing is read any more: its answer would never be seen.
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ import logging
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Final
 
-from ._errors import ConnectionEnded
+from ._errors import INTERNAL_ERROR, REQUEST_CANCELLED, ConnectionEnded, RequestCancelled, RpcError
 from ._lanes import Lane
-from ._message import Message, error_in
+from ._message import NULL, Message, error_in
 from ._work import work_for
 
 if TYPE_CHECKING:
@@ -74,7 +76,8 @@ class Calls:
     async def call(self, method: str, params: Any, lane: Hashable) -> Message:
         """Ask, and wait for the answer."""
         connection = self._connection
-        connection.check_open(method)
+        if connection.closing or connection.ended is not None:
+            raise connection.refusal(method)
         self._last_id = number = self._last_id + 1
         frame = connection.writer.request(number, method, params)
         work = work_for(connection)
@@ -82,8 +85,9 @@ class Calls:
         call = Call(method, None if inside else (lane,), work is not None)
         call.waiter = connection.backend.make_waiter()
         self._pending[number] = call
-        if call.nested:
+        if work is not None:
             self.nested += 1
+            work.begins_to_ask()
             connection.adjust()
         connection.send(frame, alone=len(self._pending) == 1)
         try:
@@ -96,11 +100,12 @@ class Calls:
                 self._give_up(number, cut)
             raise
         finally:
-            if call.nested:
+            if work is not None:
                 self.nested -= 1
+                work.has_asked()
         if call.error is not None:
             raise call.error
-        if call.answer.error:
+        if call.answer.error and call.answer.error != NULL:  # some say so of what went well
             raise error_in(call.answer)
         return call.answer
 
@@ -108,10 +113,23 @@ class Calls:
         connection = self._connection
         if connection.closing or (isinstance(cut, GeneratorExit) and not connection.backend.is_current()):
             return
+        self._forget(number)
+        connection.send(connection.writer.notification("$/cancel_request", {"requestId": number}))
+
+    def _forget(self, number: int) -> None:
         self._cancelled[number] = None
         if len(self._cancelled) > REMEMBERED:
             del self._cancelled[next(iter(self._cancelled))]
-        connection.send(connection.writer.notification("$/cancel_request", {"requestId": number}))
+
+    def cancel_lane(self, lane: Hashable, why: str) -> None:
+        """Whoever waits for an answer in this lane gets none: the peer is told so, as if each had been cancelled."""
+        connection = self._connection
+        for number, call in list(self._pending.items()):
+            if call.lane == (lane,):
+                del self._pending[number]
+                self._forget(number)
+                connection.send(connection.writer.notification("$/cancel_request", {"requestId": number}))
+                call.fail(RequestCancelled(REQUEST_CANCELLED, why))
 
     def answered(self, message: Message) -> None:
         """An answer came: to whom?"""
@@ -130,6 +148,12 @@ class Calls:
                 logger.debug("%s has answered %r, which was not asked", self._connection.name, number)
         elif call.lane is None or not self._connection.lanes.hold(call.lane[0], call, message):
             call.settle(message)
+
+    def spoiled(self, number: object, why: str) -> None:
+        """What should have been the answer is none, and there will be no other."""
+        call = self._pending.pop(number, None) if type(number) is int else None
+        if call is not None:
+            call.fail(RpcError(INTERNAL_ERROR, f"the peer's answer to {call.method!r} is none: {why}"))
 
     def fail_all(self, why: str) -> None:
         """The connection is over."""

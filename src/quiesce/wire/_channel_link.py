@@ -1,12 +1,19 @@
-"""A link over anybody's stream of bytes: one task reads, one task writes."""
+"""A link over anybody's stream of bytes: one task reads, one task writes.
+
+The task that writes is never cut in the middle of a message before the link is let go. When it is asked to stop it finishes what it is at,
+and whoever closes the link sends the rest, the last answers of handlers among it.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from quiesce.kernel._grace import Rung
 from quiesce.kernel._scope import OpenScope, Scope
 
+from ._errors import ConnectionEnded
 from ._link import Link, Receiver
+from ._rest import hand_on_rest
 
 if TYPE_CHECKING:
     from quiesce.kernel._backend import Waiter
@@ -44,6 +51,8 @@ class ChannelLink(Link):
         self._scope = OpenScope(name, on_error="report", scope=scope)
         self._owner = scope
         self._reader: Handle | None = None
+        self._writer: Handle | None = None
+        self._retired = False  # the task that writes is asked to stop, when it has sent what it is at
         self._paused = False
         self._reader_nap: Waiter | None = None
         self._writer_nap: Waiter | None = None
@@ -53,7 +62,8 @@ class ChannelLink(Link):
         self.receiver = receiver
         self._scope._bind(self.backend, self._owner._opened(), _SITE)
         self._reader = self._scope.spawn(self._read, name="reads")
-        self._scope.spawn(self._write, name="writes")
+        self._writer = self._scope.spawn(self._write, name="writes")
+        self._writer.on_stop = self._on_stop
 
     async def _read(self) -> None:
         try:
@@ -67,24 +77,58 @@ class ChannelLink(Link):
                 self._tell(data)
         except Exception as error:  # the connection says what became of it
             self._end(error)
+        except BaseException:
+            self._end(ConnectionEnded("the task that reads was cancelled"))  # unless we have stopped it
+            raise
         else:
             self._tell_end()
 
     async def _write(self) -> None:
         try:
-            while not self.over:
-                data = self._take()
-                if not data:
+            while not self.over and not self._retired:
+                if not await self._send_some():
                     self._writer_nap = self.backend.make_waiter()
                     await self._writer_nap
-                    self._writer_nap = None
-                    continue
-                sent = self.pending
-                await self._channel.send(data)
-                self.pending = max(self.pending - sent, 0)
-                self._wrote()
+        except BaseException:
+            self._lose(ConnectionEnded("the task that writes was cancelled"))
+            raise
+
+    async def _send_some(self) -> bool:
+        """Send what is there; False if there is nothing."""
+        data = self._take()
+        if not data:
+            return False
+        sent = self.pending
+        try:
+            await self._channel.send(data)
+            self.pending = max(self.pending - sent, 0)
+            self._wrote()
         except Exception as error:
+            self.over, self.pending = True, 0
+            read_now = getattr(self._channel, "read_now", None)
+            if read_now is not None and self.receiver is not None:
+                hand_on_rest(self, read_now)  # what the other side said before it went
             self._lose(error)
+        return True
+
+    def _on_stop(self, rung: Rung) -> bool:
+        if rung is not Rung.CANCEL or self.over:
+            return False
+        self._retire()
+        return True
+
+    def _retire(self) -> None:
+        self._retired = True
+        self._write_soon()
+
+    async def flush(self) -> None:
+        """Say farewell, and send all there is: here, when the task that writes has done its part."""
+        self._say_farewell()
+        if self._writer is not None:
+            self._retire()
+            await self._writer.wait()
+        while not self.over and await self._send_some():
+            pass
 
     def _write_soon(self) -> None:
         if self._writer_nap is not None:
@@ -116,6 +160,9 @@ class ChannelLink(Link):
         self.receiver = None
         self._lose(None)
         self._channel.abort()
+        writer = self._writer
+        if writer is not None and writer.asked == 1 and not writer.done:
+            writer.deliver_cancel()  # it was let off once, to finish what it was at
         if self._scope._core is not None:
             self._scope.cancel("the connection is closed")
 

@@ -5,7 +5,8 @@ Invariants
   handler does holds up an answer, or a cancel, that comes behind.
 - It is opened and ended by one owner task (`own`), whoever asks for that, and however: `close()`, the end of a block, the end of the owner's
   scope, the end of the file, an error of the socket, the end of the program. There is one way out, `leave`:
-  read nothing more; cancel the handlers, and let each answer; send what is to be sent; fail every call that waits; let go of the link.
+  read nothing more; cancel the handlers; fail every call that waits, as its answer will not be read; let each handler answer; send what is
+  to be sent; let go of the link.
 - All of that takes its time from one `Grace`, that of the stop. When it is over, what was not sent is lost, and no call waits on.
 """
 
@@ -13,8 +14,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Hashable
+from contextvars import Context, copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from anyio.lowlevel import checkpoint
 from msgspec import UNSET, Raw
 
 from quiesce.kernel._backend import Backend, Timer, current_backend
@@ -22,7 +26,7 @@ from quiesce.kernel._reason import Reason
 from quiesce.kernel._scope import current_core, current_scope
 
 from ._calls import Calls
-from ._errors import INVALID_REQUEST, METHOD_NOT_FOUND, ConnectionEnded
+from ._errors import INVALID_REQUEST, METHOD_NOT_FOUND, ConnectionEnded, RpcError
 from ._handlers import Notification, Request
 from ._lanes import Lanes
 from ._limits import Limits
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
     from quiesce.kernel._core import ScopeCore
 
     from ._link import Link
+    from ._message import Id
     from ._transport import Transport
 
 logger = logging.getLogger("quiesce")
@@ -80,21 +85,32 @@ class Connection:
         self._on_request = on_request
         self._on_notification = on_notification
         self._tap = tap
-        self._ended: Reason | None = None
+        self.ended: Reason | None = None  # why nothing more will come
         self._timer: Timer | None = None
+        self.context = Context()  # the owner task's, for handlers
 
     # The whole life, in the owner task
 
     async def __aenter__(self) -> Connection:
         self.backend = current_backend()
         self.core = current_core(self.backend)
-        await self.requests.open()
-        await self.lanes.open()
-        self._link = link = await self._transport.open(self.limits, current_scope())
+        self.context = copy_context()
+        try:
+            if self.core.closed:
+                await checkpoint()  # stopped before it began: here is the cancel
+            await self.requests.open()
+            await self.lanes.open()
+            link = await self._transport.open(self.limits, current_scope())
+        except BaseException as error:
+            self.error = error if isinstance(error, Exception) else None
+            self.forsake()
+            raise
+        self._link = link
         early, self._early = self._early, []
         for frame in early:
             link.send(frame)
-        link.start(self)
+        if not self.core.closed:
+            link.start(self)
         return self
 
     async def __aexit__(
@@ -111,14 +127,26 @@ class Connection:
             self._timer.cancel()
         try:
             link.stop_reading()
+            self.requests.stop(reason)
+            self.lanes.stop(reason)
+            # Nobody would read their answers. Whoever is being cancelled has that first.
+            self.calls.fail_all(f"{self.name} is closed ({self.ended or reason})")
             await self.requests.close(reason)
             await self.lanes.close(reason)
             await link.flush()
         finally:
             self.over = True
-            self.calls.fail_all(f"{self.name} is closed ({self._ended or reason})")
             link.abort()
-        await link.close()
+            await link.close()
+
+    def forsake(self) -> None:
+        """It was never opened, and will not be."""
+        if self._link is None and not self.over:
+            self.over = True
+            self._early = []
+            why = f": {self.error!r}" if self.error is not None else f" ({self.core.reason})"
+            self.calls.fail_all(f"{self.name} was not opened{why}")
+            self._transport.discard()
 
     # Coming in
 
@@ -132,7 +160,7 @@ class Connection:
                 self._refuse(Malformed(INVALID_REQUEST, f"Invalid request: longer than {limit} bytes"))
                 continue
             if self._tap is not None:
-                self._tap("in", frame)
+                self._tapped("in", frame)
             message = parse(frame)
             if type(message) is Message:
                 if message.method is UNSET:
@@ -143,14 +171,28 @@ class Connection:
                     self._requested(message)
             elif type(message) is Malformed:
                 self._refuse(message)
-        if self.lanes.waiting >= self.limits.waiting or self.requests.waiting >= self.limits.waiting:
+        if self.is_full():
             self.adjust()
 
+    def _tapped(self, way: Literal["in", "out"], frame: bytes) -> None:
+        assert self._tap is not None
+        try:
+            self._tap(way, frame)
+        except Exception:
+            logger.exception("%s: the tap failed", self.name)
+
     def _refuse(self, what: Malformed) -> None:
+        if what.call is not UNSET:
+            self.calls.spoiled(what.call, what.message)
         if what.id is UNSET:
             logger.warning("%s sent an answer that is none: %s", self.name, what.message)
-        elif not self.is_congested():  # nobody is owed an answer to nonsense that does not even read them
-            self.send(self.writer.error(what.id, what.code, what.message))
+        else:
+            self.refuse(what.id, what.code, what.message)
+
+    def refuse(self, id: Id, code: int, message: str) -> None:  # noqa: A002
+        """Answer at once what is not handled; but nobody is owed that who does not even read the answers."""
+        if not self.is_congested():
+            self.send(self.writer.error(id, code, message))
 
     def _requested(self, message: Message) -> None:
         method: str = message.method  # type: ignore[assignment]
@@ -158,27 +200,25 @@ class Connection:
         if request is None:
             fallback = self._on_request
             if fallback is None:
-                text = f"Method not found: {method}"
-                self.send(self.writer.error(message.id, METHOD_NOT_FOUND, text, {"method": method}))  # type: ignore[arg-type]
-                return
-            request = Request(lambda params: fallback(method, params))
+                fallback = _no_such_method  # a handler like others, so that a peer that reads no answers has to wait
+            request = Request(partial(fallback, method))
         self.requests.came(message.id, method, request, message.params)  # type: ignore[arg-type]
 
     def _notified(self, method: str, raw: Raw, size: int) -> None:
         notification = self._notifications.get(method)
         if notification is None:
             if method == "$/cancel_request":
-                wanted = plain(raw)
-                self.requests.cancel(wanted.get("requestId") if isinstance(wanted, dict) else None)
+                self._cancelled(raw)
                 return
             fallback = self._on_notification
             if fallback is None or method.startswith("$/"):
                 logger.debug("%s sent %r, which nobody handles", self.name, method)
                 return
-            notification = Notification(lambda params: fallback(method, params))
+            notification = Notification(partial(fallback, method))
         try:
             params = notification.decode(raw)
             lane = notification.lane(params) if notification.lane is not None else None
+            hash(lane)
             if notification.at_once:
                 notification.fn(params)
                 return
@@ -192,26 +232,41 @@ class Connection:
             return
         self.lanes.add(lane, notification, method, params, size)
 
+    def _cancelled(self, raw: Raw) -> None:
+        try:
+            wanted = plain(raw)
+        except ValueError:
+            return
+        if isinstance(wanted, dict):
+            self.requests.cancel(wanted.get("requestId"))
+
     def link_ended(self, error: BaseException | None) -> None:
         """Nothing more will come."""
         self.error = error
         why = f"the other side has closed it{f': {error!r}' if error is not None else ''}"
-        self._ended = Reason("disconnect", why, error)
-        self.core.stop(self._ended)
+        self.ended = Reason("disconnect", why, error)
+        self.core.stop(self.ended)
 
     # Backpressure
+
+    def is_full(self) -> bool:
+        """Whether as much waits to be handled as may."""
+        lanes, requests, limits = self.lanes, self.requests, self.limits
+        return (
+            lanes.waiting >= limits.waiting
+            or requests.waiting >= limits.waiting
+            or lanes.bytes + requests.bytes > limits.backlog
+        )
 
     def adjust(self) -> None:
         """Read on, or stop reading for a while, as much waits or not."""
         link, limits = self._link, self.limits
-        if link is None or self.closing:
+        if link is None or self.closing or self.ended is not None:
             return
-        full = self.lanes.waiting >= limits.waiting or self.requests.waiting >= limits.waiting
-        if full and self.calls.nested and self.lanes.bytes > limits.backlog:
+        full = self.is_full()
+        if full and self.calls.nested and self.lanes.bytes + self.requests.bytes > limits.backlog:
             link.stop_reading()
-            self.link_ended(
-                ConnectionEnded(f"more than {limits.backlog} bytes of notifications wait to be handled")
-            )
+            self.link_ended(ConnectionEnded(f"more than {limits.backlog} bytes wait to be handled"))
         elif full and not self.calls.nested:
             if not self.paused:
                 self.paused = True
@@ -240,16 +295,20 @@ class Connection:
 
     def check_open(self, method: str) -> None:
         """An error if nothing can be sent any more."""
-        if self.over or self._ended is not None:
-            why = self._ended or (getattr(self, "core", None) and self.core.reason)
-            raise ConnectionEnded(
-                f"{method!r} cannot be sent: {self.name} is closed{f' ({why})' if why else ''}"
-            )
+        if self.over or (self._link is not None and self._link.over):
+            raise self.refusal(method)
+
+    def refusal(self, method: str) -> ConnectionEnded:
+        """The error for somebody who comes too late."""
+        why = self.ended or self.core.reason
+        return ConnectionEnded(
+            f"{method!r} cannot be sent: {self.name} is closed{f' ({why})' if why else ''}"
+        )
 
     def send(self, frame: bytes, *, alone: bool = False) -> None:
         """Send this, without waiting; `alone` if nothing else is likely to be sent in this turn of the loop."""
         if self._tap is not None:
-            self._tap("out", frame)
+            self._tapped("out", frame)
         if self._link is not None:
             if alone:
                 self._link.send_now(frame)
@@ -257,6 +316,10 @@ class Connection:
                 self._link.send(frame)
         elif not self.over:
             self._early.append(frame)
+
+    def send_notification(self, method: str, params: Any) -> None:
+        """Tell the peer something, without waiting: for a clean-up."""
+        self.send(self.writer.notification(method, params))
 
     def is_congested(self) -> bool:
         """Whether more is unsent than should be."""
@@ -279,3 +342,7 @@ class Connection:
         """Ask the peer something."""
         message = await self.calls.call(method, params, lane)
         return message.result
+
+
+async def _no_such_method(method: str, params: Any) -> None:
+    raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method}", {"method": method})

@@ -46,11 +46,19 @@ class DescriptorChannel:
                 await anyio.lowlevel.checkpoint()
             if self._closed:
                 break
-            try:
-                return os.read(self._read_fd, CHUNK)
-            except (BlockingIOError, InterruptedError):
-                continue
+            data = self.read_now()
+            if data is not None:
+                return data
         return b""
+
+    def read_now(self) -> bytes | None:
+        """What is there, without waiting; None if nothing is, `b""` at the end."""
+        if self._closed:
+            return None
+        try:
+            return os.read(self._read_fd, CHUNK)
+        except (BlockingIOError, InterruptedError):
+            return None
 
     async def send(self, data: bytes) -> None:
         """All of it."""
@@ -116,3 +124,7 @@ class SocketTransport(Transport):
         if fd < 0:
             raise ValueError(f"the socket of {self.name!r} is closed")
         return descriptor_link(fd, fd, self._socket.close, Lines(limits.frame), scope, self.name)
+
+    def discard(self) -> None:
+        """Close it."""
+        self._socket.close()

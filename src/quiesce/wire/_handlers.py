@@ -43,10 +43,16 @@ def params_as(kind: type[T]) -> Callable[[Raw], T]:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """How requests of one method are answered: `await fn(params)` is the result, an `RpcError` the error."""
+    """How requests of one method are answered: `await fn(params)` is the result, an `RpcError` the error.
+
+    `when_cancelled` is the result to answer with when the handler is cancelled and has nothing to say itself, instead of the error -32800.
+    `answered(result)` is called right after the result was sent: what it sends comes behind it.
+    """
 
     fn: Handler
     decode: Decode = plain
+    when_cancelled: Any = None
+    answered: Callable[[Any], object] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from quiesce.kernel._scope import Scope
 from ._work import Work, current_work
 
 if TYPE_CHECKING:
+    from quiesce.kernel._reason import Reason
+
     from ._calls import Call
     from ._connection import Connection
     from ._handlers import Notification
@@ -28,13 +30,26 @@ logger = logging.getLogger("quiesce")
 class Lane(Work):
     """Notifications that are handled in the order in which they came."""
 
-    __slots__ = ("key", "queue")
+    __slots__ = ("held", "key", "queue")
 
     def __init__(self, connection: Connection, key: Hashable) -> None:
         super().__init__(connection)
         self.key = key
         # What to do with which parameters, and how long the message was; or an answer of a call of ours.
         self.queue: deque[tuple[Notification, str, Any, int] | tuple[Call, Message]] = deque()
+        self.held = 0  # answers in the queue that a handler waits for
+
+    def steps_aside(self) -> None:
+        """Let those answers through."""
+        if self.held:
+            self.held = 0
+            items = list(self.queue)
+            self.queue.clear()
+            for item in items:
+                if len(item) == 2 and item[0].nested:
+                    item[0].settle(item[1])
+                else:
+                    self.queue.append(item)
 
 
 class Lanes:
@@ -51,12 +66,17 @@ class Lanes:
         """Make the scope of their tasks."""
         self._scope = await Scope.open("notifications", on_error="report")
 
-    async def close(self, reason: Any) -> None:
-        """Stop them; what waits is dropped, except for answers that have come."""
+    def stop(self, reason: Reason) -> None:
+        """Cancel the handlers; what waits is dropped, except for answers that have come."""
         if self._scope is not None:
-            await self._scope.close(reason=reason)
+            self._scope.cancel(reason)
         for lane in list(self._lanes.values()):
             self._drop(lane)
+
+    async def close(self, reason: Reason) -> None:
+        """Wait until each has ended."""
+        if self._scope is not None:
+            await self._scope.close(reason=reason)
 
     def add(self, key: Hashable, notification: Notification, method: str, params: Any, size: int) -> None:
         """A notification came."""
@@ -71,10 +91,11 @@ class Lanes:
             lane.queue.append((notification, method, params, size))
 
     def hold(self, key: Hashable, call: Call, answer: Message) -> bool:
-        """Deliver this answer behind what its lane has to do; False if that is nothing."""
+        """Deliver this answer behind what its lane has to do; False if that is nothing, or must not be waited for."""
         lane = self._lanes.get(key)
-        if lane is None:
+        if lane is None or (lane.asking and call.nested):
             return False
+        lane.held += call.nested
         lane.queue.append((call, answer))
         return True
 
@@ -91,6 +112,7 @@ class Lanes:
             while queue:
                 item = queue.popleft()
                 if len(item) == 2:
+                    lane.held -= item[0].nested
                     item[0].settle(item[1])
                     continue
                 notification, method, params, size = item

@@ -159,9 +159,12 @@ class Link(ABC):
 
     async def flush(self) -> None:
         """Say farewell, and wait until all is with the system."""
+        self._say_farewell()
+        await self.wait_for_room(0)
+
+    def _say_farewell(self) -> None:
         if farewell := self.framing.farewell():
             self._send_raw(farewell)
-        await self.wait_for_room(0)
 
     # Ending
 

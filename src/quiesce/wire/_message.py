@@ -15,6 +15,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from ._errors import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR, FrameTooLong, RpcError, error_of
 
 NOTHING: Final = Raw(b"")
+NULL: Final = Raw(b"null")
 
 Id = int | float | str | None
 
@@ -31,11 +32,15 @@ class Message(Struct, gc=False):
 
 
 class Malformed(Struct, gc=False):
-    """A line that is no message. `id` is whom to answer; UNSET means that it gets no answer at all."""
+    """A line that is no message.
+
+    `id` is whom to answer; UNSET means that it gets no answer at all. `call` is what it would have answered, if it was meant as an answer.
+    """
 
     code: int
     message: str
     id: Id | UnsetType = None
+    call: object = UNSET
 
 
 class _Error(Struct, gc=False):
@@ -67,7 +72,9 @@ def parse(frame: bytes) -> Message | Malformed | None:
     if message.jsonrpc != "2.0" and not message.result and not message.error:
         return _invalid(message.id, 'its "jsonrpc" is not "2.0"')
     if message.method is UNSET and not message.result and not message.error:
-        return _invalid(message.id, 'it has neither a "method" nor a "result" nor an "error"')
+        refused = _invalid(message.id, 'it has neither a "method" nor a "result" nor an "error"')
+        refused.call = message.id
+        return refused
     return message
 
 
@@ -83,7 +90,8 @@ def _diagnose(frame: bytes, error: Exception) -> Malformed | None:
         what = "batches are not supported" if isinstance(value, list) else "a message is a JSON object"
         return _invalid(UNSET, what)
     if "method" not in value and ("result" in value or "error" in value):
-        return Malformed(INVALID_REQUEST, str(error), UNSET)  # an answer: answering that might never end
+        # An answer: answering that might never end.
+        return Malformed(INVALID_REQUEST, str(error), UNSET, value.get("id", UNSET))
     return _invalid(value.get("id", UNSET), str(error))
 
 
@@ -143,7 +151,7 @@ class Writer:
         try:
             return self._line({"jsonrpc": "2.0", "id": id, "error": error}, "the error")
         except (TypeError, ValueError, OverflowError):  # then without what cannot be said, or is too long
-            short = {"code": code, "message": message[:1000]}
+            short = {"code": code, "message": str(message)[:1000].encode(errors="replace").decode()}
             return _encode({"jsonrpc": "2.0", "id": id, "error": short})
 
     def _line(self, message: dict[str, Any], what: str) -> bytes:

@@ -24,6 +24,7 @@ from ._message import plain
 from ._transport import as_transport
 
 if TYPE_CHECKING:
+    from quiesce.kernel._core import ScopeCore
     from quiesce.kernel._grace import Grace
     from quiesce.kernel._keeper import Keeper
     from quiesce.kernel._report import StopReport
@@ -123,6 +124,7 @@ class Peer:
         if not hasattr(connection, "backend"):
             connection.backend, connection.core = keeper.core.backend, keeper.core
         self._held = Held(keeper)
+        _when_settled(keeper.core, connection.forsake)
 
     def _keeper(self) -> Keeper[Connection]:
         if self._held is None:
@@ -142,6 +144,8 @@ class Peer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if isinstance(error, GeneratorExit) and not self._keeper().core.backend.is_current():
+            return  # the loop is gone, and the collector closes what it left
         why = Reason("parent", "its block ended")
         if isinstance(error, Exception):
             why = Reason("error", f"the body raised {error!r}", error)
@@ -239,3 +243,18 @@ class Peer:
     def __repr__(self) -> str:
         state = "new" if self._held is None else self._held._keeper.core.state
         return f"<Peer {self.name!r} {state}>"
+
+
+def _when_settled(core: ScopeCore, then: Callable[[], None]) -> None:
+    """Also if the owner task was cancelled before its first step, and nothing of the connection ever ran."""
+    before = core.on_settled
+
+    def settled() -> None:
+        if before is not None:
+            before()
+        then()
+
+    if core.is_settled():
+        then()
+    else:
+        core.on_settled = settled

@@ -3,7 +3,9 @@
 Invariants
 - Every request is answered exactly once: with the result, with an error, or, if it was cancelled and its handler has nothing to say, with
   -32800. Also one whose handler was cancelled before it began, and one that never got its turn.
-- No more than `Limits.concurrent` are worked on at a time; the others wait for their turn.
+- No more than `Limits.concurrent` are worked on at a time; the others wait for their turn. A handler that waits for an answer of the peer lends
+  its turn to another, as the peer may have to ask us before it can answer; no more than `Limits.waiting` do.
+- A handler runs in the context of the connection, never in that of the handler whose turn it got.
 - An answer is sent without waiting, so that a handler that is being cancelled can answer too. Then the handler, not the reader, waits for
   a peer that takes no answers.
 """
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
@@ -45,17 +47,28 @@ _CANCELLED_BY_PEER = Reason("user", "the peer has cancelled the request")
 class Incoming(Work):
     """One request of the peer."""
 
-    __slots__ = ("begun", "id", "key", "method", "params", "request")
+    __slots__ = ("begun", "decoded", "id", "key", "method", "params", "request")
 
     def __init__(self, connection: Connection, id: Id, method: str, request: Request, params: Raw) -> None:  # noqa: A002
         self.connection = connection
         self.done = False
+        self.asking = 0
         self.id = id
         self.key: Hashable = self if id is None else id  # null is nobody's name, and may be asked twice
         self.method = method
         self.request = request
         self.params = params
         self.begun = False
+        self.decoded: Any = None
+
+    def steps_aside(self) -> None:
+        """Lend the turn."""
+        self.connection.requests.lend()
+
+    def steps_back(self) -> None:
+        """Take it back, unless all is over."""
+        if not self.done:
+            self.connection.requests.lent -= 1
 
 
 class Requests:
@@ -67,6 +80,8 @@ class Requests:
         self._queue: deque[Incoming] = deque()
         self._inflight: Inflight | None = None
         self._at_work = 0
+        self.lent = 0  # how many of those wait for an answer of the peer
+        self.bytes = 0  # of those that wait for their turn
 
     @property
     def at_work(self) -> int:
@@ -82,12 +97,18 @@ class Requests:
         """Make the table of handlers."""
         self._inflight = await Inflight.open("requests", on_error=_logged_already)
 
-    async def close(self, reason: Reason) -> None:
-        """Cancel all, and wait until each has answered."""
+    def stop(self, reason: Reason) -> None:
+        """Cancel all."""
         for incoming in list(self._open.values()):
             if not incoming.begun:
                 self._answer_cancelled(incoming)
         self._queue.clear()
+        self.bytes = 0
+        if self._inflight is not None:
+            self._inflight._scope.cancel(reason)
+
+    async def close(self, reason: Reason) -> None:
+        """Wait until each has answered."""
         if self._inflight is not None:
             await self._inflight.close(reason=reason)
 
@@ -98,18 +119,21 @@ class Requests:
         connection = self._connection
         incoming = Incoming(connection, id, method, request, params)
         if incoming.key in self._open:
-            self._error(
-                id, INVALID_REQUEST, f"Invalid request: id {id!r} is that of a request still unanswered"
-            )
+            connection.refuse(id, INVALID_REQUEST, f"Invalid request: id {id!r} is that of a request still unanswered")
             return
-        if self._at_work < connection.limits.concurrent:
+        if self._at_work < connection.limits.concurrent or (self.lent and self._is_turn_free()):
             self._open[incoming.key] = incoming
             self._start(incoming)
-        elif len(self._queue) >= connection.limits.waiting and connection.calls.nested:
-            self._error(id, INTERNAL_ERROR, f"Too many requests: {len(self._queue)} wait already")
+        elif connection.calls.nested and connection.is_full():
+            connection.refuse(id, INTERNAL_ERROR, f"Too many requests: {len(self._queue)} wait already")
         else:
             self._open[incoming.key] = incoming
             self._queue.append(incoming)
+            self.bytes += len(params)
+
+    def _is_turn_free(self) -> bool:
+        limits = self._connection.limits
+        return self._at_work - min(self.lent, limits.waiting) < limits.concurrent
 
     def _start(self, incoming: Incoming) -> None:
         assert self._inflight is not None
@@ -123,7 +147,7 @@ class Requests:
 
     def cancel(self, id: object) -> None:  # noqa: A002
         """The peer does not want the answer any more."""
-        if not isinstance(id, (int, float, str)):
+        if not isinstance(id, (int, float, str)) or isinstance(id, bool):
             return
         incoming = self._open.get(id)
         if incoming is None:
@@ -138,7 +162,33 @@ class Requests:
         """It was cancelled before its handler began."""
         self._open.pop(incoming.key, None)
         incoming.done = True
-        self._error(incoming.id, REQUEST_CANCELLED, "Request cancelled")
+        self._say_cancelled(incoming)
+
+    def _say_cancelled(self, incoming: Incoming) -> None:
+        connection, result = self._connection, incoming.request.when_cancelled
+        if result is None:
+            self._error(incoming.id, REQUEST_CANCELLED, "Request cancelled")
+        else:
+            connection.send(connection.writer.result(incoming.id, result))
+
+    def cancel_where(self, chosen: Callable[[str, Any], bool], reason: Reason) -> int:
+        """Cancel the requests that `chosen(method, params)` picks, at work or not yet; returns how many."""
+        assert self._inflight is not None
+        found = 0
+        for incoming in list(self._open.values()):
+            if not incoming.begun:
+                try:
+                    incoming.decoded = incoming.request.decode(incoming.params)
+                except ValueError:
+                    continue  # it is answered so in a moment
+            if not chosen(incoming.method, incoming.decoded):
+                continue
+            found += 1
+            if incoming.begun:
+                self._inflight.cancel(incoming, reason)
+            else:
+                self._answer_cancelled(incoming)
+        return found
 
     # At work
 
@@ -149,7 +199,7 @@ class Requests:
             if self._connection.is_congested():
                 await self._connection.wait_for_room()
         finally:
-            self._next()
+            self._end()
 
     async def _answer(self, incoming: Incoming) -> None:
         incoming.begun = True
@@ -161,8 +211,11 @@ class Requests:
             except ValueError as error:
                 self._error(id, INVALID_PARAMS, f"Invalid params: {error}")
                 return
+            incoming.decoded = params
             result = await incoming.request.fn(params)
             connection.send(connection.writer.result(id, result), alone=self._at_work == 1)
+            if incoming.request.answered is not None:
+                self._tell_answered(incoming, incoming.request.answered, result)
         except RpcError as error:
             self._error(id, error.code, error.message, error.data)
         except FrameTooLong as error:
@@ -172,22 +225,40 @@ class Requests:
             self._error(id, INTERNAL_ERROR, "Internal error", {"details": f"{type(error).__name__}: {error}"})
         except BaseException as error:
             if without_cancels(error) is None:
-                self._error(id, REQUEST_CANCELLED, "Request cancelled")
-            else:
+                self._say_cancelled(incoming)
+            elif connection.backend.is_current():  # else the collector ends what a dead loop has left
+                logger.error("%s: the handler of %r failed", connection.name, incoming.method, exc_info=error)
                 self._error(id, INTERNAL_ERROR, "Internal error")
             raise
         finally:
             incoming.done = True
+            if incoming.asking:
+                self.lent -= 1
             self._open.pop(incoming.key, None)
 
-    def _next(self) -> None:
-        """A turn is free."""
+    def _tell_answered(self, incoming: Incoming, tell: Callable[[Any], object], result: Any) -> None:
+        try:
+            tell(result)
+        except Exception:  # the answer is out: there is no second one
+            logger.exception("%s: %r was answered, and what follows failed", self._connection.name, incoming.method)
+
+    def lend(self) -> None:
+        """A handler waits for an answer: its turn is free."""
+        self.lent += 1
+        self._start_next()
+
+    def _end(self) -> None:
+        """A handler has ended: its turn is free."""
         self._at_work -= 1
+        self._start_next()
+
+    def _start_next(self) -> None:
         connection = self._connection
-        while self._queue and self._at_work < connection.limits.concurrent and not connection.closing:
+        while self._queue and self._is_turn_free() and not connection.closing:
             incoming = self._queue.popleft()
+            self.bytes -= len(incoming.params)
             if not incoming.done:
-                self._start(incoming)
+                connection.context.copy().run(self._start, incoming)
         if connection.paused:
             connection.adjust()
 

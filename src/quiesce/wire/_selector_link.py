@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ._link import CHUNK, Link, Receiver
+from ._rest import hand_on_rest
 
 if TYPE_CHECKING:
     import asyncio
@@ -39,6 +40,7 @@ class SelectorLink(Link):
         self._let_go = let_go  # closes them
         self._reading = False
         self._watched = False  # whether the selector takes it: it refuses plain files, which are always ready
+        self._reads_on = False  # whether the next read of such a file is on its way
         self._scheduled = False
         self._rest: memoryview | None = None  # of a write that the system has not taken whole
 
@@ -59,7 +61,7 @@ class SelectorLink(Link):
             self._watched = True
         except PermissionError:
             self._watched = False
-            self._loop.call_soon(self._read_on)
+            self._read_later()
 
     def pause(self) -> None:
         """Read nothing until `resume`."""
@@ -75,24 +77,36 @@ class SelectorLink(Link):
 
     def _readable(self) -> None:
         try:
-            data = os.read(self._read_fd, CHUNK)
-        except (BlockingIOError, InterruptedError):
-            return
+            data = self.read_now()
         except OSError as error:
             self.pause()
             self._end(error)
             return
         if data:
             self._tell(data)
-        else:
+        elif data is not None:
             self.pause()
             self._tell_end()
 
+    def _read_later(self) -> None:
+        if not self._reads_on:
+            self._reads_on = True
+            self._loop.call_soon(self._read_on)
+
     def _read_on(self) -> None:
         """For what is always ready: one read a turn."""
+        self._reads_on = False
         if self._reading:
             self._readable()
-            self._loop.call_soon(self._read_on)
+            if self._reading:
+                self._read_later()
+
+    def read_now(self) -> bytes | None:
+        """What is there, without waiting; None if nothing is, `b""` at the end."""
+        try:
+            return os.read(self._read_fd, CHUNK)
+        except (BlockingIOError, InterruptedError):
+            return None
 
     def hung_up(self) -> bool:
         """Whether the other side is gone."""
@@ -128,6 +142,8 @@ class SelectorLink(Link):
             sent = 0
         except OSError as error:
             self._stop_writing()
+            self._send_no_more()
+            hand_on_rest(self, self.read_now)  # what it said before it went
             self._lose(error)
             return
         if sent < len(data):
@@ -153,6 +169,10 @@ class SelectorLink(Link):
         if self._rest is not None:
             self._rest = None
             self._loop.remove_writer(self._write_fd)
+
+    def _send_no_more(self) -> None:
+        self.over = True
+        self.pending = 0
 
     # Ending
 

@@ -24,6 +24,9 @@ class Transport(ABC):
     async def open(self, limits: Limits, scope: Scope) -> Link:
         """Connect; what that takes (tasks, processes) belongs to `scope`. Opened means closed: by the link."""
 
+    def discard(self) -> None:
+        """Let go of what was given: its peer has ended before this was open, or this could not be opened. May be called twice."""
+
 
 class ChannelTransport(Transport):
     """Anybody's stream of bytes: an object with `receive`, `send`, `abort` and `aclose`, as `Channel` says."""
@@ -35,6 +38,10 @@ class ChannelTransport(Transport):
     async def open(self, limits: Limits, scope: Scope) -> Link:
         """Begin to use it."""
         return ChannelLink(self._channel, Lines(limits.frame), scope, name=self.name)
+
+    def discard(self) -> None:
+        """Let go of it."""
+        self._channel.abort()
 
 
 def as_transport(given: object) -> Transport:

@@ -16,11 +16,30 @@ if TYPE_CHECKING:
 class Work:
     """A request, or a lane of notifications, that a connection is at work on."""
 
-    __slots__ = ("connection", "done")
+    __slots__ = ("asking", "connection", "done")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.done = False
+        self.asking = 0  # calls of ours that it waits for
+
+    def begins_to_ask(self) -> None:
+        """It waits for an answer of the peer."""
+        self.asking += 1
+        if self.asking == 1:
+            self.steps_aside()
+
+    def has_asked(self) -> None:
+        """That call has ended."""
+        self.asking -= 1
+        if not self.asking:
+            self.steps_back()
+
+    def steps_aside(self) -> None:
+        """What is behind it must not wait for it now: its answer may depend on that."""
+
+    def steps_back(self) -> None:
+        """It goes on."""
 
 
 current_work: ContextVar[Work | None] = ContextVar("quiesce_wire_work", default=None)

@@ -12,7 +12,7 @@ from msgspec import field
 
 from ._capabilities import AgentCapabilities, AuthMethod, ClientCapabilities, Implementation
 from ._content import ContentBlock
-from ._message import Lenient, Message, NullIsEmpty, Unsigned16, by_shape
+from ._message import Lenient, Message, NullIsEmpty, Unsigned16, by_shape, tagged
 from ._sessions import McpServer, SessionConfigOption, SessionInfo, SessionModeState
 from ._words import StopReason
 
@@ -164,6 +164,8 @@ class SetSessionConfigOptionBooleanRequest(Message, kw_only=True, tag_field="typ
     config_id: str
     value: bool
     type: Literal["boolean"] = field(default="boolean", name="(type)")
+
+    __post_init__ = tagged("type", "boolean")  # type: ignore[misc]
 
 
 class SetSessionConfigOptionSelectRequest(Message, kw_only=True):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from msgspec import field
 
-from ._message import Lenient, Message, UnknownVariant, by_shape
+from ._message import Lenient, Message, UnknownVariant, by_shape, tagged
 
 
 class Implementation(Message, kw_only=True):
@@ -172,6 +172,8 @@ class TerminalAuthMethod(AuthMethodTerminal, kw_only=True, tag_field="type", tag
     """The `AuthMethod` whose `type` is `terminal`."""
 
     type: Literal["terminal"] = field(default="terminal", name="(type)")
+
+    __post_init__ = tagged("type", "terminal")  # type: ignore[misc]
 
 
 class UnknownAuthMethod(UnknownVariant, kw_only=True, tag_field="type", tag="(unknown)"):

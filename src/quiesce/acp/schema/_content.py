@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from msgspec import field
 
-from ._message import Lenient, Message, UnknownVariant, by_shape
+from ._message import Lenient, Message, UnknownVariant, by_shape, tagged
 from ._words import Role
 
 
@@ -94,11 +94,15 @@ class TextContentBlock(TextContent, kw_only=True, tag_field="type", tag="text"):
 
     type: Literal["text"] = field(default="text", name="(type)")
 
+    __post_init__ = tagged("type", "text")  # type: ignore[misc]
+
 
 class ImageContentBlock(ImageContent, kw_only=True, tag_field="type", tag="image"):
     """The `ContentBlock` whose `type` is `image`."""
 
     type: Literal["image"] = field(default="image", name="(type)")
+
+    __post_init__ = tagged("type", "image")  # type: ignore[misc]
 
 
 class AudioContentBlock(AudioContent, kw_only=True, tag_field="type", tag="audio"):
@@ -106,17 +110,23 @@ class AudioContentBlock(AudioContent, kw_only=True, tag_field="type", tag="audio
 
     type: Literal["audio"] = field(default="audio", name="(type)")
 
+    __post_init__ = tagged("type", "audio")  # type: ignore[misc]
+
 
 class ResourceContentBlock(ResourceLink, kw_only=True, tag_field="type", tag="resource_link"):
     """The `ContentBlock` whose `type` is `resource_link`."""
 
     type: Literal["resource_link"] = field(default="resource_link", name="(type)")
 
+    __post_init__ = tagged("type", "resource_link")  # type: ignore[misc]
+
 
 class EmbeddedResourceContentBlock(EmbeddedResource, kw_only=True, tag_field="type", tag="resource"):
     """The `ContentBlock` whose `type` is `resource`."""
 
     type: Literal["resource"] = field(default="resource", name="(type)")
+
+    __post_init__ = tagged("type", "resource")  # type: ignore[misc]
 
 
 class UnknownContentBlock(UnknownVariant, kw_only=True, tag_field="type", tag="(unknown)"):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from msgspec import field
 
-from ._message import Lenient, Message, NonNegative, UnknownVariant, by_shape
+from ._message import Lenient, Message, NonNegative, UnknownVariant, by_shape, tagged
 from ._words import ElicitationSchemaType, StringFormat
 
 
@@ -76,6 +76,8 @@ class StringMultiSelectItems(Message, kw_only=True, tag_field="type", tag="strin
     enum: list[str]
     type: Literal["string"] = field(default="string", name="(type)")
 
+    __post_init__ = tagged("type", "string")  # type: ignore[misc]
+
 
 class OtherMultiSelectItems(UnknownVariant, kw_only=True, tag_field="type", tag="(unknown)"):
     """A `MultiSelectItems` of a kind that the schema does not have."""
@@ -107,11 +109,15 @@ class ElicitationStringPropertySchema(StringPropertySchema, kw_only=True, tag_fi
 
     type: Literal["string"] = field(default="string", name="(type)")
 
+    __post_init__ = tagged("type", "string")  # type: ignore[misc]
+
 
 class ElicitationNumberPropertySchema(NumberPropertySchema, kw_only=True, tag_field="type", tag="number"):
     """The `ElicitationPropertySchema` whose `type` is `number`."""
 
     type: Literal["number"] = field(default="number", name="(type)")
+
+    __post_init__ = tagged("type", "number")  # type: ignore[misc]
 
 
 class ElicitationIntegerPropertySchema(IntegerPropertySchema, kw_only=True, tag_field="type", tag="integer"):
@@ -119,11 +125,15 @@ class ElicitationIntegerPropertySchema(IntegerPropertySchema, kw_only=True, tag_
 
     type: Literal["integer"] = field(default="integer", name="(type)")
 
+    __post_init__ = tagged("type", "integer")  # type: ignore[misc]
+
 
 class ElicitationBooleanPropertySchema(BooleanPropertySchema, kw_only=True, tag_field="type", tag="boolean"):
     """The `ElicitationPropertySchema` whose `type` is `boolean`."""
 
     type: Literal["boolean"] = field(default="boolean", name="(type)")
+
+    __post_init__ = tagged("type", "boolean")  # type: ignore[misc]
 
 
 class ElicitationMultiSelectPropertySchema(
@@ -132,6 +142,8 @@ class ElicitationMultiSelectPropertySchema(
     """The `ElicitationPropertySchema` whose `type` is `array`."""
 
     type: Literal["array"] = field(default="array", name="(type)")
+
+    __post_init__ = tagged("type", "array")  # type: ignore[misc]
 
 
 class ElicitationOtherPropertySchema(UnknownVariant, kw_only=True, tag_field="type", tag="(unknown)"):
@@ -213,6 +225,9 @@ else:
     ElicitationUrlMode = by_shape("ElicitationUrlMode", ElicitationUrlSessionMode, ElicitationUrlRequestMode)
 
 
+ElicitationContentValue: TypeAlias = str | int | float | bool | list[str]
+
+
 class ElicitationAcceptAction(Message, kw_only=True):
     """What the user has filled in."""
 
@@ -228,6 +243,8 @@ class CreateFormSessionElicitationRequest(
     requested_schema: ElicitationSchema
     mode: Literal["form"] = field(default="form", name="(mode)")
 
+    __post_init__ = tagged("mode", "form")  # type: ignore[misc]
+
 
 class CreateFormRequestElicitationRequest(
     ElicitationRequestScope, kw_only=True, tag_field="mode", tag="form"
@@ -238,6 +255,8 @@ class CreateFormRequestElicitationRequest(
     requested_schema: ElicitationSchema
     mode: Literal["form"] = field(default="form", name="(mode)")
 
+    __post_init__ = tagged("mode", "form")  # type: ignore[misc]
+
 
 class CreateUrlSessionElicitationRequest(ElicitationSessionScope, kw_only=True, tag_field="mode", tag="url"):
     """The `CreateElicitationRequest` whose `mode` is `url`."""
@@ -247,6 +266,8 @@ class CreateUrlSessionElicitationRequest(ElicitationSessionScope, kw_only=True, 
     url: str
     mode: Literal["url"] = field(default="url", name="(mode)")
 
+    __post_init__ = tagged("mode", "url")  # type: ignore[misc]
+
 
 class CreateUrlRequestElicitationRequest(ElicitationRequestScope, kw_only=True, tag_field="mode", tag="url"):
     """The `CreateElicitationRequest` whose `mode` is `url`."""
@@ -255,6 +276,8 @@ class CreateUrlRequestElicitationRequest(ElicitationRequestScope, kw_only=True, 
     elicitation_id: str
     url: str
     mode: Literal["url"] = field(default="url", name="(mode)")
+
+    __post_init__ = tagged("mode", "url")  # type: ignore[misc]
 
 
 class CreateOtherElicitationRequest(UnknownVariant, kw_only=True, tag_field="mode", tag="(unknown)"):
@@ -288,17 +311,23 @@ class AcceptElicitationResponse(ElicitationAcceptAction, kw_only=True, tag_field
 
     action: Literal["accept"] = field(default="accept", name="(action)")
 
+    __post_init__ = tagged("action", "accept")  # type: ignore[misc]
+
 
 class DeclineElicitationResponse(Message, kw_only=True, tag_field="action", tag="decline"):
     """The `CreateElicitationResponse` whose `action` is `decline`."""
 
     action: Literal["decline"] = field(default="decline", name="(action)")
 
+    __post_init__ = tagged("action", "decline")  # type: ignore[misc]
+
 
 class CancelElicitationResponse(Message, kw_only=True, tag_field="action", tag="cancel"):
     """The `CreateElicitationResponse` whose `action` is `cancel`."""
 
     action: Literal["cancel"] = field(default="cancel", name="(action)")
+
+    __post_init__ = tagged("action", "cancel")  # type: ignore[misc]
 
 
 class OtherElicitationResponse(UnknownVariant, kw_only=True, tag_field="action", tag="(unknown)"):

@@ -4,13 +4,14 @@ A message is a msgspec struct that takes only the fields it knows, so that the u
 What else the peer has said is kept in `extra_fields`, under the one field that no peer can name: its value is of a class that msgspec
 cannot read or write, so that a message which has some is always read by `_reading` and written by `_writing`, and one that has none never.
 
-The same is done for the discriminator (`type`, `sessionUpdate`, …). To msgspec it is the tag of the class; to Python it is a field too, with
-that one value, so that it can be given to the constructor and read. Wire names in parentheses are never written.
+The same is done for the discriminator (`type`, `sessionUpdate`, …). To msgspec it is the tag of the class; to Python it is a field too, so
+that it can be given to the constructor and read; `tagged` sees to it that it has that one value. Wire names in parentheses are never written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
@@ -100,3 +101,17 @@ class ByShape(type):
 def by_shape(name: str, *variants: type[Message], many: bool = False) -> ByShape:
     """Make one."""
     return ByShape(name, (), {"variants": variants, "many": many, "__slots__": ()})
+
+
+def tagged(attribute: str, value: str) -> Callable[[Message], None]:
+    """A `__post_init__` that lets a class have no discriminator but its own."""
+    given = attrgetter(attribute)
+
+    def __post_init__(self: Message) -> None:  # noqa: N807
+        if (said := given(self)) is value:
+            return
+        if said != value:
+            raise ValueError(f"{type(self).__name__} has the {attribute} {value!r}, and cannot have {said!r}")
+        setattr(self, attribute, value)  # the very string that is the default, which msgspec leaves out
+
+    return __post_init__

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from msgspec import field
 
-from ._message import Lenient, Message, NullIsEmpty, UnknownVariant, by_shape
+from ._message import Lenient, Message, NullIsEmpty, UnknownVariant, by_shape, tagged
 
 
 class EnvVariable(Message, kw_only=True):
@@ -57,11 +57,15 @@ class HttpMcpServer(McpServerHttp, kw_only=True, tag_field="type", tag="http"):
 
     type: Literal["http"] = field(default="http", name="(type)")
 
+    __post_init__ = tagged("type", "http")  # type: ignore[misc]
+
 
 class SseMcpServer(McpServerSse, kw_only=True, tag_field="type", tag="sse"):
     """The `McpServer` whose `type` is `sse`."""
 
     type: Literal["sse"] = field(default="sse", name="(type)")
+
+    __post_init__ = tagged("type", "sse")  # type: ignore[misc]
 
 
 class UnknownMcpServer(UnknownVariant, kw_only=True, tag_field="type", tag="(unknown)"):
@@ -137,6 +141,8 @@ class SessionConfigOptionSelect(SessionConfigSelect, kw_only=True, tag_field="ty
     category: Lenient[str | None] = None
     type: Literal["select"] = field(default="select", name="(type)")
 
+    __post_init__ = tagged("type", "select")  # type: ignore[misc]
+
 
 class SessionConfigOptionBoolean(SessionConfigBoolean, kw_only=True, tag_field="type", tag="boolean"):
     """The `SessionConfigOption` whose `type` is `boolean`."""
@@ -146,6 +152,8 @@ class SessionConfigOptionBoolean(SessionConfigBoolean, kw_only=True, tag_field="
     description: Lenient[str | None] = None
     category: Lenient[str | None] = None
     type: Literal["boolean"] = field(default="boolean", name="(type)")
+
+    __post_init__ = tagged("type", "boolean")  # type: ignore[misc]
 
 
 class UnknownSessionConfigOption(UnknownVariant, kw_only=True, tag_field="type", tag="(unknown)"):

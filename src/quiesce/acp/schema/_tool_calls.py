@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import field
 
 from ._content import ContentBlock
-from ._message import Lenient, Message, NonNegative, UnknownVariant
+from ._message import Lenient, Message, NonNegative, UnknownVariant, tagged
 from ._words import PermissionOptionKind, ToolCallStatus, ToolKind
 
 
@@ -40,17 +40,23 @@ class ContentToolCallContent(Content, kw_only=True, tag_field="type", tag="conte
 
     type: Literal["content"] = field(default="content", name="(type)")
 
+    __post_init__ = tagged("type", "content")  # type: ignore[misc]
+
 
 class FileEditToolCallContent(Diff, kw_only=True, tag_field="type", tag="diff"):
     """The `ToolCallContent` whose `type` is `diff`."""
 
     type: Literal["diff"] = field(default="diff", name="(type)")
 
+    __post_init__ = tagged("type", "diff")  # type: ignore[misc]
+
 
 class TerminalToolCallContent(Terminal, kw_only=True, tag_field="type", tag="terminal"):
     """The `ToolCallContent` whose `type` is `terminal`."""
 
     type: Literal["terminal"] = field(default="terminal", name="(type)")
+
+    __post_init__ = tagged("type", "terminal")  # type: ignore[misc]
 
 
 class UnknownToolCallContent(UnknownVariant, kw_only=True, tag_field="type", tag="(unknown)"):
@@ -118,11 +124,15 @@ class DeniedOutcome(Message, kw_only=True, tag_field="outcome", tag="cancelled")
 
     outcome: Literal["cancelled"] = field(default="cancelled", name="(outcome)")
 
+    __post_init__ = tagged("outcome", "cancelled")  # type: ignore[misc]
+
 
 class AllowedOutcome(SelectedPermissionOutcome, kw_only=True, tag_field="outcome", tag="selected"):
     """The `RequestPermissionOutcome` whose `outcome` is `selected`."""
 
     outcome: Literal["selected"] = field(default="selected", name="(outcome)")
+
+    __post_init__ = tagged("outcome", "selected")  # type: ignore[misc]
 
 
 class UnknownPermissionOutcome(UnknownVariant, kw_only=True, tag_field="outcome", tag="(unknown)"):

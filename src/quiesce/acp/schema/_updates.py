@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 from msgspec import field
 
 from ._content import ContentBlock
-from ._message import Lenient, Message, NonEmpty, NonNegative, UnknownVariant
+from ._message import Lenient, Message, NonEmpty, NonNegative, UnknownVariant, tagged
 from ._sessions import SessionConfigOption
 from ._tool_calls import ToolCall, ToolCallUpdate
 from ._words import PlanEntryPriority, PlanEntryStatus
@@ -77,6 +77,8 @@ class UserMessageChunk(ContentChunk, kw_only=True, tag_field="sessionUpdate", ta
         default="user_message_chunk", name="(sessionUpdate)"
     )
 
+    __post_init__ = tagged("session_update", "user_message_chunk")  # type: ignore[misc]
+
 
 class AgentMessageChunk(ContentChunk, kw_only=True, tag_field="sessionUpdate", tag="agent_message_chunk"):
     """The `SessionUpdate` whose `sessionUpdate` is `agent_message_chunk`."""
@@ -84,6 +86,8 @@ class AgentMessageChunk(ContentChunk, kw_only=True, tag_field="sessionUpdate", t
     session_update: Literal["agent_message_chunk"] = field(
         default="agent_message_chunk", name="(sessionUpdate)"
     )
+
+    __post_init__ = tagged("session_update", "agent_message_chunk")  # type: ignore[misc]
 
 
 class AgentThoughtChunk(ContentChunk, kw_only=True, tag_field="sessionUpdate", tag="agent_thought_chunk"):
@@ -93,11 +97,15 @@ class AgentThoughtChunk(ContentChunk, kw_only=True, tag_field="sessionUpdate", t
         default="agent_thought_chunk", name="(sessionUpdate)"
     )
 
+    __post_init__ = tagged("session_update", "agent_thought_chunk")  # type: ignore[misc]
+
 
 class ToolCallStart(ToolCall, kw_only=True, tag_field="sessionUpdate", tag="tool_call"):
     """The `SessionUpdate` whose `sessionUpdate` is `tool_call`."""
 
     session_update: Literal["tool_call"] = field(default="tool_call", name="(sessionUpdate)")
+
+    __post_init__ = tagged("session_update", "tool_call")  # type: ignore[misc]
 
 
 class ToolCallProgress(ToolCallUpdate, kw_only=True, tag_field="sessionUpdate", tag="tool_call_update"):
@@ -105,11 +113,15 @@ class ToolCallProgress(ToolCallUpdate, kw_only=True, tag_field="sessionUpdate", 
 
     session_update: Literal["tool_call_update"] = field(default="tool_call_update", name="(sessionUpdate)")
 
+    __post_init__ = tagged("session_update", "tool_call_update")  # type: ignore[misc]
+
 
 class AgentPlanUpdate(Plan, kw_only=True, tag_field="sessionUpdate", tag="plan"):
     """The `SessionUpdate` whose `sessionUpdate` is `plan`."""
 
     session_update: Literal["plan"] = field(default="plan", name="(sessionUpdate)")
+
+    __post_init__ = tagged("session_update", "plan")  # type: ignore[misc]
 
 
 class AvailableCommandsUpdate(
@@ -122,6 +134,8 @@ class AvailableCommandsUpdate(
         default="available_commands_update", name="(sessionUpdate)"
     )
 
+    __post_init__ = tagged("session_update", "available_commands_update")  # type: ignore[misc]
+
 
 class CurrentModeUpdate(Message, kw_only=True, tag_field="sessionUpdate", tag="current_mode_update"):
     """The `SessionUpdate` whose `sessionUpdate` is `current_mode_update`."""
@@ -131,6 +145,8 @@ class CurrentModeUpdate(Message, kw_only=True, tag_field="sessionUpdate", tag="c
         default="current_mode_update", name="(sessionUpdate)"
     )
 
+    __post_init__ = tagged("session_update", "current_mode_update")  # type: ignore[misc]
+
 
 class ConfigOptionUpdate(Message, kw_only=True, tag_field="sessionUpdate", tag="config_option_update"):
     """The `SessionUpdate` whose `sessionUpdate` is `config_option_update`."""
@@ -139,6 +155,8 @@ class ConfigOptionUpdate(Message, kw_only=True, tag_field="sessionUpdate", tag="
     session_update: Literal["config_option_update"] = field(
         default="config_option_update", name="(sessionUpdate)"
     )
+
+    __post_init__ = tagged("session_update", "config_option_update")  # type: ignore[misc]
 
 
 class SessionInfoUpdate(Message, kw_only=True, tag_field="sessionUpdate", tag="session_info_update"):
@@ -150,6 +168,8 @@ class SessionInfoUpdate(Message, kw_only=True, tag_field="sessionUpdate", tag="s
         default="session_info_update", name="(sessionUpdate)"
     )
 
+    __post_init__ = tagged("session_update", "session_info_update")  # type: ignore[misc]
+
 
 class UsageUpdate(Message, kw_only=True, tag_field="sessionUpdate", tag="usage_update"):
     """The `SessionUpdate` whose `sessionUpdate` is `usage_update`."""
@@ -159,11 +179,15 @@ class UsageUpdate(Message, kw_only=True, tag_field="sessionUpdate", tag="usage_u
     cost: Lenient[Cost | None] = None
     session_update: Literal["usage_update"] = field(default="usage_update", name="(sessionUpdate)")
 
+    __post_init__ = tagged("session_update", "usage_update")  # type: ignore[misc]
+
 
 class NoticeUpdate(Notice, kw_only=True, tag_field="sessionUpdate", tag="notice"):
     """The `SessionUpdate` whose `sessionUpdate` is `notice`."""
 
     session_update: Literal["notice"] = field(default="notice", name="(sessionUpdate)")
+
+    __post_init__ = tagged("session_update", "notice")  # type: ignore[misc]
 
 
 class CompactionUpdate(Message, kw_only=True, tag_field="sessionUpdate", tag="compaction_update"):
@@ -174,6 +198,8 @@ class CompactionUpdate(Message, kw_only=True, tag_field="sessionUpdate", tag="co
     summary: Lenient[list[ContentBlock] | None] = None
     error: Lenient[str | None] = None
     session_update: Literal["compaction_update"] = field(default="compaction_update", name="(sessionUpdate)")
+
+    __post_init__ = tagged("session_update", "compaction_update")  # type: ignore[misc]
 
 
 class CompactionSummaryChunk(
@@ -186,6 +212,8 @@ class CompactionSummaryChunk(
     session_update: Literal["compaction_summary_chunk"] = field(
         default="compaction_summary_chunk", name="(sessionUpdate)"
     )
+
+    __post_init__ = tagged("session_update", "compaction_summary_chunk")  # type: ignore[misc]
 
 
 class UnknownSessionUpdate(UnknownVariant, kw_only=True, tag_field="sessionUpdate", tag="(unknown)"):

@@ -1,0 +1,334 @@
+"""The agent's end of a connection. To the agent it is the client.
+
+Turns are in `_turns`. One more order is kept here: a session has no name for the client until `session/new` is answered, so what an agent tells about
+it before that (its modes, its commands) is held back and follows the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Raw
+
+from quiesce.kernel._reason import Reason
+from quiesce.kernel._scope import current_token
+from quiesce.wire._errors import RequestCancelled
+from quiesce.wire._handlers import Notification, Request
+
+from . import schema as s
+from ._codec import encode
+from ._dispatch import answer_of, caller, decoder, handler_of
+from ._elicitation import request_of
+from ._methods import AGENT, CLIENT, Method
+from ._observers import Observer
+from ._side import Side, logger, target_of, transport_of
+from ._turns import Turns
+
+if TYPE_CHECKING:
+    from quiesce.kernel._grace import Grace
+    from quiesce.kernel._scope import Scope
+    from quiesce.wire._limits import Limits
+
+    from ._interfaces import Agent, Client
+
+_SESSION_CANCEL = Reason("user", "session/cancel")
+_SESSION_CLOSE = Reason("user", "session/close")
+_CANCELLED = Raw(encode(s.PromptResponse(stop_reason="cancelled")))
+
+
+class AgentSideConnection(Side):
+    """A connection to a client, for an agent: `run_agent` makes one.
+
+    ```python
+    async with AgentSideConnection(MyAgent(), transport) as client:
+        await client.wait_closed()
+    ```
+
+    - `to_agent`: the agent, or a function that makes it of this connection. If it has `on_connect(conn)`, that is called.
+    - `input_stream`: a `quiesce.wire` transport; or an `asyncio.StreamWriter` to write to, with `output_stream` an `asyncio.StreamReader` to
+      read from; or the same of anyio.
+    - `listening`: begin at once (the default), or with `async with`, `listen()` or the first message.
+    - `observers`: functions of a `StreamEvent`, called with every message.
+    - `limits`, `grace`, `scope`: as for `quiesce.wire.Peer`.
+
+    `session/cancel` cancels the handler of the prompt itself; the agent's own `cancel(session_id)` is called as well, if there was anything
+    to cancel. However a prompt is stopped, it is answered `cancelled`.
+    """
+
+    def __init__(
+        self,
+        to_agent: Callable[[Client], Agent] | Agent | Any,
+        input_stream: Any,
+        output_stream: Any = None,
+        listening: bool = True,
+        *,
+        use_unstable_protocol: bool = False,
+        observers: Iterable[Observer] | None = None,
+        name: str = "client",
+        limits: Limits | None = None,
+        grace: Grace | None = None,
+        scope: Scope | None = None,
+    ) -> None:
+        transport = transport_of(input_stream, output_stream)
+        self._turns = Turns()
+        self._opening = 0  # `session/new` requests that are not answered yet
+        self._known: set[str] = set()  # sessions that the client knows by name
+        self._held: list[s.SessionNotification] = []
+        self._use_unstable_protocol = use_unstable_protocol
+        agent = target_of(to_agent, self)
+        self._agent = agent
+        requests = {
+            method.name: request
+            for method in AGENT.values()
+            if (request := self._request(agent, method)) is not None
+        }
+        cancel = Notification(
+            self._session_cancelled, decoder("session/cancel", s.CancelNotification), at_once=True
+        )
+        self._connect(
+            agent,
+            transport,
+            requests,
+            {"session/cancel": cancel},
+            listening=listening,
+            observers=observers,
+            name=name,
+            limits=limits,
+            grace=grace,
+            scope=scope,
+        )
+
+    # What the client asks
+
+    def _request(self, agent: Any, method: Method) -> Request | None:
+        fn = handler_of(agent, method.attribute)
+        if fn is None:
+            return None
+        call = caller(fn)
+        around = getattr(self, f"_{method.attribute}", None)
+
+        async def handle(params: Any) -> Raw:
+            result = await (call(params) if around is None else around(call, params))
+            return answer_of(result, method.name, agent, may_be_empty=method.may_be_empty)
+
+        return Request(
+            handle,
+            decoder(method.name, method.params),
+            when_cancelled=_CANCELLED if method.attribute == "prompt" else None,
+            answered=self._new_session_answered if method.attribute == "new_session" else None,
+        )
+
+    async def _initialize(self, call: Callable[[Any], Any], params: s.InitializeRequest) -> Any:
+        self._capabilities = params.client_capabilities
+        return await call(params)
+
+    async def _new_session(self, call: Callable[[Any], Any], params: s.NewSessionRequest) -> Any:
+        self._opening += 1
+        try:
+            result = await call(params)
+        except BaseException:
+            self._new_session_answered(None)
+            raise
+        return result
+
+    def _new_session_answered(self, result: object) -> None:
+        self._opening -= 1
+        if not self._opening:
+            held, self._held = self._held, []
+            for update in held:
+                self._known.add(update.session_id)
+                self._peer._connection.send_notification("session/update", Raw(encode(update)))
+
+    async def _load_session(self, call: Callable[[Any], Any], params: s.LoadSessionRequest) -> Any:
+        self._known.add(params.session_id)
+        return await call(params)
+
+    _resume_session = _load_session
+
+    async def _prompt(self, call: Callable[[Any], Any], params: s.PromptRequest) -> Any:
+        token = current_token()
+        turn = await self._turns.begin(params.session_id)
+        self._known.add(params.session_id)
+        try:
+            result = await call(params)
+        except Exception as error:
+            if not token.cancelled:
+                raise
+            # It must not be answered with an error: that is how it reacts to being stopped.
+            logger.debug("the prompt of %r was cancelled, and raised %r", params.session_id, error)
+            return s.PromptResponse(stop_reason="cancelled")
+        finally:
+            self._turns.end(turn)
+        if token.cancelled and isinstance(result, s.PromptResponse) and result.stop_reason != "cancelled":
+            result.stop_reason = "cancelled"
+        return result
+
+    async def _close_session(self, call: Callable[[Any], Any], params: s.CloseSessionRequest) -> Any:
+        self._stop_turn(params.session_id, _SESSION_CLOSE)
+        await self._turns.wait_until_idle(params.session_id)
+        self._known.discard(params.session_id)
+        return await call(params)
+
+    _delete_session = _close_session
+
+    def _session_cancelled(self, params: s.CancelNotification) -> None:
+        """Called before anything that came later is looked at: the next prompt is not meant."""
+        if not self._stop_turn(params.session_id, _SESSION_CANCEL):
+            return
+        cancel = handler_of(self._agent, "cancel")
+        if cancel is not None:
+            told = Notification(caller(cancel))
+            self._peer._connection.lanes.add(params.session_id, told, "session/cancel", params, 0)
+
+    def _stop_turn(self, session_id: str, reason: Reason) -> bool:
+        connection = self._peer._connection
+        stopped = connection.requests.cancel_where(
+            lambda method, params: method == "session/prompt" and params.session_id == session_id, reason
+        )
+        if stopped:
+            connection.calls.cancel_lane(session_id, f"{reason.message} of {session_id!r}")
+        return bool(stopped)
+
+    # What the agent asks and tells
+
+    @property
+    def client_capabilities(self) -> s.ClientCapabilities | None:
+        """What the client has said that it can do; None before `initialize`."""
+        capabilities: s.ClientCapabilities | None = self._capabilities
+        return capabilities
+
+    async def session_update(self, session_id: str, update: Any, **kwargs: Any) -> None:
+        """Tell the client what happens in a session. It arrives before the answer to the request that it belongs to."""
+        note = s.SessionNotification(session_id=session_id, update=update, field_meta=kwargs or None)
+        if self._opening and session_id not in self._known:
+            self._held.append(note)
+        else:
+            await self._tell("session/update", note)
+
+    async def request_permission(
+        self, session_id: str, tool_call: Any, options: list[s.PermissionOption], **kwargs: Any
+    ) -> s.RequestPermissionResponse:
+        """Ask the user. If the turn is cancelled meanwhile, the outcome is `cancelled`."""
+        params = s.RequestPermissionRequest(
+            session_id=session_id, tool_call=tool_call, options=options, field_meta=kwargs or None
+        )
+        try:
+            response: s.RequestPermissionResponse = await self._ask(
+                CLIENT["request_permission"], params, lane=session_id
+            )
+        except RequestCancelled:
+            return s.RequestPermissionResponse(outcome=s.DeniedOutcome(outcome="cancelled"))
+        return response
+
+    async def read_text_file(
+        self, session_id: str, path: str, line: int | None = None, limit: int | None = None, **kwargs: Any
+    ) -> s.ReadTextFileResponse:
+        """Read a file as the user sees it, with changes that are not saved yet."""
+        params = s.ReadTextFileRequest(
+            session_id=session_id, path=path, line=line, limit=limit, field_meta=kwargs or None
+        )
+        response: s.ReadTextFileResponse = await self._ask(CLIENT["read_text_file"], params, lane=session_id)
+        return response
+
+    async def write_text_file(
+        self, session_id: str, path: str, content: str, **kwargs: Any
+    ) -> s.WriteTextFileResponse:
+        """Write a file by way of the client."""
+        params = s.WriteTextFileRequest(
+            session_id=session_id, path=path, content=content, field_meta=kwargs or None
+        )
+        response: s.WriteTextFileResponse = await self._ask(
+            CLIENT["write_text_file"], params, lane=session_id
+        )
+        return response
+
+    async def create_terminal(
+        self,
+        session_id: str,
+        command: str,
+        args: list[str] | None = None,
+        env: list[s.EnvVariable] | None = None,
+        cwd: str | None = None,
+        output_byte_limit: int | None = None,
+        **kwargs: Any,
+    ) -> s.CreateTerminalResponse:
+        """Start a command in a terminal of the client."""
+        params = s.CreateTerminalRequest(
+            session_id=session_id,
+            command=command,
+            args=args,
+            env=env,
+            cwd=cwd,
+            output_byte_limit=output_byte_limit,
+            field_meta=kwargs or None,
+        )
+        response: s.CreateTerminalResponse = await self._ask(
+            CLIENT["create_terminal"], params, lane=session_id
+        )
+        return response
+
+    async def terminal_output(
+        self, session_id: str, terminal_id: str, **kwargs: Any
+    ) -> s.TerminalOutputResponse:
+        """What a terminal shows by now."""
+        params = s.TerminalOutputRequest(
+            session_id=session_id, terminal_id=terminal_id, field_meta=kwargs or None
+        )
+        response: s.TerminalOutputResponse = await self._ask(
+            CLIENT["terminal_output"], params, lane=session_id
+        )
+        return response
+
+    async def wait_for_terminal_exit(
+        self, session_id: str, terminal_id: str, **kwargs: Any
+    ) -> s.WaitForTerminalExitResponse:
+        """Wait for the end of a terminal's command."""
+        params = s.WaitForTerminalExitRequest(
+            session_id=session_id, terminal_id=terminal_id, field_meta=kwargs or None
+        )
+        response: s.WaitForTerminalExitResponse = await self._ask(
+            CLIENT["wait_for_terminal_exit"], params, lane=session_id
+        )
+        return response
+
+    async def kill_terminal(
+        self, session_id: str, terminal_id: str, **kwargs: Any
+    ) -> s.KillTerminalResponse:
+        """End a terminal's command; the terminal stays until it is released."""
+        params = s.KillTerminalRequest(
+            session_id=session_id, terminal_id=terminal_id, field_meta=kwargs or None
+        )
+        response: s.KillTerminalResponse = await self._ask(CLIENT["kill_terminal"], params, lane=session_id)
+        return response
+
+    async def release_terminal(
+        self, session_id: str, terminal_id: str, **kwargs: Any
+    ) -> s.ReleaseTerminalResponse:
+        """Let go of a terminal; its command is ended if it still runs."""
+        params = s.ReleaseTerminalRequest(
+            session_id=session_id, terminal_id=terminal_id, field_meta=kwargs or None
+        )
+        response: s.ReleaseTerminalResponse = await self._ask(
+            CLIENT["release_terminal"], params, lane=session_id
+        )
+        return response
+
+    async def create_elicitation(
+        self, message: str, mode: s.ElicitationMode, **kwargs: Any
+    ) -> s.CreateElicitationResponse:
+        """Ask the user to fill in a form, or to visit an address."""
+        params = request_of(message, mode, kwargs or None)
+        lane: str | None = getattr(mode, "session_id", None)
+        response: s.CreateElicitationResponse = await self._ask(
+            CLIENT["create_elicitation"], params, lane=lane
+        )
+        return response
+
+    async def complete_elicitation(self, elicitation_id: str, **kwargs: Any) -> None:
+        """Tell the client that what the user was sent to do elsewhere is done."""
+        note = s.CompleteElicitationNotification(elicitation_id=elicitation_id, field_meta=kwargs or None)
+        await self._tell("elicitation/complete", note)
+
+    def on_connect(self, conn: Any) -> None:
+        """A client has this; nothing is to be done."""

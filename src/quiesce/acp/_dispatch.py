@@ -1,0 +1,70 @@
+"""From a message to a method of somebody's agent or client, and from what it returns to a message.
+
+Handlers take the fields of the request as keyword arguments, by the names of the schema. Entries of `_meta` are passed too, if the handler takes
+`**kwargs`; but never instead of a field, whatever the peer calls them. A handler without `**kwargs` gets what it has parameters for.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from msgspec import Raw, Struct
+
+from ._codec import decode, encode
+from .exceptions import RequestError
+
+_NOT_ARGUMENTS: Final = {"field_meta", "type"}
+_EMPTY: Final = Raw(b"{}")
+
+
+def decoder(method: str, kind: Any) -> Callable[[Raw], Any]:
+    """How the parameters of a method are read."""
+    return lambda raw: decode(raw or _EMPTY, kind, method=method)
+
+
+def caller(fn: Callable[..., Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]:
+    """`fn` as a function of the message."""
+    parameters = inspect.signature(fn).parameters.values()
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    named = {
+        parameter.name
+        for parameter in parameters
+        if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    }
+
+    def call(message: Any) -> Awaitable[Any]:
+        arguments = {
+            name: getattr(message, name)
+            for name in message.__struct_fields__
+            if (takes_all or name in named) and name not in _NOT_ARGUMENTS and not name.startswith("_")
+        }
+        if takes_all and message.field_meta:
+            arguments = {**_identifiers(message.field_meta), **arguments}
+        return fn(**arguments)
+
+    return call
+
+
+def _identifiers(meta: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in meta.items() if name != "self"}
+
+
+def handler_of(target: object, attribute: str) -> Callable[..., Awaitable[Any]] | None:
+    """The method that handles this; None if the target has none."""
+    fn = getattr(target, attribute, None)
+    return fn if callable(fn) else None
+
+
+def answer_of(result: Any, method: str, target: object, *, may_be_empty: bool) -> Raw:
+    """What a handler returned, as it is sent."""
+    if isinstance(result, Struct):
+        return Raw(encode(result))
+    if result is None and may_be_empty:
+        return _EMPTY
+    if isinstance(result, dict):
+        return Raw(encode(result))
+    raise RequestError.internal_error(
+        {"details": f"the handler of {method} in {type(target).__name__} returned {type(result).__name__}"}
+    )

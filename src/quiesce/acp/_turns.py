@@ -1,0 +1,76 @@
+"""The turns of an agent's sessions: which prompts are being answered, and how they are stopped.
+
+Invariants
+- One turn a session. A prompt that comes while the one before is being cancelled waits for its end; one that comes while it runs is refused.
+- There is one way to stop a turn, whoever asks (`session/cancel`, `session/close`, `$/cancel_request`, the end of the connection): the handler
+  of the prompt is cancelled, with its reason in its token; what was asked of the client for that session is settled; and the prompt is
+  answered `cancelled`, whatever the handler makes of its cancel.
+- Where there is no turn, there is nothing to stop: nothing happens, and nothing is remembered for the next one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quiesce.kernel._backend import Waiter, current_backend
+from quiesce.kernel._scope import current_token
+
+from .exceptions import RequestError
+
+if TYPE_CHECKING:
+    from quiesce.kernel._token import CancelToken
+
+
+class Turn:
+    """One prompt that is being answered."""
+
+    __slots__ = ("session_id", "token", "waiters")
+
+    def __init__(self, session_id: str, token: CancelToken) -> None:
+        self.session_id = session_id
+        self.token = token  # of its handler: cancelled by every way to stop it
+        self.waiters: list[Waiter] = []
+
+
+class Turns:
+    """All turns of one connection, by session."""
+
+    def __init__(self) -> None:
+        self._turns: dict[str, Turn] = {}
+
+    def __contains__(self, session_id: str) -> bool:
+        return session_id in self._turns
+
+    async def begin(self, session_id: str) -> Turn:
+        """The turn of the handler at hand."""
+        while (before := self._turns.get(session_id)) is not None:
+            if not before.token.cancelled:
+                raise RequestError.invalid_request(
+                    {"details": f"session {session_id!r} is still answering a prompt: cancel that first, or wait for it"}
+                )
+            await self._end_of(before)
+        turn = self._turns[session_id] = Turn(session_id, current_token())
+        return turn
+
+    def end(self, turn: Turn) -> None:
+        """It is over."""
+        if self._turns.get(turn.session_id) is turn:
+            del self._turns[turn.session_id]
+        for waiter in turn.waiters:
+            waiter.wake()
+
+    async def wait_until_idle(self, session_id: str) -> None:
+        """Until the turn that the session is in now is over."""
+        turn = self._turns.get(session_id)
+        if turn is not None:
+            await self._end_of(turn)
+
+    async def _end_of(self, turn: Turn) -> None:
+        while self._turns.get(turn.session_id) is turn:
+            waiter = current_backend().make_waiter()
+            turn.waiters.append(waiter)
+            try:
+                await waiter
+            finally:
+                if waiter in turn.waiters:
+                    turn.waiters.remove(waiter)
