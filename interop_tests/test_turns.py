@@ -105,18 +105,18 @@ def test_a_tool_call_is_shown_from_its_start_to_its_end(conversation: Conversati
 
 
 @pytest.mark.parametrize(
-    ("answer", "outcome"),
+    ("answer", "outcome", "stop_reason"),
     [
-        ("yes", {"outcome": "selected", "optionId": "yes"}),
-        ("no", {"outcome": "selected", "optionId": "no"}),
-        ("cancelled", {"outcome": "cancelled"}),
+        ("yes", {"outcome": "selected", "optionId": "yes"}, "end_turn"),
+        ("no", {"outcome": "selected", "optionId": "no"}, "end_turn"),
+        ("cancelled", {"outcome": "cancelled"}, "cancelled"),
     ],
 )
 def test_the_answer_to_a_permission_request_reaches_the_agent(
-    conversation: Conversation, session: str, answer: str, outcome: dict[str, str]
+    conversation: Conversation, session: str, answer: str, outcome: dict[str, str], stop_reason: str
 ) -> None:
     conversation.call("permission", answer=answer)
-    assert conversation.prompt(session, "permission") == "end_turn"
+    assert conversation.prompt(session, "permission") == stop_reason
     (said,) = conversation.said(session)
     assert json.loads(said.removeprefix("permission ")) == outcome
     asked = conversation.wait_for("permission", session=session)

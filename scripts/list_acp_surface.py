@@ -43,12 +43,12 @@ def classes(module: ModuleType) -> dict[str, dict[str, list[str]]]:
     """Fields by class; a class that only wraps a value (`RootModel`) has the field `root`."""
     found = {}
     for name, kind in sorted(vars(module).items()):
-        if inspect.isclass(kind) and kind.__module__ == module.__name__ and name.isidentifier():
-            if name.startswith("_") or not hasattr(kind, "model_fields") or name == "BaseModel":
-                continue
-            fields = kind.model_fields
-            required = sorted(one for one, field in fields.items() if field.is_required())
-            found[name] = {"fields": sorted(fields), "required": required}
+        own = inspect.isclass(kind) and kind.__module__ == module.__name__ and name.isidentifier()
+        fields: dict[str, Any] | None = getattr(kind, "model_fields", None) if own else None
+        if fields is None or name.startswith("_") or name == "BaseModel":
+            continue
+        required = sorted(one for one, field in fields.items() if field.is_required())
+        found[name] = {"fields": sorted(fields), "required": required}
     return found
 
 

@@ -72,6 +72,8 @@ const turns = {
     }, { cancellationSignal: turn.signal });
     turn.signal.throwIfAborted();
     await turn.say(`permission ${JSON.stringify(answer.outcome)}`);
+    // By the protocol this outcome means that the turn is cancelled, which the agent may be about to hear.
+    return answer.outcome.outcome === "cancelled" ? "cancelled" : "end_turn";
   },
 
   async read(turn, path, line, limit) {
@@ -97,6 +99,8 @@ const turns = {
     });
     const where = { sessionId: turn.session.id, terminalId: terminal.id };
     let exited, output;
+    // A client may not know $/cancel_request, and would go on waiting.
+    turn.signal.addEventListener("abort", () => terminal.kill().catch(() => {}), { once: true });
     try {
       await turn.update({
         sessionUpdate: "tool_call", toolCallId: "call-3", title: "In a terminal", status: "in_progress",
@@ -240,8 +244,9 @@ const app = acp.agent({ name: "interop" })
       },
     };
     const [word, ...words] = text.split(" ");
+    let stopReason;
     try {
-      await turns[word](turn, ...words);
+      stopReason = (await turns[word](turn, ...words)) ?? "end_turn";
     } catch (error) {
       session.turn = turn.signal.aborted ? "cancelled" : "failed";
       if (!turn.signal.aborted) throw error;
@@ -249,8 +254,8 @@ const app = acp.agent({ name: "interop" })
     } finally {
       session.stop = null;
     }
-    session.turn = "finished";
-    return { stopReason: "end_turn" };
+    session.turn = stopReason === "cancelled" ? "cancelled" : "finished";
+    return { stopReason };
   })
   .onNotification(methods.agent.session.cancel, ({ params }) => {
     sessions.get(params.sessionId)?.stop?.abort();

@@ -161,14 +161,15 @@ class ScriptedAgent:
     async def prompt(self, session_id: str, prompt: list[Any], **kwargs: Any) -> Any:
         session = self.session(session_id)
         session.turn = "running"
+        turn = Turn(self, session, prompt)
         try:
             if self.library.ours:  # whoever stops the turn cancels this very call
-                await Turn(self, session, prompt).play()
-                stopped = False
+                await turn.play()
             else:
                 with anyio.CancelScope() as session.stop:
-                    await Turn(self, session, prompt).play()
-                stopped = session.stop.cancelled_caught
+                    await turn.play()
+                if session.stop.cancelled_caught:
+                    turn.stop_reason = "cancelled"
         except anyio.get_cancelled_exc_class():
             session.turn = "cancelled"
             raise
@@ -177,8 +178,8 @@ class ScriptedAgent:
             raise
         finally:
             session.stop = None
-        session.turn = "cancelled" if stopped else "finished"
-        return self.schema.PromptResponse(stop_reason="cancelled" if stopped else "end_turn")
+        session.turn = "cancelled" if turn.stop_reason == "cancelled" else "finished"
+        return self.schema.PromptResponse(stop_reason=turn.stop_reason)
 
     async def cancel(self, session_id: str, **kwargs: Any) -> None:
         session = self.sessions.get(session_id)
@@ -207,6 +208,7 @@ class Turn:
         self.client = agent.client
         self.session = session
         self.prompt = prompt
+        self.stop_reason = "end_turn"
         # Inherited by every process that this turn starts, so that a test can see what is left of it.
         self.env = {**os.environ, "QUIESCE_INTEROP_TURN": session.id}
 
@@ -258,7 +260,11 @@ class Turn:
         answer = await self.client.request_permission(
             session_id=self.session.id, tool_call=tool_call, options=options
         )
-        await self._say(f"permission {json.dumps(self.agent.library.plain(answer)['outcome'], sort_keys=True)}")
+        outcome = self.agent.library.plain(answer)["outcome"]
+        await self._say(f"permission {json.dumps(outcome)}")
+        if outcome["outcome"] == "cancelled":
+            # By the protocol this means that the turn is cancelled, which the agent may be about to hear.
+            self.stop_reason = "cancelled"
 
     async def read(self, path: str, line: str = "", limit: str = "") -> None:
         answer = await self.client.read_text_file(

@@ -142,9 +142,9 @@ async function send(id, { do: what, ...given }) {
   } else if (what === "abort") {
     calls.get(given.call).abort();
   } else if (what === "cancel") {
+    await connection.agent.notify(methods.agent.session.cancel, { sessionId: given.session_id });
     held.get(given.session_id)?.(); // what a client owes an agent whose turn it cancels
     held.delete(given.session_id);
-    await connection.agent.notify(methods.agent.session.cancel, { sessionId: given.session_id });
   } else if (what === "ext_method") {
     return connection.agent.request(`_${given.method}`, given.params);
   } else if (what === "ext_notification") {
@@ -174,4 +174,4 @@ await gone;
 connection.close();
 for (const { child } of terminals.values()) child.kill("SIGKILL");
 emit("closed", { report: null, left: [] });
-control.end(`${JSON.stringify({ event: "ended" })}\n`);
+control.end(`${JSON.stringify({ event: "ended" })}\n`, () => control.destroy());

@@ -271,10 +271,10 @@ class Driver:
         elif do == "prompt":
             blocks = [self.library.message(BLOCKS[one["type"]], one) for one in arguments["prompt"]]
             arguments = {**arguments, "prompt": blocks}
-        elif do == "cancel":
-            self.client.settle(arguments["session_id"])
         method: Callable[..., Awaitable[Any]] = getattr(self.conn, do)
         answer = await method(**arguments)
+        if do == "cancel":
+            self.client.settle(arguments["session_id"])
         return answer if answer is None or isinstance(answer, dict) else self.library.plain(answer)
 
 

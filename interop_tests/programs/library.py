@@ -51,13 +51,13 @@ class Library:
         if value is None:
             return None
         if self.ours:
-            return self.schema.to_dict(value)
+            return self.acp.to_dict(value)
         return value.model_dump(mode="json", by_alias=True, exclude_none=True)
 
     def message(self, kind: str, wire: Mapping[str, Any]) -> Any:
         """The message of this class that is so on the wire."""
         cls = getattr(self.schema, kind)
-        return self.schema.from_dict(cls, dict(wire)) if self.ours else cls.model_validate(wire)
+        return self.acp.from_dict(cls, dict(wire)) if self.ours else cls.model_validate(wire)
 
     def connection_options(self) -> dict[str, Any]:
         """`session/close` is stable in the schema, and in agent-client-protocol 0.12.1 behind this switch."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import cache, partial
+from operator import ne
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -23,6 +25,7 @@ JSON = st.recursive(
     max_leaves=5,
 )
 EXTRA_NAME = "x-future"
+fields_of = cache(msgspec.structs.fields)
 
 
 def variants_of(kind: Any) -> list[Any]:
@@ -72,12 +75,12 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
 def objects(kind: type[Message]) -> st.SearchStrategy[dict[str, Any]]:
     required: dict[str, st.SearchStrategy[Any]] = {}
     optional: dict[str, st.SearchStrategy[Any]] = {}
-    for info in msgspec.structs.fields(kind):
+    for info in fields_of(kind):
         if info.encode_name.startswith("("):
             continue
         made = values(info.type)
         if info.default is not msgspec.NODEFAULT:
-            optional[info.encode_name] = made.filter(lambda one, default=info.default: one != default)  # type: ignore[misc]
+            optional[info.encode_name] = made.filter(partial(ne, info.default))
         elif info.required or (
             isinstance(info.default_factory, type) and issubclass(info.default_factory, Message)
         ):
@@ -102,7 +105,7 @@ def sample(kind: Any, *, full: bool, pick: int = 0) -> Any:
         config = kind.__struct_config__
         if config.tag is not None:
             made[config.tag_field or ""] = "x-kind" if issubclass(kind, UnknownVariant) else config.tag
-        for info in msgspec.structs.fields(kind):
+        for info in fields_of(kind):
             factory = isinstance(info.default_factory, type) and issubclass(info.default_factory, Message)
             if not info.encode_name.startswith("(") and (full or info.required or factory):
                 value = sample(info.type, full=full, pick=pick)

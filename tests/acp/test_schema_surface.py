@@ -106,7 +106,7 @@ def test_the_discriminator_may_be_given_or_not_and_reads_back() -> None:
             one.name for one in msgspec.structs.fields(kind) if one.encode_name == f"({wire_name})"
         )
         fields: dict[str, Any] = {one.name: None for one in msgspec.structs.fields(kind) if one.required}
-        without, given = kind(**fields), kind(**fields, **{attribute: "".join([*str(tag)])})
+        without, given = kind(**fields), kind(**fields | {attribute: "".join([*str(tag)])})
         assert getattr(without, attribute) == getattr(given, attribute) == tag
         assert without == given
         assert msgspec.json.encode(without) == msgspec.json.encode(given)
@@ -114,7 +114,7 @@ def test_the_discriminator_may_be_given_or_not_and_reads_back() -> None:
         with pytest.raises(
             ValueError, match=f"{name} has the {attribute} '{tag}', and cannot have 'something else'"
         ):
-            kind(**fields, **{attribute: "something else"})
+            kind(**fields | {attribute: "something else"})
         checked += 1
     assert checked == 43
 

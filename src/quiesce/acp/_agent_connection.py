@@ -1,16 +1,18 @@
 """The agent's end of a connection. To the agent it is the client.
 
-Turns are in `_turns`. One more order is kept here: a session has no name for the client until `session/new` is answered, so what an agent tells about
-it before that (its modes, its commands) is held back and follows the answer.
+Turns are in `_turns`, and what an agent tells about a session that its client does not know yet in `_new_sessions`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
+from msgspec.structs import replace
 
+from quiesce.kernel._owner import without_cancels
 from quiesce.kernel._reason import Reason
 from quiesce.kernel._scope import current_token
 from quiesce.wire._errors import RequestCancelled
@@ -21,9 +23,10 @@ from ._codec import encode
 from ._dispatch import answer_of, caller, decoder, handler_of
 from ._elicitation import request_of
 from ._methods import AGENT, CLIENT, Method
+from ._new_sessions import NewSessions
 from ._observers import Observer
 from ._side import Side, logger, target_of, transport_of
-from ._turns import Turns
+from ._turns import Turn, Turns
 
 if TYPE_CHECKING:
     from quiesce.kernel._grace import Grace
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 
 _SESSION_CANCEL = Reason("user", "session/cancel")
 _SESSION_CLOSE = Reason("user", "session/close")
+_SESSION_DELETE = Reason("user", "session/delete")
 _CANCELLED = Raw(encode(s.PromptResponse(stop_reason="cancelled")))
 
 
@@ -52,8 +56,8 @@ class AgentSideConnection(Side):
     - `observers`: functions of a `StreamEvent`, called with every message.
     - `limits`, `grace`, `scope`: as for `quiesce.wire.Peer`.
 
-    `session/cancel` cancels the handler of the prompt itself; the agent's own `cancel(session_id)` is called as well, if there was anything
-    to cancel. However a prompt is stopped, it is answered `cancelled`.
+    `session/cancel` cancels the handler of the prompt itself; so do `session/close`, `session/delete` and `$/cancel_request`. The agent's own
+    `cancel(session_id)` is called as well, if there was anything to cancel. However a prompt is stopped, it is answered `cancelled`.
     """
 
     def __init__(
@@ -72,9 +76,7 @@ class AgentSideConnection(Side):
     ) -> None:
         transport = transport_of(input_stream, output_stream)
         self._turns = Turns()
-        self._opening = 0  # `session/new` requests that are not answered yet
-        self._known: set[str] = set()  # sessions that the client knows by name
-        self._held: list[s.SessionNotification] = []
+        self._new_sessions = NewSessions(self._send_update)
         self._use_unstable_protocol = use_unstable_protocol
         agent = target_of(to_agent, self)
         self._agent = agent
@@ -116,7 +118,6 @@ class AgentSideConnection(Side):
             handle,
             decoder(method.name, method.params),
             when_cancelled=_CANCELLED if method.attribute == "prompt" else None,
-            answered=self._new_session_answered if method.attribute == "new_session" else None,
         )
 
     async def _initialize(self, call: Callable[[Any], Any], params: s.InitializeRequest) -> Any:
@@ -124,71 +125,87 @@ class AgentSideConnection(Side):
         return await call(params)
 
     async def _new_session(self, call: Callable[[Any], Any], params: s.NewSessionRequest) -> Any:
-        self._opening += 1
-        try:
+        with self._new_sessions.opening(self._peer._connection.backend) as opening:
             result = await call(params)
-        except BaseException:
-            self._new_session_answered(None)
-            raise
+            opening.session_id = _session_id_of(result)
         return result
 
-    def _new_session_answered(self, result: object) -> None:
-        self._opening -= 1
-        if not self._opening:
-            held, self._held = self._held, []
-            for update in held:
-                self._known.add(update.session_id)
-                self._peer._connection.send_notification("session/update", Raw(encode(update)))
-
     async def _load_session(self, call: Callable[[Any], Any], params: s.LoadSessionRequest) -> Any:
-        self._known.add(params.session_id)
+        self._new_sessions.known.add(params.session_id)
         return await call(params)
 
     _resume_session = _load_session
 
     async def _prompt(self, call: Callable[[Any], Any], params: s.PromptRequest) -> Any:
-        token = current_token()
+        self._new_sessions.known.add(params.session_id)
         turn = await self._turns.begin(params.session_id)
-        self._known.add(params.session_id)
+        backend = self._peer._connection.backend
+        stopped = partial(backend.run_from_anywhere, partial(self._turn_stopped, turn))
+        take_back = None
         try:
+            if turn.token.cancelled:
+                return s.PromptResponse(
+                    stop_reason="cancelled"
+                )  # in vain: it has waited for its turn until now
+            take_back = turn.token.on_cancel(stopped)
             result = await call(params)
-        except Exception as error:
-            if not token.cancelled:
+        except BaseException as error:
+            if not turn.token.cancelled or not isinstance(without_cancels(error), Exception):
                 raise
             # It must not be answered with an error: that is how it reacts to being stopped.
             logger.debug("the prompt of %r was cancelled, and raised %r", params.session_id, error)
             return s.PromptResponse(stop_reason="cancelled")
         finally:
+            if take_back is not None:
+                take_back()
             self._turns.end(turn)
-        if token.cancelled and isinstance(result, s.PromptResponse) and result.stop_reason != "cancelled":
-            result.stop_reason = "cancelled"
-        return result
+        return _cancelled(result) if turn.token.cancelled else result
 
-    async def _close_session(self, call: Callable[[Any], Any], params: s.CloseSessionRequest) -> Any:
-        self._stop_turn(params.session_id, _SESSION_CLOSE)
+    def _turn_stopped(self, turn: Turn) -> None:
+        """Called when the handler of a prompt is cancelled, whoever cancels it."""
+        connection = self._peer._connection
+        if self.closed:  # then nobody is there to answer, and everything is cancelled
+            return
+        connection.calls.cancel_lane(turn.session_id, f"{turn.token.reason}")
+        cancel = handler_of(self._agent, "cancel")
+        if cancel is None:
+            return
+        call = caller(cancel)
+
+        async def tell(note: s.CancelNotification) -> None:
+            try:
+                await call(note)
+            finally:
+                self._turns.end(turn)
+
+        turn.handlers += 1
+        note = s.CancelNotification(session_id=turn.session_id)
+        # Not in the lane of the session: what its prompt still asks must not have to wait for this.
+        lane = ("session/cancel", turn.session_id)
+        connection.lanes.add(lane, Notification(tell), "session/cancel", note, 0)
+
+    async def _close_session(
+        self,
+        call: Callable[[Any], Any],
+        params: s.CloseSessionRequest | s.DeleteSessionRequest,
+        reason: Reason = _SESSION_CLOSE,
+    ) -> Any:
+        self._stop_turn(params.session_id, reason)
         await self._turns.wait_until_idle(params.session_id)
-        self._known.discard(params.session_id)
+        self._new_sessions.known.discard(params.session_id)
         return await call(params)
 
-    _delete_session = _close_session
+    async def _delete_session(self, call: Callable[[Any], Any], params: s.DeleteSessionRequest) -> Any:
+        return await self._close_session(call, params, _SESSION_DELETE)
 
     def _session_cancelled(self, params: s.CancelNotification) -> None:
         """Called before anything that came later is looked at: the next prompt is not meant."""
-        if not self._stop_turn(params.session_id, _SESSION_CANCEL):
-            return
-        cancel = handler_of(self._agent, "cancel")
-        if cancel is not None:
-            told = Notification(caller(cancel))
-            self._peer._connection.lanes.add(params.session_id, told, "session/cancel", params, 0)
+        self._stop_turn(params.session_id, _SESSION_CANCEL)
 
-    def _stop_turn(self, session_id: str, reason: Reason) -> bool:
-        connection = self._peer._connection
-        stopped = connection.requests.cancel_where(
+    def _stop_turn(self, session_id: str, reason: Reason) -> None:
+        self._peer._connection.requests.cancel_where(
             lambda method, params: method == "session/prompt" and params.session_id == session_id, reason
         )
-        if stopped:
-            connection.calls.cancel_lane(session_id, f"{reason.message} of {session_id!r}")
-        return bool(stopped)
 
     # What the agent asks and tells
 
@@ -201,10 +218,12 @@ class AgentSideConnection(Side):
     async def session_update(self, session_id: str, update: Any, **kwargs: Any) -> None:
         """Tell the client what happens in a session. It arrives before the answer to the request that it belongs to."""
         note = s.SessionNotification(session_id=session_id, update=update, field_meta=kwargs or None)
-        if self._opening and session_id not in self._known:
-            self._held.append(note)
-        else:
+        if not self._new_sessions.holds_back(note):
             await self._tell("session/update", note)
+
+    def _send_update(self, note: s.SessionNotification) -> None:
+        if not self.closed:
+            self._peer._connection.send_notification("session/update", Raw(encode(note)))
 
     async def request_permission(
         self, session_id: str, tool_call: Any, options: list[s.PermissionOption], **kwargs: Any
@@ -292,9 +311,7 @@ class AgentSideConnection(Side):
         )
         return response
 
-    async def kill_terminal(
-        self, session_id: str, terminal_id: str, **kwargs: Any
-    ) -> s.KillTerminalResponse:
+    async def kill_terminal(self, session_id: str, terminal_id: str, **kwargs: Any) -> s.KillTerminalResponse:
         """End a terminal's command; the terminal stays until it is released."""
         params = s.KillTerminalRequest(
             session_id=session_id, terminal_id=terminal_id, field_meta=kwargs or None
@@ -332,3 +349,17 @@ class AgentSideConnection(Side):
 
     def on_connect(self, conn: Any) -> None:
         """A client has this; nothing is to be done."""
+
+
+def _cancelled(result: Any) -> Any:
+    """What a prompt's handler returned after it was cancelled: whatever that is, it says so."""
+    if isinstance(result, s.PromptResponse):
+        return result if result.stop_reason == "cancelled" else replace(result, stop_reason="cancelled")
+    if isinstance(result, dict):
+        return {**result, "stopReason": "cancelled"}
+    return s.PromptResponse(stop_reason="cancelled")
+
+
+def _session_id_of(result: Any) -> str | None:
+    name = result.get("sessionId") if isinstance(result, dict) else getattr(result, "session_id", None)
+    return name if isinstance(name, str) else None

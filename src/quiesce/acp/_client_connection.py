@@ -2,13 +2,15 @@
 
 Updates of one session are handled in order, and before the answer to the request that they belong to (`prompt`, `load_session`) is delivered.
 Whoever cancels a turn, by `cancel(session_id)` or by being cancelled in `prompt()`, has thereby settled what the user was being asked for it: the
-handlers of its permission requests are cancelled, and answered with the outcome `cancelled`.
+handlers of its permission requests are cancelled, and answered with the outcome `cancelled`; and so is what the agent still asks for that turn
+before it has heard of its end.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Raw
 
@@ -32,7 +34,13 @@ if TYPE_CHECKING:
     from ._interfaces import Agent, Client
 
 _TURN_CANCELLED = Reason("user", "the turn was cancelled")
-_CANCELLED = Raw(encode(s.RequestPermissionResponse(outcome=s.DeniedOutcome(outcome="cancelled"))))
+# What the user is asked for a turn, and the answer when that turn is cancelled.
+_QUESTIONS: Final = {
+    "session/request_permission": Raw(
+        encode(s.RequestPermissionResponse(outcome=s.DeniedOutcome(outcome="cancelled")))
+    ),
+    "elicitation/create": Raw(encode(s.CancelElicitationResponse())),
+}
 
 
 class ClientSideConnection(Side):
@@ -41,7 +49,7 @@ class ClientSideConnection(Side):
     ```python
     async with ClientSideConnection(MyClient(), transport) as agent:
         await agent.initialize(protocol_version=PROTOCOL_VERSION)
-        session = await agent.new_session(cwd="/work", mcp_servers=[])
+        session = await agent.new_session(cwd=str(Path.cwd()), mcp_servers=[])
         answer = await agent.prompt(session_id=session.session_id, prompt=[text_block("hello")])
     ```
 
@@ -66,6 +74,8 @@ class ClientSideConnection(Side):
     ) -> None:
         transport = transport_of(input_stream, output_stream)
         self._use_unstable_protocol = use_unstable_protocol
+        self._prompting: Counter[str] = Counter()  # by session, the prompts that are not answered yet
+        self._stopping: set[str] = set()  # sessions whose turn was cancelled, until their next one
         client = target_of(to_client, self)
         self._client = client
         requests = {
@@ -92,18 +102,15 @@ class ClientSideConnection(Side):
         fn = handler_of(client, method.attribute)
         if fn is None:
             return None
-        call = caller(fn) if method.attribute != "create_elicitation" else _question(fn)
+        call = caller(fn, _question) if method.attribute == "create_elicitation" else caller(fn)
+        when_cancelled = _QUESTIONS.get(method.name)
 
         async def handle(params: Any) -> Raw:
-            return answer_of(
-                await call(params), method.name, client, may_be_empty=method.may_be_empty
-            )
+            if when_cancelled is not None and getattr(params, "session_id", None) in self._stopping:
+                return when_cancelled
+            return answer_of(await call(params), method.name, client, may_be_empty=method.may_be_empty)
 
-        return Request(
-            handle,
-            decoder(method.name, method.params),
-            when_cancelled=_CANCELLED if method.attribute == "request_permission" else None,
-        )
+        return Request(handle, decoder(method.name, method.params), when_cancelled)
 
     def _notifications(self, client: Any) -> dict[str, Notification]:
         found = {}
@@ -206,9 +213,7 @@ class ClientSideConnection(Side):
             field_meta=kwargs or None,
             **_given(additional_directories=additional_directories, mcp_servers=mcp_servers),
         )
-        response: s.ResumeSessionResponse = await self._ask(
-            AGENT["resume_session"], params, lane=session_id
-        )
+        response: s.ResumeSessionResponse = await self._ask(AGENT["resume_session"], params, lane=session_id)
         return response
 
     async def list_sessions(
@@ -222,27 +227,25 @@ class ClientSideConnection(Side):
     async def close_session(self, session_id: str, **kwargs: Any) -> s.CloseSessionResponse:
         """Cancel what the session is doing, and let go of it."""
         params = s.CloseSessionRequest(session_id=session_id, field_meta=kwargs or None)
-        self._settle_questions(session_id)
+        self._turn_cancelled(session_id)
         response: s.CloseSessionResponse = await self._ask(AGENT["close_session"], params, lane=session_id)
         return response
 
     async def delete_session(self, session_id: str, **kwargs: Any) -> s.DeleteSessionResponse:
         """Forget a session for good."""
         params = s.DeleteSessionRequest(session_id=session_id, field_meta=kwargs or None)
-        self._settle_questions(session_id)
-        response: s.DeleteSessionResponse = await self._ask(
-            AGENT["delete_session"], params, lane=session_id
-        )
+        self._turn_cancelled(session_id)
+        response: s.DeleteSessionResponse = await self._ask(AGENT["delete_session"], params, lane=session_id)
         return response
 
     async def set_session_mode(
         self, session_id: str, mode_id: str, **kwargs: Any
     ) -> s.SetSessionModeResponse:
         """Change the mode of a session."""
-        params = s.SetSessionModeRequest(
-            session_id=session_id, mode_id=mode_id, field_meta=kwargs or None
+        params = s.SetSessionModeRequest(session_id=session_id, mode_id=mode_id, field_meta=kwargs or None)
+        response: s.SetSessionModeResponse = await self._ask(
+            AGENT["set_session_mode"], params, lane=session_id
         )
-        response: s.SetSessionModeResponse = await self._ask(AGENT["set_session_mode"], params)
         return response
 
     async def set_config_option(
@@ -260,12 +263,16 @@ class ClientSideConnection(Side):
             value=value,  # type: ignore[arg-type]
             field_meta=kwargs or None,
         )
-        response: s.SetSessionConfigOptionResponse = await self._ask(AGENT["set_config_option"], params)
+        response: s.SetSessionConfigOptionResponse = await self._ask(
+            AGENT["set_config_option"], params, lane=session_id
+        )
         return response
 
     async def prompt(self, session_id: str, prompt: list[Any], **kwargs: Any) -> s.PromptResponse:
         """Say something, and wait for the end of the agent's turn. All updates of it have been handled when this returns."""
         params = s.PromptRequest(session_id=session_id, prompt=prompt, field_meta=kwargs or None)
+        self._stopping.discard(session_id)
+        self._prompting[session_id] += 1
         try:
             response: s.PromptResponse = await self._ask(AGENT["prompt"], params, lane=session_id)
         except BaseException as error:
@@ -273,21 +280,27 @@ class ClientSideConnection(Side):
                 # Besides `$/cancel_request`, which not every agent knows.
                 note = s.CancelNotification(session_id=session_id)
                 self._peer._connection.send_notification("session/cancel", Raw(encode(note)))
-                self._settle_questions(session_id)
+                self._turn_cancelled(session_id)
             raise
+        finally:
+            self._prompting[session_id] -= 1
+            if not self._prompting[session_id]:
+                del self._prompting[session_id]
+        self._stopping.discard(session_id)
         return response
 
     async def cancel(self, session_id: str, **kwargs: Any) -> None:
         """Cancel the turn: `prompt()` returns `cancelled` when the agent has stopped."""
         note = s.CancelNotification(session_id=session_id, field_meta=kwargs or None)
-        self._settle_questions(session_id)
+        self._turn_cancelled(session_id)
         await self._tell("session/cancel", note)
 
-    def _settle_questions(self, session_id: str) -> None:
+    def _turn_cancelled(self, session_id: str) -> None:
         """Nobody is asked any more what the turn wanted to know."""
-        asked = {"session/request_permission", "elicitation/create"}
+        if session_id in self._prompting:
+            self._stopping.add(session_id)
         self._peer._connection.requests.cancel_where(
-            lambda method, params: method in asked and getattr(params, "session_id", None) == session_id,
+            lambda method, params: method in _QUESTIONS and getattr(params, "session_id", None) == session_id,
             _TURN_CANCELLED,
         )
 
@@ -299,8 +312,5 @@ def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _question(fn: Callable[..., Any]) -> Callable[[Any], Any]:
-    def call(request: Any) -> Any:
-        return fn(message=request.message, mode=mode_of(request), **(request.field_meta or {}))
-
-    return call
+def _question(request: Any) -> dict[str, Any]:
+    return {"message": request.message, "mode": mode_of(request)}

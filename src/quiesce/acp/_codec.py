@@ -38,11 +38,11 @@ def decode(data: bytes | Raw, kind: Any, *, method: str | None = None) -> Any:
         return (_decoders.get(kind) or _make_decoder(kind))(data)
     except msgspec.ValidationError:
         pass
-    except (ValueError, RecursionError) as error:
+    except (ValueError, msgspec.DecodeError, RecursionError) as error:
         _refuse(error, method)
     try:
         value = _decode_plain(data)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, msgspec.DecodeError, RecursionError) as error:
         _refuse(error, method)
     return _read(value, kind, method)
 

@@ -1,7 +1,7 @@
 """From a message to a method of somebody's agent or client, and from what it returns to a message.
 
-Handlers take the fields of the request as keyword arguments, by the names of the schema. Entries of `_meta` are passed too, if the handler takes
-`**kwargs`; but never instead of a field, whatever the peer calls them. A handler without `**kwargs` gets what it has parameters for.
+Handlers take the fields of the request as keyword arguments, by the names of the schema. Entries of `_meta` are passed too, but never instead
+of a field, whatever the peer calls them. A handler without `**kwargs` gets what it has parameters for.
 """
 
 from __future__ import annotations
@@ -24,7 +24,18 @@ def decoder(method: str, kind: Any) -> Callable[[Raw], Any]:
     return lambda raw: decode(raw or _EMPTY, kind, method=method)
 
 
-def caller(fn: Callable[..., Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]:
+def fields_of(message: Any) -> dict[str, Any]:
+    """The fields of a message, as arguments."""
+    return {
+        name: getattr(message, name)
+        for name in message.__struct_fields__
+        if name not in _NOT_ARGUMENTS and not name.startswith("_")
+    }
+
+
+def caller(
+    fn: Callable[..., Awaitable[Any]], arguments_of: Callable[[Any], dict[str, Any]] = fields_of
+) -> Callable[[Any], Awaitable[Any]]:
     """`fn` as a function of the message."""
     parameters = inspect.signature(fn).parameters.values()
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
@@ -35,20 +46,14 @@ def caller(fn: Callable[..., Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]
     }
 
     def call(message: Any) -> Awaitable[Any]:
-        arguments = {
-            name: getattr(message, name)
-            for name in message.__struct_fields__
-            if (takes_all or name in named) and name not in _NOT_ARGUMENTS and not name.startswith("_")
-        }
-        if takes_all and message.field_meta:
-            arguments = {**_identifiers(message.field_meta), **arguments}
+        arguments = {**(message.field_meta or {}), **arguments_of(message)}
+        if takes_all:
+            arguments.pop("self", None)  # a method has that already
+        else:
+            arguments = {name: value for name, value in arguments.items() if name in named}
         return fn(**arguments)
 
     return call
-
-
-def _identifiers(meta: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in meta.items() if name != "self"}
 
 
 def handler_of(target: object, attribute: str) -> Callable[..., Awaitable[Any]] | None:

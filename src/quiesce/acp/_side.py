@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec import Raw, Struct
 
 from quiesce.kernel._backend import current_backend
+from quiesce.wire._errors import RequestCancelled, RpcError
 from quiesce.wire._handlers import Notification, Request
 from quiesce.wire._limits import Limits
 from quiesce.wire._peer import Peer
@@ -20,7 +21,7 @@ from ._codec import decode, encode
 from ._dispatch import handler_of
 from ._methods import Method
 from ._observers import Observer, tap_for
-from .exceptions import RequestError
+from .exceptions import RequestCancelledError, RequestError
 
 if TYPE_CHECKING:
     from quiesce.kernel._grace import Grace
@@ -74,7 +75,7 @@ class Side:
 
     async def __aenter__(self) -> Self:
         self._begin()
-        await self._peer._keeper().wait_until_entered()
+        await self._peer.wait_open()
         return self
 
     async def __aexit__(
@@ -90,9 +91,9 @@ class Side:
             self._peer.start()
 
     async def listen(self) -> None:
-        """Serve the connection until it ends, whoever ends it."""
-        self._begin()
-        await self._peer.wait_closed()
+        """Serve the connection until it ends, whoever ends it. If you are cancelled, it is closed."""
+        async with self:
+            await self._peer.wait_closed()
 
     async def wait_closed(self) -> StopReport:
         """Wait until the connection has ended, whoever ends it, and report."""
@@ -132,9 +133,17 @@ class Side:
         self._begin()
         raw = Raw(encode(params))
         kind, name = method.result, method.name
-        return await self._peer.request(
-            name, raw, decode=lambda result: _read_result(result, kind, name), lane=lane
-        )
+        return await self._request(name, raw, lambda result: _read_result(result, kind, name), lane)
+
+    async def _request(self, name: str, params: Any, decode: Any = None, lane: str | None = None) -> Any:
+        try:
+            return await self._peer.request(name, params, decode=decode, lane=lane)
+        except RequestError:
+            raise
+        except RpcError as error:
+            # By the name that users of agent-client-protocol catch, and by ours.
+            kind = RequestCancelledError if isinstance(error, RequestCancelled) else RequestError
+            raise kind(error.code, error.message, error.data) from None
 
     async def _tell(self, name: str, params: Struct) -> None:
         self._begin()
@@ -158,7 +167,7 @@ class Side:
     async def ext_method(self, method: str, params: dict[str, Any]) -> Any:
         """Ask by a method of your own: it goes out as `_method`."""
         self._begin()
-        return await self._peer.request(f"_{method}", params)
+        return await self._request(f"_{method}", params)
 
     async def ext_notification(self, method: str, params: dict[str, Any]) -> None:
         """Tell by a method of your own: it goes out as `_method`."""

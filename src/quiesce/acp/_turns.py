@@ -2,9 +2,10 @@
 
 Invariants
 - One turn a session. A prompt that comes while the one before is being cancelled waits for its end; one that comes while it runs is refused.
-- There is one way to stop a turn, whoever asks (`session/cancel`, `session/close`, `$/cancel_request`, the end of the connection): the handler
-  of the prompt is cancelled, with its reason in its token; what was asked of the client for that session is settled; and the prompt is
-  answered `cancelled`, whatever the handler makes of its cancel.
+- There is one way to stop a turn, whoever asks (`session/cancel`, `session/close`, `session/delete`, `$/cancel_request`, the end of the
+  connection): the handler of the prompt is cancelled, and with it its token, which has a callback that does the rest. What was asked of the client
+  for that session is settled, the agent's own `cancel` is called, and the prompt is answered `cancelled`, whatever its handler makes of it.
+- A turn is over when its handler has ended, and the agent's own `cancel` too, which must not fall upon the next one.
 - Where there is no turn, there is nothing to stop: nothing happens, and nothing is remembered for the next one.
 """
 
@@ -24,11 +25,12 @@ if TYPE_CHECKING:
 class Turn:
     """One prompt that is being answered."""
 
-    __slots__ = ("session_id", "token", "waiters")
+    __slots__ = ("handlers", "session_id", "token", "waiters")
 
     def __init__(self, session_id: str, token: CancelToken) -> None:
         self.session_id = session_id
         self.token = token  # of its handler: cancelled by every way to stop it
+        self.handlers = 1  # that have not ended: of the prompt, and of its cancel
         self.waiters: list[Waiter] = []
 
 
@@ -38,22 +40,24 @@ class Turns:
     def __init__(self) -> None:
         self._turns: dict[str, Turn] = {}
 
-    def __contains__(self, session_id: str) -> bool:
-        return session_id in self._turns
-
     async def begin(self, session_id: str) -> Turn:
         """The turn of the handler at hand."""
         while (before := self._turns.get(session_id)) is not None:
             if not before.token.cancelled:
                 raise RequestError.invalid_request(
-                    {"details": f"session {session_id!r} is still answering a prompt: cancel that first, or wait for it"}
+                    {
+                        "details": f"session {session_id!r} is still answering a prompt: cancel that first, or wait for it"
+                    }
                 )
             await self._end_of(before)
         turn = self._turns[session_id] = Turn(session_id, current_token())
         return turn
 
     def end(self, turn: Turn) -> None:
-        """It is over."""
+        """A handler of it has ended."""
+        turn.handlers -= 1
+        if turn.handlers:
+            return
         if self._turns.get(turn.session_id) is turn:
             del self._turns[turn.session_id]
         for waiter in turn.waiters:

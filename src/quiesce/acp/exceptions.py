@@ -11,6 +11,7 @@ from quiesce.wire._errors import (
     METHOD_NOT_FOUND,
     PARSE_ERROR,
     REQUEST_CANCELLED,
+    RequestCancelled,
     RpcError,
 )
 
@@ -71,3 +72,7 @@ class RequestError(RpcError):
     def to_error_obj(self) -> dict[str, Any]:
         """The `error` member of a JSON-RPC answer."""
         return {"code": self.code, "message": self.message, "data": self.data}
+
+
+class RequestCancelledError(RequestError, RequestCancelled):
+    """The answer was -32800: the other side has cancelled the request."""

@@ -22,7 +22,7 @@ from ._misuse import check_function
 from ._reason import Reason
 from ._scope import OpenScope, Scope
 from ._seen import log_report
-from ._site import caller_site, label_of
+from ._site import Site, caller_site, label_of
 
 if TYPE_CHECKING:
     from ._grace import Grace
@@ -140,7 +140,20 @@ class Inflight:
             raise core.refusal(f"start {label_of(fn)!r} for id {id!r} in")
         if not core.backend.is_current():
             raise RuntimeError(f"{self.name!r} belongs to another event loop: start from a task of its own")
-        handle = core.backend.make_handle(core, f"{label_of(fn)} {id!r}", caller_site())
+        return self._start(core, id, f"{label_of(fn)} {id!r}", caller_site(), fn, args)
+
+    def _start(
+        self,
+        core: ScopeCore,
+        id: Hashable,  # noqa: A002
+        label: str,
+        site: Site,
+        fn: Callable[..., Awaitable[object]],
+        args: tuple[Any, ...],
+    ) -> Handle:
+        """The same, for those in the house who know that the id is free, the scope open, and the loop this one."""
+        handles = self._handles
+        handle = core.backend.make_handle(core, label, site)
         handle.waiters = [_Entry(handles, id, handle, self._on_error)]
         handles[id] = handle
         core.children[handle] = None

@@ -6,6 +6,7 @@ and whoever closes the link sends the rest, the last answers of handlers among i
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol
 
 from quiesce.kernel._grace import Rung
@@ -44,6 +45,8 @@ class Channel(Protocol):
 
 class ChannelLink(Link):
     """A link whose two tasks belong to the connection's scope."""
+
+    linger: Callable[[], Awaitable[None]] | None = None  # until what was sent has arrived, if one can know
 
     def __init__(self, channel: Channel, framing: Framing, scope: Scope, *, name: str = "link") -> None:
         super().__init__(scope._opened().backend, framing)
@@ -129,6 +132,8 @@ class ChannelLink(Link):
             await self._writer.wait()
         while not self.over and await self._send_some():
             pass
+        if self.linger is not None and not self.over:
+            await self.linger()
 
     def _write_soon(self) -> None:
         if self._writer_nap is not None:

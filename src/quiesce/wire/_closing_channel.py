@@ -6,13 +6,16 @@ scope stands by from the beginning: told to let go, it closes the stream in orde
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 import anyio
 
-from quiesce.kernel._scope import Scope
+from quiesce.kernel._backend import current_backend
+from quiesce.kernel._core import ScopeClosed
+from quiesce.kernel._scope import Scope, face_of, root_core
 
 if TYPE_CHECKING:
     from quiesce.kernel._child import Handle
@@ -73,6 +76,17 @@ class ClosingChannel(ABC):
                     await self._break_off()
                 except Exception as error:
                     logger.debug("%s was broken off with %r", self._scope.name, error)
+
+    def discard(self) -> None:
+        """It was never opened, and nobody waits for its end: the loop's own scope closes it."""
+        with contextlib.suppress(ScopeClosed):
+            face_of(root_core(current_backend())).spawn(self._discard, name="closes what was not opened")
+
+    async def _discard(self) -> None:
+        try:
+            await self._break_off()
+        except Exception as error:
+            logger.debug("what was not opened was broken off with %r", error)
 
     async def send(self, data: bytes) -> None:
         """All of it; waits while the other side does not take it."""

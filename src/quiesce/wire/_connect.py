@@ -16,7 +16,7 @@ import anyio
 from quiesce.kernel._backend import current_backend
 from quiesce.kernel._thread import to_thread
 
-from ._descriptors import descriptor_link
+from ._descriptors import socket_link
 from ._framing import Lines
 from ._transport import Transport
 
@@ -43,9 +43,7 @@ class TcpTransport(Transport):
     async def open(self, limits: Limits, scope: Scope) -> Link:
         """Connect."""
         connected = await tcp_connection(self.host, self.port)
-        return descriptor_link(
-            connected.fileno(), connected.fileno(), connected.close, Lines(limits.frame), scope, self.name
-        )
+        return socket_link(connected, Lines(limits.frame), scope, self.name)
 
 
 class UnixTransport(Transport):
@@ -61,9 +59,7 @@ class UnixTransport(Transport):
         connected = await _connection(
             [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", self.path)], f"to {self.path!r}"
         )
-        return descriptor_link(
-            connected.fileno(), connected.fileno(), connected.close, Lines(limits.frame), scope, self.name
-        )
+        return socket_link(connected, Lines(limits.frame), scope, self.name)
 
 
 def connect_tcp(host: str, port: int) -> TcpTransport:
@@ -175,7 +171,9 @@ async def _connection(addresses: list[Address], where: str) -> socket.socket:
 
 async def _connect(fresh: socket.socket, name: Any) -> None:
     status = fresh.connect_ex(name)
-    while status == errno.EAGAIN:  # the queue of a socket in the file system is full, and nothing tells when it is not
+    while (
+        status == errno.EAGAIN
+    ):  # the queue of a socket in the file system is full, and nothing tells when it is not
         await anyio.sleep(_AGAIN)
         status = fresh.connect_ex(name)
     if status == errno.EINPROGRESS:

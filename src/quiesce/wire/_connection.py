@@ -131,8 +131,8 @@ class Connection:
             self.lanes.stop(reason)
             # Nobody would read their answers. Whoever is being cancelled has that first.
             self.calls.fail_all(f"{self.name} is closed ({self.ended or reason})")
-            await self.requests.close(reason)
-            await self.lanes.close(reason)
+            await self.requests.drained()
+            await self.lanes.drained()
             await link.flush()
         finally:
             self.over = True

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio.lowlevel
@@ -16,6 +17,7 @@ from quiesce.kernel._asyncio import AsyncioBackend
 
 from ._channel_link import ChannelLink
 from ._framing import Framing, Lines
+from ._linger import linger
 from ._link import CHUNK, Link
 from ._selector_link import SelectorLink, hung_up
 from ._transport import Transport
@@ -44,8 +46,6 @@ class DescriptorChannel:
                 await self._backend.wait_readable(self._read_fd)
             except PermissionError:  # a plain file, which is always ready
                 await anyio.lowlevel.checkpoint()
-            if self._closed:
-                break
             data = self.read_now()
             if data is not None:
                 return data
@@ -102,6 +102,21 @@ def descriptor_link(
     return ChannelLink(DescriptorChannel(backend, read_fd, write_fd, let_go), framing, scope, name=name)
 
 
+def socket_link(connected: socket.socket, framing: Framing, scope: Scope, name: str) -> Link:
+    """The link over a socket that is connected, and does not block."""
+    fd, backend = connected.fileno(), scope._opened().backend
+    link: SelectorLink | ChannelLink
+    if isinstance(backend, AsyncioBackend):
+        link = SelectorLink(backend, framing, fd, fd, connected.close)
+        read_now = link.read_now
+    else:
+        channel = DescriptorChannel(backend, fd, fd, connected.close)
+        link = ChannelLink(channel, framing, scope, name=name)
+        read_now = channel.read_now
+    link.linger = partial(linger, connected, read_now)
+    return link
+
+
 class SocketTransport(Transport):
     """A socket that is connected already. It belongs to the peer from now on, which closes it.
 
@@ -120,10 +135,9 @@ class SocketTransport(Transport):
 
     async def open(self, limits: Limits, scope: Scope) -> Link:
         """Begin to use it."""
-        fd = self._socket.fileno()
-        if fd < 0:
+        if self._socket.fileno() < 0:
             raise ValueError(f"the socket of {self.name!r} is closed")
-        return descriptor_link(fd, fd, self._socket.close, Lines(limits.frame), scope, self.name)
+        return socket_link(self._socket, Lines(limits.frame), scope, self.name)
 
     def discard(self) -> None:
         """Close it."""

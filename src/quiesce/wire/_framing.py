@@ -37,6 +37,11 @@ class Framing(Protocol):
         """Whether the other side's framing has said that it is over."""
         ...
 
+    @property
+    def error(self) -> BaseException | None:
+        """What was wrong with that end; None if it was in order."""
+        ...
+
 
 class Lines:
     r"""One message a line.
@@ -47,6 +52,7 @@ class Lines:
     __slots__ = ("_limit", "_pieces", "_size", "_skipping")
 
     ended = False
+    error: BaseException | None = None
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

@@ -102,7 +102,11 @@ def _name(name: object) -> str:
 def _check(name: str, fn: object, *, must_be_async: bool) -> None:
     if not callable(fn):
         raise TypeError(f"the handler of {name!r} must be a function, not {type(fn).__name__}")
-    if not must_be_async or not inspect.isfunction(fn) or inspect.iscoroutinefunction(fn):
+    if not must_be_async:
+        if inspect.iscoroutinefunction(fn):
+            raise TypeError(f"the handler of {name!r} is called at once, so it must be a plain function, not an async one")
+        return
+    if not inspect.isfunction(fn) or inspect.iscoroutinefunction(fn):
         return
     if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
         raise TypeError(f"the handler of {name!r} must not be a generator: return the result")

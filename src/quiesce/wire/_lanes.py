@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from quiesce.kernel._owner import is_cancel
 from quiesce.kernel._scope import Scope
 
+from ._draining import drained
 from ._work import Work, current_work
 
 if TYPE_CHECKING:
@@ -73,10 +74,10 @@ class Lanes:
         for lane in list(self._lanes.values()):
             self._drop(lane)
 
-    async def close(self, reason: Reason) -> None:
+    async def drained(self) -> None:
         """Wait until each has ended."""
         if self._scope is not None:
-            await self._scope.close(reason=reason)
+            await drained(self._scope)
 
     def add(self, key: Hashable, notification: Notification, method: str, params: Any, size: int) -> None:
         """A notification came."""

@@ -76,14 +76,14 @@ class Link(ABC):
         if frames and receiver is not None:
             receiver.frames_came(frames)
         if framing.ended:
-            self._end(None)
+            self._end(framing.error)
 
     def _tell_end(self) -> None:
         """The other side sends nothing more."""
         frames = self.framing.finish()
         if frames and self.receiver is not None:
             self.receiver.frames_came(frames)
-        self._end(None)
+        self._end(self.framing.error)
 
     def _end(self, error: BaseException | None) -> None:
         receiver, self.receiver = self.receiver, None

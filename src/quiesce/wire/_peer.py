@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from quiesce.kernel._backend import current_backend
+from quiesce.kernel._keeper import NotHeld
 from quiesce.kernel._own import Held, Owned
 from quiesce.kernel._reason import Reason, as_reason
 from quiesce.kernel._site import site_of
@@ -112,7 +113,7 @@ class Peer:
         """Connect; whoever holds the peer closes it, from any task. Arguments as for `Peer`."""
         peer = cls(*args, **options)
         peer.start()
-        await peer._keeper().wait_until_entered()
+        await peer.wait_open()
         return peer
 
     def start(self) -> None:
@@ -126,6 +127,16 @@ class Peer:
         self._held = Held(keeper)
         _when_settled(keeper.core, connection.forsake)
 
+    async def wait_open(self) -> None:
+        """Wait until it is connected, after `start()`. Raises what went wrong; if you are cancelled, it is closed."""
+        keeper = self._keeper()
+        try:
+            await keeper.wait_until_entered()
+        except NotHeld:
+            # One that was connected, and has ended since, is like one that ends a moment later.
+            if not keeper.entered or keeper.failure is not None:
+                raise
+
     def _keeper(self) -> Keeper[Connection]:
         if self._held is None:
             raise RuntimeError(
@@ -135,7 +146,7 @@ class Peer:
 
     async def __aenter__(self) -> Self:
         self.start()
-        await self._keeper().wait_until_entered()
+        await self.wait_open()
         return self
 
     async def __aexit__(

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
 
-from quiesce.kernel._core import ScopeClosed
 from quiesce.kernel._inflight import Inflight
 from quiesce.kernel._owner import without_cancels
 from quiesce.kernel._reason import Reason
+from quiesce.kernel._states import OPEN
 
+from ._draining import drained
 from ._errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -35,6 +36,8 @@ from ._errors import (
 from ._work import Work, current_work
 
 if TYPE_CHECKING:
+    from quiesce.kernel._core import ScopeCore
+
     from ._connection import Connection
     from ._handlers import Request
     from ._message import Id
@@ -74,6 +77,8 @@ class Incoming(Work):
 class Requests:
     """All requests of the peer that are not answered yet."""
 
+    _core: ScopeCore  # of the handlers
+
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._open: dict[Hashable, Incoming] = {}
@@ -96,6 +101,7 @@ class Requests:
     async def open(self) -> None:
         """Make the table of handlers."""
         self._inflight = await Inflight.open("requests", on_error=_logged_already)
+        self._core = self._inflight._scope._opened()
 
     def stop(self, reason: Reason) -> None:
         """Cancel all."""
@@ -107,10 +113,10 @@ class Requests:
         if self._inflight is not None:
             self._inflight._scope.cancel(reason)
 
-    async def close(self, reason: Reason) -> None:
+    async def drained(self) -> None:
         """Wait until each has answered."""
         if self._inflight is not None:
-            await self._inflight.close(reason=reason)
+            await drained(self._inflight._scope)
 
     # Coming in
 
@@ -136,14 +142,15 @@ class Requests:
         return self._at_work - min(self.lent, limits.waiting) < limits.concurrent
 
     def _start(self, incoming: Incoming) -> None:
+        core = self._core
         assert self._inflight is not None
-        self._at_work += 1
-        try:
-            # By the request itself: the id of one that was cancelled before it began is free again before its task has gone.
-            self._inflight.start(incoming, self._handle, incoming)
-        except ScopeClosed:
-            self._at_work -= 1
+        if core.state is not OPEN:
             self._answer_cancelled(incoming)
+            return
+        self._at_work += 1
+        # By the request itself: the id of one that was cancelled before it began is free again before its task has gone.
+        label = f"{incoming.method} {incoming.id!r}"
+        self._inflight._start(core, incoming, label, _SITE, self._handle, (incoming,))
 
     def cancel(self, id: object) -> None:  # noqa: A002
         """The peer does not want the answer any more."""
@@ -173,7 +180,6 @@ class Requests:
 
     def cancel_where(self, chosen: Callable[[str, Any], bool], reason: Reason) -> int:
         """Cancel the requests that `chosen(method, params)` picks, at work or not yet; returns how many."""
-        assert self._inflight is not None
         found = 0
         for incoming in list(self._open.values()):
             if not incoming.begun:
@@ -185,6 +191,7 @@ class Requests:
                 continue
             found += 1
             if incoming.begun:
+                assert self._inflight is not None
                 self._inflight.cancel(incoming, reason)
             else:
                 self._answer_cancelled(incoming)
@@ -269,3 +276,6 @@ class Requests:
 
 def _logged_already(id: Hashable, error: BaseException) -> None:  # noqa: A002
     """The handler has."""
+
+
+_SITE = (Requests._start.__code__, 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from ._link import CHUNK, Link, Receiver
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 class SelectorLink(Link):
     """A link over one descriptor to read from and one to write to, which may be the same."""
+
+    linger: Callable[[], Awaitable[None]] | None = None  # until what was sent has arrived, if one can know
 
     def __init__(
         self,
@@ -175,6 +177,12 @@ class SelectorLink(Link):
         self.pending = 0
 
     # Ending
+
+    async def flush(self) -> None:
+        """Wait until all is with the system, and with the other side's where one can know."""
+        await super().flush()
+        if self.linger is not None and not self.over:
+            await self.linger()
 
     def abort(self) -> None:
         """Close the descriptors."""

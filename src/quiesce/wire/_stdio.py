@@ -68,7 +68,9 @@ class _Taken:
 
     def __init__(self, *, protect: bool) -> None:
         if sys.platform == "win32":
-            raise NotImplementedError("stdio() needs a system with POSIX descriptors; on Windows use a socket")
+            raise NotImplementedError(
+                "stdio() needs a system with POSIX descriptors; on Windows use a socket"
+            )
         if _Taken.in_use:
             raise RuntimeError("stdin and stdout are in use by another stdio(): close its peer first")
         self._saved: list[tuple[int, int]] = []  # (ours, whose place it has)

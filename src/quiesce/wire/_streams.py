@@ -62,6 +62,10 @@ class AsyncioStreams(Transport):
             raise RuntimeError("AsyncioStreams work in asyncio only; here, use a socket or an AnyioStream")
         return await closing_link(_AsyncioChannel(*self._streams), Lines(limits.frame), scope, self.name)
 
+    def discard(self) -> None:
+        """Close them."""
+        _AsyncioChannel(*self._streams).discard()
+
 
 class _AsyncioChannel(ClosingChannel):
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -127,6 +131,10 @@ class AnyioStream(Transport):
         """Begin to use it."""
         return await closing_link(AnyioChannel(self._stream), Lines(limits.frame), scope, self.name)
 
+    def discard(self) -> None:
+        """Close it."""
+        AnyioChannel(self._stream).discard()
+
 
 class AnyioChannel(ClosingChannel):
     """A channel over a byte stream of anyio."""
@@ -185,6 +193,10 @@ class MessageTransport(Transport):
     async def open(self, limits: Limits, scope: Scope) -> Link:
         """Begin to use them."""
         return await closing_link(_MessageChannel(*self._functions), _Whole(limits.frame), scope, self.name)
+
+    def discard(self) -> None:
+        """Close them."""
+        _MessageChannel(*self._functions).discard()
 
 
 class _MessageChannel(ClosingChannel):

@@ -1,0 +1,65 @@
+"""What an agent tells about sessions that its client does not know yet.
+
+A session has no name for the client until `session/new` is answered, and clients are known to hang on updates about a session that they never
+heard of. So what an agent tells before that (its modes, its commands) is held back, and follows the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from quiesce.kernel._backend import Backend
+
+    from .schema import SessionNotification
+
+
+class Opening:
+    """One `session/new` that is not answered yet."""
+
+    __slots__ = ("session_id",)
+
+    def __init__(self) -> None:
+        self.session_id: str | None = None  # what it will be answered with
+
+
+class NewSessions:
+    """Which sessions the client knows, and what it is to be told about the others."""
+
+    def __init__(self, send: Callable[[SessionNotification], None]) -> None:
+        self.known: set[str] = set()
+        self._send = send
+        self._openings: set[Opening] = set()
+        self._held: list[SessionNotification] = []
+
+    @contextmanager
+    def opening(self, backend: Backend) -> Iterator[Opening]:
+        """For as long as a `session/new` is handled."""
+        opening = Opening()
+        self._openings.add(opening)
+        try:
+            yield opening
+        finally:
+            # Its answer, whatever that is, is sent in this very step; so this comes behind it.
+            backend.call_at(backend.now(), partial(self._answered, opening))
+
+    def holds_back(self, note: SessionNotification) -> bool:
+        """Whether this is kept for later, as its session may be a new one."""
+        if not self._openings or note.session_id in self.known:
+            return False
+        self._held.append(note)
+        return True
+
+    def _answered(self, opening: Opening) -> None:
+        self._openings.discard(opening)
+        if opening.session_id is not None:
+            self.known.add(opening.session_id)
+        held, self._held = self._held, []
+        for note in held:
+            if self._openings and note.session_id not in self.known:
+                self._held.append(note)
+            else:
+                self._send(note)
