@@ -95,17 +95,25 @@ class Conversation:
 
     def wait_for(self, kind: str, *, within: float = PATIENCE, **fields: Any) -> Event:
         """The first event of this kind with these fields."""
-        return self._wait(lambda one: one["event"] == kind and fields.items() <= one.items(), within, kind, fields)
+        return self._wait(
+            lambda one: one["event"] == kind and fields.items() <= one.items(), within, kind, fields
+        )
 
     def wait_for_update(self, session: str, kind: str) -> Event:
         def wanted(one: Event) -> bool:
-            mine = one["event"] == "update" and one["session"] == session
-            return mine and one["update"]["sessionUpdate"] == kind
+            if one["event"] != "update" or one["session"] != session:
+                return False
+            shown: str = one["update"]["sessionUpdate"]
+            return shown == kind
 
-        update: Event = self._wait(wanted, PATIENCE, "update", {"session": session, "sessionUpdate": kind})["update"]
+        update: Event = self._wait(wanted, PATIENCE, "update", {"session": session, "sessionUpdate": kind})[
+            "update"
+        ]
         return update
 
-    def _wait(self, wanted: Callable[[Event], bool], within: float, kind: str, fields: dict[str, Any]) -> Event:
+    def _wait(
+        self, wanted: Callable[[Event], bool], within: float, kind: str, fields: dict[str, Any]
+    ) -> Event:
         deadline = time.monotonic() + within
         seen = 0
         with self._changed:
@@ -162,7 +170,9 @@ class Conversation:
 
     def updates(self, session: str) -> list[Event]:
         with self._changed:
-            return [one["update"] for one in self.events if one["event"] == "update" and one["session"] == session]
+            return [
+                one["update"] for one in self.events if one["event"] == "update" and one["session"] == session
+            ]
 
     def said(self, session: str) -> list[str]:
         """The texts of the agent's messages."""
@@ -191,7 +201,7 @@ class Conversation:
 
     def kill(self) -> None:
         """However the test went, leave nothing behind."""
-        for pid in (self.client.pid, *marked(**{MARK: self.mark})):
+        for pid in (self.client.pid, *marked(self.mark)):
             try:
                 os.kill(pid, 9)
             except ProcessLookupError:
@@ -202,4 +212,4 @@ class Conversation:
         self._errors.close()
 
     def nothing_is_left(self) -> None:
-        wait_until_gone(**{MARK: self.mark})
+        wait_until_gone(self.mark)

@@ -73,8 +73,12 @@ def only(suits: Callable[[Pair], bool]) -> Callable[[Test], Test]:
     return mark
 
 
-def withdraws(pair: Pair) -> bool:
-    """Both know `$/cancel_request`, which agent-client-protocol 0.12.1 neither sends nor hears."""
+def newest(pair: Pair) -> bool:
+    """Both know all of the stable protocol.
+
+    agent-client-protocol 0.12.1 neither sends nor hears `$/cancel_request`, routes neither `session/delete` nor `logout`, and
+    refuses kinds of updates that are newer than it is.
+    """
     return "python" not in (pair.client.library, pair.agent.library)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from interop_tests.conversation import Conversation
-from interop_tests.process_table import MARK, TURN, wait_until_there
+from interop_tests.process_table import wait_until_there
 
 PHASES = ("stream", "tool", "permission", "terminal")
 
@@ -19,5 +19,5 @@ def enter(conversation: Conversation, session: str, phase: str) -> int:
         conversation.wait_for("permission", session=session)
     else:
         conversation.wait_for_update(session, "tool_call")
-        wait_until_there(**{TURN: session, MARK: conversation.mark})
+        wait_until_there(conversation.mark, session)
     return call

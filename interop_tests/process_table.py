@@ -14,9 +14,11 @@ TURN = "QUIESCE_INTEROP_TURN"
 PATIENCE = 30.0  # seconds; how long a thing may take that is seen to happen much sooner
 
 
-def marked(**variables: str) -> dict[int, str]:
-    """The processes whose environment has all these variables so: pid and command line."""
-    wanted = {f"{name}={value}".encode() for name, value in variables.items()}
+def marked(mark: str, turn: str | None = None) -> dict[int, str]:
+    """The processes of a conversation, or of one turn in it: pid and command line."""
+    wanted = {f"{MARK}={mark}".encode()}
+    if turn is not None:
+        wanted.add(f"{TURN}={turn}".encode())
     found = {}
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit() or int(folder.name) == os.getpid():
@@ -31,17 +33,17 @@ def marked(**variables: str) -> dict[int, str]:
     return found
 
 
-def wait_until_gone(*, within: float = PATIENCE, **variables: str) -> None:
-    deadline = time.monotonic() + within
-    while left := marked(**variables):
+def wait_until_gone(mark: str, turn: str | None = None) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while left := marked(mark, turn):
         if time.monotonic() > deadline:
-            raise AssertionError(f"{within:g} s later, of {variables} these still run: {left}")
+            raise AssertionError(f"{PATIENCE:g} s later these still run: {left}")
         time.sleep(0.02)
 
 
-def wait_until_there(*, within: float = PATIENCE, **variables: str) -> None:
-    deadline = time.monotonic() + within
-    while not marked(**variables):
+def wait_until_there(mark: str, turn: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not marked(mark, turn):
         if time.monotonic() > deadline:
-            raise AssertionError(f"{within:g} s later, no process with {variables} runs")
+            raise AssertionError(f"{PATIENCE:g} s later no process of {turn} runs")
         time.sleep(0.02)

@@ -8,6 +8,7 @@ import pytest
 
 from interop_tests.conftest import Converse
 from interop_tests.conversation import Conversation, Refused
+from interop_tests.pairs import newest, only
 
 
 def test_each_side_learns_what_the_other_can_do(converse: Converse) -> None:
@@ -19,7 +20,8 @@ def test_each_side_learns_what_the_other_can_do(converse: Converse) -> None:
     assert can["loadSession"] is True
     assert can["promptCapabilities"]["image"] is True
     assert can["promptCapabilities"].get("audio", False) is False
-    assert can["sessionCapabilities"] == {"list": {}, "close": {}}
+    assert can["sessionCapabilities"] == {"list": {}, "close": {}, "resume": {}, "delete": {}}
+    assert can["auth"] == {"logout": {}}
     assert [method["id"] for method in answer["authMethods"]] == ["token"]
     client_can = conversation.call("ext_method", method="interop/state", params={})["capabilities"]
     assert client_can["fs"] == {"readTextFile": True, "writeTextFile": True}
@@ -43,6 +45,17 @@ def test_a_session_needs_authentication_if_the_agent_says_so(converse: Converse,
     assert created["configOptions"][0]["currentValue"] == "small"
 
 
+@only(newest)
+def test_after_a_logout_there_are_no_new_sessions(converse: Converse, tmp_path: Path) -> None:
+    conversation = converse()
+    conversation.open()
+    conversation.new_session()
+    assert conversation.call("logout") == {}
+    with pytest.raises(Refused) as refused:
+        conversation.call("new_session", cwd=str(tmp_path))
+    assert refused.value.code == -32000
+
+
 def test_a_loaded_session_is_replayed_before_the_answer(conversation: Conversation, session: str) -> None:
     conversation.prompt(session, "stream 20")
     before = len(conversation.updates(session))
@@ -55,6 +68,22 @@ def test_a_loaded_session_is_replayed_before_the_answer(conversation: Conversati
         *(("agent_message_chunk", f"chunk {number}") for number in range(20)),
     ]
     assert conversation.position("update", session=session) < conversation.position("result", id=call)
+
+
+def test_a_resumed_session_is_not_replayed(conversation: Conversation, session: str) -> None:
+    conversation.prompt(session, "stream 3")
+    before = len(conversation.updates(session))
+    resumed = conversation.call("resume_session", session_id=session, cwd=str(conversation.folder))
+    assert resumed["modes"]["currentModeId"] == "ask"
+    assert conversation.prompt(session, "stream 1") == "end_turn"
+    assert len(conversation.updates(session)) == before + 1
+
+
+@only(newest)
+def test_a_deleted_session_is_not_listed(conversation: Conversation, session: str) -> None:
+    assert conversation.call("delete_session", session_id=session) == {}
+    listed = conversation.call("list_sessions", cwd=str(conversation.folder))["sessions"]
+    assert session not in [one["sessionId"] for one in listed]
 
 
 def test_a_session_that_the_agent_does_not_know_cannot_be_loaded(conversation: Conversation) -> None:

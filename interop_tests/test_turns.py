@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from interop_tests.conversation import Conversation, Refused
-from interop_tests.process_table import TURN, wait_until_gone
+from interop_tests.pairs import newest, only
+from interop_tests.process_table import wait_until_gone
 
 
 def test_all_chunks_arrive_in_order_and_before_the_answer(conversation: Conversation, session: str) -> None:
@@ -16,6 +17,20 @@ def test_all_chunks_arrive_in_order_and_before_the_answer(conversation: Conversa
     assert conversation.finish(call) == {"stopReason": "end_turn"}
     assert conversation.said(session) == [f"chunk {number}" for number in range(200)]
     assert conversation.position("update", session=session) < conversation.position("result", id=call)
+
+
+@only(lambda pair: pair.client.ours)
+def test_a_client_of_ours_that_takes_its_time_over_updates_keeps_their_order_all_the_same(
+    conversation: Conversation, session: str
+) -> None:
+    conversation.call("linger", on=True)
+    call = conversation.start_prompt(session, "stream 30")
+    assert conversation.finish(call) == {"stopReason": "end_turn"}
+    assert conversation.said(session) == [f"chunk {number}" for number in range(30)]
+    loaded = conversation.start("load_session", session_id=session, cwd=str(conversation.folder))
+    conversation.finish(loaded)
+    assert conversation.said(session) == [f"chunk {number}" for number in range(30)] * 2
+    conversation.call("linger", on=False)
 
 
 def test_turns_of_two_sessions_run_at_the_same_time(conversation: Conversation, session: str) -> None:
@@ -29,7 +44,7 @@ def test_turns_of_two_sessions_run_at_the_same_time(conversation: Conversation, 
 
 def test_every_kind_of_content_reaches_the_agent(conversation: Conversation, session: str) -> None:
     more: list[dict[str, Any]] = [
-        {"type": "text", "text": "Grüße, \u2028 and a \"quote\"\n"},
+        {"type": "text", "text": 'Grüße, \u2028 and a "quote"\n'},
         {"type": "image", "data": "aGVsbG8=", "mimeType": "image/png"},
         {"type": "resource_link", "uri": "file:///a.txt", "name": "a.txt"},
         {"type": "resource", "resource": {"uri": "file:///b.txt", "text": "b", "mimeType": "text/plain"}},
@@ -39,7 +54,10 @@ def test_every_kind_of_content_reaches_the_agent(conversation: Conversation, ses
 
 
 UPDATES: list[tuple[str, dict[str, Any]]] = [
-    ("AgentThoughtChunk", {"sessionUpdate": "agent_thought_chunk", "content": {"type": "text", "text": "hm"}}),
+    (
+        "AgentThoughtChunk",
+        {"sessionUpdate": "agent_thought_chunk", "content": {"type": "text", "text": "hm"}},
+    ),
     (
         "AgentPlanUpdate",
         {
@@ -51,14 +69,21 @@ UPDATES: list[tuple[str, dict[str, Any]]] = [
         "AvailableCommandsUpdate",
         {
             "sessionUpdate": "available_commands_update",
-            "availableCommands": [{"name": "plan", "description": "Make a plan", "input": {"hint": "of what"}}],
+            "availableCommands": [
+                {"name": "plan", "description": "Make a plan", "input": {"hint": "of what"}}
+            ],
         },
     ),
     ("CurrentModeUpdate", {"sessionUpdate": "current_mode_update", "currentModeId": "code"}),
     ("SessionInfoUpdate", {"sessionUpdate": "session_info_update", "title": "A title"}),
     (
         "UsageUpdate",
-        {"sessionUpdate": "usage_update", "used": 10, "size": 200, "cost": {"amount": 0.5, "currency": "EUR"}},
+        {
+            "sessionUpdate": "usage_update",
+            "used": 10,
+            "size": 200,
+            "cost": {"amount": 0.5, "currency": "EUR"},
+        },
     ),
     (
         "ToolCallStart",
@@ -89,6 +114,56 @@ def test_every_kind_of_update_reaches_the_client(conversation: Conversation, ses
     script = {"type": "text", "text": json.dumps(UPDATES)}
     assert conversation.prompt(session, "every", script) == "end_turn"
     assert conversation.updates(session) == [update for _, update in UPDATES]
+
+
+NEWER_UPDATES: list[tuple[str, dict[str, Any]]] = [
+    ("NoticeUpdate", {"sessionUpdate": "notice", "severity": "warning", "title": "Slow today"}),
+    (
+        "CompactionUpdate",
+        {"sessionUpdate": "compaction_update", "compactionId": "c-1", "status": "in_progress"},
+    ),
+    (
+        "CompactionSummaryChunk",
+        {
+            "sessionUpdate": "compaction_summary_chunk",
+            "compactionId": "c-1",
+            "content": {"type": "text", "text": "so far"},
+        },
+    ),
+]
+
+
+@only(newest)
+def test_kinds_of_updates_that_came_late_to_the_protocol_reach_the_client(
+    conversation: Conversation, session: str
+) -> None:
+    script = {"type": "text", "text": json.dumps(NEWER_UPDATES)}
+    assert conversation.prompt(session, "every", script) == "end_turn"
+    assert conversation.updates(session) == [update for _, update in NEWER_UPDATES]
+
+
+def test_a_message_of_several_megabytes_passes_both_ways(conversation: Conversation, session: str) -> None:
+    large = {"type": "text", "text": "0123456789abcdef" * 200_000}
+    assert conversation.prompt(session, "kinds", large) == "end_turn"
+    assert json.loads(conversation.said(session)[0])[1] == large
+
+
+def test_many_turns_at_once_each_keep_their_order(conversation: Conversation) -> None:
+    sessions = [conversation.new_session() for _ in range(20)]
+    calls = [conversation.start_prompt(session, "stream 50") for session in sessions]
+    for session, call in zip(sessions, calls, strict=True):
+        assert conversation.finish(call) == {"stopReason": "end_turn"}
+        assert conversation.said(session) == [f"chunk {number}" for number in range(50)]
+
+
+def test_a_form_is_filled_in_by_the_user(conversation: Conversation, session: str) -> None:
+    assert conversation.prompt(session, "elicit") == "end_turn"
+    asked = conversation.wait_for("elicitation", session=session)
+    assert asked["message"] == "Who are you?"
+    assert asked["schema"]["required"] == ["name"]
+    assert asked["schema"]["properties"]["name"] == {"type": "string", "title": "Name"}
+    answer = json.loads(conversation.said(session)[0])
+    assert answer == {"action": "accept", "content": {"name": "nobody", "sure": True}}
 
 
 def test_a_tool_call_is_shown_from_its_start_to_its_end(conversation: Conversation, session: str) -> None:
@@ -167,7 +242,7 @@ def test_a_command_in_a_terminal_is_killed(conversation: Conversation, session: 
     seen = json.loads(conversation.said(session)[0])
     assert seen["exited"].get("signal") == "SIGKILL"
     assert seen["output"]["output"] == "started\n"
-    wait_until_gone(**{TURN: session, "QUIESCE_INTEROP_MARK": conversation.mark})
+    wait_until_gone(conversation.mark, session)
 
 
 def test_extensions_of_the_client_are_called_by_name(conversation: Conversation, session: str) -> None:

@@ -153,9 +153,7 @@ def _client(ear: Ear) -> Any:
 
 def _typed(module: Any, agent_end: Any, client_end: Any, ear: Ear) -> Pair:
     return Pair(
-        lambda number: client_end.prompt(
-            session_id=f"session-{number}", prompt=[module.text_block(TEXT)]
-        ),
+        lambda number: client_end.prompt(session_id=f"session-{number}", prompt=[module.text_block(TEXT)]),
         lambda: agent_end.session_update("session-0", module.update_agent_message_text(TEXT)),
         lambda: ear.count,
     )
@@ -180,12 +178,14 @@ async def typed() -> AsyncIterator[Pair]:
 async def sdk_typed() -> AsyncIterator[Pair]:
     """agent-client-protocol's."""
     sdk: Any = importlib.import_module("acp")
+    agent_side: Any = importlib.import_module("acp.agent.connection")
+    client_side: Any = importlib.import_module("acp.client.connection")
     one, other = socket.socketpair()
     ear = Ear()
     far_reader, far_writer = await asyncio.open_connection(sock=one)
     near_reader, near_writer = await asyncio.open_connection(sock=other)
-    agent_end = sdk.AgentSideConnection(_agent(sdk), far_writer, far_reader)
-    client_end = sdk.ClientSideConnection(_client(ear), near_writer, near_reader)
+    agent_end = agent_side.AgentSideConnection(_agent(sdk), far_writer, far_reader)
+    client_end = client_side.ClientSideConnection(_client(ear), near_writer, near_reader)
     yield _typed(sdk, agent_end, client_end, ear)
     await client_end.close()
     await agent_end.close()

@@ -12,6 +12,7 @@ const sessions = new Map();
 const notes = [];
 let capabilities = null;
 let authenticated = false;
+let hanging = "nothing";
 let numbers = 0;
 
 function sessionOf(sessionId) {
@@ -61,7 +62,7 @@ const turns = {
     await turn.say("tool done");
   },
 
-  async permission(turn) {
+  async permission(turn, patient) {
     const answer = await turn.client.request(methods.client.session.requestPermission, {
       sessionId: turn.session.id,
       toolCall: { toolCallId: "call-2", title: "Delete everything", kind: "delete" },
@@ -69,7 +70,8 @@ const turns = {
         { optionId: "yes", name: "Allow", kind: "allow_once" },
         { optionId: "no", name: "Reject", kind: "reject_once" },
       ],
-    }, { cancellationSignal: turn.signal });
+    }, patient ? {} : { cancellationSignal: turn.signal });
+    turn.session.told = answer.outcome;
     turn.signal.throwIfAborted();
     await turn.say(`permission ${JSON.stringify(answer.outcome)}`);
     // By the protocol this outcome means that the turn is cancelled, which the agent may be about to hear.
@@ -139,6 +141,18 @@ const turns = {
     await turn.say(JSON.stringify({ answer, refused }));
   },
 
+  async elicit(turn) {
+    const answer = await turn.client.request(methods.client.elicitation.create, {
+      sessionId: turn.session.id, message: "Who are you?", mode: "form",
+      requestedSchema: {
+        type: "object",
+        properties: { name: { type: "string", title: "Name" }, sure: { type: "boolean" } },
+        required: ["name"],
+      },
+    }, { cancellationSignal: turn.signal });
+    await turn.say(JSON.stringify(answer));
+  },
+
   async kinds(turn) {
     await turn.say(JSON.stringify(turn.prompt));
   },
@@ -173,7 +187,8 @@ const app = acp.agent({ name: "interop" })
       agentCapabilities: {
         loadSession: true,
         promptCapabilities: { image: true, embeddedContext: true },
-        sessionCapabilities: { list: {}, close: {} },
+        sessionCapabilities: { list: {}, close: {}, resume: {}, delete: {} },
+        auth: { logout: {} },
       },
       authMethods: [{ id: AUTH_METHOD, name: "A token" }],
       agentInfo: { name: "interop", title: "Interop agent", version: "1.0" },
@@ -184,9 +199,12 @@ const app = acp.agent({ name: "interop" })
     authenticated = true;
     return {};
   })
+  .onRequest(methods.agent.logout, () => {
+    authenticated = false;
+  })
   .onRequest(methods.agent.session.new, ({ params }) => {
     if (!authenticated) throw RequestError.authRequired({ methods: [AUTH_METHOD] });
-    const session = { id: `session-${++numbers}`, cwd: params.cwd, mode: MODES[0], model: MODELS[0], said: [], turn: "none" };
+    const session = { id: `session-${++numbers}`, cwd: params.cwd, mode: MODES[0], model: MODELS[0], said: [], turn: "none", told: null };
     sessions.set(session.id, session);
     return { sessionId: session.id, modes: modes(session), configOptions: options(session) };
   })
@@ -200,6 +218,10 @@ const app = acp.agent({ name: "interop" })
     }
     return { modes: modes(session), configOptions: options(session) };
   })
+  .onRequest(methods.agent.session.resume, ({ params }) => {
+    const session = sessionOf(params.sessionId);
+    return { modes: modes(session), configOptions: options(session) };
+  })
   .onRequest(methods.agent.session.list, ({ params }) => ({
     sessions: [...sessions.values()]
       .filter(({ cwd }) => !params.cwd || cwd === params.cwd)
@@ -209,6 +231,10 @@ const app = acp.agent({ name: "interop" })
     sessions.get(params.sessionId)?.stop?.abort();
     sessions.delete(params.sessionId);
     return {};
+  })
+  .onRequest(methods.agent.session.delete, ({ params }) => {
+    sessions.get(params.sessionId)?.stop?.abort();
+    sessions.delete(params.sessionId);
   })
   .onRequest(methods.agent.session.setMode, async ({ params, client }) => {
     const session = sessionOf(params.sessionId);
@@ -261,7 +287,16 @@ const app = acp.agent({ name: "interop" })
     sessions.get(params.sessionId)?.stop?.abort();
   })
   .onRequest("_interop/state", any, () => ({
-    turns: Object.fromEntries([...sessions.values()].map(({ id, turn }) => [id, turn])), capabilities, notes,
+    turns: Object.fromEntries([...sessions.values()].map(({ id, turn }) => [id, turn])),
+    told: Object.fromEntries([...sessions.values()].map(({ id, told }) => [id, told])),
+    capabilities, notes, hanging,
+  }))
+  .onRequest("_interop/hang", any, ({ params, signal }) => new Promise((_, reject) => {
+    hanging = params.name;
+    signal.addEventListener("abort", () => {
+      hanging = `${params.name}, cancelled`;
+      reject(RequestError.requestCancelled());
+    }, { once: true });
   }))
   .onNotification("_interop/note", any, ({ params }) => {
     notes.push({ method: "interop/note", params });

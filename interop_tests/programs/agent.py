@@ -29,6 +29,7 @@ class Session:
         self.model = MODELS[0]
         self.said: list[tuple[str, str]] = []  # by whom, what
         self.turn = "none"
+        self.told: Any = None  # what the user said of the last permission request
         self.stop: anyio.CancelScope | None = None
 
 
@@ -43,6 +44,7 @@ class ScriptedAgent:
         self.sessions: dict[str, Session] = {}
         self.numbers = itertools.count(1)
         self.notes: list[Any] = []
+        self.hanging = "nothing"
 
     def on_connect(self, conn: Any) -> None:
         self.client = conn
@@ -64,8 +66,12 @@ class ScriptedAgent:
                 load_session=True,
                 prompt_capabilities=s.PromptCapabilities(image=True, embedded_context=True),
                 session_capabilities=s.SessionCapabilities(
-                    list=s.SessionListCapabilities(), close=s.SessionCloseCapabilities()
+                    list=s.SessionListCapabilities(),
+                    close=s.SessionCloseCapabilities(),
+                    resume=s.SessionResumeCapabilities(),
+                    delete=s.SessionDeleteCapabilities(),
                 ),
+                auth=s.AgentAuthCapabilities(logout=s.LogoutCapabilities()),
             ),
             auth_methods=[s.AuthMethodAgent(id=AUTH_METHOD, name="A token")],
             agent_info=s.Implementation(name="interop", title="Interop agent", version="1.0"),
@@ -76,6 +82,9 @@ class ScriptedAgent:
             raise self.acp.RequestError.invalid_params({"methodId": method_id})
         self.authenticated = True
         return self.schema.AuthenticateResponse()
+
+    async def logout(self, **kwargs: Any) -> Any:
+        self.authenticated = False
 
     # Sessions
 
@@ -107,6 +116,12 @@ class ScriptedAgent:
             modes=self.modes(session), config_options=self.options(session)
         )
 
+    async def resume_session(self, session_id: str, cwd: str, **kwargs: Any) -> Any:
+        session = self.session(session_id)
+        return self.schema.ResumeSessionResponse(
+            modes=self.modes(session), config_options=self.options(session)
+        )
+
     async def list_sessions(self, cwd: str | None = None, cursor: str | None = None, **kwargs: Any) -> Any:
         found = [
             self.schema.SessionInfo(session_id=one.id, cwd=one.cwd, title=f"Session {one.id}")
@@ -120,6 +135,9 @@ class ScriptedAgent:
         if session is not None and session.stop is not None:
             session.stop.cancel()
         return self.schema.CloseSessionResponse()
+
+    async def delete_session(self, session_id: str, **kwargs: Any) -> Any:
+        await self.close_session(session_id)
 
     async def set_session_mode(self, session_id: str, mode_id: str, **kwargs: Any) -> Any:
         session = self.session(session_id)
@@ -190,8 +208,20 @@ class ScriptedAgent:
 
     async def ext_method(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         if method == "interop/state":
-            turns = {one.id: one.turn for one in self.sessions.values()}
-            return {"turns": turns, "capabilities": self.capabilities, "notes": self.notes}
+            return {
+                "turns": {one.id: one.turn for one in self.sessions.values()},
+                "told": {one.id: one.told for one in self.sessions.values()},
+                "capabilities": self.capabilities,
+                "notes": self.notes,
+                "hanging": self.hanging,
+            }
+        if method == "interop/hang":
+            self.hanging = params["name"]
+            try:
+                await anyio.sleep_forever()
+            except anyio.get_cancelled_exc_class():
+                self.hanging = f"{params['name']}, cancelled"
+                raise
         raise self.acp.RequestError.method_not_found(f"_{method}")
 
     async def ext_notification(self, method: str, params: dict[str, Any]) -> None:
@@ -251,16 +281,21 @@ class Turn:
         )
         await self._say("tool done")
 
-    async def permission(self) -> None:
+    async def permission(self, patient: str = "") -> None:
+        """Ask the user. A `patient` agent hears of no cancel until it has its answer."""
         options = [
             self.schema.PermissionOption(option_id="yes", name="Allow", kind="allow_once"),
             self.schema.PermissionOption(option_id="no", name="Reject", kind="reject_once"),
         ]
-        tool_call = self.schema.ToolCallUpdate(tool_call_id="call-2", title="Delete everything", kind="delete")
-        answer = await self.client.request_permission(
-            session_id=self.session.id, tool_call=tool_call, options=options
+        tool_call = self.schema.ToolCallUpdate(
+            tool_call_id="call-2", title="Delete everything", kind="delete"
         )
-        outcome = self.agent.library.plain(answer)["outcome"]
+        with anyio.CancelScope(shield=bool(patient)):
+            answer = await self.client.request_permission(
+                session_id=self.session.id, tool_call=tool_call, options=options
+            )
+            self.session.told = self.agent.library.plain(answer)["outcome"]
+        outcome = self.session.told
         await self._say(f"permission {json.dumps(outcome)}")
         if outcome["outcome"] == "cancelled":
             # By the protocol this means that the turn is cancelled, which the agent may be about to hear.
@@ -301,8 +336,10 @@ class Turn:
                 )
             )
             if what == "kill":
-                while "started" not in (await self.client.terminal_output(**where)).output:
+                output = ""
+                while "started" not in output:
                     await anyio.sleep(0.01)
+                    output = (await self.client.terminal_output(**where)).output
                 await self.client.kill_terminal(**where)
             exited = plain(await self.client.wait_for_terminal_exit(**where))
             output = plain(await self.client.terminal_output(**where))
@@ -328,6 +365,19 @@ class Turn:
         except self.acp.RequestError as error:
             refused = error.code
         await self._say(json.dumps({"answer": answer, "refused": refused}))
+
+    async def elicit(self) -> None:
+        wire = {
+            "sessionId": self.session.id,
+            "requestedSchema": {
+                "type": "object",
+                "properties": {"name": {"type": "string", "title": "Name"}, "sure": {"type": "boolean"}},
+                "required": ["name"],
+            },
+        }
+        mode = self.agent.library.message("ElicitationFormSessionMode", wire)
+        answer = await self.client.create_elicitation(message="Who are you?", mode=mode)
+        await self._say(json.dumps(self.agent.library.plain(answer)))
 
     async def kinds(self) -> None:
         await self._say(json.dumps([self.agent.library.plain(block) for block in self.prompt]))

@@ -105,6 +105,10 @@ const app = acp.client({ name: "interop" })
     emit("released", { session: params.sessionId, terminal: params.terminalId });
     return {};
   })
+  .onRequest(methods.client.elicitation.create, ({ params }) => {
+    emit("elicitation", { session: params.sessionId, message: params.message, schema: params.requestedSchema });
+    return { action: "accept", content: { name: "nobody", sure: true } };
+  })
   .onRequest("_interop/echo", any, ({ params }) => ({ echo: params }))
   .onNotification("_interop/note", any, ({ params }) => {
     emit("note", { method: "interop/note", params });
@@ -113,12 +117,15 @@ const app = acp.client({ name: "interop" })
 const METHODS = {
   initialize: ["initialize", () => ({
     protocolVersion: acp.PROTOCOL_VERSION,
-    clientCapabilities: { fs: { readTextFile: true, writeTextFile: true }, terminal: true },
+    clientCapabilities: { fs: { readTextFile: true, writeTextFile: true }, terminal: true, elicitation: { form: {} } },
     clientInfo: { name: "interop", version: "1.0" },
   })],
+  logout: ["logout", () => ({})],
   authenticate: ["authenticate", ({ method_id }) => ({ methodId: method_id })],
   new_session: ["session/new", ({ cwd }) => ({ cwd, mcpServers: [] })],
   load_session: ["session/load", ({ cwd, session_id }) => ({ cwd, sessionId: session_id, mcpServers: [] })],
+  resume_session: ["session/resume", ({ cwd, session_id }) => ({ cwd, sessionId: session_id, mcpServers: [] })],
+  delete_session: ["session/delete", ({ session_id }) => ({ sessionId: session_id })],
   list_sessions: ["session/list", ({ cwd }) => ({ cwd })],
   close_session: ["session/close", ({ session_id }) => ({ sessionId: session_id })],
   set_session_mode: ["session/set_mode", ({ session_id, mode_id }) => ({ sessionId: session_id, modeId: mode_id })],
@@ -146,7 +153,9 @@ async function send(id, { do: what, ...given }) {
     held.get(given.session_id)?.(); // what a client owes an agent whose turn it cancels
     held.delete(given.session_id);
   } else if (what === "ext_method") {
-    return connection.agent.request(`_${given.method}`, given.params);
+    const abort = new AbortController();
+    calls.set(id, abort);
+    return connection.agent.request(`_${given.method}`, given.params, { cancellationSignal: abort.signal });
   } else if (what === "ext_notification") {
     await connection.agent.notify(`_${given.method}`, given.params);
   } else {

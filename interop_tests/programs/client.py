@@ -6,11 +6,12 @@ of the lines is the order in which this client saw things. `client.mjs` speaks t
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,7 @@ class DrivenClient:
         self.tasks = tasks
         self.owner = library.here()  # terminals outlive the request that makes them
         self.permission = "yes"
+        self.delays: Iterator[float] | None = None  # before each update is taken note of
         self.held: dict[str, anyio.Event] = {}  # session: asked to settle what is held open for it
         self.terminals: dict[str, Terminal] = {}
 
@@ -101,6 +103,8 @@ class DrivenClient:
         pass
 
     async def session_update(self, session_id: str, update: Any, **kwargs: Any) -> None:
+        if self.delays is not None:
+            await anyio.sleep(next(self.delays))
         self.control.emit("update", session=session_id, update=self.library.plain(update))
 
     async def request_permission(
@@ -205,6 +209,15 @@ class DrivenClient:
         except KeyError:
             raise self.acp.RequestError.resource_not_found(terminal_id) from None
 
+    async def create_elicitation(self, message: str, mode: Any, **kwargs: Any) -> Any:
+        asked = self.library.plain(mode)
+        self.control.emit(
+            "elicitation", session=asked["sessionId"], message=message, schema=asked["requestedSchema"]
+        )
+        return self.schema.AcceptElicitationResponse(
+            action="accept", content={"name": "nobody", "sure": True}
+        )
+
     # Extensions
 
     async def ext_method(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -238,6 +251,9 @@ class Driver:
                     break
                 if do == "permission":
                     self.client.permission = command["answer"]
+                elif do == "linger":
+                    # Uneven, so that updates which are handled at the same time overtake each other.
+                    self.client.delays = itertools.cycle([0.02, 0.0, 0.01]) if command["on"] else None
                 elif do == "abort":
                     self.calls[command["call"]].cancel()
                 else:
@@ -265,7 +281,11 @@ class Driver:
             files = s.FileSystemCapabilities(read_text_file=True, write_text_file=True)
             arguments = {
                 "protocol_version": self.library.acp.PROTOCOL_VERSION,
-                "client_capabilities": s.ClientCapabilities(fs=files, terminal=True),
+                "client_capabilities": s.ClientCapabilities(
+                    fs=files,
+                    terminal=True,
+                    elicitation=s.ElicitationCapabilities(form=s.ElicitationFormCapabilities()),
+                ),
                 "client_info": s.Implementation(name="interop", version="1.0"),
             }
         elif do == "prompt":

@@ -35,15 +35,14 @@ async def test_both_sides_ask_and_are_answered() -> None:
 
 
 async def test_a_request_without_parameters_says_nothing_of_them() -> None:
-    async with bare_and_peer() as (bare, peer):
-        async with anyio.create_task_group() as group:
+    async with bare_and_peer() as (bare, peer), anyio.create_task_group() as group:
 
-            async def ask() -> None:
-                assert await peer.request("hello") == 42
+        async def ask() -> None:
+            assert await peer.request("hello") == 42
 
-            group.start_soon(ask)
-            assert await bare.line() == {"jsonrpc": "2.0", "id": 1, "method": "hello"}
-            await bare.send(answers(1, 42))
+        group.start_soon(ask)
+        assert await bare.line() == {"jsonrpc": "2.0", "id": 1, "method": "hello"}
+        await bare.send(answers(1, 42))
 
 
 async def test_answers_find_their_calls_in_whatever_order_they_come() -> None:
@@ -137,7 +136,11 @@ async def test_an_unknown_method_is_answered_with_its_name() -> None:
     async with bare_and_peer() as (bare, _):
         await bare.send(asks(1, "nothing"), tells("nothing"))
         error = (await bare.line())["error"]
-        assert error == {"code": -32601, "message": "Method not found: nothing", "data": {"method": "nothing"}}
+        assert error == {
+            "code": -32601,
+            "message": "Method not found: nothing",
+            "data": {"method": "nothing"},
+        }
         await bare.ping()
 
 
@@ -174,7 +177,7 @@ async def test_parameters_are_decoded_as_their_handler_wants_them() -> None:
 
     async with two_peers(theirs={"move": Request(move, params_as(Move))}) as (us, _):
         assert await us.request("move", {"x": 1, "y": 2, "unknown": 3}) == 3
-        with pytest.raises(RpcError, match="Invalid params: .*`int`.*x") as caught:
+        with pytest.raises(RpcError, match=r"Invalid params: .*`int`.*x") as caught:
             await us.request("move", {"x": "one"})
         assert caught.value.code == -32602
         with pytest.raises(RpcError, match="Invalid params"):
@@ -342,11 +345,13 @@ async def test_a_message_that_is_too_long_to_be_sent_is_refused_here() -> None:
 
     limits = {"limits": Limits(frame=1000)}
     async with two_peers(theirs={"long": long}, our_options=limits, their_options=limits) as (us, _):
-        with pytest.raises(FrameTooLong, match=r"'echo' cannot be sent: it is \d+ bytes long, and the limit is 1000"):
+        with pytest.raises(
+            FrameTooLong, match=r"'echo' cannot be sent: it is \d+ bytes long, and the limit is 1000"
+        ):
             await us.request("echo", "x" * 1000)
         with pytest.raises(FrameTooLong):
             await us.notify("echo", "x" * 1000)
-        with pytest.raises(RpcError, match="cannot be sent: it is .* bytes long") as caught:
+        with pytest.raises(RpcError, match=r"cannot be sent: it is .* bytes long") as caught:
             await us.request("long")
         assert caught.value.code == -32603
         assert await us.request("echo", "x" * 900) == "x" * 900
@@ -378,7 +383,7 @@ async def test_an_answer_that_is_none_ends_its_call(answer: dict[str, Any]) -> N
     async with bare_and_peer() as (bare, peer), anyio.create_task_group() as group:
 
         async def ask() -> None:
-            with pytest.raises(RpcError, match="the peer's answer|an error that is none"):
+            with pytest.raises(RpcError, match=r"the peer's answer|an error that is none"):
                 await peer.request("x")
 
         group.start_soon(ask)
@@ -518,7 +523,7 @@ def test_what_is_no_handler_is_refused() -> None:
         Peer(one, {7: echo})  # type: ignore[dict-item]
     with pytest.raises(TypeError, match="limits must be a Limits"):
         Peer(one, limits={"frame": 7})  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="Limits.frame must be a whole number of at least 1"):
+    with pytest.raises(ValueError, match=r"Limits\.frame must be a whole number of at least 1"):
         Limits(frame=0)
 
 

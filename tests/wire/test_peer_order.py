@@ -96,7 +96,10 @@ async def test_an_answer_comes_after_the_notifications_that_were_sent_ahead_of_i
 
 async def test_an_error_comes_after_them_too() -> None:
     notes = Notes()
-    async with bare_and_peer(notifications={"note": notes}) as (bare, peer), anyio.create_task_group() as group:
+    async with (
+        bare_and_peer(notifications={"note": notes}) as (bare, peer),
+        anyio.create_task_group() as group,
+    ):
 
         async def ask() -> None:
             with pytest.raises(Exception, match="refused"):
@@ -140,7 +143,10 @@ async def test_notifications_behind_an_answer_do_not_hold_it_up() -> None:
     async def note(params: Any) -> None:
         await stuck.wait()
 
-    async with bare_and_peer(notifications={"note": note}) as (bare, peer), anyio.create_task_group() as group:
+    async with (
+        bare_and_peer(notifications={"note": note}) as (bare, peer),
+        anyio.create_task_group() as group,
+    ):
 
         async def ask() -> None:
             assert await peer.request("load") == 1
@@ -213,7 +219,10 @@ async def test_an_answer_for_another_waits_behind_a_handler_that_asks() -> None:
         await peer.request("for the note")
         got.append("note")
 
-    async with bare_and_peer(notifications={"note": note}) as (bare, peer), anyio.create_task_group() as group:
+    async with (
+        bare_and_peer(notifications={"note": note}) as (bare, peer),
+        anyio.create_task_group() as group,
+    ):
 
         async def ask() -> None:
             await peer.request("for the caller")
@@ -306,7 +315,7 @@ async def test_requests_that_ask_back_end_whatever_the_limit_is(concurrent: int)
     peers: list[Peer] = []
 
     async def down(depth: int) -> int:
-        return depth if depth == 0 else 1 + await peers[depth % 2].request("down", depth - 1)
+        return depth if depth == 0 else 1 + await peers[(depth + 1) % 2].request("down", depth - 1)
 
     options = {"limits": Limits(concurrent=concurrent)}
     handlers = {"down": down}

@@ -13,10 +13,12 @@ from typing import Any
 import anyio
 import pytest
 
-from quiesce import Grace, Scope
+from quiesce import Grace, Scope, ScopeClosed
+from quiesce.kernel._site import describe
 from quiesce.wire import ConnectionEnded, Limits, Peer, SocketTransport
 from quiesce.wire._connect import connect_tcp, connect_unix
-from quiesce.wire._serve import AcceptedSocket, serve_tcp, serve_unix
+from quiesce.wire._serve import serve_tcp, serve_unix
+from quiesce.wire._server import AcceptedSocket
 from tests.kernel.temperaments import Stubborn
 
 pytestmark = pytest.mark.real_time
@@ -73,12 +75,20 @@ async def test_a_peer_reaches_a_server_by_path(tmp_path: Path) -> None:
 
 async def test_nobody_listens_there() -> None:
     port = a_port_where_nobody_listens()
-    with pytest.raises(ConnectionRefusedError, match=f"cannot connect to 127.0.0.1:{port}: .*127.0.0.1:{port}"):
+    with pytest.raises(
+        ConnectionRefusedError, match=f"cannot connect to 127.0.0.1:{port}: .*127.0.0.1:{port}"
+    ):
         await Peer.open(connect_tcp("127.0.0.1", port))
 
 
-async def test_a_host_that_does_not_exist_is_named() -> None:
-    with pytest.raises(ConnectionError, match="cannot connect to no-such-host.invalid:7000"):
+async def test_a_host_that_does_not_exist_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*args: Any, **options: Any) -> list[Any]:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)  # some resolvers take minutes to say so
+    with pytest.raises(
+        ConnectionError, match=r"cannot connect to no-such-host\.invalid:7000: Name or service"
+    ):
         await Peer.open(connect_tcp("no-such-host.invalid", 7000))
 
 
@@ -157,7 +167,9 @@ async def test_what_was_said_last_arrives_though_the_other_side_was_still_talkin
     """A socket that is closed with something unread is reset, and what it has not delivered is lost."""
     size, finish = 300_000, anyio.Event()
     listener = socket.create_server(("127.0.0.1", 0))
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # little: most of it has to wait with the sender
+    listener.setsockopt(
+        socket.SOL_SOCKET, socket.SO_RCVBUF, 4096
+    )  # little: most of it has to wait with the sender
     raw = socket.create_connection(listener.getsockname())
     ours, _ = listener.accept()
     listener.close()
@@ -190,8 +202,8 @@ async def test_what_was_said_last_arrives_though_the_other_side_was_still_talkin
 
 async def test_an_answer_that_came_before_the_other_side_went_is_not_lost_to_a_failing_write() -> None:
     ours, raw = socket.socketpair()
+    answers: list[Any] = []
     async with Peer(SocketTransport(ours)) as peer, anyio.create_task_group() as group:
-        answers: list[Any] = []
 
         async def ask() -> None:
             answers.append(await peer.request("question"))
@@ -235,8 +247,9 @@ async def test_closing_a_server_cancels_its_handlers_and_lets_them_answer() -> N
         async with Peer(transport, {"work": work}) as peer:
             await peer.wait_closed()
 
+    server = serve_tcp(handle, "127.0.0.1")
     async with anyio.create_task_group() as group:
-        server = await serve_tcp(handle, "127.0.0.1").open()
+        await server.open()
         peer = await Peer.open(connect_tcp("127.0.0.1", server.port))
         told: list[Any] = []
 
@@ -266,9 +279,20 @@ async def test_a_server_is_closed_from_another_task_and_twice() -> None:
     assert (await server.close()).clean
 
 
-async def test_a_server_ends_with_its_scope() -> None:
+async def test_a_server_is_known_by_the_line_that_asked_for_it() -> None:
     async with Scope("all") as scope:
-        server = await serve_tcp(answer, "127.0.0.1", scope=scope).open()
+        server = await serve_tcp(answer, "127.0.0.1").open()
+        (nested,) = scope._opened().nested
+        assert "test_transports_sockets.py" in describe(nested.site)
+        await server.close()
+    with pytest.raises(ScopeClosed, match=r"cannot open server '127\.0\.0\.1:0'"):
+        await serve_tcp(answer, "127.0.0.1", scope=scope).open()
+
+
+async def test_a_server_ends_with_its_scope() -> None:
+    server = serve_tcp(answer, "127.0.0.1")
+    async with Scope("all") as scope:
+        await server.open()
         peer = await Peer.open(connect_tcp("127.0.0.1", server.port))
         await peer.request("echo", 1)
         scope.cancel("enough")

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from quiesce.kernel._owner import without_cancels
 from quiesce.kernel._reason import Reason
-from quiesce.kernel._scope import current_token
 from quiesce.wire._errors import RequestCancelled
 from quiesce.wire._handlers import Notification, Request
 
@@ -143,10 +142,8 @@ class AgentSideConnection(Side):
         stopped = partial(backend.run_from_anywhere, partial(self._turn_stopped, turn))
         take_back = None
         try:
-            if turn.token.cancelled:
-                return s.PromptResponse(
-                    stop_reason="cancelled"
-                )  # in vain: it has waited for its turn until now
+            if turn.token.cancelled:  # it has waited for its turn until now, in vain
+                return s.PromptResponse(stop_reason="cancelled")
             take_back = turn.token.on_cancel(stopped)
             result = await call(params)
         except BaseException as error:
@@ -179,10 +176,9 @@ class AgentSideConnection(Side):
                 self._turns.end(turn)
 
         turn.handlers += 1
-        note = s.CancelNotification(session_id=turn.session_id)
         # Not in the lane of the session: what its prompt still asks must not have to wait for this.
         lane = ("session/cancel", turn.session_id)
-        connection.lanes.add(lane, Notification(tell), "session/cancel", note, 0)
+        connection.lanes.add(lane, Notification(tell), "session/cancel", turn.note, 0)
 
     async def _close_session(
         self,
@@ -200,6 +196,9 @@ class AgentSideConnection(Side):
 
     def _session_cancelled(self, params: s.CancelNotification) -> None:
         """Called before anything that came later is looked at: the next prompt is not meant."""
+        turn = self._turns.get(params.session_id)
+        if turn is not None:
+            turn.note = params
         self._stop_turn(params.session_id, _SESSION_CANCEL)
 
     def _stop_turn(self, session_id: str, reason: Reason) -> None:
@@ -334,12 +333,15 @@ class AgentSideConnection(Side):
     async def create_elicitation(
         self, message: str, mode: s.ElicitationMode, **kwargs: Any
     ) -> s.CreateElicitationResponse:
-        """Ask the user to fill in a form, or to visit an address."""
+        """Ask the user to fill in a form, or to visit an address. If the turn is cancelled meanwhile, the action is `cancel`."""
         params = request_of(message, mode, kwargs or None)
         lane: str | None = getattr(mode, "session_id", None)
-        response: s.CreateElicitationResponse = await self._ask(
-            CLIENT["create_elicitation"], params, lane=lane
-        )
+        try:
+            response: s.CreateElicitationResponse = await self._ask(
+                CLIENT["create_elicitation"], params, lane=lane
+            )
+        except RequestCancelled:
+            return s.CancelElicitationResponse()
         return response
 
     async def complete_elicitation(self, elicitation_id: str, **kwargs: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -40,6 +41,12 @@ def tap_for(observers: Iterable[Observer] | None) -> Tap | None:
     watching = list(observers or ())
     if not watching:
         return None
+    for observer in watching:
+        if inspect.iscoroutinefunction(observer) or not callable(observer):
+            raise TypeError(
+                f"an observer is a plain function of a StreamEvent, called at once for each message, not {observer!r}: "
+                "let it put what it sees into a queue, and await elsewhere"
+            )
 
     def tap(direction: Literal["in", "out"], frame: bytes) -> None:
         try:

@@ -63,8 +63,7 @@ async def run_agent(
         use_unstable_protocol=use_unstable_protocol,
         **connection_options,
     )
-    async with connection:
-        await connection.wait_closed()
+    await connection.listen()
 
 
 def connect_to_agent(

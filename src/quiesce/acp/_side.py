@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from anyio.lowlevel import checkpoint_if_cancelled
 from msgspec import Raw, Struct
 
 from quiesce.kernel._backend import current_backend
@@ -87,13 +88,18 @@ class Side:
         await self._peer.__aexit__(kind, error, traceback)
 
     def _begin(self) -> None:
-        if self._peer._held is None:
+        if self._peer._opened() is None:
             self._peer.start()
 
     async def listen(self) -> None:
         """Serve the connection until it ends, whoever ends it. If you are cancelled, it is closed."""
-        async with self:
+        self._begin()
+        try:
             await self._peer.wait_closed()
+        except BaseException as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
+        await self.close()  # raises what has kept it from being opened
 
     async def wait_closed(self) -> StopReport:
         """Wait until the connection has ended, whoever ends it, and report."""
@@ -133,14 +139,16 @@ class Side:
         self._begin()
         raw = Raw(encode(params))
         kind, name = method.result, method.name
-        return await self._request(name, raw, lambda result: _read_result(result, kind, name), lane)
+        return await self._requested(name, raw, lambda result: _read_result(result, kind, name), lane)
 
-    async def _request(self, name: str, params: Any, decode: Any = None, lane: str | None = None) -> Any:
+    async def _requested(self, name: str, params: Any, decode: Any = None, lane: str | None = None) -> Any:
         try:
             return await self._peer.request(name, params, decode=decode, lane=lane)
         except RequestError:
             raise
         except RpcError as error:
+            if isinstance(error, RequestCancelled):
+                await checkpoint_if_cancelled()  # whoever is cancelled with what was asked hears of that instead
             # By the name that users of agent-client-protocol catch, and by ours.
             kind = RequestCancelledError if isinstance(error, RequestCancelled) else RequestError
             raise kind(error.code, error.message, error.data) from None
@@ -167,7 +175,7 @@ class Side:
     async def ext_method(self, method: str, params: dict[str, Any]) -> Any:
         """Ask by a method of your own: it goes out as `_method`."""
         self._begin()
-        return await self._request(f"_{method}", params)
+        return await self._requested(f"_{method}", params)
 
     async def ext_notification(self, method: str, params: dict[str, Any]) -> None:
         """Tell by a method of your own: it goes out as `_method`."""

@@ -17,6 +17,7 @@ from quiesce.kernel._backend import Waiter, current_backend
 from quiesce.kernel._scope import current_token
 
 from .exceptions import RequestError
+from .schema import CancelNotification
 
 if TYPE_CHECKING:
     from quiesce.kernel._token import CancelToken
@@ -25,11 +26,12 @@ if TYPE_CHECKING:
 class Turn:
     """One prompt that is being answered."""
 
-    __slots__ = ("handlers", "session_id", "token", "waiters")
+    __slots__ = ("handlers", "note", "session_id", "token", "waiters")
 
     def __init__(self, session_id: str, token: CancelToken) -> None:
         self.session_id = session_id
         self.token = token  # of its handler: cancelled by every way to stop it
+        self.note = CancelNotification(session_id=session_id)  # for the agent's own `cancel`
         self.handlers = 1  # that have not ended: of the prompt, and of its cancel
         self.waiters: list[Waiter] = []
 
@@ -39,6 +41,10 @@ class Turns:
 
     def __init__(self) -> None:
         self._turns: dict[str, Turn] = {}
+
+    def get(self, session_id: str) -> Turn | None:
+        """The turn that the session is in; None if it is in none."""
+        return self._turns.get(session_id)
 
     async def begin(self, session_id: str) -> Turn:
         """The turn of the handler at hand."""

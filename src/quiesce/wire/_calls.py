@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ._errors import INTERNAL_ERROR, REQUEST_CANCELLED, ConnectionEnded, RequestCancelled, RpcError
 from ._lanes import Lane
 from ._message import NULL, Message, error_in
-from ._work import work_for
+from ._work import current_work, work_for
 
 if TYPE_CHECKING:
     from quiesce.kernel._backend import Waiter
@@ -39,9 +39,9 @@ class Call:
     answer: Message
     waiter: Waiter
 
-    def __init__(self, method: str, lane: Hashable, nested: bool) -> None:
+    def __init__(self, method: str, lane: tuple[Hashable] | None, nested: bool) -> None:
         self.method = method
-        self.lane = lane
+        self.lane = lane  # whose notifications go before its answer; None if none do
         self.nested = nested  # made inside a handler, which waits for it
         self.error: BaseException | None = None
         self.settled = False
@@ -80,21 +80,22 @@ class Calls:
             raise connection.refusal(method)
         self._last_id = number = self._last_id + 1
         frame = connection.writer.request(number, method, params)
-        work = work_for(connection)
-        inside = isinstance(work, Lane) and work.key == lane
-        call = Call(method, None if inside else (lane,), work is not None)
+        work = work_for(connection) if current_work.get() is not None else None
+        call = Call(method, (lane,), work is not None)
         call.waiter = connection.backend.make_waiter()
         self._pending[number] = call
         if work is not None:
+            if isinstance(work, Lane) and work.key == lane:
+                call.lane = None
             self.nested += 1
             work.begins_to_ask()
             connection.adjust()
-        connection.send(frame, alone=len(self._pending) == 1)
+        is_congested = connection.send(frame, len(self._pending) == 1)
         try:
-            if connection.is_congested():
+            if is_congested:
                 await connection.wait_for_room()
             if not call.settled:
-                await call.waiter
+                await call.waiter.signal
         except BaseException as cut:
             if self._pending.pop(number, None) is not None:
                 self._give_up(number, cut)
@@ -104,6 +105,11 @@ class Calls:
                 self.nested -= 1
                 work.has_asked()
         if call.error is not None:
+            if isinstance(call.error, RequestCancelled):
+                from anyio.lowlevel import checkpoint_if_cancelled
+
+                # A caller that is being cancelled too is told so, and not that its question was taken back.
+                await checkpoint_if_cancelled()
             raise call.error
         if call.answer.error and call.answer.error != NULL:  # some say so of what went well
             raise error_in(call.answer)
@@ -134,7 +140,7 @@ class Calls:
     def answered(self, message: Message) -> None:
         """An answer came: to whom?"""
         number = message.id
-        call = self._pending.pop(number, None) if isinstance(number, int) else None
+        call = self._pending.pop(number, None) if type(number) is int else None
         if call is None:
             if isinstance(number, int) and number in self._cancelled:
                 del self._cancelled[number]
@@ -146,8 +152,10 @@ class Calls:
                 )
             else:
                 logger.debug("%s has answered %r, which was not asked", self._connection.name, number)
-        elif call.lane is None or not self._connection.lanes.hold(call.lane[0], call, message):
-            call.settle(message)
+        else:
+            lanes = self._connection.lanes
+            if not lanes.busy or call.lane is None or not lanes.hold(call.lane[0], call, message):
+                call.settle(message)
 
     def spoiled(self, number: object, why: str) -> None:
         """What should have been the answer is none, and there will be no other."""

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol
 
+from anyio.lowlevel import checkpoint
+
 from quiesce.kernel._grace import Rung
 from quiesce.kernel._scope import OpenScope, Scope
 
+from ._ending import when_ended
 from ._errors import ConnectionEnded
 from ._link import Link, Receiver
 from ._rest import hand_on_rest
@@ -65,11 +68,14 @@ class ChannelLink(Link):
         self.receiver = receiver
         self._scope._bind(self.backend, self._owner._opened(), _SITE)
         self._reader = self._scope.spawn(self._read, name="reads")
+        when_ended(self._reader, self._read_ended)
         self._writer = self._scope.spawn(self._write, name="writes")
         self._writer.on_stop = self._on_stop
+        when_ended(self._writer, self._write_ended)
 
     async def _read(self) -> None:
         try:
+            await checkpoint()  # an eager task runs inside `start()`, and a message now would come before the connection is open
             while not self.over:
                 while self._paused:
                     self._reader_nap = self.backend.make_waiter()
@@ -80,26 +86,29 @@ class ChannelLink(Link):
                 self._tell(data)
         except Exception as error:  # the connection says what became of it
             self._end(error)
-        except BaseException:
-            self._end(ConnectionEnded("the task that reads was cancelled"))  # unless we have stopped it
-            raise
         else:
             self._tell_end()
 
+    def _read_ended(self) -> None:
+        self._end(ConnectionEnded("the task that reads was cancelled"))  # unless the end has been told
+
     async def _write(self) -> None:
-        try:
-            while not self.over and not self._retired:
-                if not await self._send_some():
-                    self._writer_nap = self.backend.make_waiter()
-                    await self._writer_nap
-        except BaseException:
+        while not self.over and not self._retired:
+            if not await self._send_some():
+                self._writer_nap = self.backend.make_waiter()
+                await self._writer_nap
+
+    def _write_ended(self) -> None:
+        if not self._retired and not self.over:
             self._lose(ConnectionEnded("the task that writes was cancelled"))
-            raise
 
     async def _send_some(self) -> bool:
         """Send what is there; False if there is nothing."""
         data = self._take()
         if not data:
+            if self.pending:  # the framing has said its last: what was to be sent is dropped
+                self.pending = 0
+                self._wrote()
             return False
         sent = self.pending
         try:
@@ -152,8 +161,8 @@ class ChannelLink(Link):
     def stop_reading(self) -> None:
         """Read nothing any more."""
         self.receiver = None
-        if self._reader is not None:
-            self._reader.cancel("the connection closes")
+        if self._reader is not None and not self._reader.done:
+            self._reader.climb(Rung.CANCEL)  # its time to end is that of the link
 
     def hung_up(self) -> bool:
         """Whether the channel can tell that the other side is gone."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ._limits import Limits
 
 _SHOWN: Final = 2000  # bytes of stderr that an error quotes
-_EXIT_FOLLOWS: Final = 1.0  # seconds from the end of its stdout in which its exit still explains that
+_EXIT_FOLLOWS: Final = 0.5  # seconds from the end of its stdout in which its exit still explains that
 
 
 class ProcessExited(ConnectionEnded):

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable, Hashable
 from contextvars import Context, copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from anyio.lowlevel import checkpoint
 from msgspec import UNSET, Raw
@@ -91,7 +91,7 @@ class Connection:
 
     # The whole life, in the owner task
 
-    async def __aenter__(self) -> Connection:
+    async def __aenter__(self) -> Self:
         self.backend = current_backend()
         self.core = current_core(self.backend)
         self.context = copy_context()
@@ -142,7 +142,7 @@ class Connection:
     def forsake(self) -> None:
         """It was never opened, and will not be."""
         if self._link is None and not self.over:
-            self.over = True
+            self.over = self.closing = True
             self._early = []
             why = f": {self.error!r}" if self.error is not None else f" ({self.core.reason})"
             self.calls.fail_all(f"{self.name} was not opened{why}")
@@ -163,15 +163,19 @@ class Connection:
                 self._tapped("in", frame)
             message = parse(frame)
             if type(message) is Message:
-                if message.method is UNSET:
+                method = message.method
+                if method is UNSET:
                     self.calls.answered(message)
                 elif message.id is UNSET:
-                    self._notified(message.method, message.params, len(frame))
+                    self._notified(method, message.params, len(frame))
                 else:
-                    self._requested(message)
+                    request = self._handlers.get(method)
+                    if request is None:
+                        request = self._request_of(method)
+                    self.requests.came(message.id, method, request, message.params)
             elif type(message) is Malformed:
                 self._refuse(message)
-        if self.is_full():
+        if (self.lanes.waiting or self.requests.queue) and self.is_full():
             self.adjust()
 
     def _tapped(self, way: Literal["in", "out"], frame: bytes) -> None:
@@ -194,15 +198,14 @@ class Connection:
         if not self.is_congested():
             self.send(self.writer.error(id, code, message))
 
-    def _requested(self, message: Message) -> None:
-        method: str = message.method  # type: ignore[assignment]
-        request = self._handlers.get(method)
-        if request is None:
-            fallback = self._on_request
-            if fallback is None:
-                fallback = _no_such_method  # a handler like others, so that a peer that reads no answers has to wait
-            request = Request(partial(fallback, method))
-        self.requests.came(message.id, method, request, message.params)  # type: ignore[arg-type]
+    def _request_of(self, method: str) -> Request:
+        """What is done with a request that has no handler of its own."""
+        fallback = self._on_request
+        if fallback is None:
+            fallback = (
+                _no_such_method  # a handler like others, so that a peer that reads no answers has to wait
+            )
+        return Request(partial(fallback, method))
 
     def _notified(self, method: str, raw: Raw, size: int) -> None:
         notification = self._notifications.get(method)
@@ -243,7 +246,10 @@ class Connection:
     def link_ended(self, error: BaseException | None) -> None:
         """Nothing more will come."""
         self.error = error
-        why = f"the other side has closed it{f': {error!r}' if error is not None else ''}"
+        if isinstance(error, ConnectionEnded):
+            why = str(error)
+        else:
+            why = f"the other side has closed it{f': {error!r}' if error is not None else ''}"
         self.ended = Reason("disconnect", why, error)
         self.core.stop(self.ended)
 
@@ -305,17 +311,23 @@ class Connection:
             f"{method!r} cannot be sent: {self.name} is closed{f' ({why})' if why else ''}"
         )
 
-    def send(self, frame: bytes, *, alone: bool = False) -> None:
-        """Send this, without waiting; `alone` if nothing else is likely to be sent in this turn of the loop."""
+    def send(self, frame: bytes, alone: bool = False) -> bool:
+        """Send this, without waiting; `alone` if nothing else is likely to be sent in this turn of the loop.
+
+        True if more is unsent than should be: whoever can wait, waits for room then.
+        """
         if self._tap is not None:
             self._tapped("out", frame)
-        if self._link is not None:
-            if alone:
-                self._link.send_now(frame)
-            else:
-                self._link.send(frame)
-        elif not self.over:
-            self._early.append(frame)
+        link = self._link
+        if link is None:
+            if not self.over:
+                self._early.append(frame)
+            return False
+        if alone:
+            link.send_now(frame)
+        else:
+            link.send(frame)
+        return link.pending > self.limits.unsent
 
     def send_notification(self, method: str, params: Any) -> None:
         """Tell the peer something, without waiting: for a clean-up."""
@@ -333,8 +345,7 @@ class Connection:
     async def notify(self, method: str, params: Any) -> None:
         """Tell the peer something."""
         self.check_open(method)
-        self.send(self.writer.notification(method, params))
-        if self.is_congested():
+        if self.send(self.writer.notification(method, params)):
             await self.wait_for_room()
             self.check_open(method)
 

@@ -64,6 +64,8 @@ class Lines:
         """The lines that are complete with this."""
         lines: list[bytes | None] = data.split(b"\n")  # type: ignore[assignment]
         rest = lines.pop()
+        if not (rest or self._pieces or self._skipping) and len(data) <= self._limit:
+            return lines  # most often: whole lines
         longest = self._size + len(data)
         if lines:
             if self._skipping:

@@ -99,12 +99,14 @@ def _name(name: object) -> str:
     return name
 
 
-def _check(name: str, fn: object, *, must_be_async: bool) -> None:
+def _check(name: str, fn: Any, *, must_be_async: bool) -> None:
     if not callable(fn):
         raise TypeError(f"the handler of {name!r} must be a function, not {type(fn).__name__}")
     if not must_be_async:
         if inspect.iscoroutinefunction(fn):
-            raise TypeError(f"the handler of {name!r} is called at once, so it must be a plain function, not an async one")
+            raise TypeError(
+                f"the handler of {name!r} is called at once, so it must be a plain function, not an async one"
+            )
         return
     if not inspect.isfunction(fn) or inspect.iscoroutinefunction(fn):
         return

@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Hashable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from quiesce.kernel._owner import is_cancel
 from quiesce.kernel._scope import Scope
 
 from ._draining import drained
+from ._ending import when_ended
 from ._work import Work, current_work
 
 if TYPE_CHECKING:
@@ -31,13 +33,14 @@ logger = logging.getLogger("quiesce")
 class Lane(Work):
     """Notifications that are handled in the order in which they came."""
 
-    __slots__ = ("held", "key", "queue")
+    __slots__ = ("begun", "held", "key", "queue")
 
     def __init__(self, connection: Connection, key: Hashable) -> None:
         super().__init__(connection)
         self.key = key
         # What to do with which parameters, and how long the message was; or an answer of a call of ours.
         self.queue: deque[tuple[Notification, str, Any, int] | tuple[Call, Message]] = deque()
+        self.begun = False
         self.held = 0  # answers in the queue that a handler waits for
 
     def steps_aside(self) -> None:
@@ -58,7 +61,7 @@ class Lanes:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._lanes: dict[Hashable, Lane] = {}
+        self.busy: dict[Hashable, Lane] = {}
         self._scope: Scope | None = None
         self.waiting = 0  # notifications
         self.bytes = 0
@@ -71,7 +74,7 @@ class Lanes:
         """Cancel the handlers; what waits is dropped, except for answers that have come."""
         if self._scope is not None:
             self._scope.cancel(reason)
-        for lane in list(self._lanes.values()):
+        for lane in list(self.busy.values()):
             self._drop(lane)
 
     async def drained(self) -> None:
@@ -81,11 +84,11 @@ class Lanes:
 
     def add(self, key: Hashable, notification: Notification, method: str, params: Any, size: int) -> None:
         """A notification came."""
-        lane = self._lanes.get(key)
+        lane = self.busy.get(key)
         self.waiting += 1
         self.bytes += size
         if lane is None:
-            lane = self._lanes[key] = Lane(self._connection, key)
+            lane = self.busy[key] = Lane(self._connection, key)
             lane.queue.append((notification, method, params, size))
             self._start(lane)
         else:
@@ -93,7 +96,7 @@ class Lanes:
 
     def hold(self, key: Hashable, call: Call, answer: Message) -> bool:
         """Deliver this answer behind what its lane has to do; False if that is nothing, or must not be waited for."""
-        lane = self._lanes.get(key)
+        lane = self.busy.get(key)
         if lane is None or (lane.asking and call.nested):
             return False
         lane.held += call.nested
@@ -102,12 +105,13 @@ class Lanes:
 
     def _start(self, lane: Lane) -> None:
         assert self._scope is not None
-        self._scope.spawn(
-            self._handle, lane, name=f"notifications {lane.key!r}" if lane.key else "notifications"
-        )
+        name = f"notifications {lane.key!r}" if lane.key else "notifications"
+        lane.begun = False
+        when_ended(self._scope.spawn(self._handle, lane, name=name), partial(self._ended, lane))
 
     async def _handle(self, lane: Lane) -> None:
         connection, queue = self._connection, lane.queue
+        lane.begun = True
         current_work.set(lane)
         try:
             while queue:
@@ -133,8 +137,15 @@ class Lanes:
         finally:
             if not queue:
                 lane.done = True
-                self._lanes.pop(lane.key, None)
+                self.busy.pop(lane.key, None)
             elif not connection.closing:  # somebody has cancelled this one task: the others' turn comes
+                self._start(lane)
+
+    def _ended(self, lane: Lane) -> None:
+        if not lane.begun:  # somebody has cancelled it before that
+            if self._connection.closing:
+                self._drop(lane)
+            else:
                 self._start(lane)
 
     def _drop(self, lane: Lane) -> None:
@@ -145,4 +156,4 @@ class Lanes:
                 self.waiting -= 1
                 self.bytes -= item[3]
         lane.queue.clear()
-        self._lanes.pop(lane.key, None)
+        self.busy.pop(lane.key, None)

@@ -7,7 +7,7 @@ moment, unless the other side does not read; then the `Grace` of the stop bounds
 
 from __future__ import annotations
 
-import fcntl
+import select
 import socket
 import struct
 import sys
@@ -32,7 +32,7 @@ async def linger(connected: socket.socket, read_now: Callable[[], bytes | None])
             for _ in range(0, LARGEST, CHUNK):
                 if not read_now():
                     break
-            if not _undelivered(connected):
+            if not _undelivered(connected) or _is_broken(connected):
                 return
         except OSError:  # broken: nothing will arrive any more
             return
@@ -40,9 +40,18 @@ async def linger(connected: socket.socket, read_now: Callable[[], bytes | None])
         pause = min(pause * 2, _LONGEST)
 
 
+def _is_broken(connected: socket.socket) -> bool:
+    """Whether the other side has closed it and was told more all the same: that is never delivered."""
+    poll = select.poll()
+    poll.register(connected, 0)
+    return bool(poll.poll(0))
+
+
 def _undelivered(connected: socket.socket) -> int:
     if sys.platform != "linux" or connected.family not in (socket.AF_INET, socket.AF_INET6):
         return 0  # what is written to a socket in the file system has arrived
+    import fcntl
+
     answer = fcntl.ioctl(connected.fileno(), _UNDELIVERED, b"\0" * 4)
     number: int = struct.unpack("i", answer)[0]
     return number

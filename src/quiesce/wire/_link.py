@@ -13,6 +13,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final, Protocol
 
+from ._framing import Lines
+
 if TYPE_CHECKING:
     from quiesce.kernel._backend import Backend, Waiter
 
@@ -43,7 +45,7 @@ class Link(ABC):
         self.pending = 0  # bytes that are not yet with the system
         self.over = False  # nothing is sent any more
         self._out: list[bytes] = []
-        self._waiters: list[Waiter] = []
+        self._waiters: dict[Waiter, int] = {}  # who waits for room, and how much may be unsent then
 
     # Reading
 
@@ -71,6 +73,10 @@ class Link(ABC):
         """Hand on what was read."""
         framing, receiver = self.framing, self.receiver
         frames = framing.feed(data)
+        if type(framing) is Lines:  # which never says anything itself
+            if frames and receiver is not None:
+                receiver.frames_came(frames)
+            return
         if replies := framing.replies():
             self._send_raw(replies)
         if frames and receiver is not None:
@@ -137,18 +143,20 @@ class Link(ABC):
         """Wait until no more than `most` bytes are unsent, or nothing is sent any more."""
         while self.pending > most and not self.over:
             waiter = self.backend.make_waiter()
-            self._waiters.append(waiter)
+            self._waiters[waiter] = most
             try:
                 await waiter
             finally:
-                if waiter in self._waiters:
-                    self._waiters.remove(waiter)
+                self._waiters.pop(waiter, None)
 
     def _wrote(self) -> None:
-        """Some of it is with the system now, or all is lost."""
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            waiter.wake()
+        """Some of it is with the system now, or all is lost: wake those who have room, and nobody in vain."""
+        unsent = 0 if self.over else self.pending
+        if self._waiters and unsent <= max(self._waiters.values()):
+            for waiter, most in list(self._waiters.items()):
+                if unsent <= most:
+                    del self._waiters[waiter]
+                    waiter.wake()
 
     def _lose(self, error: BaseException | None) -> None:
         """Nothing can be sent any more."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,16 +17,16 @@ from quiesce.kernel._backend import current_backend
 from quiesce.kernel._keeper import NotHeld
 from quiesce.kernel._own import Held, Owned
 from quiesce.kernel._reason import Reason, as_reason
-from quiesce.kernel._site import site_of
+from quiesce.kernel._site import Site, site_of
 
 from ._connection import Connection, Fallback, Tap
+from ._ending import when_ended
 from ._handlers import Decode, Handler, Notification, Request, notifications_of, requests_of
 from ._limits import Limits
 from ._message import plain
 from ._transport import as_transport
 
 if TYPE_CHECKING:
-    from quiesce.kernel._core import ScopeCore
     from quiesce.kernel._grace import Grace
     from quiesce.kernel._keeper import Keeper
     from quiesce.kernel._report import StopReport
@@ -104,7 +105,7 @@ class Peer:
             on_notification,
             tap,
         )
-        self._owned = Owned(self._connection, scope, self.name, grace, site_of(sys._getframe(1)))
+        self._owned = Owned(self._connection, scope, self.name, grace, _made_at())
 
     # Opening
 
@@ -124,8 +125,8 @@ class Peer:
         connection = self._connection
         if not hasattr(connection, "backend"):
             connection.backend, connection.core = keeper.core.backend, keeper.core
-        self._held = Held(keeper)
-        _when_settled(keeper.core, connection.forsake)
+        self._opened()
+        when_ended(keeper.handle, partial(_owner_ended, connection))
 
     async def wait_open(self) -> None:
         """Wait until it is connected, after `start()`. Raises what went wrong; if you are cancelled, it is closed."""
@@ -137,12 +138,19 @@ class Peer:
             if not keeper.entered or keeper.failure is not None:
                 raise
 
+    def _opened(self) -> Held[Connection] | None:
+        """What holds the connection; None before. With eager tasks a handler may ask before `start()` has returned."""
+        if self._held is None and self._owned._keeper is not None:
+            self._held = Held(self._owned._keeper)
+        return self._held
+
     def _keeper(self) -> Keeper[Connection]:
-        if self._held is None:
+        held = self._opened()
+        if held is None:
             raise RuntimeError(
                 f"peer {self.name!r} is not open: use `async with Peer(...)` or `await Peer.open(...)`"
             )
-        return self._held._keeper
+        return held._keeper
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -226,7 +234,8 @@ class Peer:
     @property
     def closed(self) -> bool:
         """Whether it has ended, or is about to."""
-        return self._held is not None and self._held._keeper.core.closed
+        held = self._opened()
+        return held is not None and held._keeper.core.closed
 
     @property
     def error(self) -> BaseException | None:
@@ -256,16 +265,15 @@ class Peer:
         return f"<Peer {self.name!r} {state}>"
 
 
-def _when_settled(core: ScopeCore, then: Callable[[], None]) -> None:
-    """Also if the owner task was cancelled before its first step, and nothing of the connection ever ran."""
-    before = core.on_settled
+def _made_at() -> Site:
+    """Where the user has made it, however many of our own stand between."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("quiesce."):
+        frame = frame.f_back
+    return site_of(frame)
 
-    def settled() -> None:
-        if before is not None:
-            before()
-        then()
 
-    if core.is_settled():
-        then()
-    else:
-        core.on_settled = settled
+def _owner_ended(connection: Connection) -> None:
+    """Perhaps before its first step, and nothing of the connection ever ran."""
+    connection.core.stop(Reason("cancelled", "its owner task was cancelled"))  # unless it was stopped
+    connection.forsake()

@@ -64,6 +64,11 @@ class Incoming(Work):
         self.begun = False
         self.decoded: Any = None
 
+    def wake(self) -> None:
+        """Its task has ended; perhaps somebody has cancelled that before its first step."""
+        if not self.begun:
+            self.connection.requests.never_began(self)
+
     def steps_aside(self) -> None:
         """Lend the turn."""
         self.connection.requests.lend()
@@ -82,7 +87,7 @@ class Requests:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._open: dict[Hashable, Incoming] = {}
-        self._queue: deque[Incoming] = deque()
+        self.queue: deque[Incoming] = deque()  # those that wait for their turn
         self._inflight: Inflight | None = None
         self._at_work = 0
         self.lent = 0  # how many of those wait for an answer of the peer
@@ -96,7 +101,7 @@ class Requests:
     @property
     def waiting(self) -> int:
         """How many wait for their turn."""
-        return len(self._queue)
+        return len(self.queue)
 
     async def open(self) -> None:
         """Make the table of handlers."""
@@ -108,7 +113,7 @@ class Requests:
         for incoming in list(self._open.values()):
             if not incoming.begun:
                 self._answer_cancelled(incoming)
-        self._queue.clear()
+        self.queue.clear()
         self.bytes = 0
         if self._inflight is not None:
             self._inflight._scope.cancel(reason)
@@ -124,17 +129,20 @@ class Requests:
         """A request came."""
         connection = self._connection
         incoming = Incoming(connection, id, method, request, params)
-        if incoming.key in self._open:
-            connection.refuse(id, INVALID_REQUEST, f"Invalid request: id {id!r} is that of a request still unanswered")
+        key = incoming.key
+        if key in self._open:
+            connection.refuse(
+                id, INVALID_REQUEST, f"Invalid request: id {id!r} is that of a request still unanswered"
+            )
             return
         if self._at_work < connection.limits.concurrent or (self.lent and self._is_turn_free()):
-            self._open[incoming.key] = incoming
+            self._open[key] = incoming
             self._start(incoming)
         elif connection.calls.nested and connection.is_full():
-            connection.refuse(id, INTERNAL_ERROR, f"Too many requests: {len(self._queue)} wait already")
+            connection.refuse(id, INTERNAL_ERROR, f"Too many requests: {len(self.queue)} wait already")
         else:
-            self._open[incoming.key] = incoming
-            self._queue.append(incoming)
+            self._open[key] = incoming
+            self.queue.append(incoming)
             self.bytes += len(params)
 
     def _is_turn_free(self) -> bool:
@@ -142,15 +150,15 @@ class Requests:
         return self._at_work - min(self.lent, limits.waiting) < limits.concurrent
 
     def _start(self, incoming: Incoming) -> None:
-        core = self._core
-        assert self._inflight is not None
-        if core.state is not OPEN:
+        core, inflight = self._core, self._inflight
+        if core.state is not OPEN or inflight is None:
             self._answer_cancelled(incoming)
             return
         self._at_work += 1
         # By the request itself: the id of one that was cancelled before it began is free again before its task has gone.
-        label = f"{incoming.method} {incoming.id!r}"
-        self._inflight._start(core, incoming, label, _SITE, self._handle, (incoming,))
+        handle = inflight._start(core, incoming, incoming.method, _SITE, self._handle, (incoming,))
+        if handle.waiters is not None:
+            handle.waiters.append(incoming)  # type: ignore[arg-type]  # nobody awaits it
 
     def cancel(self, id: object) -> None:  # noqa: A002
         """The peer does not want the answer any more."""
@@ -200,69 +208,77 @@ class Requests:
     # At work
 
     async def _handle(self, incoming: Incoming) -> None:
+        connection, request = self._connection, incoming.request
+        is_congested = True  # for all we know
         try:
+            incoming.begun = True
             if not incoming.done:  # cancelled just before
-                await self._answer(incoming)
-            if self._connection.is_congested():
-                await self._connection.wait_for_room()
-        finally:
-            self._end()
+                current_work.set(incoming)
+                try:
+                    try:
+                        incoming.decoded = params = request.decode(incoming.params)
+                    except ValueError as error:
+                        raise RpcError(INVALID_PARAMS, f"Invalid params: {error}") from None
+                    result = await request.fn(params)
+                    answer = connection.writer.result(incoming.id, result)
+                    is_congested = connection.send(answer, self._at_work == 1)
+                    if request.answered is not None:
+                        self._tell_answered(incoming, request.answered, result)
+                except BaseException as error:
+                    self._answer_failure(incoming, error)
+                    if not isinstance(error, Exception):
+                        raise
+                finally:
+                    incoming.done = True
+                    if incoming.asking:
+                        self.lent -= 1
+                    self._open.pop(incoming.key, None)
+            if is_congested:
+                await connection.wait_for_room()
+        finally:  # its turn is free
+            self._at_work -= 1
+            if self.queue or connection.paused:
+                self._start_next()
 
-    async def _answer(self, incoming: Incoming) -> None:
-        incoming.begun = True
-        current_work.set(incoming)
+    def _answer_failure(self, incoming: Incoming, error: BaseException) -> None:
         connection, id = self._connection, incoming.id  # noqa: A001
-        try:
-            try:
-                params = incoming.request.decode(incoming.params)
-            except ValueError as error:
-                self._error(id, INVALID_PARAMS, f"Invalid params: {error}")
-                return
-            incoming.decoded = params
-            result = await incoming.request.fn(params)
-            connection.send(connection.writer.result(id, result), alone=self._at_work == 1)
-            if incoming.request.answered is not None:
-                self._tell_answered(incoming, incoming.request.answered, result)
-        except RpcError as error:
+        if isinstance(error, RpcError):
             self._error(id, error.code, error.message, error.data)
-        except FrameTooLong as error:
+        elif isinstance(error, FrameTooLong):
             self._error(id, INTERNAL_ERROR, f"Internal error: {error}")
-        except Exception as error:
-            logger.exception("%s: the handler of %r failed", connection.name, incoming.method)
+        elif isinstance(error, Exception):
+            logger.error("%s: the handler of %r failed", connection.name, incoming.method, exc_info=error)
             self._error(id, INTERNAL_ERROR, "Internal error", {"details": f"{type(error).__name__}: {error}"})
-        except BaseException as error:
-            if without_cancels(error) is None:
-                self._say_cancelled(incoming)
-            elif connection.backend.is_current():  # else the collector ends what a dead loop has left
-                logger.error("%s: the handler of %r failed", connection.name, incoming.method, exc_info=error)
-                self._error(id, INTERNAL_ERROR, "Internal error")
-            raise
-        finally:
-            incoming.done = True
-            if incoming.asking:
-                self.lent -= 1
-            self._open.pop(incoming.key, None)
+        elif without_cancels(error) is None:
+            self._say_cancelled(incoming)
+        elif connection.backend.is_current():  # else the collector ends what a dead loop has left
+            logger.error("%s: the handler of %r failed", connection.name, incoming.method, exc_info=error)
+            self._error(id, INTERNAL_ERROR, "Internal error")
 
     def _tell_answered(self, incoming: Incoming, tell: Callable[[Any], object], result: Any) -> None:
         try:
             tell(result)
         except Exception:  # the answer is out: there is no second one
-            logger.exception("%s: %r was answered, and what follows failed", self._connection.name, incoming.method)
+            logger.exception(
+                "%s: %r was answered, and what follows failed", self._connection.name, incoming.method
+            )
 
     def lend(self) -> None:
         """A handler waits for an answer: its turn is free."""
         self.lent += 1
         self._start_next()
 
-    def _end(self) -> None:
-        """A handler has ended: its turn is free."""
+    def never_began(self, incoming: Incoming) -> None:
+        """Its turn is free, and it still has to be answered."""
         self._at_work -= 1
+        if not incoming.done:
+            self._answer_cancelled(incoming)
         self._start_next()
 
     def _start_next(self) -> None:
         connection = self._connection
-        while self._queue and self._is_turn_free() and not connection.closing:
-            incoming = self._queue.popleft()
+        while self.queue and self._is_turn_free() and not connection.closing:
+            incoming = self.queue.popleft()
             self.bytes -= len(incoming.params)
             if not incoming.done:
                 connection.context.copy().run(self._start, incoming)

@@ -11,6 +11,7 @@ import select
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from ._framing import Lines
 from ._link import CHUNK, Link, Receiver
 from ._rest import hand_on_rest
 
@@ -37,6 +38,7 @@ class SelectorLink(Link):
     ) -> None:
         super().__init__(backend, framing)
         self._loop: asyncio.AbstractEventLoop = backend.loop
+        self._is_plain = type(framing) is Lines
         self._read_fd = read_fd
         self._write_fd = write_fd
         self._let_go = let_go  # closes them
@@ -79,14 +81,16 @@ class SelectorLink(Link):
 
     def _readable(self) -> None:
         try:
-            data = self.read_now()
+            data = os.read(self._read_fd, CHUNK)
+        except (BlockingIOError, InterruptedError):
+            return
         except OSError as error:
             self.pause()
             self._end(error)
             return
         if data:
             self._tell(data)
-        elif data is not None:
+        else:
             self.pause()
             self._tell_end()
 
@@ -118,11 +122,20 @@ class SelectorLink(Link):
 
     def send_now(self, frame: bytes) -> None:
         """Send this; at once, unless something waits to be sent before it."""
-        if self._out or self._scheduled or self._rest is not None or self.over or self._raw:
+        if self.pending or self.over:
             self.send(frame)
         else:
-            self.pending = len(frame) + 1
-            self._write_now(self.framing.pack([frame]))
+            data = frame + b"\n" if self._is_plain else self.framing.pack([frame])
+            try:
+                sent = os.write(self._write_fd, data)
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            except OSError as error:
+                self._broke(error)
+                return
+            if sent < len(data):
+                self.pending = len(data) - sent
+                self._write_now(memoryview(data)[sent:])
 
     def _write_soon(self) -> None:
         if not self._scheduled and self._rest is None:
@@ -136,6 +149,9 @@ class SelectorLink(Link):
         data = self._take()
         if data:
             self._write_now(data)
+        else:  # the framing has said its last: what was to be sent is dropped
+            self.pending = 0
+            self._wrote()
 
     def _write_now(self, data: bytes | memoryview) -> None:
         try:
@@ -143,10 +159,7 @@ class SelectorLink(Link):
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError as error:
-            self._stop_writing()
-            self._send_no_more()
-            hand_on_rest(self, self.read_now)  # what it said before it went
-            self._lose(error)
+            self._broke(error)
             return
         if sent < len(data):
             if self._rest is None:
@@ -154,7 +167,8 @@ class SelectorLink(Link):
             self._rest = memoryview(data)[sent:]
             self.pending = max(self.pending - sent, len(self._rest))
         else:
-            self._stop_writing()
+            if self._rest is not None:
+                self._stop_writing()
             if self._out or self._raw:
                 self.pending = max(self.pending - sent, 1)
                 self._write_soon()
@@ -162,6 +176,17 @@ class SelectorLink(Link):
                 self.pending = 0  # exactly: frames were counted before they were packed
         if self._waiters:
             self._wrote()
+
+    def _broke(self, error: OSError) -> None:
+        self._stop_writing()
+        self.over, self.pending = True, 0
+        self._loop.call_soon(
+            self._go, error
+        )  # not here: who sends something does not expect to be sent something
+
+    def _go(self, error: OSError) -> None:
+        hand_on_rest(self, self.read_now)  # what the other side has said before it went
+        self._lose(error)
 
     def _writable(self) -> None:
         if self._rest is not None:
@@ -171,10 +196,6 @@ class SelectorLink(Link):
         if self._rest is not None:
             self._rest = None
             self._loop.remove_writer(self._write_fd)
-
-    def _send_no_more(self) -> None:
-        self.over = True
-        self.pending = 0
 
     # Ending
 

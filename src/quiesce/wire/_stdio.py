@@ -11,6 +11,7 @@ Invariants
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import sys
@@ -88,10 +89,14 @@ class _Taken:
             raise
 
     def _take(self, fd: int, mode: int, name: str) -> int:
+        if (
+            getattr(sys, f"__{name}__") is None
+        ):  # closed when Python began: by now, something else may have its number
+            raise OSError(errno.EBADF, f"this process was started without {name}")
         try:
             kind = os.fstat(fd).st_mode
         except OSError as error:
-            raise OSError(error.errno, f"this process has no {name}: {error.strerror}") from error
+            raise OSError(error.errno, f"this process has no {name} any more: {error.strerror}") from error
         ours = _opened_anew(fd, mode) if stat.S_ISFIFO(kind) or stat.S_ISCHR(kind) else None
         if ours is None:
             ours = _duplicate(fd)

@@ -6,7 +6,6 @@ Each belongs to the peer from then on, which closes it: in order if it can, by f
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -72,10 +71,6 @@ class _AsyncioChannel(ClosingChannel):
         super().__init__()
         self._reader = reader
         self._writer = writer
-        transport: Any = getattr(writer, "transport", None)
-        with contextlib.suppress(AttributeError, NotImplementedError):
-            # `drain` shall mean that all is with the system: what is in the transport's buffer at the end would be lost.
-            transport.set_write_buffer_limits(high=0)
 
     async def receive(self) -> bytes:
         return await self._reader.read(CHUNK)

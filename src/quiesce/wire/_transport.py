@@ -24,7 +24,7 @@ class Transport(ABC):
     async def open(self, limits: Limits, scope: Scope) -> Link:
         """Connect; what that takes (tasks, processes) belongs to `scope`. Opened means closed: by the link."""
 
-    def discard(self) -> None:
+    def discard(self) -> None:  # noqa: B027  # most are given nothing
         """Let go of what was given: its peer has ended before this was open, or this could not be opened. May be called twice."""
 
 

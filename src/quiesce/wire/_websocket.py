@@ -137,7 +137,8 @@ class WebSocketTransport(Transport):
 
         request = protocol.connect()
         for name, value in self._headers.items():
-            del request.headers[name]
+            if name in request.headers:
+                del request.headers[name]
             request.headers[name] = value
         protocol.send_request(request)
         try:

@@ -29,8 +29,10 @@ class WebSocketFraming:
     def __init__(self, protocol: Protocol, limit: int) -> None:
         self._protocol = protocol
         self._limit = limit
-        self._pieces: list[bytes] = []  # of a message that is not complete yet
-        self._size = 0
+        self._begun = (
+            bytearray()
+        )  # a message that is not complete yet; its fragments may be very many and very small
+        self._inside = False
         self._skipping = False  # inside a message that is too long
         self._error: BaseException | None = None
         limit_messages(protocol, limit)
@@ -52,20 +54,21 @@ class WebSocketFraming:
         if frame.opcode not in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
             return
         data = bytes(frame.data)
-        if frame.fin and not self._pieces and not self._skipping:
+        if frame.fin and not self._inside:
             frames.append(data if len(data) <= self._limit else None)
             return
-        if data and not self._skipping:
-            self._pieces.append(data)
-            self._size += len(data)
-            if self._size > self._limit:
+        self._inside = not frame.fin
+        if not self._skipping:
+            self._begun += data
+            if len(self._begun) > self._limit:
                 self._skipping = True
-                self._pieces = []
+                self._begun.clear()
                 frames.append(None)
         if frame.fin:
             if not self._skipping:
-                frames.append(b"".join(self._pieces))
-            self._pieces, self._size, self._skipping = [], 0, False
+                frames.append(bytes(self._begun))
+            self._begun.clear()
+            self._skipping = False
 
     def finish(self) -> list[bytes | None]:
         """The stream is at its end, with or without a close frame."""

@@ -25,7 +25,8 @@ from quiesce.kernel._backend import current_backend
 from quiesce.kernel._grace import check_seconds
 
 from ._descriptors import DescriptorChannel
-from ._serve import BACKLOG, AcceptedSocket, ConnectionHandler, TcpServer
+from ._serve import BACKLOG, TcpServer
+from ._server import AcceptedSocket, ConnectionHandler
 from ._transport import Transport
 from ._websocket import plain_link
 
@@ -144,8 +145,12 @@ class WebSocketServer(TcpServer):
 
     def _answer(self, protocol: ServerProtocol, request: Request) -> Response:
         path = request.path.partition("?")[0]
-        if self._health is not None and path == self._health:
-            return _json(HTTPStatus.OK, {"status": "ok", "connections": self.connections})
+        method = getattr(request, "method", "GET")  # versions of websockets that do not tell take no other
+        if self._health is not None and path == self._health and method in ("GET", "HEAD"):
+            response = _json(HTTPStatus.OK, {"status": "ok", "connections": self.connections})
+            if method == "HEAD":
+                response.body = b""
+            return response
         if self._path is not None and path != self._path:
             return protocol.reject(HTTPStatus.NOT_FOUND, f"There is nothing at {path}.\n")
         return protocol.accept(request)
