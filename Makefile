@@ -53,10 +53,11 @@ peers: ## stop other people's SDKs in every way, without and with quiesce, and w
 peers-fast: ## a handful of those, and an MCP client in FastAPI
 	$(PYTHON) peers/run.py --fast $(ARGS)
 
-bench: $(VENV)/.bench-ready ## measure what a scope, an owned thing, a run and an audit cost, beside their peers
+bench: $(VENV)/.bench-ready ## measure what a scope, an owned thing, a run, a message and an audit cost, beside their peers
 	$(BIN)/python bench/kernel.py $(ARGS)
 	$(BIN)/python bench/own.py
 	$(BIN)/python bench/agents/run.py
+	$(BIN)/python bench/wire/run.py
 	$(BIN)/python bench/audit.py
 
 docs: $(VENV)/.docs-ready $(VENV)/.test-ready ## run every program in the documentation, and build it into site/

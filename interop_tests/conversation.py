@@ -46,7 +46,7 @@ class Conversation:
         self._socket = self._start(agent_command or pair.agent.agent_command())
         self._reader = threading.Thread(target=self._read, name="events", daemon=True)
         self._reader.start()
-        self.agent_pid: int = self.wait_for("started")["agent"]
+        self.agent_pid: int = self.wait_for("started")["agent"]  # None if it was there before
 
     def _start(self, agent_command: list[str]) -> socket.socket:
         path = str(self.folder / "control")

@@ -33,7 +33,8 @@ class Side:
 
     def _command(self, role: str) -> list[str]:
         if self.library == "typescript":
-            return ["node", str(PROGRAMS / f"{role}.mjs")]
+            # Node 20 has a WebSocket, and hides it.
+            return ["node", "--experimental-websocket", "--no-warnings", str(PROGRAMS / f"{role}.mjs")]
         command = [sys.executable, "-m", f"interop_tests.programs.{role}"]
         if self.library == "python":
             return [*command, "--library", "acp"]
@@ -44,9 +45,7 @@ class Side:
 
     def client_command(self, control: str, agent: list[str]) -> list[str]:
         command = self._command("client")
-        # The order that client.mjs expects; argparse takes any.
-        place = 2 if self.library == "typescript" else len(command)
-        return [*command[:place], "--control", control, *command[place:], "--", *agent]
+        return [*command, "--control", control, "--", *agent]
 
 
 TYPESCRIPT = Side("typescript")

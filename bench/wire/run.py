@@ -31,7 +31,6 @@ SEQUENTIAL, HUNDREDFOLD, TOLD, STREAMED = (
     "a notification, one a turn of the loop",
 )
 Together = Callable[[list[Callable[[], Awaitable[None]]]], Awaitable[object]]
-Timed = Callable[[], Awaitable[dict[str, float]]]
 
 
 # What is measured: all the same for everybody
@@ -47,13 +46,13 @@ class Course:
     async def run(self, open_pair: pairs.Open) -> dict[str, float]:
         """CPU seconds of one message of each kind."""
         async with open_pair() as pair:
-            await self._ask(pair, 0, 20)  # lazy imports, caches, the first turns
-            await self._tell(pair, 20, 100)
+            await self.ask(pair, 0, 20)  # lazy imports, caches, the first turns
+            await self.tell(pair, 20, 100)
             return {
-                SEQUENTIAL: await self._timed(300, self._ask(pair, 0, 300)),
-                HUNDREDFOLD: await self._timed(1000, self._ask_in_parallel(pair, 100, 10)),
-                TOLD: await self._timed(1000, self._tell(pair, 1000, 100)),
-                STREAMED: await self._timed(300, self._tell(pair, 300, 1)),
+                SEQUENTIAL: await self._timed(300, self.ask(pair, 0, 300)),
+                HUNDREDFOLD: await self._timed(1000, self.ask_in_parallel(pair, 100, 10)),
+                TOLD: await self._timed(1000, self.tell(pair, 1000, 100)),
+                STREAMED: await self._timed(300, self.tell(pair, 300, 1)),
             }
 
     async def _timed(self, count: int, work: Awaitable[None]) -> float:
@@ -61,14 +60,16 @@ class Course:
         await work
         return (time.process_time() - start) / count
 
-    async def _ask(self, pair: pairs.Pair, number: int, count: int) -> None:
+    async def ask(self, pair: pairs.Pair, number: int, count: int) -> None:
+        """One after the other, in one conversation."""
         for _ in range(count):
             await pair.ask(number)
 
-    async def _ask_in_parallel(self, pair: pairs.Pair, ways: int, count: int) -> None:
-        await self._together([functools.partial(self._ask, pair, number, count) for number in range(ways)])
+    async def ask_in_parallel(self, pair: pairs.Pair, ways: int, count: int) -> None:
+        """The same in many conversations at once."""
+        await self._together([functools.partial(self.ask, pair, number, count) for number in range(ways)])
 
-    async def _tell(self, pair: pairs.Pair, count: int, in_a_turn: int) -> None:
+    async def tell(self, pair: pairs.Pair, count: int, in_a_turn: int) -> None:
         """Each awaited; and all of them heard before it is over."""
         wanted = pair.heard() + count
         for number in range(1, count + 1):
@@ -180,11 +181,11 @@ def memory(messages: int = 1_000_000, looks: int = 5) -> None:
                     share = (
                         messages // looks // 10
                     )  # of ten messages, two are requests, two answers, six told
-                    await course._ask_in_parallel(pair, 100, 2 * share // 100)
-                    await course._tell(pair, 6 * share, 100)
+                    await course.ask_in_parallel(pair, 100, 2 * share // 100)
+                    await course.tell(pair, 6 * share, 100)
                 else:
-                    await course._ask_in_parallel(pair, 100, 10)
-                    await course._tell(pair, 1000, 100)
+                    await course.ask_in_parallel(pair, 100, 10)
+                    await course.tell(pair, 1000, 100)
                 seen.append((number * messages // looks, sys.getallocatedblocks(), _resident()))
         return seen
 

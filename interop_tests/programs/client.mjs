@@ -1,11 +1,11 @@
 // The client of client.py, on the official TypeScript SDK: the same commands in, the same events out.
 //
-//     node client.mjs --control SOCKET -- COMMAND OF THE AGENT
+//     node client.mjs --control SOCKET -- COMMAND OF THE AGENT, or its ws:// address
 import { spawn } from "node:child_process";
 import { readFileSync, writeFileSync } from "node:fs";
 import { connect } from "node:net";
 import { createInterface } from "node:readline";
-import { acp, any, streamOver } from "./sdk.mjs";
+import { acp, any, streamOver, webSocketTo } from "./sdk.mjs";
 
 const { methods, RequestError } = acp;
 const [, , , controlPath, , command, ...words] = process.argv;
@@ -22,6 +22,10 @@ function terminalOf({ terminalId }) {
   const terminal = terminals.get(terminalId);
   if (!terminal) throw RequestError.resourceNotFound(terminalId);
   return terminal;
+}
+
+function kill({ child, status }) {
+  if (!status) process.kill(-child.pid, "SIGKILL");
 }
 
 const cancelled = { outcome: { outcome: "cancelled" } };
@@ -62,6 +66,7 @@ const app = acp.client({ name: "interop" })
     const env = { ...process.env, ...Object.fromEntries((params.env ?? []).map(({ name, value }) => [name, value])) };
     const child = spawn(params.command, params.args ?? [], {
       env, cwd: params.cwd ?? undefined, stdio: ["ignore", "pipe", "pipe"],
+      detached: true, // a group of its own, so that a shell is killed with what it runs
     });
     const terminal = { child, output: "", truncated: false, status: null };
     const keep = (piece) => {
@@ -94,12 +99,12 @@ const app = acp.client({ name: "interop" })
     });
   })
   .onRequest(methods.client.terminal.kill, ({ params }) => {
-    terminalOf(params).child.kill("SIGKILL");
+    kill(terminalOf(params));
     return {};
   })
   .onRequest(methods.client.terminal.release, async ({ params }) => {
     const terminal = terminalOf(params);
-    terminal.child.kill("SIGKILL");
+    kill(terminal);
     await terminal.exited;
     terminals.delete(params.terminalId);
     emit("released", { session: params.sessionId, terminal: params.terminalId });
@@ -135,11 +140,12 @@ const METHODS = {
   prompt: ["session/prompt", ({ session_id, prompt }) => ({ sessionId: session_id, prompt })],
 };
 
-const agent = spawn(command, words, { stdio: ["pipe", "pipe", "inherit"] });
-const gone = new Promise((resolve) => agent.on("exit", resolve));
-agent.stdin.on("error", () => {}); // it may have gone; the SDK learns of that too
-const connection = app.connect(streamOver(agent.stdin, agent.stdout));
-emit("started", { agent: agent.pid });
+// An agent is started, unless the command is the address of one.
+const agent = command.startsWith("ws://") ? null : spawn(command, words, { stdio: ["pipe", "pipe", "inherit"] });
+const gone = agent && new Promise((resolve) => agent.on("exit", resolve));
+agent?.stdin.on("error", () => {}); // it may have gone; the SDK learns of that too
+const connection = app.connect(agent ? streamOver(agent.stdin, agent.stdout) : await webSocketTo(command));
+emit("started", { agent: agent?.pid ?? null });
 
 const calls = new Map();
 
@@ -178,9 +184,9 @@ for await (const line of lines) {
 }
 
 // How a client ends an agent by the protocol: no more input, and the agent ends by itself.
-agent.stdin.end();
+agent?.stdin.end();
 await gone;
 connection.close();
-for (const { child } of terminals.values()) child.kill("SIGKILL");
+for (const terminal of terminals.values()) kill(terminal);
 emit("closed", { report: null, left: [] });
 control.end(`${JSON.stringify({ event: "ended" })}\n`, () => control.destroy());

@@ -305,11 +305,8 @@ def _kinds(error: Exception) -> list[str]:
 async def drive(library: Library, control: Control, argv: list[str]) -> None:
     async with anyio.create_task_group() as tasks:
         client = DrivenClient(library, control, tasks)
-        spawned = library.acp.spawn_agent_process(
-            client, *argv, env=dict(os.environ), **library.connection_options()
-        )
-        async with spawned as (conn, process):
-            control.emit("started", agent=process.pid)
+        async with library.connected(client, argv) as (conn, pid):
+            control.emit("started", agent=pid)
             await Driver(library, control, client, conn).obey()
             report = await conn.close() if library.ours else None
             control.emit("closed", report=None if report is None else str(report), left=_left(report))

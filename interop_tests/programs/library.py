@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import signal
 import subprocess
 from argparse import ArgumentParser, Namespace
@@ -71,6 +72,21 @@ class Library:
         else:
             anyio.run(main, backend=backend)
 
+    @contextlib.asynccontextmanager
+    async def connected(self, client: Any, argv: Sequence[str]) -> AsyncIterator[tuple[Any, int | None]]:
+        """A connection to an agent, with its pid: one that is started, or one that a `ws://` address is of."""
+        options = self.connection_options()
+        if not argv[0].startswith("ws://"):
+            spawned = self.acp.spawn_agent_process(client, *argv, env=dict(os.environ), **options)
+            async with spawned as (conn, process):
+                yield conn, process.pid
+            return
+        create_websocket_stream = importlib.import_module("acp.ws.client").create_websocket_stream
+        stream = await create_websocket_stream(argv[0])
+        async with self.acp.connect_to_agent(client, stream, **options) as conn:
+            yield conn, None
+        await stream.close()
+
     def here(self) -> Any:
         if not self.ours:
             return None
@@ -90,8 +106,18 @@ class Library:
                 yield Command(owned.read, owned.wait, lambda: owned.signal(signal.SIGKILL))
             return
         process = await anyio.open_process(
-            list(argv), env=env, cwd=cwd, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT
+            list(argv),
+            env=env,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # so that a shell is killed with what it runs
         )
+
+        def kill() -> None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
         async with process:
             output = process.stdout
             assert output is not None
@@ -103,10 +129,9 @@ class Library:
                     return b""
 
             try:
-                yield Command(read, process.wait, process.kill)
+                yield Command(read, process.wait, kill)
             finally:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
+                kill()
 
 
 def parse(description: str, *options: str) -> tuple[Library, Namespace, list[str]]:

@@ -15,6 +15,12 @@ export function streamOver(output, input) {
   return acp.ndJsonStream(Writable.toWeb(output), Readable.toWeb(input));
 }
 
+export async function webSocketTo(address) {
+  const path = require.resolve("@agentclientprotocol/sdk/experimental/ws-client");
+  const { createWebSocketStream } = await import(pathToFileURL(path).href);
+  return createWebSocketStream(address);
+}
+
 export function sleep(milliseconds, signal) {
   return new Promise((resolve, reject) => {
     const timer = setTimeout(resolve, milliseconds);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -24,7 +25,7 @@ from quiesce.agents import Agent, GuardrailFunctionOutput, MemoryStore, function
 from quiesce.models import Image, ModelOverloadedError, ModelRefusalError, Text, Usage, UserMessage
 from quiesce.testing import ScriptedModel, call
 from quiesce.testing._scripted import Answer
-from tests.acp.served_client import CWD, Client, connected
+from tests.acp.served_client import CWD, FILES, Client, connected, until
 
 
 @function_tool
@@ -147,6 +148,33 @@ async def test_the_title_is_told_once() -> None:
     assert titles == ["x" * 79 + "…"]
 
 
+async def test_a_session_that_begins_without_words_has_its_title_later() -> None:
+    async with connected(scripted("a", "b")) as talk:
+        await talk.say([image_block("AAAA", "image/png")])
+        assert "session_info_update" not in talk.client.kinds()
+        await talk.say("What is this?")
+    assert [one["title"] for one in talk.client.updates if "title" in one] == ["What is this?"]
+
+
+async def test_the_calls_of_an_agent_that_is_a_tool_are_its_own_business() -> None:
+    from quiesce.acp.tools import write_file
+
+    client = Client(s.ClientCapabilities(fs=FILES))
+    inner = Agent(
+        name="inner",
+        model=ScriptedModel([call("write_file", "inner_call", path="a.txt", content="x"), "written"]),
+        tools=[replace(write_file, needs_approval=False)],
+    )
+    agent = Agent(
+        name="outer", model=ScriptedModel([call("inner", input="write"), "done"]), tools=[inner.as_tool()]
+    )
+    async with connected(agent, client) as talk:
+        assert await talk.say() == "end_turn"
+    assert client.files == {f"{CWD}/a.txt": "x"}
+    assert {one["toolCallId"] for one in client.updates if "toolCallId" in one} == {"call_1"}
+    assert client.statuses("call_1") == ["pending", "in_progress", "completed"]
+
+
 async def test_a_tool_that_fails_is_told_as_failed_and_the_turn_goes_on() -> None:
     async with connected(scripted([call("fail"), call("add", a="x", b=1), call("nobody")], "done")) as talk:
         assert await talk.say() == "end_turn"
@@ -215,7 +243,8 @@ async def test_one_turn_at_a_time_in_a_session_and_several_sessions_at_once() ->
         other = (await talk.conn.new_session(cwd=CWD, mcp_servers=[])).session_id
         tasks.start_soon(talk.say, "one")
         tasks.start_soon(talk.say, "two", other)
-        await anyio.sleep(1)
+        model: Any = talk.served.agent.model
+        await until(lambda: len(model.requests) == 2)
         with pytest.raises(RequestError) as refused:
             await talk.say("three")
         assert refused.value.code == -32600

@@ -19,6 +19,7 @@ from quiesce.acp.tools import edit_file, read_file, run_command
 from quiesce.agents import Agent, Conversation, MemoryStore, function_tool
 from quiesce.models import AssistantMessage, Note
 from quiesce.testing import ScriptedModel, call
+from quiesce.testing._scripted import Answer
 from quiesce.wire import ConnectionEnded
 from tests.acp.served_client import CWD, FILES, Client, Talk, Terminal, check_items, connected, until
 from tests.kernel.processes import is_gone
@@ -247,6 +248,39 @@ async def until_asked(talk: Talk) -> None:
     """Until the prompt is on its way, and no longer."""
     while not talk.conn._peer.statistics().calls_waiting:
         await anyio.sleep(0)
+
+
+async def test_while_the_client_reads_nothing() -> None:
+    """A client that is busy with the first word, while the model says more than fits in between."""
+    client, stuck = Client(), anyio.Event()
+    reasons: list[str] = []
+
+    async def look(session_id: str, update: Any, **kwargs: Any) -> None:
+        stuck.set()
+        await anyio.sleep_forever()
+
+    client.session_update = look  # type: ignore[method-assign]
+    agent = Agent(name="helper", model=ScriptedModel([Answer(["x" * 10_000] * 5_000)]))
+    async with connected(agent, client) as talk:
+        conversation = talk.served._sessions[talk.session_id].conversation
+
+        async def say() -> None:
+            try:
+                reasons.append(await talk.say())
+            except ConnectionEnded:
+                reasons.append("never answered")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(say)
+            await stuck.wait()
+            await until(lambda: conversation.status == "running")
+            await talk.conn.cancel(talk.session_id)
+            await until(lambda: conversation.status == "paused")
+            check_items(conversation.items)
+            assert reasons == []  # the answer waits behind the updates
+            await talk.conn.close()
+        # whether the answer had come by then, behind the updates, depends on what fits in between
+        assert reasons in (["cancelled"], ["never answered"])
 
 
 async def test_an_idle_cancel_is_nothing() -> None:

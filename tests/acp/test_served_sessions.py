@@ -158,6 +158,36 @@ async def test_a_call_whose_result_was_lost_is_told_as_failed() -> None:
     assert later.client.statuses("c") == ["failed"]
 
 
+@pytest.mark.real_time
+@pytest.mark.worlds("asyncio", "trio")
+async def test_a_session_that_is_loaded_twice_at_once_is_open_once(tmp_path: Path) -> None:
+    async with connected(helper("one", "two"), store=MemoryStore(), cwd=str(tmp_path)) as talk:
+        await talk.say()
+        opened: list[Any] = []
+
+        async def load() -> None:
+            await talk.conn.load_session(str(tmp_path), talk.session_id, mcp_servers=[mcp_server()])
+            opened.extend(talk.served._sessions[talk.session_id].servers)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(load)
+            tasks.start_soon(load)
+        [used] = talk.served._sessions[talk.session_id].servers
+        assert used.connected
+        assert [one.connected for one in {id(one): one for one in opened}.values()].count(True) == 1
+        assert await talk.say() == "end_turn"
+
+
+async def test_to_load_a_session_changes_nothing_in_it() -> None:
+    store = MemoryStore()
+    async with connected(helper("one"), store=store) as talk:
+        await talk.say()
+        before = store.open(talk.session_id).read_sync()
+        await talk.conn.load_session(CWD, talk.session_id)
+        await talk.conn.resume_session(talk.session_id, CWD)
+        assert store.open(talk.session_id).read_sync() == before
+
+
 # Listing
 
 

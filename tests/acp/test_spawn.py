@@ -173,7 +173,7 @@ async def test_out_of_time_it_is_gone_and_the_timeout_is_raised(token: str) -> N
 
 
 SERVED = """
-import quiesce, sys
+import anyio, quiesce, sys
 from quiesce.acp import *
 
 class Echo:
@@ -185,6 +185,12 @@ class Echo:
     async def new_session(self, cwd, **kwargs):
         return NewSessionResponse(session_id=cwd)
     async def prompt(self, session_id, prompt, **kwargs):
+        if prompt[0].text == "wait":
+            try:
+                await self.client.session_update(session_id, update_agent_message_text("waiting"))
+                await anyio.sleep_forever()
+            except anyio.get_cancelled_exc_class():
+                return PromptResponse(stop_reason="cancelled")
         await self.client.session_update(session_id, update_agent_message_text(prompt[0].text))
         return PromptResponse(stop_reason="end_turn")
 
@@ -205,6 +211,30 @@ async def test_run_agent_serves_stdin_and_stdout_until_their_end(token: str) -> 
         assert client.told == ["hello"]
     assert process.returncode == 0
     assert b"".join(heard) == b"this goes to stderr\n"
+
+
+async def test_in_the_middle_of_a_turn_the_end_of_its_input_is_enough(token: str) -> None:
+    """Its prompt catches the cancel and says so, as the protocol wants it; and the program ends by itself."""
+    waiting = anyio.Event()
+
+    async def session_update(**kwargs: Any) -> None:
+        waiting.set()
+
+    client = AClient(session_update=session_update)
+    command = (sys.executable, "-c", SERVED, token)
+    options = {"grace": Grace(cancel=30)}
+    async with (
+        anyio.create_task_group() as group,
+        spawn_agent_process(client, *command, transport_kwargs=options) as (agent, process),
+    ):
+
+        async def prompts() -> None:
+            with pytest.raises(ConnectionEnded, match="'session/prompt' was not answered"):
+                await agent.prompt("s", [text_block("wait")])
+
+        group.start_soon(prompts)
+        await waiting.wait()
+    assert process.returncode == 0
 
 
 async def test_a_client_may_be_the_child(token: str) -> None:

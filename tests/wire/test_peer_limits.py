@@ -270,6 +270,120 @@ async def test_nonsense_of_a_peer_that_does_not_read_is_not_answered_without_end
         await bare.ping()
 
 
+# Asking no more than the other side takes on -----------------------------------------------------------------
+
+
+async def test_no_more_is_asked_at_a_time_than_may_be_unanswered() -> None:
+    done: list[int] = []
+    async with bare_and_peer(limits=Limits(unanswered=2)) as (bare, peer), anyio.create_task_group() as group:
+
+        async def ask(number: int) -> None:
+            assert await peer.request("x", number) == number
+            done.append(number)
+
+        for number in range(6):
+            group.start_soon(ask, number)
+        await turns(10)
+        asked = await bare.lines(2)
+        await bare.ping()
+        assert peer.statistics().calls_waiting == 2
+        for _ in range(4):
+            first = asked.pop(0)
+            await bare.send(answers(first["id"], first["params"]))
+            asked.append(await bare.line())
+        await bare.send(*(answers(it["id"], it["params"]) for it in asked))
+    assert sorted(done) == list(range(6))
+
+
+async def test_who_waits_to_ask_may_be_cancelled_and_the_turn_is_the_next_ones() -> None:
+    async with bare_and_peer(limits=Limits(unanswered=1)) as (bare, peer), anyio.create_task_group() as group:
+        scopes = [anyio.CancelScope() for _ in range(4)]
+        got: list[int] = []
+
+        async def ask(number: int) -> None:
+            with scopes[number]:
+                await peer.request("x", number)
+                got.append(number)
+
+        group.start_soon(ask, 0)
+        asked = await bare.line()
+        for number in (1, 2, 3):
+            group.start_soon(ask, number)
+            await turns()
+        scopes[1].cancel()
+        await turns()
+        await bare.send(answers(asked["id"], None))
+        asked = await bare.line()
+        assert asked["params"] == 2
+        scopes[2].cancel()
+        assert (await bare.line())["method"] == "$/cancel_request"
+        asked = await bare.line()
+        assert asked["params"] == 3
+        await bare.send(answers(asked["id"], None))
+        await bare.ping()
+        while got != [0, 3]:
+            await turns()
+
+
+async def test_who_waits_to_ask_is_told_of_the_end() -> None:
+    async with bare_and_peer(limits=Limits(unanswered=1)) as (bare, peer), anyio.create_task_group() as group:
+        told: list[str] = []
+
+        async def ask() -> None:
+            with pytest.raises(ConnectionEnded) as caught:
+                await peer.request("x")
+            told.append(str(caught.value))
+
+        for _ in range(4):
+            group.start_soon(ask)
+        await bare.line()
+        await turns()
+        await peer.close()
+        while len(told) < 4:
+            await turns()
+        assert sum("was not answered" in it for it in told) == 1
+        assert sum("cannot be sent" in it for it in told) == 3
+
+
+async def test_a_handler_asks_however_many_are_unanswered() -> None:
+    async def work(params: Any) -> Any:
+        return await peer.request("nested")
+
+    limits = Limits(unanswered=1)
+    async with (
+        bare_and_peer({"work": work}, limits=limits) as (bare, peer),
+        anyio.create_task_group() as group,
+    ):
+        group.start_soon(peer.request, "x")
+        asked = await bare.line()
+        await bare.send(asks(1, "work"))
+        nested = await bare.line()
+        assert nested["method"] == "nested"
+        await bare.send(answers(nested["id"], 5))
+        assert await bare.line() == answers(1, 5)
+        await bare.send(answers(asked["id"], None))
+
+
+@pytest.mark.parametrize("size", [10, 1000])
+async def test_two_peers_that_ask_each_other_more_than_either_takes_on_both_get_their_answers(
+    size: int,
+) -> None:
+    """Without that limit both would stop reading, each waiting for the other to read its answers."""
+    options = {"limits": Limits(concurrent=2, waiting=8, unsent=2000, unanswered=8)}
+    text = "x" * size
+    async with (
+        two_peers(our_options=options, their_options=options, capacity=500) as (us, them),
+        anyio.create_task_group() as group,
+    ):
+
+        async def ask(peer: Peer) -> None:
+            assert await peer.request("echo", text) == text
+
+        for _ in range(60):
+            group.start_soon(ask, us)
+            group.start_soon(ask, them)
+
+
 # The longest message -----------------------------------------------------------------------------------------
 
 

@@ -29,7 +29,7 @@ from .exceptions import RequestError  # noqa: E402
 from .helpers import *  # noqa: E402, F403
 from .schema import *  # noqa: E402, F403
 
-__all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [
     "AGENT_METHODS",
     "CLIENT_METHODS",
     "PROTOCOL_VERSION",
@@ -47,6 +47,6 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "spawn_agent_process",
     "spawn_client_process",
     "to_dict",
-    *_helpers.__all__,
-    *_schema.__all__,
 ]
+__all__ += _helpers.__all__
+__all__ += _schema.__all__

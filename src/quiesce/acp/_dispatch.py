@@ -58,7 +58,7 @@ def caller(
 
 def handler_of(target: object, attribute: str) -> Callable[..., Awaitable[Any]] | None:
     """The method that handles this; None if the target has none."""
-    fn = getattr(target, attribute, None)
+    fn: Callable[..., Awaitable[Any]] | None = getattr(target, attribute, None)
     return fn if callable(fn) else None
 
 

@@ -14,6 +14,7 @@ import inspect
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from quiesce.agents._agent import Agent
@@ -135,7 +136,7 @@ class ServedAgent:
             agent_capabilities=s.AgentCapabilities(
                 load_session=kept,
                 prompt_capabilities=s.PromptCapabilities(image=self._images, embedded_context=True),
-                mcp_capabilities=s.McpCapabilities(http=True),
+                mcp_capabilities=s.McpCapabilities(http=find_spec("mcp") is not None),
                 session_capabilities=s.SessionCapabilities(
                     list=s.SessionListCapabilities() if kept else None,
                     delete=s.SessionDeleteCapabilities() if kept else None,
@@ -250,9 +251,9 @@ class ServedAgent:
         enter_session(session)
         conversation, updates = session.conversation, TurnUpdates(session, self._context_window)
         await conversation.asend_message(UserMessage(content))
-        if not session.has_title:
+        if not session.has_title and (title := title_of(content)) is not None:
             session.has_title = True
-            await session.update(s.SessionInfoUpdate(title=title_of(content)))
+            await session.update(s.SessionInfoUpdate(title=title))
         reason: s.StopReason = "end_turn"
         try:
             status = await conversation.arun(on_event=updates.tell)

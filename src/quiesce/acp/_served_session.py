@@ -58,7 +58,10 @@ class Session:
         self.capabilities = capabilities or s.ClientCapabilities()
         self.mode = ASK
         self.allowed: set[str] = set()  # tools that the user need not be asked about again
-        self.with_content: set[str] = set()  # calls whose tool has shown something better than its output
+        self.open_calls: set[str] = set()  # that have not ended for the client
+        self.with_content: set[str] = (
+            set()
+        )  # of these, those whose tool has shown something better than its output
         self.has_title = False
         self.conversation: Conversation = None  # type: ignore[assignment]  # set as soon as it is open
         self.servers: list[MCPServer] = []
@@ -98,7 +101,12 @@ class Session:
         locations: Sequence[s.ToolCallLocation] | None = None,
         title: str | None = None,
     ) -> None:
-        """Show something for a tool call: a diff, a terminal, which files it touches. `content` then stands in place of the tool's output."""
+        """Show something for a tool call: a diff, a terminal, which files it touches. `content` then stands in place of the tool's output.
+
+        Of calls that the client does not know, those of an agent that is itself a tool, it is shown nothing.
+        """
+        if call_id not in self.open_calls:
+            return
         if content is not None:
             self.with_content.add(call_id)
         await self.update(

@@ -17,7 +17,7 @@ from quiesce.kernel._shielded import shielded
 from quiesce.kernel._thread import to_thread
 
 from ._served_mcp import connect_servers
-from ._served_records import read_record, write_record
+from ._served_records import Record, read_record, write_record
 from ._served_session import Session
 from ._served_updates import ShowsStarts
 from .exceptions import RequestError
@@ -103,12 +103,12 @@ class Sessions:
                 {"details": f"session {session_id!r} is answering a prompt: cancel that first"}
             )
         await self.close(session_id)
-        session = await self.open(session_id, place)
+        session = await self.open(session_id, place, record)
         session.has_title = record.title is not None
         await session.conversation.agive_up_pending_actions(GIVEN_UP)
         return session
 
-    async def open(self, session_id: str, place: Place) -> Session:
+    async def open(self, session_id: str, place: Place, known: Record | None = None) -> Session:
         """Open one, new or not."""
         place.check()
         assert self.client is not None
@@ -116,12 +116,16 @@ class Sessions:
         session = Session(session_id, place.cwd, directories, self.client, self.capabilities)
         session.servers = await connect_servers(place.mcp_servers or (), place.cwd, self._mcp_needs_approval)
         try:
-            await write_record(self._store, session_id, place.cwd, directories)
+            if known is None or (known.cwd, known.additional_directories) != (place.cwd, tuple(directories)):
+                await write_record(self._store, session_id, place.cwd, directories)
             session.conversation = await self._conversation(session)
         except BaseException:
             await shielded(session.close)
             raise
+        before = self._open.get(session_id)
         self._open[session_id] = session
+        if before is not None:  # somebody has asked twice at once
+            await shielded(before.close)
         return session
 
     async def _conversation(self, session: Session) -> Conversation:

@@ -37,7 +37,8 @@ class TurnUpdates:
         self._session = session
         self._context_window = context_window
         self._since = len(session.conversation.items)  # what comes after that is of this turn
-        self._open: set[str] = set()  # calls that have not ended for the client
+        session.open_calls.clear()
+        session.with_content.clear()
         self._message_id = self._thought_id = ""  # of what is being streamed
         self.finish = ""  # how the model's last answer ended
 
@@ -91,21 +92,20 @@ class TurnUpdates:
             await self._session.update(s.UsageUpdate(used=used, size=self._context_window))
 
     async def _called(self, call: ToolCall) -> None:
-        self._open.add(call.call_id)
+        self._session.open_calls.add(call.call_id)
         shown = call_shown(call, self._session.conversation.agent)
         await self._session.update(s.ToolCallStart(status="pending", name=call.name, **shown))
 
     async def _ended(self, result: ToolResult) -> None:
-        if result.call_id not in self._open:
-            return
-        self._open.discard(result.call_id)
-        with_content = result.call_id in self._session.with_content
-        self._session.with_content.discard(result.call_id)
-        await self._session.update(s.ToolCallProgress(**result_shown(result, with_content=with_content)))
+        session = self._session
+        if result.call_id in session.open_calls:
+            session.open_calls.discard(result.call_id)
+            with_content = result.call_id in session.with_content
+            await session.update(s.ToolCallProgress(**result_shown(result, with_content=with_content)))
 
     async def settle(self) -> None:
         """The run is over: end what is still open for the client."""
-        if not self._open:
+        if not self._session.open_calls:
             return
         for item in self._session.conversation.items[self._since :]:
             if isinstance(item, ToolResult):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from ._backend import current_backend
 from ._caller import Caller, owner_of
-from ._child import FAILED, Handle
+from ._child import FAILED, FINISHED, Handle
 from ._core import ScopeCore, logger
 from ._misuse import check_function
 from ._reason import Reason
@@ -150,11 +150,15 @@ class Inflight:
         site: Site,
         fn: Callable[..., Awaitable[object]],
         args: tuple[Any, ...],
+        unfinished: Callable[[Any], object] | None = None,
     ) -> Handle:
-        """The same, for those in the house who know that the id is free, the scope open, and the loop this one."""
+        """The same, for those in the house who know that the id is free, the scope open, and the loop this one.
+
+        `unfinished(id)` is called when the handler has ended in any other way than by returning.
+        """
         handles = self._handles
         handle = core.backend.make_handle(core, label, site)
-        handle.waiters = [_Entry(handles, id, handle, self._on_error)]
+        handle.waiters = [_Entry(handles, id, handle, self._on_error, unfinished)]
         handles[id] = handle
         core.children[handle] = None
         try:
@@ -213,7 +217,7 @@ class Inflight:
 class _Entry:
     """Waits, as far as the handle knows; when woken, it strikes the id off."""
 
-    __slots__ = ("handle", "handles", "key", "on_error")
+    __slots__ = ("handle", "handles", "key", "on_error", "unfinished")
 
     def __init__(
         self,
@@ -221,17 +225,24 @@ class _Entry:
         key: Hashable,
         handle: Handle,
         on_error: OnError | None,
+        unfinished: Callable[[Any], object] | None,
     ) -> None:
         self.handles = handles
         self.key = key
         self.handle = handle
         self.on_error = on_error
+        self.unfinished = unfinished
 
     def wake(self) -> None:
         """The handler has ended."""
-        if self.handles.get(self.key) is self.handle:
+        handle = self.handle
+        if self.handles.get(self.key) is handle:
             del self.handles[self.key]
-        if self.handle.state != FAILED:
+        if handle.state == FINISHED:
+            return
+        if self.unfinished is not None:
+            self.unfinished(self.key)
+        if handle.state != FAILED:
             return
         error: BaseException = self.handle.value
         if self.on_error is None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ._memory import memory_pair as memory_pair
     from ._serve import serve_tcp as serve_tcp
     from ._serve import serve_unix as serve_unix
+    from ._server import Server as Server
     from ._stdio import stdio as stdio
     from ._streams import AnyioStream as AnyioStream
     from ._streams import AsyncioStreams as AsyncioStreams
@@ -45,6 +46,7 @@ _HOME = {
     "MemoryTransport": "_memory",
     "MessageTransport": "_streams",
     "ProcessExited": "_child_process",
+    "Server": "_server",
     "SocketTransport": "_descriptors",
     "connect_tcp": "_connect",
     "connect_unix": "_connect",
@@ -56,20 +58,36 @@ _HOME = {
     "stdio": "_stdio",
 }
 
-__all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [
+    "AnyioStream",
+    "AsyncioStreams",
+    "Channel",
     "ChannelTransport",
+    "ChildProcess",
     "ConnectionEnded",
     "FrameTooLong",
     "Limits",
+    "MemoryTransport",
+    "MessageTransport",
     "Notification",
     "Peer",
     "PeerStatistics",
+    "ProcessExited",
     "Request",
     "RequestCancelled",
     "RpcError",
+    "Server",
+    "SocketTransport",
     "Transport",
+    "connect_tcp",
+    "connect_unix",
+    "connect_websocket",
+    "memory_pair",
     "params_as",
-    *_HOME,
+    "serve_tcp",
+    "serve_unix",
+    "serve_websocket",
+    "stdio",
 ]
 
 

@@ -16,6 +16,7 @@ import logging
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Final
 
+from ._askers import Askers
 from ._errors import INTERNAL_ERROR, REQUEST_CANCELLED, ConnectionEnded, RequestCancelled, RpcError
 from ._lanes import Lane
 from ._message import NULL, Message, error_in
@@ -68,6 +69,7 @@ class Calls:
         self._pending: dict[int, Call] = {}
         self._cancelled: dict[int, None] = {}  # told so, not answered yet
         self._last_id = 0
+        self._askers = Askers(connection)
         self.nested = 0  # calls that handlers wait for
 
     def __len__(self) -> int:
@@ -81,6 +83,8 @@ class Calls:
         self._last_id = number = self._last_id + 1
         frame = connection.writer.request(number, method, params)
         work = work_for(connection) if current_work.get() is not None else None
+        if work is None and len(self._pending) >= connection.limits.unanswered:
+            await self._askers.wait_for_turn(method)
         call = Call(method, (lane,), work is not None)
         call.waiter = connection.backend.make_waiter()
         self._pending[number] = call
@@ -104,6 +108,8 @@ class Calls:
             if work is not None:
                 self.nested -= 1
                 work.has_asked()
+            if self._askers:
+                self._askers.next()
         if call.error is not None:
             if isinstance(call.error, RequestCancelled):
                 from anyio.lowlevel import checkpoint_if_cancelled

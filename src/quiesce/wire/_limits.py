@@ -15,6 +15,8 @@ class Limits:
       while one of our own handlers waits for an answer of the peer, which would otherwise never be read. Then requests are refused instead.
     - `backlog`: bytes of notifications that may wait in that case; a peer that sends more is disconnected.
     - `unsent`: bytes that are buffered for a peer that does not read. Whoever sends more waits.
+    - `unanswered`: requests of ours that the peer has not answered yet. Whoever asks more waits, except for our own handlers. Two peers that
+      ask each other a lot at once need this to be less than what the other side takes on (`concurrent` and `waiting`).
     """
 
     frame: int = 32 * 1024 * 1024
@@ -22,6 +24,7 @@ class Limits:
     waiting: int = 1024
     backlog: int = 64 * 1024 * 1024
     unsent: int = 1024 * 1024
+    unanswered: int = 1024
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -180,5 +180,5 @@ class Link(ABC):
     def abort(self) -> None:
         """Let go of everything, now; what was not sent is lost."""
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027 - most have nothing to wait for
         """Wait for the end of what `abort` has let go of. (Most have nothing to wait for.)"""

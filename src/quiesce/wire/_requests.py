@@ -64,11 +64,6 @@ class Incoming(Work):
         self.begun = False
         self.decoded: Any = None
 
-    def wake(self) -> None:
-        """Its task has ended; perhaps somebody has cancelled that before its first step."""
-        if not self.begun:
-            self.connection.requests.never_began(self)
-
     def steps_aside(self) -> None:
         """Lend the turn."""
         self.connection.requests.lend()
@@ -156,9 +151,7 @@ class Requests:
             return
         self._at_work += 1
         # By the request itself: the id of one that was cancelled before it began is free again before its task has gone.
-        handle = inflight._start(core, incoming, incoming.method, _SITE, self._handle, (incoming,))
-        if handle.waiters is not None:
-            handle.waiters.append(incoming)  # type: ignore[arg-type]  # nobody awaits it
+        inflight._start(core, incoming, incoming.method, _SITE, self._handle, (incoming,), self._unfinished)
 
     def cancel(self, id: object) -> None:  # noqa: A002
         """The peer does not want the answer any more."""
@@ -268,8 +261,10 @@ class Requests:
         self.lent += 1
         self._start_next()
 
-    def never_began(self, incoming: Incoming) -> None:
-        """Its turn is free, and it still has to be answered."""
+    def _unfinished(self, incoming: Incoming) -> None:
+        """Its task has ended. If somebody has cancelled that before its first step, its turn is free, and it still has to be answered."""
+        if incoming.begun:
+            return
         self._at_work -= 1
         if not incoming.done:
             self._answer_cancelled(incoming)

@@ -14,9 +14,9 @@ from typing import Any
 import anyio
 import msgspec
 
-from quiesce import Scope
+from quiesce import Grace, Scope
 from quiesce.wire import ConnectionEnded, Limits, Notification, Peer, RequestCancelled, RpcError, memory_pair
-from tests.kernel.audited import WORLDS, Audited, ledger, pause, tidy_up, work
+from tests.kernel.audited import WORLDS, Audited, clock, ledger, pause, tidy_up, work
 from tests.wire.bare import Bare, asks, cancels, tells
 
 SCENARIOS: list[Audited] = []
@@ -252,10 +252,11 @@ async def the_other_side_ends() -> None:
 async def while_the_peer_does_not_read() -> None:
     watched.start()
     one, other = memory_pair(capacity=50)
+    grace = Grace(cancel=clock.seconds(10), terminate=clock.seconds(10), kill=clock.seconds(10))
     bare = Bare(other)
     try:
         async with (
-            watched.peer(one, {"echo": echo}, limits=Limits(unsent=100)) as peer,
+            watched.peer(one, {"echo": echo}, limits=Limits(unsent=100), grace=grace) as peer,
             Scope("callers") as callers,
         ):
 
@@ -265,7 +266,7 @@ async def while_the_peer_does_not_read() -> None:
 
             callers.spawn(tell)
             await pause(0.2)
-            await peer.close(deadline=1)
+            await peer.close()
     finally:
         bare.close()
 
