@@ -168,14 +168,14 @@ async def guarded_in_a_child_of_a_scope_that_stops() -> None:
 async def inflight_requests() -> None:
     ledger.start()
     async with Inflight("requests", on_error=lambda _, __: None) as inflight:
-        inflight.start(1, work, 5)
+        first = inflight.start(1, work, 5)
         quick = inflight.start(2, work, 0.5)
         inflight.start(3, fail, 0.2)
         await quick.wait()
         ledger.expect(2 not in inflight, "an id that is done is not forgotten")
         inflight.cancel(1, "not wanted any more")
         inflight.cancel("unknown")
-        await pause(1)
+        await first.wait()
         inflight.start(1, work, 5)
         await pause(0)
     ledger.expect(len(inflight) == 0, "the block is over, and ids are at work")
