@@ -11,7 +11,7 @@ from pathlib import Path
 
 MARK = "QUIESCE_INTEROP_MARK"
 TURN = "QUIESCE_INTEROP_TURN"
-PATIENCE = float(os.environ.get("P", "30"))
+PATIENCE = 30.0  # seconds; how long a thing may take that is seen to happen much sooner
 
 
 def marked(mark: str, turn: str | None = None) -> dict[int, str]:

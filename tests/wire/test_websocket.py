@@ -26,7 +26,7 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from quiesce._extras import MissingExtra
-from quiesce.wire import ConnectionEnded, Limits, Peer
+from quiesce.wire import ConnectionEnded, Limits, Peer, RequestCancelled
 from quiesce.wire._streams import MessageTransport
 from quiesce.wire._websocket import connect_websocket
 from quiesce.wire._websocket_server import serve_websocket
@@ -81,6 +81,36 @@ async def test_a_server_that_closes_has_ended_the_connection_in_order() -> None:
         assert peer.error is None
         with pytest.raises(ConnectionEnded):
             await peer.request("echo")
+
+
+async def test_all_answers_of_a_server_that_closes_come_before_its_close_frame() -> None:
+    begun = []
+
+    async def hang(params: object) -> None:
+        begun.append(params)
+        await anyio.sleep_forever()
+
+    async def handle(transport: Any) -> None:
+        async with Peer(transport, {"hang": hang}) as peer:
+            await peer.wait_closed()
+
+    outcomes = []
+
+    async def ask(peer: Peer, number: int) -> None:
+        with pytest.raises(RequestCancelled):
+            await peer.request("hang", number)
+        outcomes.append(number)
+
+    server = await serve_websocket(handle, "127.0.0.1").open()
+    way = connect_websocket(f"ws://127.0.0.1:{server.port}/")
+    async with Peer(way) as peer, anyio.create_task_group() as tasks:
+        for number in range(5):
+            tasks.start_soon(ask, peer, number)
+        with anyio.fail_after(10):
+            while len(begun) < 5:
+                await anyio.sleep(0.001)
+        await server.close()
+    assert sorted(outcomes) == [0, 1, 2, 3, 4]
 
 
 # Frame by frame

@@ -171,6 +171,7 @@ class Link(ABC):
         await self.wait_for_room(0)
 
     def _say_farewell(self) -> None:
+        self._settle_frames()  # first: a framing that has said farewell packs nothing any more
         if farewell := self.framing.farewell():
             self._send_raw(farewell)
 

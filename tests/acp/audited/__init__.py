@@ -101,14 +101,13 @@ def audited(word: str, **options: Any) -> Callable[[Any], Any]:
 
 
 class Worker(AnAgent):
-    """An agent that tells, works, asks and tells; and tidies up when it is stopped."""
+    """An agent that tells, works and asks; and tidies up when it is stopped."""
 
     async def prompt(self, session_id: str, **kwargs: Any) -> PromptResponse:
         await self.say(session_id, "on it")
         await work(1)
         if (await self.ask(session_id)).outcome.outcome == "cancelled":
             return PromptResponse(stop_reason="cancelled")
-        await self.say(session_id, "done")
         return PromptResponse(stop_reason="end_turn")
 
     async def load_session(self, session_id: str, **kwargs: Any) -> LoadSessionResponse:
