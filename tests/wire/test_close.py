@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import warnings
+from collections.abc import Coroutine
 from typing import Any
 
 import anyio
@@ -870,22 +871,34 @@ async def test_a_peer_that_is_dropped_after_the_other_side_has_ended_is_no_leak(
         gc.collect()
 
 
+def run_on_trio(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    async def main() -> Any:
+        return await coroutine
+
+    return trio.run(main)
+
+
 def test_the_end_of_the_program_is_its_end(world: World) -> None:
     log: list[str] = []
 
+    one, other = memory_pair()
+
     async def main() -> Peer:
-        one, other = memory_pair()
-        bare = Bare(other)
         worker = Worker()
         worker.log = log
         peer = await Peer.open(one, {"work": worker})
-        await bare.send(asks(1, "work"))
+        await Bare(other).send(asks(1, "work"))
         await worker.begun.wait()
         return peer
 
-    peer = asyncio.run(main()) if world.backend == "asyncio" else trio.run(main)
+    async def read() -> list[Any]:
+        return await Bare(other).rest()
+
+    run = asyncio.run if world.backend == "asyncio" else run_on_trio
+    peer = run(main())
     assert log == ["begins", "cancelled"]
     assert peer.closed
+    assert [it["error"] for it in run(read())] == [CANCELLED]  # it was still sent
 
 
 @asyncio_only

@@ -6,7 +6,6 @@ Turns are in `_turns`, and what an agent tells about a session that its client d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
@@ -16,6 +15,8 @@ from quiesce.kernel._owner import without_cancels
 from quiesce.kernel._reason import Reason
 from quiesce.wire._errors import RequestCancelled
 from quiesce.wire._handlers import Notification, Request
+from quiesce.wire._requests import Incoming
+from quiesce.wire._work import current_work
 
 from . import schema as s
 from ._codec import encode
@@ -25,7 +26,7 @@ from ._methods import AGENT, CLIENT, Method
 from ._new_sessions import NewSessions
 from ._observers import Observer
 from ._side import Side, logger, target_of, transport_of
-from ._turns import Turn, Turns
+from ._turns import Turns
 
 if TYPE_CHECKING:
     from quiesce.kernel._grace import Grace
@@ -117,6 +118,7 @@ class AgentSideConnection(Side):
             handle,
             decoder(method.name, method.params),
             when_cancelled=_CANCELLED if method.attribute == "prompt" else None,
+            stopping=self._turn_stopped if method.attribute == "prompt" else None,
         )
 
     async def _initialize(self, call: Callable[[Any], Any], params: s.InitializeRequest) -> Any:
@@ -137,33 +139,29 @@ class AgentSideConnection(Side):
 
     async def _prompt(self, call: Callable[[Any], Any], params: s.PromptRequest) -> Any:
         self._new_sessions.known.add(params.session_id)
-        turn = await self._turns.begin(params.session_id)
-        backend = self._peer._connection.backend
-        stopped = partial(backend.run_from_anywhere, partial(self._turn_stopped, turn))
-        take_back = None
+        prompt = current_work.get()
+        assert isinstance(prompt, Incoming)
+        turn = await self._turns.begin(params.session_id, prompt)
         try:
-            if turn.token.cancelled:  # it has waited for its turn until now, in vain
+            if prompt.stopped is not None:  # it has waited for its turn until now, in vain
                 return s.PromptResponse(stop_reason="cancelled")
-            take_back = turn.token.on_cancel(stopped)
             result = await call(params)
         except BaseException as error:
-            if not turn.token.cancelled or not isinstance(without_cancels(error), Exception):
+            if prompt.stopped is None or not isinstance(without_cancels(error), Exception):
                 raise
             # It must not be answered with an error: that is how it reacts to being stopped.
             logger.debug("the prompt of %r was cancelled, and raised %r", params.session_id, error)
             return s.PromptResponse(stop_reason="cancelled")
         finally:
-            if take_back is not None:
-                take_back()
             self._turns.end(turn)
-        return _cancelled(result) if turn.token.cancelled else result
+        return _cancelled(result) if prompt.stopped is not None else result
 
-    def _turn_stopped(self, turn: Turn) -> None:
-        """Called when the handler of a prompt is cancelled, whoever cancels it."""
-        connection = self._peer._connection
-        if self.closed:  # then nobody is there to answer, and everything is cancelled
-            return
-        connection.calls.cancel_lane(turn.session_id, f"{turn.token.reason}")
+    def _turn_stopped(self, params: s.PromptRequest, reason: Reason) -> None:
+        """Called when the handler of a prompt is cancelled, whoever asked for that."""
+        turn, connection = self._turns.get(params.session_id), self._peer._connection
+        if turn is None or turn.prompt.stopped is None or turn.prompt.decoded is not params:
+            return  # it waits for its turn
+        connection.calls.cancel_lane(turn.session_id, f"{reason}")
         cancel = handler_of(self._agent, "cancel")
         if cancel is None:
             return

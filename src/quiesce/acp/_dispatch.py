@@ -24,13 +24,19 @@ def decoder(method: str, kind: Any) -> Callable[[Raw], Any]:
     return lambda raw: decode(raw or _EMPTY, kind, method=method)
 
 
+_arguments: dict[type, tuple[str, ...]] = {}  # by class, worked out once
+
+
 def fields_of(message: Any) -> dict[str, Any]:
     """The fields of a message, as arguments."""
-    return {
-        name: getattr(message, name)
-        for name in message.__struct_fields__
-        if name not in _NOT_ARGUMENTS and not name.startswith("_")
-    }
+    names = _arguments.get(type(message))
+    if names is None:
+        names = _arguments[type(message)] = tuple(
+            name
+            for name in message.__struct_fields__
+            if name not in _NOT_ARGUMENTS and not name.startswith("_")
+        )
+    return {name: getattr(message, name) for name in names}
 
 
 def caller(
@@ -46,10 +52,11 @@ def caller(
     }
 
     def call(message: Any) -> Awaitable[Any]:
-        arguments = {**(message.field_meta or {}), **arguments_of(message)}
-        if takes_all:
+        arguments = arguments_of(message)
+        if message.field_meta:
+            arguments = {**message.field_meta, **arguments}
             arguments.pop("self", None)  # a method has that already
-        else:
+        if not takes_all:
             arguments = {name: value for name, value in arguments.items() if name in named}
         return fn(**arguments)
 

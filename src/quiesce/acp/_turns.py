@@ -14,23 +14,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quiesce.kernel._backend import Waiter, current_backend
-from quiesce.kernel._scope import current_token
 
 from .exceptions import RequestError
 from .schema import CancelNotification
 
 if TYPE_CHECKING:
-    from quiesce.kernel._token import CancelToken
+    from quiesce.wire._requests import Incoming
 
 
 class Turn:
     """One prompt that is being answered."""
 
-    __slots__ = ("handlers", "note", "session_id", "token", "waiters")
+    __slots__ = ("handlers", "note", "prompt", "session_id", "waiters")
 
-    def __init__(self, session_id: str, token: CancelToken) -> None:
+    def __init__(self, session_id: str, prompt: Incoming) -> None:
         self.session_id = session_id
-        self.token = token  # of its handler: cancelled by every way to stop it
+        self.prompt = prompt  # the request: `stopped` by every way to stop it
         self.note = CancelNotification(session_id=session_id)  # for the agent's own `cancel`
         self.handlers = 1  # that have not ended: of the prompt, and of its cancel
         self.waiters: list[Waiter] = []
@@ -46,17 +45,17 @@ class Turns:
         """The turn that the session is in; None if it is in none."""
         return self._turns.get(session_id)
 
-    async def begin(self, session_id: str) -> Turn:
-        """The turn of the handler at hand."""
+    async def begin(self, session_id: str, prompt: Incoming) -> Turn:
+        """The turn of this prompt."""
         while (before := self._turns.get(session_id)) is not None:
-            if not before.token.cancelled:
+            if before.prompt.stopped is None:
                 raise RequestError.invalid_request(
                     {
                         "details": f"session {session_id!r} is still answering a prompt: cancel that first, or wait for it"
                     }
                 )
             await self._end_of(before)
-        turn = self._turns[session_id] = Turn(session_id, current_token())
+        turn = self._turns[session_id] = Turn(session_id, prompt)
         return turn
 
     def end(self, turn: Turn) -> None:

@@ -59,6 +59,7 @@ class ChannelLink(Link):
         self._reader: Handle | None = None
         self._writer: Handle | None = None
         self._retired = False  # the task that writes is asked to stop, when it has sent what it is at
+        self._sending = False
         self._paused = False
         self._reader_nap: Waiter | None = None
         self._writer_nap: Waiter | None = None
@@ -99,8 +100,13 @@ class ChannelLink(Link):
                 await self._writer_nap
 
     def _write_ended(self) -> None:
-        if not self._retired and not self.over:
-            self._lose(ConnectionEnded("the task that writes was cancelled"))
+        """Perhaps by somebody else's cancel, as at the end of a program. What was not begun to be sent can still be."""
+        error = ConnectionEnded("the task that writes was cancelled")
+        if self._sending:
+            self._lose(error)
+        elif not self._retired:
+            self._retired = True
+            self._end(error)
 
     async def _send_some(self) -> bool:
         """Send what is there; False if there is nothing."""
@@ -111,11 +117,14 @@ class ChannelLink(Link):
                 self._wrote()
             return False
         sent = self.pending
+        self._sending = True  # and still so if this is cut: nobody knows how much of it is gone
         try:
             await self._channel.send(data)
+            self._sending = False
             self.pending = max(self.pending - sent, 0)
             self._wrote()
         except Exception as error:
+            self._sending = False
             self.over, self.pending = True, 0
             read_now = getattr(self._channel, "read_now", None)
             if read_now is not None and self.receiver is not None:

@@ -10,6 +10,8 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 from msgspec import Raw
 
+from quiesce.kernel._reason import Reason
+
 from ._message import plain
 
 T = TypeVar("T")
@@ -46,13 +48,15 @@ class Request:
     """How requests of one method are answered: `await fn(params)` is the result, an `RpcError` the error.
 
     `when_cancelled` is the result to answer with when the handler is cancelled and has nothing to say itself, instead of the error -32800.
-    `answered(result)` is called right after the result was sent: what it sends comes behind it.
+    `answered(result)` is called right after the result was sent: what it sends comes behind it. `stopping(params, reason)` is called when the handler
+    is being cancelled, by the peer or by a rule of the protocol; not when the whole connection ends.
     """
 
     fn: Handler
     decode: Decode = plain
     when_cancelled: Any = None
     answered: Callable[[Any], object] | None = None
+    stopping: Callable[[Any, Reason], object] | None = None
 
 
 @dataclass(frozen=True, slots=True)

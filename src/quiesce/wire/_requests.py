@@ -50,7 +50,7 @@ _CANCELLED_BY_PEER = Reason("user", "the peer has cancelled the request")
 class Incoming(Work):
     """One request of the peer."""
 
-    __slots__ = ("begun", "decoded", "id", "key", "method", "params", "request")
+    __slots__ = ("begun", "decoded", "id", "key", "method", "params", "request", "stopped")
 
     def __init__(self, connection: Connection, id: Id, method: str, request: Request, params: Raw) -> None:  # noqa: A002
         self.connection = connection
@@ -63,6 +63,7 @@ class Incoming(Work):
         self.params = params
         self.begun = False
         self.decoded: Any = None
+        self.stopped: Reason | None = None  # why, once it is being cancelled
 
     def steps_aside(self) -> None:
         """Lend the turn."""
@@ -106,6 +107,7 @@ class Requests:
     def stop(self, reason: Reason) -> None:
         """Cancel all."""
         for incoming in list(self._open.values()):
+            incoming.stopped = incoming.stopped or reason
             if not incoming.begun:
                 self._answer_cancelled(incoming)
         self.queue.clear()
@@ -161,10 +163,17 @@ class Requests:
         if incoming is None:
             return  # answered already, or never asked: both are fine
         if incoming.begun:
-            assert self._inflight is not None
-            self._inflight.cancel(incoming, _CANCELLED_BY_PEER)
+            self._cancel(incoming, _CANCELLED_BY_PEER)
         else:
             self._answer_cancelled(incoming)
+
+    def _cancel(self, incoming: Incoming, reason: Reason) -> None:
+        assert self._inflight is not None
+        self._inflight.cancel(incoming, reason)
+        if incoming.stopped is None:
+            incoming.stopped = reason
+            if incoming.request.stopping is not None:
+                incoming.request.stopping(incoming.decoded, reason)
 
     def _answer_cancelled(self, incoming: Incoming) -> None:
         """It was cancelled before its handler began."""
@@ -192,8 +201,7 @@ class Requests:
                 continue
             found += 1
             if incoming.begun:
-                assert self._inflight is not None
-                self._inflight.cancel(incoming, reason)
+                self._cancel(incoming, reason)
             else:
                 self._answer_cancelled(incoming)
         return found
