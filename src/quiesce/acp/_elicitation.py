@@ -8,7 +8,9 @@ from . import schema as s
 from .exceptions import RequestError
 
 
-def request_of(message: str, mode: s.ElicitationMode, meta: dict[str, Any] | None) -> s.CreateElicitationRequest:
+def request_of(
+    message: str, mode: s.ElicitationMode, meta: dict[str, Any] | None
+) -> s.CreateElicitationRequest:
     """The message for the question `message`, asked in this way."""
     if isinstance(mode, s.ElicitationFormSessionMode):
         return s.CreateFormSessionElicitationRequest(
@@ -42,7 +44,9 @@ def request_of(message: str, mode: s.ElicitationMode, meta: dict[str, Any] | Non
             url=mode.url,
             field_meta=meta,
         )
-    raise TypeError(f"a question is asked by one of the Elicitation...Mode classes, not by {type(mode).__name__}")
+    raise TypeError(
+        f"a question is asked by one of the Elicitation...Mode classes, not by {type(mode).__name__}"
+    )
 
 
 def mode_of(request: s.CreateElicitationRequest) -> s.ElicitationMode:

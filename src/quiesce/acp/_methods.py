@@ -27,7 +27,9 @@ AGENT: Final = {
         Method("authenticate", "authenticate", s.AuthenticateRequest, s.AuthenticateResponse, None, True),
         Method("logout", "logout", s.LogoutRequest, s.LogoutResponse, "auth.logout", True),
         Method("session/new", "new_session", s.NewSessionRequest, s.NewSessionResponse),
-        Method("session/load", "load_session", s.LoadSessionRequest, s.LoadSessionResponse, "load_session", True),
+        Method(
+            "session/load", "load_session", s.LoadSessionRequest, s.LoadSessionResponse, "load_session", True
+        ),
         Method(
             "session/resume",
             "resume_session",
@@ -102,10 +104,18 @@ CLIENT: Final = {
             "fs.read_text_file",
         ),
         Method(
-            "terminal/create", "create_terminal", s.CreateTerminalRequest, s.CreateTerminalResponse, "terminal"
+            "terminal/create",
+            "create_terminal",
+            s.CreateTerminalRequest,
+            s.CreateTerminalResponse,
+            "terminal",
         ),
         Method(
-            "terminal/output", "terminal_output", s.TerminalOutputRequest, s.TerminalOutputResponse, "terminal"
+            "terminal/output",
+            "terminal_output",
+            s.TerminalOutputRequest,
+            s.TerminalOutputResponse,
+            "terminal",
         ),
         Method(
             "terminal/release",

@@ -148,7 +148,9 @@ class Side:
             raise
         except RpcError as error:
             if isinstance(error, RequestCancelled):
-                await checkpoint_if_cancelled()  # whoever is cancelled with what was asked hears of that instead
+                await (
+                    checkpoint_if_cancelled()
+                )  # whoever is cancelled with what was asked hears of that instead
             # By the name that users of agent-client-protocol catch, and by ours.
             kind = RequestCancelledError if isinstance(error, RequestCancelled) else RequestError
             raise kind(error.code, error.message, error.data) from None
@@ -207,7 +209,9 @@ def transport_of(input_stream: object, output_stream: object) -> Transport:
     if output_stream is None:
         return as_transport(input_stream)
     if isinstance(input_stream, asyncio.StreamReader) and isinstance(output_stream, asyncio.StreamWriter):
-        raise TypeError("the streams are the wrong way round: first the StreamWriter to write to, then the StreamReader")
+        raise TypeError(
+            "the streams are the wrong way round: first the StreamWriter to write to, then the StreamReader"
+        )
     if isinstance(input_stream, asyncio.StreamWriter) and isinstance(output_stream, asyncio.StreamReader):
         from quiesce.wire._streams import AsyncioStreams
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from ._backend import current_backend
 from ._caller import Caller, owner_of
-from ._child import FAILED, FINISHED, Handle
+from ._child import FAILED, PENDING, RUNNING, Handle
 from ._core import ScopeCore, logger
 from ._misuse import check_function
 from ._reason import Reason
@@ -25,6 +25,7 @@ from ._seen import log_report
 from ._site import Site, caller_site, label_of
 
 if TYPE_CHECKING:
+    from ._backend import Waiter
     from ._grace import Grace
     from ._report import StopReport
 
@@ -140,7 +141,16 @@ class Inflight:
             raise core.refusal(f"start {label_of(fn)!r} for id {id!r} in")
         if not core.backend.is_current():
             raise RuntimeError(f"{self.name!r} belongs to another event loop: start from a task of its own")
-        return self._start(core, id, f"{label_of(fn)} {id!r}", caller_site(), fn, args)
+        handle = core.backend.make_handle(core, f"{label_of(fn)} {id!r}", caller_site())
+        handle.waiters = [_Entry(handles, id, handle, self._on_error)]
+        handles[id] = handle
+        core.children[handle] = None
+        try:
+            core.start(handle, fn, args)
+        except BaseException:
+            handles.pop(id, None)
+            raise
+        return handle
 
     def _start(
         self,
@@ -150,23 +160,27 @@ class Inflight:
         site: Site,
         fn: Callable[..., Awaitable[object]],
         args: tuple[Any, ...],
-        unfinished: Callable[[Any], object] | None = None,
-    ) -> Handle:
+        watcher: Waiter,
+    ) -> None:
         """The same, for those in the house who know that the id is free, the scope open, and the loop this one.
 
-        `unfinished(id)` is called when the handler has ended in any other way than by returning.
+        `fn` says itself that it has begun (`_begun`) and that it is done (`_done`), which is quicker than to be watched. If it ends without
+        having begun, `watcher` is woken.
         """
-        handles = self._handles
-        handle = core.backend.make_handle(core, label, site)
-        handle.waiters = [_Entry(handles, id, handle, self._on_error, unfinished)]
-        handles[id] = handle
-        core.children[handle] = None
-        try:
-            core.start(handle, fn, args)
-        except BaseException:
-            handles.pop(id, None)
-            raise
-        return handle
+        handle = core.spawn(fn, args, label, site)
+        state = handle.state
+        if state == PENDING:
+            handle.waiters = [watcher]
+        if state in (PENDING, RUNNING):  # an eager one may have ended
+            self._handles[id] = handle
+
+    def _begun(self, id: Hashable) -> None:  # noqa: A002
+        handle = self._handles.get(id)
+        if handle is not None:
+            handle.waiters = None
+
+    def _done(self, id: Hashable) -> None:  # noqa: A002
+        self._handles.pop(id, None)
 
     def cancel(self, id: Hashable, reason: Reason | str | None = None) -> bool:  # noqa: A002
         """Cancel the handler of `id`, from any thread; False, and nothing else, if there is none."""
@@ -217,7 +231,7 @@ class Inflight:
 class _Entry:
     """Waits, as far as the handle knows; when woken, it strikes the id off."""
 
-    __slots__ = ("handle", "handles", "key", "on_error", "unfinished")
+    __slots__ = ("handle", "handles", "key", "on_error")
 
     def __init__(
         self,
@@ -225,24 +239,17 @@ class _Entry:
         key: Hashable,
         handle: Handle,
         on_error: OnError | None,
-        unfinished: Callable[[Any], object] | None,
     ) -> None:
         self.handles = handles
         self.key = key
         self.handle = handle
         self.on_error = on_error
-        self.unfinished = unfinished
 
     def wake(self) -> None:
         """The handler has ended."""
-        handle = self.handle
-        if self.handles.get(self.key) is handle:
+        if self.handles.get(self.key) is self.handle:
             del self.handles[self.key]
-        if handle.state == FINISHED:
-            return
-        if self.unfinished is not None:
-            self.unfinished(self.key)
-        if handle.state != FAILED:
+        if self.handle.state != FAILED:
             return
         error: BaseException = self.handle.value
         if self.on_error is None:

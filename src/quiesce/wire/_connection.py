@@ -13,7 +13,7 @@ Invariants
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable
 from contextvars import Context, copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -348,11 +348,6 @@ class Connection:
         if self.send(self.writer.notification(method, params)):
             await self.wait_for_room()
             self.check_open(method)
-
-    async def request(self, method: str, params: Any, lane: Hashable) -> Raw:
-        """Ask the peer something."""
-        message = await self.calls.call(method, params, lane)
-        return message.result
 
 
 async def _no_such_method(method: str, params: Any) -> None:

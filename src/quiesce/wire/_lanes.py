@@ -12,6 +12,8 @@ from collections.abc import Hashable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from msgspec import field
+
 from quiesce.kernel._owner import is_cancel
 from quiesce.kernel._scope import Scope
 
@@ -30,18 +32,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("quiesce")
 
 
-class Lane(Work):
+class Lane(Work, eq=False, kw_only=True):
     """Notifications that are handled in the order in which they came."""
 
-    __slots__ = ("begun", "held", "key", "queue")
-
-    def __init__(self, connection: Connection, key: Hashable) -> None:
-        super().__init__(connection)
-        self.key = key
-        # What to do with which parameters, and how long the message was; or an answer of a call of ours.
-        self.queue: deque[tuple[Notification, str, Any, int] | tuple[Call, Message]] = deque()
-        self.begun = False
-        self.held = 0  # answers in the queue that a handler waits for
+    key: Hashable
+    # What to do with which parameters, and how long the message was; or an answer of a call of ours.
+    queue: deque[tuple[Notification, str, Any, int] | tuple[Call, Message]] = field(default_factory=deque)
+    begun: bool = False
+    held: int = 0  # answers in the queue that a handler waits for
 
     def steps_aside(self) -> None:
         """Let those answers through."""
@@ -88,7 +86,7 @@ class Lanes:
         self.waiting += 1
         self.bytes += size
         if lane is None:
-            lane = self.busy[key] = Lane(self._connection, key)
+            lane = self.busy[key] = Lane(self._connection, key=key)
             lane.queue.append((notification, method, params, size))
             self._start(lane)
         else:

@@ -7,7 +7,7 @@ connection's tasks refer to the connection alone.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Coroutine, Hashable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -23,7 +23,6 @@ from ._connection import Connection, Fallback, Tap
 from ._ending import when_ended
 from ._handlers import Decode, Handler, Notification, Request, notifications_of, requests_of
 from ._limits import Limits
-from ._message import plain
 from ._transport import as_transport
 
 if TYPE_CHECKING:
@@ -172,9 +171,9 @@ class Peer:
 
     # Asking and telling
 
-    async def request(
+    def request(
         self, method: str, params: Any = None, *, decode: Decode | None = None, lane: Hashable = None
-    ) -> Any:
+    ) -> Coroutine[Any, Any, Any]:
         """Ask the peer, and wait for its answer.
 
         Raises the `RpcError` that it answers, and `ConnectionEnded` if no answer will come. If you are cancelled, the peer is told so, and its
@@ -183,14 +182,13 @@ class Peer:
         """
         if self._held is None:
             self._keeper()
-        message = await self._connection.calls.call(method, params, lane)
-        return plain(message.result) if decode is None else decode(message.result)
+        return self._connection.calls.call(method, params, lane, decode)
 
-    async def notify(self, method: str, params: Any = None) -> None:
+    def notify(self, method: str, params: Any = None) -> Coroutine[Any, Any, None]:
         """Tell the peer something. Waits only for a peer that does not read."""
         if self._held is None:
             self._keeper()
-        await self._connection.notify(method, params)
+        return self._connection.notify(method, params)
 
     # Ending
 

@@ -25,6 +25,7 @@ from quiesce.kernel._reason import Reason
 from quiesce.kernel._states import OPEN
 
 from ._draining import drained
+from ._ending import Ending
 from ._errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -47,23 +48,21 @@ logger = logging.getLogger("quiesce")
 _CANCELLED_BY_PEER = Reason("user", "the peer has cancelled the request")
 
 
-class Incoming(Work):
+class Incoming(Work, eq=False, kw_only=True):
     """One request of the peer."""
 
-    __slots__ = ("begun", "decoded", "id", "key", "method", "params", "request", "stopped")
+    id: Id
+    method: str
+    request: Request
+    params: Raw
+    begun: bool = False
+    decoded: Any = None
+    stopped: Reason | None = None  # why, once it is being cancelled
 
-    def __init__(self, connection: Connection, id: Id, method: str, request: Request, params: Raw) -> None:  # noqa: A002
-        self.connection = connection
-        self.done = False
-        self.asking = 0
-        self.id = id
-        self.key: Hashable = self if id is None else id  # null is nobody's name, and may be asked twice
-        self.method = method
-        self.request = request
-        self.params = params
-        self.begun = False
-        self.decoded: Any = None
-        self.stopped: Reason | None = None  # why, once it is being cancelled
+    @property
+    def key(self) -> Hashable:
+        """What it is known by: its id; but null is nobody's name, and may be asked twice."""
+        return self if self.id is None else self.id
 
     def steps_aside(self) -> None:
         """Lend the turn."""
@@ -85,6 +84,7 @@ class Requests:
         self._open: dict[Hashable, Incoming] = {}
         self.queue: deque[Incoming] = deque()  # those that wait for their turn
         self._inflight: Inflight | None = None
+        self._watcher = Ending(self.look_for_unbegun)
         self._at_work = 0
         self.lent = 0  # how many of those wait for an answer of the peer
         self.bytes = 0  # of those that wait for their turn
@@ -125,8 +125,8 @@ class Requests:
     def came(self, id: Id, method: str, request: Request, params: Raw) -> None:  # noqa: A002
         """A request came."""
         connection = self._connection
-        incoming = Incoming(connection, id, method, request, params)
-        key = incoming.key
+        incoming = Incoming(connection, id=id, method=method, request=request, params=params)
+        key: Hashable = incoming if id is None else id
         if key in self._open:
             connection.refuse(
                 id, INVALID_REQUEST, f"Invalid request: id {id!r} is that of a request still unanswered"
@@ -153,7 +153,7 @@ class Requests:
             return
         self._at_work += 1
         # By the request itself: the id of one that was cancelled before it began is free again before its task has gone.
-        inflight._start(core, incoming, incoming.method, _SITE, self._handle, (incoming,), self._unfinished)
+        inflight._start(core, incoming, incoming.method, _SITE, self._handle, (incoming,), self._watcher)
 
     def cancel(self, id: object) -> None:  # noqa: A002
         """The peer does not want the answer any more."""
@@ -211,8 +211,11 @@ class Requests:
     async def _handle(self, incoming: Incoming) -> None:
         connection, request = self._connection, incoming.request
         is_congested = True  # for all we know
+        inflight = self._inflight
+        assert inflight is not None
         try:
             incoming.begun = True
+            inflight._begun(incoming)
             if not incoming.done:  # cancelled just before
                 current_work.set(incoming)
                 try:
@@ -237,6 +240,7 @@ class Requests:
             if is_congested:
                 await connection.wait_for_room()
         finally:  # its turn is free
+            inflight._done(incoming)
             self._at_work -= 1
             if self.queue or connection.paused:
                 self._start_next()
@@ -269,13 +273,16 @@ class Requests:
         self.lent += 1
         self._start_next()
 
-    def _unfinished(self, incoming: Incoming) -> None:
-        """Its task has ended. If somebody has cancelled that before its first step, its turn is free, and it still has to be answered."""
-        if incoming.begun:
-            return
-        self._at_work -= 1
-        if not incoming.done:
-            self._answer_cancelled(incoming)
+    def look_for_unbegun(self) -> None:
+        """Somebody has cancelled a task before its first step: its turn is free, and its request still has to be answered."""
+        inflight = self._inflight
+        assert inflight is not None
+        for incoming, handle in list(inflight._handles.items()):
+            if handle.done and isinstance(incoming, Incoming) and not incoming.begun:
+                inflight._done(incoming)
+                self._at_work -= 1
+                if not incoming.done:
+                    self._answer_cancelled(incoming)
         self._start_next()
 
     def _start_next(self) -> None:

@@ -9,19 +9,18 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 if TYPE_CHECKING:
     from ._connection import Connection
 
 
-class Work:
-    """A request, or a lane of notifications, that a connection is at work on."""
+class Work(Struct, eq=False):
+    """A request, or a lane of notifications, that a connection is at work on. (Structs are made in less time than other objects.)"""
 
-    __slots__ = ("asking", "connection", "done")
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self.done = False
-        self.asking = 0  # calls of ours that it waits for
+    connection: Connection
+    done: bool = False
+    asking: int = 0  # calls of ours that it waits for
 
     def begins_to_ask(self) -> None:
         """It waits for an answer of the peer."""
