@@ -5,28 +5,33 @@ Turns are in `_turns`, and what an agent tells about a session that its client d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import anyio
 from msgspec import Raw
 from msgspec.structs import replace
 
 from quiesce.kernel._owner import without_cancels
 from quiesce.kernel._reason import Reason
+from quiesce.kernel._shielded import shielded
+from quiesce.wire._calls import Late
 from quiesce.wire._errors import RequestCancelled
 from quiesce.wire._handlers import Notification, Request
 from quiesce.wire._requests import Incoming
 from quiesce.wire._work import current_work
 
 from . import schema as s
-from ._codec import encode
+from ._codec import decode, encode
 from ._dispatch import answer_of, caller, decoder, handler_of
 from ._elicitation import request_of
 from ._methods import AGENT, CLIENT, Method
 from ._new_sessions import NewSessions
 from ._observers import Observer
 from ._side import Side, logger, target_of, transport_of
-from ._turns import Turns
+from ._turns import Turn, Turns
 
 if TYPE_CHECKING:
     from quiesce.kernel._grace import Grace
@@ -153,7 +158,11 @@ class AgentSideConnection(Side):
             logger.debug("the prompt of %r was cancelled, and raised %r", params.session_id, error)
             return s.PromptResponse(stop_reason="cancelled")
         finally:
-            self._turns.end(turn)
+            try:
+                if prompt.stopped is not None and self._peer._connection.closing and not turn.told:
+                    await self._tell_at_the_end(turn)
+            finally:
+                self._turns.end(turn)
         return _cancelled(result) if prompt.stopped is not None else result
 
     def _turn_stopped(self, params: s.PromptRequest, reason: Reason) -> None:
@@ -165,18 +174,23 @@ class AgentSideConnection(Side):
         cancel = handler_of(self._agent, "cancel")
         if cancel is None:
             return
-        call = caller(cancel)
-
-        async def tell(note: s.CancelNotification) -> None:
-            try:
-                await call(note)
-            finally:
-                self._turns.end(turn)
-
+        telling = _Telling(caller(cancel), turn, self._turns)
         turn.handlers += 1
+        telling.expire_after(connection.core.grace.cancel, connection.backend)
         # Not in the lane of the session: what its prompt still asks must not have to wait for this.
         lane = ("session/cancel", turn.session_id)
-        connection.lanes.add(lane, Notification(tell), "session/cancel", turn.note, 0)
+        connection.lanes.add(lane, Notification(telling.tell), "session/cancel", turn.note, 0)
+
+    async def _tell_at_the_end(self, turn: Turn) -> None:
+        """When the connection ends no more notifications are handled; but the agent's own `cancel` is called all the same."""
+        cancel = handler_of(self._agent, "cancel")
+        if cancel is None:
+            return
+        turn.told = True
+        try:
+            await shielded(caller(cancel), turn.note)
+        except Exception:
+            logger.exception("%s: the agent's own cancel of %r failed", self._peer.name, turn.session_id)
 
     async def _close_session(
         self,
@@ -280,9 +294,17 @@ class AgentSideConnection(Side):
             field_meta=kwargs or None,
         )
         response: s.CreateTerminalResponse = await self._ask(
-            CLIENT["create_terminal"], params, lane=session_id
+            CLIENT["create_terminal"], params, lane=session_id, late=Late(partial(self._release, session_id))
         )
         return response
+
+    def _release(self, session_id: str, result: Raw | None) -> None:
+        """A terminal was made for somebody who was cancelled meanwhile: nobody else knows its name."""
+        if result is None:
+            return
+        made = decode(result, s.CreateTerminalResponse)
+        params = s.ReleaseTerminalRequest(session_id=session_id, terminal_id=made.terminal_id)
+        self._peer._connection.calls.ask_in_passing("terminal/release", Raw(encode(params)))
 
     async def terminal_output(
         self, session_id: str, terminal_id: str, **kwargs: Any

@@ -12,6 +12,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from msgspec import Raw, Struct
 
 from quiesce.kernel._backend import current_backend
+from quiesce.wire._calls import Late
 from quiesce.wire._errors import RequestCancelled, RpcError
 from quiesce.wire._handlers import Notification, Request
 from quiesce.wire._limits import Limits
@@ -134,16 +135,25 @@ class Side:
 
     # Asking and telling
 
-    async def _ask(self, method: Method, params: Struct, *, lane: str | None = None) -> Any:
+    async def _ask(
+        self, method: Method, params: Struct, *, lane: str | None = None, late: Late | None = None
+    ) -> Any:
         self._check_capability(method)
         self._begin()
         raw = Raw(encode(params))
         kind, name = method.result, method.name
-        return await self._requested(name, raw, lambda result: _read_result(result, kind, name), lane)
+        return await self._requested(name, raw, lambda result: _read_result(result, kind, name), lane, late)
 
-    async def _requested(self, name: str, params: Any, decode: Any = None, lane: str | None = None) -> Any:
+    async def _requested(
+        self,
+        name: str,
+        params: Any,
+        decode: Any = None,
+        lane: str | None = None,
+        late: Late | None = None,
+    ) -> Any:
         try:
-            return await self._peer.request(name, params, decode=decode, lane=lane)
+            return await self._peer._connection.calls.call(name, params, lane, decode, self._peer, late)
         except RequestError:
             raise
         except RpcError as error:

@@ -5,7 +5,8 @@ Invariants
 - There is one way to stop a turn, whoever asks (`session/cancel`, `session/close`, `session/delete`, `$/cancel_request`, the end of the
   connection): the handler of the prompt is cancelled, and with it its token, which has a callback that does the rest. What was asked of the client
   for that session is settled, the agent's own `cancel` is called, and the prompt is answered `cancelled`, whatever its handler makes of it.
-- A turn is over when its handler has ended, and the agent's own `cancel` too, which must not fall upon the next one.
+- A turn is over when its handler has ended, and the agent's own `cancel` too, which must not fall upon the next one. That one has no longer than a
+  clean-up has (`Grace.cancel`): then it is cancelled, and whether it likes that or not, the turn is over.
 - Where there is no turn, there is nothing to stop: nothing happens, and nothing is remembered for the next one.
 """
 
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
 class Turn:
     """One prompt that is being answered."""
 
-    __slots__ = ("handlers", "note", "prompt", "session_id", "waiters")
+    __slots__ = ("handlers", "note", "prompt", "session_id", "told", "waiters")
 
     def __init__(self, session_id: str, prompt: Incoming) -> None:
         self.session_id = session_id
         self.prompt = prompt  # the request: `stopped` by every way to stop it
         self.note = CancelNotification(session_id=session_id)  # for the agent's own `cancel`
+        self.told = False  # whether the agent's own `cancel` has begun
         self.handlers = 1  # that have not ended: of the prompt, and of its cancel
         self.waiters: list[Waiter] = []
 

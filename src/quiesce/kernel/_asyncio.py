@@ -25,7 +25,7 @@ _current_task = asyncio.current_task
 
 
 class AsyncioCore(ScopeCore):
-    """A scope on asyncio: the same, with `spawn` and `start` written out flat for the common case."""
+    """A scope on asyncio: the same, with `spawn` written out flat for the common case."""
 
     __slots__ = ()
 
@@ -47,17 +47,6 @@ class AsyncioCore(ScopeCore):
         task.handle = handle
         self.children[handle] = None
         return handle
-
-    def start(self, handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        """Start the task of a child that is already registered."""
-        loop: asyncio.AbstractEventLoop = self.backend.loop  # type: ignore[attr-defined]
-        factory = loop.get_task_factory()
-        if factory is not None and getattr(factory, "quiesce_inner", factory) is not None:
-            super().start(handle, fn, args)
-            return
-        task = OwnedTask(run_child(handle, fn, args), loop=loop, name="child")  # type: ignore[arg-type]
-        task.handle = handle  # type: ignore[assignment]
-        handle.task = task  # type: ignore[attr-defined]
 
     def cancel_once(self, children: Sequence[Child], reason: Reason) -> None:
         """The first rung for all of them, with the common case flat."""

@@ -2,7 +2,7 @@
 
 Invariants
 - Everything that comes in is dealt with by plain functions, in the order in which it came; only handlers are tasks. So nothing that a
-  handler does holds up an answer, or a cancel, that comes behind.
+  handler does holds up an answer, or a cancel, that comes behind; until as much waits as `Limits` allows, and nothing is read for a while.
 - It is opened and ended by one owner task (`own`), whoever asks for that, and however: `close()`, the end of a block, the end of the owner's
   scope, the end of the file, an error of the socket, the end of the program. There is one way out, `leave`:
   read nothing more; cancel the handlers; fail every call that waits, as its answer will not be read; let each handler answer; send what is
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from anyio.lowlevel import checkpoint
 from msgspec import UNSET, Raw
 
-from quiesce.kernel._backend import Backend, Timer, current_backend
+from quiesce.kernel._backend import Backend, Timer, Waiter, current_backend
 from quiesce.kernel._reason import Reason
 from quiesce.kernel._scope import current_core, current_scope
 
@@ -76,10 +76,12 @@ class Connection:
         self.error: BaseException | None = None  # of the link
         self.closing = False
         self.paused = False
+        self.hung_up = False  # the other side has sent its last
         self.over = False
         self._transport = transport
         self._link: Link | None = None
         self._early: list[bytes] = []  # sent before there was a link
+        self._openers: list[Waiter] = []  # who waits for that
         self._handlers = requests
         self._notifications = notifications
         self._on_request = on_request
@@ -105,10 +107,12 @@ class Connection:
             self.error = error if isinstance(error, Exception) else None
             self.forsake()
             raise
+        link.most = self.limits.unsent + self.limits.backlog
         self._link = link
         early, self._early = self._early, []
         for frame in early:
             link.send(frame)
+        self._now_open()
         if not self.core.closed:
             link.start(self)
         return self
@@ -125,17 +129,25 @@ class Connection:
         reason = self.core.reason or Reason("parent", "its owner ended")
         if self._timer is not None:
             self._timer.cancel()
+        why = f"{self.name} is closed ({self.ended or reason})"
         try:
             link.stop_reading()
             self.requests.stop(reason)
-            self.lanes.stop(reason)
+            if self.ended is None:
+                self.lanes.stop(reason)
             # Nobody would read their answers. Whoever is being cancelled has that first.
-            self.calls.fail_all(f"{self.name} is closed ({self.ended or reason})")
+            self.calls.fail_all(why)
+            link.hurry()
+            if self.ended is not None:  # what the other side told before it went is still handled
+                await self.lanes.finished()
+                self.lanes.stop(reason)
             await self.requests.drained()
             await self.lanes.drained()
             await link.flush()
         finally:
             self.over = True
+            self.lanes.stop(reason)
+            self.calls.fail_all(why)
             link.abort()
             await link.close()
 
@@ -144,9 +156,15 @@ class Connection:
         if self._link is None and not self.over:
             self.over = self.closing = True
             self._early = []
+            self._now_open()
             why = f": {self.error!r}" if self.error is not None else f" ({self.core.reason})"
             self.calls.fail_all(f"{self.name} was not opened{why}")
             self._transport.discard()
+
+    def _now_open(self) -> None:
+        waiters, self._openers = self._openers, []
+        for waiter in waiters:
+            waiter.wake()
 
     # Coming in
 
@@ -161,20 +179,23 @@ class Connection:
                 continue
             if self._tap is not None:
                 self._tapped("in", frame)
-            message = parse(frame)
-            if type(message) is Message:
-                method = message.method
-                if method is UNSET:
-                    self.calls.answered(message)
-                elif message.id is UNSET:
-                    self._notified(method, message.params, len(frame))
-                else:
-                    request = self._handlers.get(method)
-                    if request is None:
-                        request = self._request_of(method)
-                    self.requests.came(message.id, method, request, message.params)
-            elif type(message) is Malformed:
-                self._refuse(message)
+            try:
+                message = parse(frame)
+                if type(message) is Message:
+                    method = message.method
+                    if method is UNSET:
+                        self.calls.answered(message)
+                    elif message.id is UNSET:
+                        self._notified(method, message.params, len(frame))
+                    else:
+                        request = self._handlers.get(method)
+                        if request is None:
+                            request = self._request_of(method)
+                        self.requests.came(message.id, method, request, message.params)
+                elif type(message) is Malformed:
+                    self._refuse(message)
+            except Exception:  # nobody's mistake here may cost the messages behind it
+                logger.exception("%s: a message could not be dealt with", self.name)
         if (self.lanes.waiting or self.requests.queue) and self.is_full():
             self.adjust()
 
@@ -194,8 +215,8 @@ class Connection:
             self.refuse(what.id, what.code, what.message)
 
     def refuse(self, id: Id, code: int, message: str) -> None:  # noqa: A002
-        """Answer at once what is not handled; but nobody is owed that who does not even read the answers."""
-        if not self.is_congested():
+        """Answer at once what is not handled. (To nonsense that nobody's id stands on, only who reads his answers gets one.)"""
+        if id is not None or not self.is_congested():
             self.send(self.writer.error(id, code, message))
 
     def _request_of(self, method: str) -> Request:
@@ -273,7 +294,7 @@ class Connection:
         if full and self.calls.nested and self.lanes.bytes + self.requests.bytes > limits.backlog:
             link.stop_reading()
             self.link_ended(ConnectionEnded(f"more than {limits.backlog} bytes wait to be handled"))
-        elif full and not self.calls.nested:
+        elif full and not self.calls.nested and not self.hung_up:
             if not self.paused:
                 self.paused = True
                 link.pause()
@@ -293,7 +314,8 @@ class Connection:
         if not self.paused or self.closing or self._link is None:
             return
         if self._link.hung_up():
-            self.link_ended(None)
+            self.hung_up = True  # what it had said is read to its end, which is near
+            self.adjust()
         else:
             self._look_later()
 
@@ -322,7 +344,7 @@ class Connection:
         if link is None:
             if not self.over:
                 self._early.append(frame)
-            return False
+            return sum(map(len, self._early)) > self.limits.unsent
         if alone:
             link.send_now(frame)
         else:
@@ -339,6 +361,14 @@ class Connection:
 
     async def wait_for_room(self) -> None:
         """Wait until it is less."""
+        while self._link is None and not self.over:
+            waiter = self.backend.make_waiter()
+            self._openers.append(waiter)
+            try:
+                await waiter
+            finally:
+                if waiter in self._openers:
+                    self._openers.remove(waiter)
         if self._link is not None:
             await self._link.wait_for_room(self.limits.unsent)
 

@@ -22,6 +22,8 @@ class RpcError(Exception):
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:  # Any: whatever JSON can say
         super().__init__(message)
+        if isinstance(code, bool) or not isinstance(code, int):
+            raise TypeError(f"the code of an RpcError is a whole number, not {code!r}")
         self.code = code
         self.message = message
         self.data = data

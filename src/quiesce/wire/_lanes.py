@@ -22,6 +22,7 @@ from ._ending import when_ended
 from ._work import Work, current_work
 
 if TYPE_CHECKING:
+    from quiesce.kernel._backend import Waiter
     from quiesce.kernel._reason import Reason
 
     from ._calls import Call
@@ -61,6 +62,8 @@ class Lanes:
         self._connection = connection
         self.busy: dict[Hashable, Lane] = {}
         self._scope: Scope | None = None
+        self._waiters: list[Waiter] = []
+        self._stopped = False
         self.waiting = 0  # notifications
         self.bytes = 0
 
@@ -70,10 +73,29 @@ class Lanes:
 
     def stop(self, reason: Reason) -> None:
         """Cancel the handlers; what waits is dropped, except for answers that have come."""
-        if self._scope is not None:
+        self._stopped = True
+        if self._scope is not None and self._scope.state == "open":
             self._scope.cancel(reason)
         for lane in list(self.busy.values()):
             self._drop(lane)
+
+    async def finished(self) -> None:
+        """Wait until all that has come is handled. A cancel cuts it short."""
+        while self.busy:
+            waiter = self._connection.backend.make_waiter()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            finally:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+
+    def _forget(self, lane: Lane) -> None:
+        self.busy.pop(lane.key, None)
+        if not self.busy and self._waiters:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                waiter.wake()
 
     async def drained(self) -> None:
         """Wait until each has ended."""
@@ -129,19 +151,19 @@ class Lanes:
                     if connection.paused:
                         connection.adjust()
         except BaseException as error:
-            if connection.closing or not is_cancel(error):
+            if self._stopped or not is_cancel(error):
                 self._drop(lane)
             raise
         finally:
             if not queue:
                 lane.done = True
-                self.busy.pop(lane.key, None)
-            elif not connection.closing:  # somebody has cancelled this one task: the others' turn comes
+                self._forget(lane)
+            elif not self._stopped:  # somebody has cancelled this one task: the others' turn comes
                 self._start(lane)
 
     def _ended(self, lane: Lane) -> None:
         if not lane.begun:  # somebody has cancelled it before that
-            if self._connection.closing:
+            if self._stopped:
                 self._drop(lane)
             else:
                 self._start(lane)
@@ -154,4 +176,4 @@ class Lanes:
                 self.waiting -= 1
                 self.bytes -= item[3]
         lane.queue.clear()
-        self.busy.pop(lane.key, None)
+        self._forget(lane)

@@ -11,8 +11,10 @@ Invariants
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
+from ._errors import ConnectionEnded
 from ._framing import Lines
 
 if TYPE_CHECKING:
@@ -43,8 +45,13 @@ class Link(ABC):
         self.framing = framing
         self.receiver: Receiver | None = None
         self.pending = 0  # bytes that are not yet with the system
+        self.most: float = (
+            inf  # more than that unsent, and the link is given up: nobody reads at the other end
+        )
         self.over = False  # nothing is sent any more
+        self._hurried = False
         self._out: list[bytes] = []
+        self._raw = bytearray()  # packed already
         self._waiters: dict[Waiter, int] = {}  # who waits for room, and how much may be unsent then
 
     # Reading
@@ -106,6 +113,8 @@ class Link(ABC):
         self.pending += len(frame) + 1
         if len(self._out) == 1:
             self._write_soon()
+        if self.pending > self.most:
+            self._give_up()
 
     def send_now(self, frame: bytes) -> None:
         """Send this, which nothing else is likely to follow: where that is quicker, without waiting for the end of the turn."""
@@ -118,8 +127,11 @@ class Link(ABC):
             self._raw += data
             self.pending += len(data)
             self._write_soon()
+            if self.pending > self.most:
+                self._give_up()
 
-    _raw: bytes = b""  # packed already
+    def _give_up(self) -> None:
+        self._lose(ConnectionEnded(f"it does not read: {self.pending} bytes could not be sent"))
 
     def _settle_frames(self) -> None:
         if self._out:
@@ -130,7 +142,7 @@ class Link(ABC):
         """All that is to be sent, packed."""
         if self._raw:
             self._settle_frames()
-            data, self._raw = self._raw, b""
+            data, self._raw = bytes(self._raw), bytearray()
             return data
         frames, self._out = self._out, []
         return self.framing.pack(frames) if frames else b""
@@ -141,7 +153,7 @@ class Link(ABC):
 
     async def wait_for_room(self, most: int) -> None:
         """Wait until no more than `most` bytes are unsent, or nothing is sent any more."""
-        while self.pending > most and not self.over:
+        while self.pending > most and not self.over and not (self._hurried and most):
             waiter = self.backend.make_waiter()
             self._waiters[waiter] = most
             try:
@@ -161,9 +173,17 @@ class Link(ABC):
     def _lose(self, error: BaseException | None) -> None:
         """Nothing can be sent any more."""
         self.over = True
-        self._out, self._raw, self.pending = [], b"", 0
+        self._out, self._raw, self.pending = [], bytearray(), 0
         self._wrote()
         self._end(error)
+
+    def hurry(self) -> None:
+        """Nobody but `flush` waits for room any more."""
+        self._hurried = True
+        for waiter, most in list(self._waiters.items()):
+            if most:
+                del self._waiters[waiter]
+                waiter.wake()
 
     async def flush(self) -> None:
         """Say farewell, and wait until all is with the system."""

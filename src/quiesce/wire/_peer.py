@@ -120,8 +120,12 @@ class Peer:
         """Begin to connect, without waiting for it; what is sent meanwhile is sent when it is connected."""
         if self._held is not None:
             raise RuntimeError(f"peer {self.name!r} was opened before; it is used once: make a new one")
-        keeper = self._owned._start(current_backend())
         connection = self._connection
+        try:
+            keeper = self._owned._start(current_backend())
+        except BaseException:
+            connection._transport.discard()  # it was ours from the beginning
+            raise
         if not hasattr(connection, "backend"):
             connection.backend, connection.core = keeper.core.backend, keeper.core
         self._opened()
@@ -182,7 +186,8 @@ class Peer:
         """
         if self._held is None:
             self._keeper()
-        return self._connection.calls.call(method, params, lane, decode)
+        # The peer too is held by whoever waits: it is not dropped while somebody uses it.
+        return self._connection.calls.call(method, params, lane, decode, self)
 
     def notify(self, method: str, params: Any = None) -> Coroutine[Any, Any, None]:
         """Tell the peer something. Waits only for a peer that does not read."""

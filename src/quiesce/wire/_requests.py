@@ -85,6 +85,7 @@ class Requests:
         self.queue: deque[Incoming] = deque()  # those that wait for their turn
         self._inflight: Inflight | None = None
         self._watcher = Ending(self.look_for_unbegun)
+        self._starting = False
         self._at_work = 0
         self.lent = 0  # how many of those wait for an answer of the peer
         self.bytes = 0  # of those that wait for their turn
@@ -173,20 +174,38 @@ class Requests:
         if incoming.stopped is None:
             incoming.stopped = reason
             if incoming.request.stopping is not None:
-                incoming.request.stopping(incoming.decoded, reason)
+                try:
+                    incoming.request.stopping(incoming.decoded, reason)
+                except Exception:  # of a rule of the protocol: the reader must not suffer from it
+                    logger.exception(
+                        "%s: %r was cancelled, and what follows failed",
+                        self._connection.name,
+                        incoming.method,
+                    )
 
     def _answer_cancelled(self, incoming: Incoming) -> None:
         """It was cancelled before its handler began."""
         self._open.pop(incoming.key, None)
         incoming.done = True
+        if incoming in self.queue:
+            self.queue.remove(incoming)
+            self.bytes -= len(incoming.params)
         self._say_cancelled(incoming)
 
     def _say_cancelled(self, incoming: Incoming) -> None:
         connection, result = self._connection, incoming.request.when_cancelled
         if result is None:
             self._error(incoming.id, REQUEST_CANCELLED, "Request cancelled")
+            return
+        try:
+            frame = connection.writer.result(incoming.id, result)
+        except (TypeError, ValueError, OverflowError):
+            logger.exception(
+                "%s: what to answer to a cancelled %r cannot be said", connection.name, incoming.method
+            )
+            self._error(incoming.id, REQUEST_CANCELLED, "Request cancelled")
         else:
-            connection.send(connection.writer.result(incoming.id, result))
+            connection.send(frame)
 
     def cancel_where(self, chosen: Callable[[str, Any], bool], reason: Reason) -> int:
         """Cancel the requests that `chosen(method, params)` picks, at work or not yet; returns how many."""
@@ -286,12 +305,17 @@ class Requests:
         self._start_next()
 
     def _start_next(self) -> None:
+        if self._starting:
+            return  # an eager task has ended inside the loop below, which goes on
         connection = self._connection
-        while self.queue and self._is_turn_free() and not connection.closing:
-            incoming = self.queue.popleft()
-            self.bytes -= len(incoming.params)
-            if not incoming.done:
+        self._starting = True
+        try:
+            while self.queue and self._is_turn_free() and not connection.closing:
+                incoming = self.queue.popleft()
+                self.bytes -= len(incoming.params)
                 connection.context.copy().run(self._start, incoming)
+        finally:
+            self._starting = False
         if connection.paused:
             connection.adjust()
 

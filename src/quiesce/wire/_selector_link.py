@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Awaitable, Callable
+from contextvars import Context, copy_context
 from typing import TYPE_CHECKING
 
 from ._framing import Lines
@@ -43,6 +44,7 @@ class SelectorLink(Link):
         self._write_fd = write_fd
         self._let_go = let_go  # closes them
         self._reading = False
+        self._context = Context()
         self._watched = False  # whether the selector takes it: it refuses plain files, which are always ready
         self._reads_on = False  # whether the next read of such a file is on its way
         self._scheduled = False
@@ -53,6 +55,9 @@ class SelectorLink(Link):
     def start(self, receiver: Receiver) -> None:
         """Begin to read."""
         self.receiver = receiver
+        self._context = (
+            copy_context()
+        )  # of the owner: whoever makes us read on later is not meant by what comes then
         self.resume()
 
     def resume(self) -> None:
@@ -61,7 +66,7 @@ class SelectorLink(Link):
             return
         self._reading = True
         try:
-            self._loop.add_reader(self._read_fd, self._readable)
+            self._context.copy().run(self._loop.add_reader, self._read_fd, self._readable)
             self._watched = True
         except PermissionError:
             self._watched = False
@@ -97,7 +102,7 @@ class SelectorLink(Link):
     def _read_later(self) -> None:
         if not self._reads_on:
             self._reads_on = True
-            self._loop.call_soon(self._read_on)
+            self._loop.call_soon(self._read_on, context=self._context.copy())
 
     def _read_on(self) -> None:
         """For what is always ready: one read a turn."""
@@ -180,9 +185,8 @@ class SelectorLink(Link):
     def _broke(self, error: OSError) -> None:
         self._stop_writing()
         self.over, self.pending = True, 0
-        self._loop.call_soon(
-            self._go, error
-        )  # not here: who sends something does not expect to be sent something
+        # Not here: who sends something does not expect to be sent something.
+        self._loop.call_soon(self._go, error, context=self._context.copy())
 
     def _go(self, error: OSError) -> None:
         hand_on_rest(self, self.read_now)  # what the other side has said before it went

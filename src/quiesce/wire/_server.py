@@ -90,7 +90,7 @@ class Server:
 
     Or `server = await serve_tcp(...).open()` … `report = await server.close()`, from any task.
 
-    A connection is closed when its handler returns, unless a peer was opened on it: that lives until it is closed, or the server is.
+    A connection is closed when its handler returns, unless a peer was opened on it that somebody still holds: that lives until it is closed, or the server is.
     """
 
     def __init__(
