@@ -5,12 +5,10 @@ Turns are in `_turns`, and what an agent tells about a session that its client d
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-import anyio
 from msgspec import Raw
 from msgspec.structs import replace
 
@@ -31,7 +29,7 @@ from ._methods import AGENT, CLIENT, Method
 from ._new_sessions import NewSessions
 from ._observers import Observer
 from ._side import Side, logger, target_of, transport_of
-from ._turns import Turn, Turns
+from ._turns import Telling, Turn, Turns
 
 if TYPE_CHECKING:
     from quiesce.kernel._grace import Grace
@@ -43,6 +41,7 @@ if TYPE_CHECKING:
 _SESSION_CANCEL = Reason("user", "session/cancel")
 _SESSION_CLOSE = Reason("user", "session/close")
 _SESSION_DELETE = Reason("user", "session/delete")
+_ENDINGS: Final = {"close_session": _SESSION_CLOSE, "delete_session": _SESSION_DELETE}
 _CANCELLED = Raw(encode(s.PromptResponse(stop_reason="cancelled")))
 
 
@@ -124,6 +123,7 @@ class AgentSideConnection(Side):
             decoder(method.name, method.params),
             when_cancelled=_CANCELLED if method.attribute == "prompt" else None,
             stopping=self._turn_stopped if method.attribute == "prompt" else None,
+            arrived=self._ending_came(_ENDINGS[method.attribute]) if method.attribute in _ENDINGS else None,
         )
 
     async def _initialize(self, call: Callable[[Any], Any], params: s.InitializeRequest) -> Any:
@@ -137,13 +137,19 @@ class AgentSideConnection(Side):
         return result
 
     async def _load_session(self, call: Callable[[Any], Any], params: s.LoadSessionRequest) -> Any:
-        self._new_sessions.known.add(params.session_id)
-        return await call(params)
+        turn = self._turns.get(params.session_id)
+        if turn is not None and turn.prompt.stopped is not None:  # as good as over
+            await self._turns.wait_until_idle(params.session_id)
+        with self._new_sessions.in_use(params.session_id):
+            return await call(params)
 
     _resume_session = _load_session
 
     async def _prompt(self, call: Callable[[Any], Any], params: s.PromptRequest) -> Any:
-        self._new_sessions.known.add(params.session_id)
+        with self._new_sessions.in_use(params.session_id):
+            return await self._take_turn(call, params)
+
+    async def _take_turn(self, call: Callable[[Any], Any], params: s.PromptRequest) -> Any:
         prompt = current_work.get()
         assert isinstance(prompt, Incoming)
         turn = await self._turns.begin(params.session_id, prompt)
@@ -174,12 +180,11 @@ class AgentSideConnection(Side):
         cancel = handler_of(self._agent, "cancel")
         if cancel is None:
             return
-        telling = _Telling(caller(cancel), turn, self._turns)
-        turn.handlers += 1
+        telling = Telling(caller(cancel), turn, self._turns)
         telling.expire_after(connection.core.grace.cancel, connection.backend)
         # Not in the lane of the session: what its prompt still asks must not have to wait for this.
         lane = ("session/cancel", turn.session_id)
-        connection.lanes.add(lane, Notification(telling.tell), "session/cancel", turn.note, 0)
+        connection.lanes.add(lane, Notification(telling), "session/cancel", turn.note, 0)
 
     async def _tell_at_the_end(self, turn: Turn) -> None:
         """When the connection ends no more notifications are handled; but the agent's own `cancel` is called all the same."""
@@ -191,6 +196,10 @@ class AgentSideConnection(Side):
             await shielded(caller(cancel), turn.note)
         except Exception:
             logger.exception("%s: the agent's own cancel of %r failed", self._peer.name, turn.session_id)
+
+    def _ending_came(self, reason: Reason) -> Callable[[Any], None]:
+        """The turn is stopped when it is asked for, not when there is room for a handler: all the room may be that turn's, and its like's."""
+        return lambda params: self._stop_turn(params.session_id, reason)
 
     async def _close_session(
         self,

@@ -8,7 +8,6 @@ before it has heard of its end.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +15,7 @@ from msgspec import Raw
 
 from quiesce.kernel._owner import without_cancels
 from quiesce.kernel._reason import Reason
+from quiesce.wire._calls import Late
 from quiesce.wire._handlers import Notification, Request
 
 from . import schema as s
@@ -74,8 +74,8 @@ class ClientSideConnection(Side):
     ) -> None:
         transport = transport_of(input_stream, output_stream)
         self._use_unstable_protocol = use_unstable_protocol
-        self._prompting: Counter[str] = Counter()  # by session, the prompts that are not answered yet
-        self._stopping: set[str] = set()  # sessions whose turn was cancelled, until their next one
+        self._prompting: dict[str, set[Late]] = {}  # by session, the prompts that somebody waits for
+        self._stopping: dict[str, set[Late]] = {}  # those whose turn was cancelled, until they are answered or the next comes
         client = target_of(to_client, self)
         self._client = client
         requests = {
@@ -229,6 +229,7 @@ class ClientSideConnection(Side):
         params = s.CloseSessionRequest(session_id=session_id, field_meta=kwargs or None)
         self._turn_cancelled(session_id)
         response: s.CloseSessionResponse = await self._ask(AGENT["close_session"], params, lane=session_id)
+        self._stopping.pop(session_id, None)
         return response
 
     async def delete_session(self, session_id: str, **kwargs: Any) -> s.DeleteSessionResponse:
@@ -236,6 +237,7 @@ class ClientSideConnection(Side):
         params = s.DeleteSessionRequest(session_id=session_id, field_meta=kwargs or None)
         self._turn_cancelled(session_id)
         response: s.DeleteSessionResponse = await self._ask(AGENT["delete_session"], params, lane=session_id)
+        self._stopping.pop(session_id, None)
         return response
 
     async def set_session_mode(
@@ -271,22 +273,22 @@ class ClientSideConnection(Side):
     async def prompt(self, session_id: str, prompt: list[Any], **kwargs: Any) -> s.PromptResponse:
         """Say something, and wait for the end of the agent's turn. All updates of it have been handled when this returns."""
         params = s.PromptRequest(session_id=session_id, prompt=prompt, field_meta=kwargs or None)
-        self._stopping.discard(session_id)
-        self._prompting[session_id] += 1
+        self._stopping.pop(session_id, None)
+        late = Late(lambda result: _drop(self._stopping, session_id, late))
+        self._prompting.setdefault(session_id, set()).add(late)
         try:
-            response: s.PromptResponse = await self._ask(AGENT["prompt"], params, lane=session_id)
+            response: s.PromptResponse = await self._ask(AGENT["prompt"], params, lane=session_id, late=late)
         except BaseException as error:
-            if without_cancels(error) is None and not self.closed:
+            if late.unanswered and without_cancels(error) is None and not self.closed:
                 # Besides `$/cancel_request`, which not every agent knows.
                 note = s.CancelNotification(session_id=session_id)
                 self._peer._connection.send_notification("session/cancel", Raw(encode(note)))
                 self._turn_cancelled(session_id)
             raise
         finally:
-            self._prompting[session_id] -= 1
-            if not self._prompting[session_id]:
-                del self._prompting[session_id]
-        self._stopping.discard(session_id)
+            _drop(self._prompting, session_id, late)
+            if not late.unanswered:  # else the turn may go on for a while
+                _drop(self._stopping, session_id, late)
         return response
 
     async def cancel(self, session_id: str, **kwargs: Any) -> None:
@@ -298,7 +300,7 @@ class ClientSideConnection(Side):
     def _turn_cancelled(self, session_id: str) -> None:
         """Nobody is asked any more what the turn wanted to know."""
         if session_id in self._prompting:
-            self._stopping.add(session_id)
+            self._stopping.setdefault(session_id, set()).update(self._prompting[session_id])
         self._peer._connection.requests.cancel_where(
             lambda method, params: method in _QUESTIONS and getattr(params, "session_id", None) == session_id,
             _TURN_CANCELLED,
@@ -306,6 +308,14 @@ class ClientSideConnection(Side):
 
     def on_connect(self, conn: Any) -> None:
         """An agent has this; nothing is to be done."""
+
+
+def _drop(prompts: dict[str, set[Late]], session_id: str, one: Late) -> None:
+    there = prompts.get(session_id)
+    if there is not None:
+        there.discard(one)
+        if not there:
+            del prompts[session_id]
 
 
 def _given(**options: Any) -> dict[str, Any]:

@@ -12,11 +12,16 @@ from typing import Any, Final
 
 from msgspec import Raw, Struct
 
+from . import _interfaces
 from ._codec import decode, encode
 from .exceptions import RequestError
 
 _NOT_ARGUMENTS: Final = {"field_meta", "type"}
 _EMPTY: Final = Raw(b"{}")
+# Classes may be derived from these, and need not have everything.
+_DECLARED: Final = {
+    fn for face in (_interfaces.Agent, _interfaces.Client) for fn in vars(face).values() if inspect.isfunction(fn)
+}
 
 
 def decoder(method: str, kind: Any) -> Callable[[Raw], Any]:
@@ -64,9 +69,9 @@ def caller(
 
 
 def handler_of(target: object, attribute: str) -> Callable[..., Awaitable[Any]] | None:
-    """The method that handles this; None if the target has none."""
+    """The method that handles this; None if the target has none, or has inherited one that only says what it would be."""
     fn: Callable[..., Awaitable[Any]] | None = getattr(target, attribute, None)
-    return fn if callable(fn) else None
+    return fn if callable(fn) and getattr(fn, "__func__", None) not in _DECLARED else None
 
 
 def answer_of(result: Any, method: str, target: object, *, may_be_empty: bool) -> Raw:

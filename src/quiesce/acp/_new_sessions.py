@@ -1,7 +1,8 @@
 """What an agent tells about sessions that its client does not know yet.
 
 A session has no name for the client until `session/new` is answered, and clients are known to hang on updates about a session that they never
-heard of. So what an agent tells before that (its modes, its commands) is held back, and follows the answer.
+heard of. So what an agent tells before that (its modes, its commands) is held back, and follows the answer. If that is an error, there is no such
+session, and what is held back is dropped with it.
 """
 
 from __future__ import annotations
@@ -45,6 +46,18 @@ class NewSessions:
         finally:
             # Its answer, whatever that is, is sent in this very step; so this comes behind it.
             backend.call_at(backend.now(), partial(self._answered, opening))
+
+    @contextmanager
+    def in_use(self, session_id: str) -> Iterator[None]:
+        """For as long as something is handled that the client asks about a session. It knows that one; and goes on to, unless this fails."""
+        was_known = session_id in self.known
+        self.known.add(session_id)
+        try:
+            yield
+        except BaseException:
+            if not was_known:
+                self.known.discard(session_id)
+            raise
 
     def holds_back(self, note: SessionNotification) -> bool:
         """Whether this is kept for later, as its session may be a new one."""

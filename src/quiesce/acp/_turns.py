@@ -12,7 +12,12 @@ Invariants
 
 from __future__ import annotations
 
+import logging
+import math
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
+
+import anyio
 
 from quiesce.kernel._backend import Waiter, current_backend
 
@@ -20,7 +25,10 @@ from .exceptions import RequestError
 from .schema import CancelNotification
 
 if TYPE_CHECKING:
+    from quiesce.kernel._backend import Backend, Timer
     from quiesce.wire._requests import Incoming
+
+logger = logging.getLogger("quiesce")
 
 
 class Turn:
@@ -85,3 +93,52 @@ class Turns:
             finally:
                 if waiter in turn.waiters:
                     turn.waiters.remove(waiter)
+
+
+class Telling:
+    """A call of the agent's own `cancel`, which belongs to its turn and has only so much time."""
+
+    def __init__(
+        self, cancel: Callable[[CancelNotification], Awaitable[object]], turn: Turn, turns: Turns
+    ) -> None:
+        self._cancel = cancel
+        self._turn = turn
+        self._turns = turns
+        self._limit: anyio.CancelScope | None = None  # once it has begun
+        self._timer: Timer | None = None
+        self._over = False
+        turn.handlers += 1
+
+    def expire_after(self, seconds: float, backend: Backend) -> None:
+        """From now on it has this long."""
+        if seconds < math.inf:
+            self._timer = backend.call_at(backend.now() + seconds, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        if not self._over:
+            logger.error(
+                "the agent's own cancel of %r took too long, and was cancelled: the session goes on without it",
+                self._turn.session_id,
+            )
+            if self._limit is not None:
+                self._limit.cancel()
+            self._end()
+
+    async def __call__(self, note: CancelNotification) -> None:
+        """Call it, unless it is too late: then it would fall upon another turn."""
+        if self._over:
+            return
+        try:
+            with anyio.CancelScope() as self._limit:
+                self._turn.told = True
+                await self._cancel(note)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        if not self._over:
+            self._over = True
+            if self._timer is not None:
+                self._timer.cancel()
+            self._turns.end(self._turn)

@@ -145,7 +145,7 @@ class ChannelLink(Link):
     async def flush(self) -> None:
         """Say farewell, and send all there is: here, when the task that writes has done its part."""
         self._say_farewell()
-        if self._writer is not None:
+        if self._writer is not None and not self.over:
             self._retire()
             await self._writer.wait()
         while not self.over and await self._send_some():

@@ -49,7 +49,8 @@ class Request:
 
     `when_cancelled` is the result to answer with when the handler is cancelled and has nothing to say itself, instead of the error -32800.
     `answered(result)` is called right after the result was sent: what it sends comes behind it. `stopping(params, reason)` is called when the handler
-    is being cancelled, by the peer or by a rule of the protocol; not when the whole connection ends.
+    is being cancelled, by the peer or by a rule of the protocol; not when the whole connection ends. `arrived(params)` is called when the request came,
+    before anything that came later is looked at, and before it has its turn.
     """
 
     fn: Handler
@@ -57,6 +58,7 @@ class Request:
     when_cancelled: Any = None
     answered: Callable[[Any], object] | None = None
     stopping: Callable[[Any, Reason], object] | None = None
+    arrived: Callable[[Any], object] | None = None
 
 
 @dataclass(frozen=True, slots=True)

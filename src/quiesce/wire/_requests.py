@@ -133,6 +133,8 @@ class Requests:
                 id, INVALID_REQUEST, f"Invalid request: id {id!r} is that of a request still unanswered"
             )
             return
+        if request.arrived is not None:
+            self._tell_arrived(incoming, request.arrived)
         if self._at_work < connection.limits.concurrent or (self.lent and self._is_turn_free()):
             self._open[key] = incoming
             self._start(incoming)
@@ -142,6 +144,16 @@ class Requests:
             self._open[key] = incoming
             self.queue.append(incoming)
             self.bytes += len(params)
+
+    def _tell_arrived(self, incoming: Incoming, tell: Callable[[Any], object]) -> None:
+        try:
+            params = incoming.request.decode(incoming.params)
+        except ValueError:
+            return  # it is answered so in a moment
+        try:
+            tell(params)
+        except Exception:  # the reader must not suffer from it
+            logger.exception("%s: %r came, and what follows failed", self._connection.name, incoming.method)
 
     def _is_turn_free(self) -> bool:
         limits = self._connection.limits
