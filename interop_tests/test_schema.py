@@ -146,4 +146,6 @@ def test_whatever_lacks_a_required_field_is_refused(definitions: dict[str, Any])
 
 def test_the_classes_are_what_the_generator_makes_of_the_schema() -> None:
     pytest.importorskip("ruff")
-    subprocess.run([sys.executable, str(SCRIPT), "--check", os.environ["ACP_SCHEMA"]], check=True, timeout=120)
+    subprocess.run(
+        [sys.executable, str(SCRIPT), "--check", os.environ["ACP_SCHEMA"]], check=True, timeout=120
+    )

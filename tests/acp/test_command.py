@@ -199,6 +199,52 @@ async def test_a_client_that_goes_in_the_middle_of_a_turn_leaves_nothing_but_the
     assert "the client has gone" in history[-1].text
 
 
+NOISY = """
+import atexit, os, threading, time
+from quiesce.agents import Agent
+from quiesce.testing import ScriptedModel
+
+def speak():
+    while True:
+        os.write(1, b"a word of a thread\\n")
+        time.sleep(0.0005)
+
+threading.Thread(target=speak, daemon=True).start()
+atexit.register(lambda: print("a last word"))
+agent = Agent(name="noisy", model=ScriptedModel([]))
+"""
+
+
+@one
+async def test_nothing_but_the_protocol_is_ever_written_to_stdout(home: Path) -> None:
+    (home / "noisy.py").write_text(NOISY)
+    line = [sys.executable, "-m", "quiesce", "acp", "noisy:agent", "--store", "none"]
+    async with Process(line, cwd=home, stdin="pipe") as process:
+        await process.write(
+            b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}\n'
+        )
+        written = await process.read()
+        process.close_stdin()
+        while data := await process.read():
+            written += data
+        assert await process.wait() == 0
+        stderr = process.stderr_tail.decode()
+    [answer] = written.splitlines()
+    assert json.loads(answer)["id"] == 1
+    assert "a word of a thread" in stderr
+    assert "a last word" in stderr  # the thread may fall into its line
+
+
+@one
+async def test_without_a_stdout_it_says_so(home: Path) -> None:
+    shell = f"exec {sys.executable} -m quiesce acp talkers:agent --store none >&-"
+    async with Process(["/bin/sh", "-c", shell], cwd=home) as process:
+        assert await process.wait() == 1
+        stderr = process.stderr_tail.decode()
+    assert stderr.startswith("quiesce acp: this process was started without stdout")
+    assert "Traceback" not in stderr
+
+
 @both
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_in_the_middle_of_a_turn_ends_it_in_order(

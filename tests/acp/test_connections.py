@@ -10,7 +10,9 @@ import pytest
 
 from quiesce.acp import (
     PROTOCOL_VERSION,
+    Agent,
     AgentSideConnection,
+    Client,
     ClientSideConnection,
     InitializeResponse,
     NewSessionResponse,
@@ -338,6 +340,34 @@ async def test_a_new_session_that_fails_keeps_no_updates_back(
         assert (await lines.receive())["params"]["sessionId"] == "other"
 
 
+async def test_what_is_told_about_a_session_that_does_not_come_to_be_is_dropped() -> None:
+    class Failing(AnAgent):
+        async def new_session(self, cwd: str, **kwargs: Any) -> Any:
+            await self.say("never", "hello")
+            raise RequestError.auth_required()
+
+    agent = Failing()
+    async with agent_by_lines(agent) as (lines, _):
+        await lines.send({"id": 1, "method": "session/new", "params": {"cwd": "/project", "mcpServers": []}})
+        assert (await lines.receive())["error"]["code"] == -32000
+        await agent.say("other", "hello")
+        assert (await lines.receive())["params"]["sessionId"] == "other"
+
+
+async def test_sessions_that_are_refused_are_not_remembered() -> None:
+    async def refuses(session_id: str, **kwargs: Any) -> Any:
+        raise RequestError.resource_not_found(session_id)
+
+    agent = AnAgent(prompt=refuses, load_session=refuses)
+    async with agent_by_lines(agent) as (lines, connection):
+        await lines.send(prompt(1, "nobody"))
+        assert (await lines.answer(1))["error"]["code"] == -32002
+        load = {"sessionId": "nowhere", "cwd": "/", "mcpServers": []}
+        await lines.send({"id": 2, "method": "session/load", "params": load})
+        assert (await lines.answer(2))["error"]["code"] == -32002
+        assert connection._new_sessions.known == set()
+
+
 # What is not understood ----------------------------------------------------------------------------------------------------
 
 
@@ -347,6 +377,32 @@ async def test_a_method_without_a_handler_is_answered_so() -> None:
             await lines.send({"id": number, "method": method, "params": {"sessionId": "s"}})
             error = (await lines.answer(number))["error"]
             assert (error["code"], error["data"]) == (-32601, {"method": method})
+
+
+class PartOfAnAgent(Agent):
+    """Derived from what describes an agent, with one method of its own."""
+
+    async def authenticate(self, method_id: str, **kwargs: Any) -> Any:
+        return {}
+
+
+class PartOfAClient(Client):
+    async def session_update(self, session_id: str, update: Any, **kwargs: Any) -> None: ...
+
+
+async def test_what_a_class_inherits_from_the_interface_is_no_handler() -> None:
+    agent: Any = PartOfAnAgent
+    client: Any = PartOfAClient
+    async with agent_by_lines(agent()) as (lines, _):
+        await lines.send({"id": 1, "method": "authenticate", "params": {"methodId": "x"}})
+        assert (await lines.answer(1))["result"] == {}
+        for number, method in enumerate(("session/prompt", "session/list", "logout", "_own"), 2):
+            await lines.send({"id": number, "method": method, "params": {"sessionId": "s", "prompt": []}})
+            assert (await lines.answer(number))["error"]["code"] == -32601
+    async with client_by_lines(client()) as (lines, _):
+        for number, method in enumerate(("fs/read_text_file", "terminal/create", "_own"), 1):
+            await lines.send({"id": number, "method": method, "params": {"sessionId": "s"}})
+            assert (await lines.answer(number))["error"]["code"] == -32601
 
 
 async def test_parameters_that_do_not_fit_are_answered_with_the_reason() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from quiesce.acp import RequestError
-from quiesce.acp.tools import edit_file, write_file
-from quiesce.agents import Agent, RunConfig, function_tool
+from quiesce.acp.tools import ask_client, edit_file, write_file
+from quiesce.agents import Agent, RunConfig, Runner, function_tool
 from quiesce.testing import ScriptedModel, call
 from tests.acp.served_client import CWD, Client, connected
 
@@ -161,3 +161,19 @@ async def test_the_user_sees_the_change_before_saying_yes() -> None:
     assert create["content"] == [{"type": "diff", "path": f"{CWD}/b.txt", "newText": "created\n"}]
     assert "content" not in senseless
     assert client.files == {f"{CWD}/a.txt": "all new\n", f"{CWD}/b.txt": "created\n"}
+
+
+async def test_the_user_is_asked_for_an_agent_that_is_a_tool_if_that_is_said() -> None:
+    made: list[str] = []
+    inner = helper(call("delete", name="a"), "done", made=made)
+    tool = inner.as_tool("research", "Looks things up.", run_config=RunConfig(approve=ask_client))
+    outer = Agent(name="outer", model=ScriptedModel([call("research", input="go"), "done"]), tools=[tool])
+    async with connected(outer) as talk:
+        assert await talk.say() == "end_turn"
+    assert [asked["title"] for asked in talk.client.asked] == ["delete"]
+    assert made == ["a"]
+
+
+async def test_outside_of_acp_there_is_nobody_to_ask() -> None:
+    with pytest.raises(RuntimeError, match="served over ACP"):
+        await Runner.run(helper(call("delete", name="a")), "go", run_config=RunConfig(approve=ask_client))

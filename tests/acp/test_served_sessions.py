@@ -117,6 +117,114 @@ async def test_a_session_that_is_answering_is_not_loaded() -> None:
         answered.set()
 
 
+async def test_a_session_whose_turn_has_just_begun_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    writing, written = anyio.Event(), anyio.Event()
+
+    async with connected(helper("one"), store=MemoryStore()) as talk, anyio.create_task_group() as tasks:
+        send = Conversation.asend_message
+
+        async def slowly(conversation: Conversation, message: Any) -> Any:
+            writing.set()
+            await written.wait()
+            return await send(conversation, message)
+
+        monkeypatch.setattr(Conversation, "asend_message", slowly)
+        tasks.start_soon(talk.say)
+        await writing.wait()
+        with pytest.raises(RequestError) as refused:
+            await talk.conn.load_session(CWD, talk.session_id)
+        assert refused.value.code == -32600
+        written.set()
+
+
+async def test_a_session_that_cannot_be_loaded_anew_goes_on_as_it_is() -> None:
+    made: list[str] = []
+
+    def context(session: Any) -> None:
+        made.append(session.cwd)
+        if session.cwd == "/wrong":
+            raise LookupError("nothing here")
+
+    async with connected(helper("one", "two", "three"), store=MemoryStore(), context=context) as talk:
+        await talk.say()
+        for cwd in ("relative", "/wrong"):
+            with pytest.raises(RequestError):
+                await talk.conn.load_session(cwd, talk.session_id)
+            with pytest.raises(RequestError):
+                await talk.conn.resume_session(talk.session_id, cwd)
+            assert talk.served._sessions[talk.session_id].cwd == CWD
+        assert await talk.say() == "end_turn"
+        check_items(talk.items)
+    assert made == [CWD, "/wrong", "/wrong"]
+
+
+async def test_a_load_that_is_cancelled_leaves_no_session_and_keeps_the_one_that_was() -> None:
+    closed: list[str] = []
+    loading = anyio.Event()
+
+    async def context(session: Any) -> None:
+        close = session.close
+
+        async def closing() -> None:
+            await close()
+            closed.append(session.cwd)
+
+        session.close = closing
+        if session.cwd == "/slow":
+            loading.set()
+            await anyio.sleep_forever()
+
+    async with connected(helper("one", "two"), store=MemoryStore(), context=context) as talk:
+        await talk.say()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(talk.conn.load_session, "/slow", talk.session_id)
+            await loading.wait()
+            with pytest.raises(RequestError) as refused:
+                await talk.say()
+            assert "is being loaded" in str(refused.value.data)
+            tasks.cancel_scope.cancel()
+        while not closed:
+            await anyio.sleep(0.01)
+        assert closed == ["/slow"]
+        assert await talk.say() == "end_turn"
+        assert talk.served._sessions[talk.session_id].cwd == CWD
+
+
+async def test_a_load_that_fails_while_the_history_is_told_leaves_no_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = MemoryStore()
+    async with connected(helper("one"), store=store) as talk:
+        await talk.say()
+    async with connected(helper("two"), store=store, cwd=None) as later:
+        client: Any = later.served._sessions.client
+
+        async def fails(session_id: str, update: Any, **kwargs: Any) -> None:
+            raise LookupError("it cannot be told")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(client, "session_update", fails)
+            with pytest.raises(RequestError):
+                await later.conn.load_session(CWD, talk.session_id)
+        assert len(later.served._sessions) == 0
+        await later.conn.load_session(CWD, talk.session_id)
+        assert await later.say(session_id=talk.session_id) == "end_turn"
+
+
+async def test_what_is_no_session_is_not_deleted() -> None:
+    store = MemoryStore()
+    other = Conversation(helper("one"), store=store, conversation_id="payroll")
+    other.send_message("go")
+    await other.arun()
+    await other.close()
+    async with connected(helper("two"), store=store) as talk:
+        await talk.say()
+        await talk.conn.delete_session("payroll")
+        await talk.conn.delete_session("nobody")
+        await talk.conn.delete_session(talk.session_id)
+    assert await store.ids() == ["payroll"]
+
+
 async def test_of_two_connections_that_write_to_one_session_one_is_told() -> None:
     store = MemoryStore()
     async with connected(helper("one"), store=store) as talk:
@@ -127,6 +235,13 @@ async def test_of_two_connections_that_write_to_one_session_one_is_told() -> Non
             with pytest.raises(RequestError) as refused:
                 await talk.say()
             assert "somebody else" in str(refused.value.data)
+            assert refused.value.code == -32600
+            with pytest.raises(RequestError, match="not found"):
+                await talk.say()
+            await talk.conn.load_session(CWD, talk.session_id)
+            talk.served.agent.model._script += ["three"]  # type: ignore[union-attr]
+            assert await talk.say() == "end_turn"
+            check_items(talk.items)
 
 
 async def test_a_program_that_died_while_the_user_was_asked_leaves_a_session_that_can_be_loaded() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +12,9 @@ import anyio
 import pytest
 
 from quiesce.acp import schema as s
-from quiesce.acp.tools import CHARACTERS, LINES, edit_file, read_file, run_command, write_file
-from quiesce.agents import Agent, FunctionTool, RunConfig, Runner
+from quiesce.acp._served_calls import _looks, look_of
+from quiesce.acp.tools import CHARACTERS, LINES, edit_file, read_file, run_command, shown_as, write_file
+from quiesce.agents import Agent, FunctionTool, RunConfig, Runner, function_tool
 from quiesce.models import ToolResult
 from quiesce.testing import ScriptedModel, call
 from tests.acp.served_client import CWD, FILES, Client, Talk, Terminal, connected
@@ -159,6 +161,49 @@ async def test_much_is_given_a_piece_at_a_time() -> None:
     assert wide.endswith(f"[cut after {CHARACTERS} characters: read on from line 2]")
 
 
+async def test_lines_are_counted_as_the_client_counts_them() -> None:
+    client = Client(s.ClientCapabilities(fs=FILES))
+    client.files[f"{CWD}/pages.txt"] = "".join(f"{number}\x0c\u2028\n" for number in range(1, LINES + 1))
+    client.read_text_file = reader(client)  # type: ignore[method-assign]
+    async with connected(calls(call("read_file", path="pages.txt")), client) as talk:
+        [said] = await outputs(talk)
+    assert said == client.files[f"{CWD}/pages.txt"]
+
+
+@on_this_machine
+async def test_lines_are_counted_in_the_same_way_here(tmp_path: Path) -> None:
+    (tmp_path / "pages.txt").write_text("one\x0c\u2028 still one\ntwo\nthree")
+    agent = calls(
+        call("read_file", path="pages.txt", line=2, limit=1), call("read_file", path="pages.txt", line=3)
+    )
+    async with connected(agent, cwd=str(tmp_path)) as talk:
+        assert await outputs(talk) == ["two\n[there is more: read on from line 3]", "three"]
+
+
+def reader(client: Client) -> Any:
+    async def read(
+        session_id: str, path: str, line: int | None = None, limit: int | None = None, **kwargs: Any
+    ) -> s.ReadTextFileResponse:
+        lines = client.files[path].split("\n")[(line or 1) - 1 :]
+        return s.ReadTextFileResponse(content="\n".join(lines[:limit]))
+
+    return read
+
+
+async def test_a_line_that_is_too_long_is_cut_and_the_next_one_named() -> None:
+    client = Client(s.ClientCapabilities(fs=FILES))
+    client.files[f"{CWD}/wide.txt"] = "one\n" + "x" * (CHARACTERS + 1) + "\n" + "y" * (CHARACTERS + 1)
+    agent = calls(
+        call("read_file", path="wide.txt", line=2), call("read_file", path="wide.txt", line=3, limit=1)
+    )
+    async with connected(agent, client) as talk:
+        second, third = await outputs(talk)
+    assert f"[line 2 is cut after {CHARACTERS} characters: " in second
+    assert second.endswith("read on from line 3]")
+    assert f"[line 3 is cut after {CHARACTERS} characters: " in third
+    assert third.endswith("it is the last one]")
+
+
 # Where they may work
 
 
@@ -279,6 +324,7 @@ async def test_a_command_here_says_what_it_printed_and_how_it_ended(tmp_path: Pa
         call("run_command", command="basename $PWD", cwd="sub"),
         call("run_command", command="true"),
         call("run_command", command="kill -9 $$"),
+        call("run_command", command="kill -35 $$"),  # a signal without a name
         call("run_command", command="cat"),
     )
     async with connected(agent, cwd=str(tmp_path)) as talk:
@@ -287,6 +333,7 @@ async def test_a_command_here_says_what_it_printed_and_how_it_ended(tmp_path: Pa
             "sub",
             "[no output]",
             "[ended by SIGKILL]",
+            "[ended by signal 35]",
             "[no output]",
         ]
 
@@ -381,3 +428,23 @@ async def test_tools_of_several_calls_run_at_once() -> None:
     async with connected(agent, client) as talk, anyio.create_task_group() as tasks:
         tasks.start_soon(end_both)
         assert await outputs(talk) == ["[no output]", "[no output]"]
+
+
+def test_how_a_tool_is_shown_is_forgotten_with_the_tool() -> None:
+    def make() -> FunctionTool:
+        @function_tool
+        async def search(query: str) -> str:
+            """Search."""
+            return query
+
+        return shown_as(search, "search")
+
+    kept = make()
+    gc.collect()
+    before = len(_looks)
+    for _ in range(10):
+        make()
+    gc.collect()
+    assert len(_looks) == before
+    agent = Agent(name="helper", model=ScriptedModel([]), tools=[replace(kept, name="find")])
+    assert look_of("find", agent).kind == "search"

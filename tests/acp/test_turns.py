@@ -7,14 +7,14 @@ from typing import Any
 import anyio
 import pytest
 
-from quiesce import current_token
+from quiesce import Grace, current_token
 from quiesce.acp import ClientSideConnection, PromptResponse, RequestError
 from quiesce.acp.schema import (
     CloseSessionResponse,
     DeleteSessionResponse,
     RequestPermissionResponse,
 )
-from quiesce.wire import RequestCancelled, RpcError, memory_pair
+from quiesce.wire import Limits, RequestCancelled, RpcError, memory_pair
 from tests.acp.pairs import (
     HELLO,
     AClient,
@@ -97,6 +97,7 @@ async def test_closing_answers_the_prompt_before_the_end_of_the_stream() -> None
         assert await lines.rest() == [{"jsonrpc": "2.0", "id": 1, "result": CANCELLED}]
     assert report.clean
     assert agent.reasons == ["user: closed"]
+    assert agent.cancels == ["s"]
 
 
 async def test_the_end_of_the_client_ends_its_turns() -> None:
@@ -108,6 +109,31 @@ async def test_the_end_of_the_client_ends_its_turns() -> None:
         report = await connection.wait_closed()
     assert report.clean
     assert agent.reasons[0].startswith("disconnect")
+    assert agent.cancels == ["s"]
+
+
+@pytest.mark.parametrize("way", [*WAYS, "close"])
+async def test_the_agents_own_cancel_is_called_once_and_to_its_end_though_the_connection_ends(
+    way: str,
+) -> None:
+    called: list[str] = []
+
+    async def cancelled(session_id: str, **kwargs: Any) -> None:
+        called.append("begun")
+        await anyio.sleep(0.5)
+        called.append("done")
+
+    agent = Busy(cancel=cancelled)
+    async with agent_by_lines(agent) as (lines, connection):
+        await lines.send(prompt(1))
+        await agent.pause.reached.wait()
+        if way != "close":
+            await lines.send(WAYS[way])
+            while not called:
+                await anyio.sleep(0.01)
+        report = await connection.close()
+    assert report.clean
+    assert called == ["begun", "done"]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -349,6 +375,29 @@ async def test_an_agents_cancel_that_fails_is_logged_and_the_turn_ends(
     assert "who is that?" in caplog.text
 
 
+async def test_an_agents_cancel_that_never_returns_does_not_keep_the_session(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    hanging = Pause()
+
+    async def hangs(session_id: str, **kwargs: Any) -> None:
+        await hanging()
+
+    agent = Busy(cancel=hangs)
+    async with agent_by_lines(agent, grace=Grace(cancel=0.2)) as (lines, _):
+        await lines.send(prompt(1))
+        await agent.pause.reached.wait()
+        await lines.send(cancel())
+        assert (await lines.answer(1))["result"] == CANCELLED
+        agent.pause = Pause()
+        agent.pause.let_go()
+        await lines.send(prompt(2))
+        assert (await lines.answer(2))["result"] == {"stopReason": "end_turn"}
+    assert hanging.ended[0] in ("CancelledError", "Cancelled")
+    assert "the agent's own cancel of 's' failed" in caplog.text
+    assert "longer than 0.2 s" in caplog.text
+
+
 async def test_an_agent_without_a_cancel_of_its_own_is_cancelled_all_the_same() -> None:
     agent = Busy()
     agent.cancel = None  # type: ignore[assignment, method-assign]
@@ -519,6 +568,48 @@ async def test_a_second_prompt_while_the_first_runs_is_refused() -> None:
         assert "'s' is still answering a prompt" in error["data"]["details"]
         agent.pause.let_go()
         assert (await lines.answer(1))["result"] == {"stopReason": "end_turn"}
+
+
+@pytest.mark.parametrize("method", ["session/close", "session/delete"])
+async def test_a_session_ends_though_turns_take_up_all_the_room(method: str) -> None:
+    agent = Busy()
+    async with agent_by_lines(agent, limits=Limits(concurrent=2)) as (lines, _):
+        await lines.send(prompt(1), prompt(2, "other"))
+        await agent.pause.reached.wait()
+        await turns()
+        await lines.send(prompt(3, "waits"), request(4, method, sessionId="s"))
+        assert (await lines.receive())["id"] == 1
+        assert agent.reasons == [f"user: {method}"]
+        agent.pause.let_go()
+        assert (await lines.answer(4))["result"] == {}
+
+
+@pytest.mark.parametrize("method", ["session/load", "session/resume"])
+async def test_a_session_is_loaded_when_its_cancelled_turn_is_over(method: str) -> None:
+    happened: list[str] = []
+    begun, clean = anyio.Event(), anyio.Event()
+
+    async def slow_to_end(session_id: str, **kwargs: Any) -> None:
+        begun.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            await shielded_wait(clean)
+            happened.append("turn over")
+
+    async def load(session_id: str, **kwargs: Any) -> dict[str, Any]:
+        happened.append("loaded")
+        return {}
+
+    agent = AnAgent(prompt=slow_to_end, load_session=load, resume_session=load)
+    async with agent_by_lines(agent) as (lines, _):
+        await lines.send(prompt(1))
+        await begun.wait()
+        await lines.send(cancel(), request(2, method, sessionId="s", cwd="/", mcpServers=[]))
+        await turns()
+        clean.set()
+        assert (await lines.answer(2))["result"] == {}
+    assert happened == ["turn over", "loaded"]
 
 
 async def test_sessions_do_not_disturb_each_other() -> None:
@@ -715,3 +806,104 @@ async def test_a_refusal_reaches_the_client_as_it_was_raised() -> None:
             await client.prompt(session_id, HELLO)
     assert caught.value.code == -32602
     assert caught.value.data == {"sessionId": "there is no such session"}
+
+
+UPDATE = {
+    "method": "session/update",
+    "params": {
+        "sessionId": "s",
+        "update": {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "hi"}},
+    },
+}
+
+
+async def test_a_client_that_gives_up_when_the_answer_is_there_cancels_nothing() -> None:
+    handling = Pause()
+
+    async def slow(session_id: str, **kwargs: Any) -> None:
+        await handling()
+
+    async with client_by_lines(AClient(session_update=slow)) as (lines, client):
+        async with anyio.create_task_group() as group:
+            group.start_soon(client.prompt, "s", HELLO)
+            asked = await lines.receive()
+            await lines.send(UPDATE, {"id": asked["id"], "result": {"stopReason": "end_turn"}})
+            await handling.reached.wait()
+            group.cancel_scope.cancel()
+        handling.let_go()
+        question, _ = QUESTIONS["permission"]
+        await lines.send({"id": 7, **question})
+        answer = await lines.receive()  # and nothing before it
+        assert answer["result"]["outcome"]["outcome"] == "selected"
+
+
+@pytest.mark.parametrize("late", ["an answer", "an error", "session/close", "session/delete"])
+async def test_of_a_turn_that_is_over_at_last_the_client_remembers_nothing(late: str) -> None:
+    asked: dict[str, Any] = {}
+    async with client_by_lines(AClient()) as (lines, client):
+        async with anyio.create_task_group() as group:
+            group.start_soon(client.prompt, "s", HELLO)
+            asked = await lines.receive()
+            group.cancel_scope.cancel()
+        assert [(await lines.receive())["method"] for _ in range(2)] == ["$/cancel_request", "session/cancel"]
+        question, refused = QUESTIONS["permission"]
+        await lines.send({"id": 7, **question})
+        assert (await lines.receive())["result"] == refused
+        if late == "an answer":
+            await lines.send({"id": asked["id"], "result": CANCELLED})
+        elif late == "an error":
+            await lines.send({"id": asked["id"], "error": {"code": -32800, "message": "cancelled"}})
+        else:
+            async with anyio.create_task_group() as group:
+                ends = client.close_session if late == "session/close" else client.delete_session
+                group.start_soon(ends, "s")
+                await lines.send({"id": (await lines.receive())["id"], "result": {}})
+        await lines.send({"id": 8, **question})
+        assert (await lines.receive())["result"]["outcome"]["outcome"] == "selected"
+        assert client._stopping == {}
+
+
+# What was made for a turn that is over ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", [*WAYS, "the answer is there already"])
+async def test_a_terminal_that_is_made_too_late_is_released(way: str) -> None:
+    class Starts(Busy):
+        async def prompt(self, session_id: str, **kwargs: Any) -> PromptResponse:
+            made = await self.client.create_terminal(session_id, "sleep", ["600"])
+            try:  # on trio, who has been given an answer is not cancelled until it waits again
+                await anyio.sleep_forever()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await self.client.release_terminal(session_id, made.terminal_id)
+            raise AssertionError("it was cancelled")
+
+    async with agent_by_lines(Starts()) as (lines, _):
+        await lines.send(prompt(1))
+        asked = await lines.receive()
+        assert asked["method"] == "terminal/create"
+        made = {"id": asked["id"], "result": {"terminalId": "t"}}
+        if way == "the answer is there already":
+            await lines.send(made, cancel())
+        else:
+            await lines.send(WAYS[way])
+            await lines.until(lambda message: message.get("method") == "$/cancel_request")
+            await lines.send(made)
+        [*_, release] = await lines.until(lambda message: message.get("method") == "terminal/release")
+        assert release["params"] == {"sessionId": "s", "terminalId": "t"}
+        await lines.send({"id": release["id"], "result": {}})
+
+
+async def test_a_terminal_that_could_not_be_made_is_not_released() -> None:
+    class Starts(Busy):
+        async def prompt(self, session_id: str, **kwargs: Any) -> PromptResponse:
+            await self.client.create_terminal(session_id, "sleep")
+            raise AssertionError("it was cancelled")
+
+    async with agent_by_lines(Starts()) as (lines, connection):
+        await lines.send(prompt(1))
+        asked = await lines.receive()
+        await lines.send(cancel(), {"id": asked["id"], "error": {"code": -32800, "message": "cancelled"}})
+        await lines.answer(1)
+        await connection.close()
+        assert await lines.rest() == []

@@ -6,7 +6,6 @@ Turns are in `_turns`, and what an agent tells about a session that its client d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Raw
@@ -29,11 +28,12 @@ from ._methods import AGENT, CLIENT, Method
 from ._new_sessions import NewSessions
 from ._observers import Observer
 from ._side import Side, logger, target_of, transport_of
-from ._turns import Telling, Turn, Turns
+from ._turns import Turn, Turns
 
 if TYPE_CHECKING:
     from quiesce.kernel._grace import Grace
     from quiesce.kernel._scope import Scope
+    from quiesce.wire._connection import Connection
     from quiesce.wire._limits import Limits
 
     from ._interfaces import Agent, Client
@@ -155,6 +155,7 @@ class AgentSideConnection(Side):
         turn = await self._turns.begin(params.session_id, prompt)
         try:
             if prompt.stopped is not None:  # it has waited for its turn until now, in vain
+                turn.told = True  # there is nothing to tell
                 return s.PromptResponse(stop_reason="cancelled")
             result = await call(params)
         except BaseException as error:
@@ -166,7 +167,7 @@ class AgentSideConnection(Side):
         finally:
             try:
                 if prompt.stopped is not None and self._peer._connection.closing and not turn.told:
-                    await self._tell_at_the_end(turn)
+                    await self._tell_agent(turn)  # no more notifications are handled
             finally:
                 self._turns.end(turn)
         return _cancelled(result) if prompt.stopped is not None else result
@@ -177,23 +178,32 @@ class AgentSideConnection(Side):
         if turn is None or turn.prompt.stopped is None or turn.prompt.decoded is not params:
             return  # it waits for its turn
         connection.calls.cancel_lane(turn.session_id, f"{reason}")
-        cancel = handler_of(self._agent, "cancel")
-        if cancel is None:
+        if handler_of(self._agent, "cancel") is None:
             return
-        telling = Telling(caller(cancel), turn, self._turns)
-        telling.expire_after(connection.core.grace.cancel, connection.backend)
+        turn.handlers += 1
+
+        async def tell(note: s.CancelNotification) -> None:
+            try:
+                await self._tell_agent(turn)
+            finally:
+                self._turns.end(turn)
+
         # Not in the lane of the session: what its prompt still asks must not have to wait for this.
         lane = ("session/cancel", turn.session_id)
-        connection.lanes.add(lane, Notification(telling), "session/cancel", turn.note, 0)
+        connection.lanes.add(lane, Notification(tell), "session/cancel", turn.note, 0)
 
-    async def _tell_at_the_end(self, turn: Turn) -> None:
-        """When the connection ends no more notifications are handled; but the agent's own `cancel` is called all the same."""
+    async def _tell_agent(self, turn: Turn) -> None:
+        """Call the agent's own `cancel`. It must not wedge the session, nor is it cut short by the end of the connection."""
         cancel = handler_of(self._agent, "cancel")
         if cancel is None:
             return
         turn.told = True
+
+        async def cancel_of_the_agent() -> None:
+            await caller(cancel)(turn.note)
+
         try:
-            await shielded(caller(cancel), turn.note)
+            await shielded(cancel_of_the_agent)
         except Exception:
             logger.exception("%s: the agent's own cancel of %r failed", self._peer.name, turn.session_id)
 
@@ -303,17 +313,9 @@ class AgentSideConnection(Side):
             field_meta=kwargs or None,
         )
         response: s.CreateTerminalResponse = await self._ask(
-            CLIENT["create_terminal"], params, lane=session_id, late=Late(partial(self._release, session_id))
+            CLIENT["create_terminal"], params, lane=session_id, late=_Made(self._peer._connection, session_id)
         )
         return response
-
-    def _release(self, session_id: str, result: Raw | None) -> None:
-        """A terminal was made for somebody who was cancelled meanwhile: nobody else knows its name."""
-        if result is None:
-            return
-        made = decode(result, s.CreateTerminalResponse)
-        params = s.ReleaseTerminalRequest(session_id=session_id, terminal_id=made.terminal_id)
-        self._peer._connection.calls.ask_in_passing("terminal/release", Raw(encode(params)))
 
     async def terminal_output(
         self, session_id: str, terminal_id: str, **kwargs: Any
@@ -394,3 +396,21 @@ def _cancelled(result: Any) -> Any:
 def _session_id_of(result: Any) -> str | None:
     name = result.get("sessionId") if isinstance(result, dict) else getattr(result, "session_id", None)
     return name if isinstance(name, str) else None
+
+
+class _Made(Late):
+    """A terminal that was made for somebody who was cancelled meanwhile: nobody else knows its name."""
+
+    __slots__ = ("_connection", "_session_id")
+
+    def __init__(self, connection: Connection, session_id: str) -> None:
+        super().__init__()
+        self._connection = connection
+        self._session_id = session_id
+
+    def answered(self, result: Raw | None) -> None:
+        """Let go of it."""
+        if result is not None:
+            made = decode(result, s.CreateTerminalResponse)
+            params = s.ReleaseTerminalRequest(session_id=self._session_id, terminal_id=made.terminal_id)
+            self._connection.calls.ask_in_passing("terminal/release", Raw(encode(params)))

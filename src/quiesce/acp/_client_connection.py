@@ -75,7 +75,9 @@ class ClientSideConnection(Side):
         transport = transport_of(input_stream, output_stream)
         self._use_unstable_protocol = use_unstable_protocol
         self._prompting: dict[str, set[Late]] = {}  # by session, the prompts that somebody waits for
-        self._stopping: dict[str, set[Late]] = {}  # those whose turn was cancelled, until they are answered or the next comes
+        self._stopping: dict[
+            str, set[Late]
+        ] = {}  # those whose turn was cancelled, until they are answered or the next comes
         client = target_of(to_client, self)
         self._client = client
         requests = {
@@ -274,7 +276,7 @@ class ClientSideConnection(Side):
         """Say something, and wait for the end of the agent's turn. All updates of it have been handled when this returns."""
         params = s.PromptRequest(session_id=session_id, prompt=prompt, field_meta=kwargs or None)
         self._stopping.pop(session_id, None)
-        late = Late(lambda result: _drop(self._stopping, session_id, late))
+        late = _Prompt(session_id, self._stopping)
         self._prompting.setdefault(session_id, set()).add(late)
         try:
             response: s.PromptResponse = await self._ask(AGENT["prompt"], params, lane=session_id, late=late)
@@ -286,9 +288,9 @@ class ClientSideConnection(Side):
                 self._turn_cancelled(session_id)
             raise
         finally:
-            _drop(self._prompting, session_id, late)
+            late.drop_from(self._prompting)
             if not late.unanswered:  # else the turn may go on for a while
-                _drop(self._stopping, session_id, late)
+                late.drop_from(self._stopping)
         return response
 
     async def cancel(self, session_id: str, **kwargs: Any) -> None:
@@ -310,12 +312,27 @@ class ClientSideConnection(Side):
         """An agent has this; nothing is to be done."""
 
 
-def _drop(prompts: dict[str, set[Late]], session_id: str, one: Late) -> None:
-    there = prompts.get(session_id)
-    if there is not None:
-        there.discard(one)
-        if not there:
-            del prompts[session_id]
+class _Prompt(Late):
+    """A prompt that is not answered yet."""
+
+    __slots__ = ("_session_id", "_stopping")
+
+    def __init__(self, session_id: str, stopping: dict[str, set[Late]]) -> None:
+        super().__init__()
+        self._session_id = session_id
+        self._stopping = stopping
+
+    def answered(self, result: Raw | None) -> None:
+        """Its turn is over at last."""
+        self.drop_from(self._stopping)
+
+    def drop_from(self, prompts: dict[str, set[Late]]) -> None:
+        """It is none of these any more."""
+        there = prompts.get(self._session_id)
+        if there is not None:
+            there.discard(self)
+            if not there:
+                del prompts[self._session_id]
 
 
 def _given(**options: Any) -> dict[str, Any]:

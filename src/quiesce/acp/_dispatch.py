@@ -20,7 +20,10 @@ _NOT_ARGUMENTS: Final = {"field_meta", "type"}
 _EMPTY: Final = Raw(b"{}")
 # Classes may be derived from these, and need not have everything.
 _DECLARED: Final = {
-    fn for face in (_interfaces.Agent, _interfaces.Client) for fn in vars(face).values() if inspect.isfunction(fn)
+    fn
+    for face in (_interfaces.Agent, _interfaces.Client)
+    for fn in vars(face).values()
+    if inspect.isfunction(fn)
 }
 
 

@@ -35,6 +35,7 @@ class NewSessions:
         self._send = send
         self._openings: set[Opening] = set()
         self._held: list[SessionNotification] = []
+        self._failed = False  # whether one that was open while these were told has failed
 
     @contextmanager
     def opening(self, backend: Backend) -> Iterator[Opening]:
@@ -70,9 +71,14 @@ class NewSessions:
         self._openings.discard(opening)
         if opening.session_id is not None:
             self.known.add(opening.session_id)
+        else:
+            self._failed = True
         held, self._held = self._held, []
         for note in held:
-            if self._openings and note.session_id not in self.known:
-                self._held.append(note)
-            else:
+            if note.session_id in self.known:
                 self._send(note)
+            elif self._openings:
+                self._held.append(note)
+            elif not self._failed:
+                self._send(note)
+        self._failed = self._failed and bool(self._openings)

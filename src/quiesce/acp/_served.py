@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from quiesce.agents._agent import Agent
 from quiesce.agents._context import RunConfig
 from quiesce.agents._errors import GuardrailTripwireTriggered, MaxTurnsExceeded
+from quiesce.agents._log import StoreConflict
 from quiesce.agents._memory_store import MemoryStore
 from quiesce.kernel._shielded import shielded
 from quiesce.models._errors import ModelError, ModelRefusalError
@@ -30,7 +31,7 @@ from ._meta import PROTOCOL_VERSION
 from ._run import run_agent
 from ._served_content import content_of
 from ._served_permissions import ask_client
-from ._served_records import list_records, new_session_id
+from ._served_records import list_records, new_session_id, read_record
 from ._served_replay import replay
 from ._served_session import MODES, Session, enter_session
 from ._served_sessions import GIVEN_UP, Place, Sessions
@@ -185,9 +186,10 @@ class ServedAgent:
     ) -> s.LoadSessionResponse:
         """`session/load`: all of the history is told before it is answered."""
         self._check_kept("session/load")
-        session = await self._sessions.take_up(session_id, Place(cwd, additional_directories, mcp_servers))
-        for update in replay(session.conversation.items, self.agent):
-            await session.update(update)
+        place = Place(cwd, additional_directories, mcp_servers)
+        async with self._sessions.taking_up(session_id, place) as session:
+            for update in replay(session.conversation.items, self.agent):
+                await session.update(update)
         return s.LoadSessionResponse(modes=session.modes)
 
     async def resume_session(
@@ -200,7 +202,9 @@ class ServedAgent:
     ) -> s.ResumeSessionResponse:
         """`session/resume`: the history is known to the client."""
         self._check_kept("session/resume")
-        session = await self._sessions.take_up(session_id, Place(cwd, additional_directories, mcp_servers))
+        place = Place(cwd, additional_directories, mcp_servers)
+        async with self._sessions.taking_up(session_id, place) as session:
+            pass
         return s.ResumeSessionResponse(modes=session.modes)
 
     async def list_sessions(
@@ -216,10 +220,11 @@ class ServedAgent:
         return s.CloseSessionResponse()
 
     async def delete_session(self, session_id: str, **kwargs: Any) -> s.DeleteSessionResponse:
-        """`session/delete`: one that is gone already is no error."""
+        """`session/delete`: one that is gone already is no error. What else is in the store is not ours to delete."""
         self._check_kept("session/delete")
         await self._sessions.close(session_id)
-        await self._store.delete(session_id)
+        if session_id and await read_record(self._store, session_id) is not None:
+            await self._store.delete(session_id)
         return s.DeleteSessionResponse()
 
     async def set_session_mode(
@@ -246,7 +251,22 @@ class ServedAgent:
 
     async def prompt(self, session_id: str, prompt: list[Any], **kwargs: Any) -> s.PromptResponse:
         """`session/prompt`."""
-        session = self._session(session_id)
+        self._check_authenticated()
+        session = self._sessions.to_prompt(session_id)
+        session.answering = True
+        try:
+            return await self._answer(session, prompt)
+        except StoreConflict as conflict:
+            await self._sessions.close(session_id)
+            raise RequestError.invalid_request(
+                {
+                    "details": f"session {session_id!r} was taken up by somebody else: load it again to go on with it here ({conflict})"
+                }
+            ) from conflict
+        finally:
+            session.answering = False
+
+    async def _answer(self, session: Session, prompt: list[Any]) -> s.PromptResponse:
         content = content_of(prompt, images=self._images)
         enter_session(session)
         conversation, updates = session.conversation, TurnUpdates(session, self._context_window)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -36,7 +37,9 @@ class Look:
 
 
 _AS_IT_IS = Look()
-_looks: dict[Callable[..., Any], Look] = {}
+_looks: WeakKeyDictionary[Callable[..., Any], Look] = (
+    WeakKeyDictionary()
+)  # agents may be made for each client
 
 
 def shown_as(

@@ -78,10 +78,17 @@ async def run_here(context: ToolContext[Any], command: str, cwd: str, seconds: f
         ran.output, ran.truncated = bytes(kept).decode(errors="replace"), size > OUTPUT_LIMIT
         context.progress(ran.output)
     if code is not None and code < 0:
-        ran.signal = signal.Signals(-code).name
+        ran.signal = _signal_name(-code)
     else:
         ran.exit_code = code
     return ran
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # there are more than have names
+        return f"signal {number}"
 
 
 async def run_in_terminal(

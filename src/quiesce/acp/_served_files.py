@@ -103,8 +103,15 @@ def _refused(what: str, error: RpcError) -> ClientRefused:
     return ClientRefused(f"the client could not {what}: {error.message}{f' ({details})' if details else ''}")
 
 
+def lines_of(text: str) -> list[str]:
+    """Lines as editors and clients count them, each with its end. `splitlines` knows more ends than they do: a form feed, for one."""
+    return [line + "\n" for line in text.split("\n")[:-1]] + (
+        [last] if (last := text.rpartition("\n")[2]) else []
+    )
+
+
 def _lines(text: str, line: int | None, limit: int | None) -> str:
-    lines = text.splitlines(keepends=True)
+    lines = lines_of(text)
     first = max((line or 1) - 1, 0)
     return "".join(lines[first : None if limit is None else first + limit])
 

@@ -27,9 +27,19 @@ _REJECT: Final = "reject_once"
 
 
 async def ask_client(context: ToolContext[Any], tool: FunctionTool) -> bool:
-    """Whether the user lets this call be made: for `RunConfig(approve=...)`."""
+    """Whether the user lets this call be made: for `RunConfig(approve=ask_client)`, in what is served over ACP.
+
+    ```python
+    researcher.as_tool("research", "Looks things up.", run_config=RunConfig(approve=ask_client))
+    ```
+
+    A served agent does so by itself; the run of an agent that is its tool has to be told.
+    """
     session = current_session()
-    assert session is not None
+    if session is None:
+        raise RuntimeError(
+            f"there is no client to ask whether {tool.name!r} may run: `ask_client` is for agents that are served over ACP"
+        )
     if session.mode == AUTO or tool.name in session.allowed:
         return True
     agent = context.agent or session.conversation.agent

@@ -63,6 +63,7 @@ class Session:
             set()
         )  # of these, those whose tool has shown something better than its output
         self.has_title = False
+        self.answering = False  # whether it is in a turn, also before and after the conversation runs
         self.conversation: Conversation = None  # type: ignore[assignment]  # set as soon as it is open
         self.servers: list[MCPServer] = []
 

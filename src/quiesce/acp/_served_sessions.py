@@ -1,12 +1,16 @@
 """The sessions of one connection: a conversation each, with its id, and what the client has named for it.
 
-What a session opens (its MCP servers) belongs to the connection, and is closed with the session.
+What a session opens (its MCP servers) belongs to the connection, and is closed with the session. One that is taken up again while it is open here
+stays open until the new one is there, and if that fails, or is cancelled, it goes on.
 """
 
 from __future__ import annotations
 
 import inspect
 import os
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -68,6 +72,7 @@ class Sessions:
         self._max_turns = max_turns
         self._mcp_needs_approval: NeedsApproval = mcp_needs_approval
         self._open: dict[str, Session] = {}
+        self._taken_up: Counter[str] = Counter()  # those that are being taken up again
         self.client: AgentSideConnection | None = None
         self.capabilities: s.ClientCapabilities | None = None  # the client's
 
@@ -78,6 +83,15 @@ class Sessions:
         session = self._open.get(session_id)
         if session is None:
             raise RequestError.resource_not_found(session_id)
+        return session
+
+    def to_prompt(self, session_id: str) -> Session:
+        """One that may be told something now."""
+        session = self[session_id]
+        if self._taken_up[session_id]:
+            raise RequestError.invalid_request(
+                {"details": f"session {session_id!r} is being loaded: wait for that"}
+            )
         return session
 
     async def close(self, session_id: str) -> None:
@@ -92,49 +106,69 @@ class Sessions:
             _, session = self._open.popitem()
             await session.close()
 
-    async def take_up(self, session_id: str, place: Place) -> Session:
-        """Open one that is in the store."""
+    @asynccontextmanager
+    async def taking_up(self, session_id: str, place: Place) -> AsyncIterator[Session]:
+        """Open one that is in the store. It is open for others when the block ends, in place of the one that was; if the block fails, it is closed."""
+        place.check()
         record = await read_record(self._store, session_id) if session_id else None
         if record is None:
             raise RequestError.resource_not_found(session_id)
-        before = self._open.get(session_id)
-        if before is not None and before.conversation.status == "running":
+        self._check_idle(session_id)
+        self._taken_up[session_id] += 1
+        try:
+            session = await self._make(session_id, place, record)
+            try:
+                session.has_title = record.title is not None
+                await session.conversation.agive_up_pending_actions(GIVEN_UP)
+                yield session
+            except BaseException:
+                await shielded(session.close)
+                raise
+        finally:
+            self._taken_up -= Counter([session_id])
+        await self._put(session)
+
+    def _check_idle(self, session_id: str) -> None:
+        session = self._open.get(session_id)
+        if session is not None and (session.answering or session.conversation.status == "running"):
             raise RequestError.invalid_request(
                 {"details": f"session {session_id!r} is answering a prompt: cancel that first"}
             )
-        await self.close(session_id)
-        session = await self.open(session_id, place, record)
-        session.has_title = record.title is not None
-        await session.conversation.agive_up_pending_actions(GIVEN_UP)
+
+    async def open(self, session_id: str, place: Place) -> Session:
+        """Open a new one."""
+        place.check()
+        session = await self._make(session_id, place)
+        await self._put(session)
         return session
 
-    async def open(self, session_id: str, place: Place, known: Record | None = None) -> Session:
-        """Open one, new or not."""
-        place.check()
+    async def _put(self, session: Session) -> None:
+        before = self._open.get(session.id)
+        self._open[session.id] = session
+        if before is not None:
+            await shielded(before.close)
+
+    async def _make(self, session_id: str, place: Place, known: Record | None = None) -> Session:
         assert self.client is not None
         directories = place.directories or []
         session = Session(session_id, place.cwd, directories, self.client, self.capabilities)
         session.servers = await connect_servers(place.mcp_servers or (), place.cwd, self._mcp_needs_approval)
         try:
+            context = self._context(session) if callable(self._context) else self._context
+            if inspect.isawaitable(context):
+                context = await context
             if known is None or (known.cwd, known.additional_directories) != (place.cwd, tuple(directories)):
                 await write_record(self._store, session_id, place.cwd, directories)
-            session.conversation = await self._conversation(session)
+            session.conversation = await self._conversation(session, context)
         except BaseException:
             await shielded(session.close)
             raise
-        before = self._open.get(session_id)
-        self._open[session_id] = session
-        if before is not None:  # somebody has asked twice at once
-            await shielded(before.close)
         return session
 
-    async def _conversation(self, session: Session) -> Conversation:
+    async def _conversation(self, session: Session, context: Any) -> Conversation:
         agent = self._agent
         if session.servers:
             agent = agent.clone(mcp_servers=[*agent.mcp_servers, *session.servers])
-        context = self._context(session) if callable(self._context) else self._context
-        if inspect.isawaitable(context):
-            context = await context
         make = partial(
             Conversation,
             agent,

@@ -5,19 +5,14 @@ Invariants
 - There is one way to stop a turn, whoever asks (`session/cancel`, `session/close`, `session/delete`, `$/cancel_request`, the end of the
   connection): the handler of the prompt is cancelled, and with it its token, which has a callback that does the rest. What was asked of the client
   for that session is settled, the agent's own `cancel` is called, and the prompt is answered `cancelled`, whatever its handler makes of it.
-- A turn is over when its handler has ended, and the agent's own `cancel` too, which must not fall upon the next one. That one has no longer than a
-  clean-up has (`Grace.cancel`): then it is cancelled, and whether it likes that or not, the turn is over.
+- A turn is over when its handler has ended, and the agent's own `cancel` too, which must not fall upon the next one. That one is
+  a clean-up: the end of the connection does not cut it short, and it has no longer than `Grace` gives to one.
 - Where there is no turn, there is nothing to stop: nothing happens, and nothing is remembered for the next one.
 """
 
 from __future__ import annotations
 
-import logging
-import math
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
-
-import anyio
 
 from quiesce.kernel._backend import Waiter, current_backend
 
@@ -25,10 +20,7 @@ from .exceptions import RequestError
 from .schema import CancelNotification
 
 if TYPE_CHECKING:
-    from quiesce.kernel._backend import Backend, Timer
     from quiesce.wire._requests import Incoming
-
-logger = logging.getLogger("quiesce")
 
 
 class Turn:
@@ -93,52 +85,3 @@ class Turns:
             finally:
                 if waiter in turn.waiters:
                     turn.waiters.remove(waiter)
-
-
-class Telling:
-    """A call of the agent's own `cancel`, which belongs to its turn and has only so much time."""
-
-    def __init__(
-        self, cancel: Callable[[CancelNotification], Awaitable[object]], turn: Turn, turns: Turns
-    ) -> None:
-        self._cancel = cancel
-        self._turn = turn
-        self._turns = turns
-        self._limit: anyio.CancelScope | None = None  # once it has begun
-        self._timer: Timer | None = None
-        self._over = False
-        turn.handlers += 1
-
-    def expire_after(self, seconds: float, backend: Backend) -> None:
-        """From now on it has this long."""
-        if seconds < math.inf:
-            self._timer = backend.call_at(backend.now() + seconds, self._expire)
-
-    def _expire(self) -> None:
-        self._timer = None
-        if not self._over:
-            logger.error(
-                "the agent's own cancel of %r took too long, and was cancelled: the session goes on without it",
-                self._turn.session_id,
-            )
-            if self._limit is not None:
-                self._limit.cancel()
-            self._end()
-
-    async def __call__(self, note: CancelNotification) -> None:
-        """Call it, unless it is too late: then it would fall upon another turn."""
-        if self._over:
-            return
-        try:
-            with anyio.CancelScope() as self._limit:
-                self._turn.told = True
-                await self._cancel(note)
-        finally:
-            self._end()
-
-    def _end(self) -> None:
-        if not self._over:
-            self._over = True
-            if self._timer is not None:
-                self._timer.cancel()
-            self._turns.end(self._turn)

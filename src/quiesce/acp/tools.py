@@ -10,6 +10,9 @@ With a client that has a file system or terminals, its own are used: so the user
 and outside of ACP, it is this machine's files and a process of ours. Only paths in the session's directories are taken (outside of ACP: in the current
 one), wherever links lead. Who writes or runs something needs approval; `dataclasses.replace(write_file, needs_approval=False)` is a copy that does not.
 A command may of course do anything that this user may.
+
+Whether a tool that needs approval may run is asked of the user, by `ask_client`. An agent that is a tool of another has a run of its own, and is told
+so: `other.as_tool(run_config=RunConfig(approve=ask_client))`.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ from quiesce.agents._tool import FunctionTool, function_tool
 from . import schema as s
 from ._served_calls import Arguments, shown_as
 from ._served_commands import Ran, run_here, run_in_terminal
-from ._served_files import ClientRefused, Files, OutsideOfSession
+from ._served_files import ClientRefused, Files, OutsideOfSession, lines_of
+from ._served_permissions import ask_client
 from ._served_session import Session, current_session
 from .helpers import tool_diff_content
 
@@ -30,6 +34,7 @@ __all__ = [
     "ClientRefused",
     "OutsideOfSession",
     "Session",
+    "ask_client",
     "current_session",
     "edit_file",
     "read_file",
@@ -57,12 +62,15 @@ async def read_file(path: str, line: int = 1, limit: int = LINES) -> str:
     first, most = max(line, 1), max(min(limit, LINES), 1)
     # One line more, to know whether there is more.
     text = await files.read(files.path(path), first, most + 1)
-    lines = text.splitlines(keepends=True)
+    lines = lines_of(text)
     more = len(lines) > most
     text = "".join(lines[:most])
     if len(text) > CHARACTERS:
         text = text[:CHARACTERS]
         whole = text.count("\n")
+        if not whole:
+            rest = f"read on from line {first + 1}" if len(lines) > 1 else "it is the last one"
+            return f"{text}\n[line {first} is cut after {CHARACTERS} characters: look at the rest of it with a command; {rest}]"
         return f"{text}\n[cut after {CHARACTERS} characters: read on from line {first + whole}]"
     return f"{text}[there is more: read on from line {first + most}]" if more else text
 

@@ -1,7 +1,7 @@
 """`quiesce acp module:agent`: serve an agent to clients of the Agent Client Protocol, such as editors.
 
-Over stdio, standard output carries the protocol and nothing else, from the first moment on: what the agent's module prints while it is imported goes to
-standard error. The program ends when its client is gone, by Ctrl-C or by SIGTERM, and leaves nothing.
+Over stdio, standard output carries the protocol and nothing else, from the first moment to the last: what the agent's module prints while it is imported,
+its threads at any time, and its `atexit` at the end, goes to standard error. The program ends when its client is gone, by Ctrl-C or by SIGTERM, and leaves nothing.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, redirect_stdout
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,10 +39,25 @@ def main(words: Sequence[str]) -> int:
         given = _parser().parse_args(words)
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 2
+    if given.websocket is not None:
+        return _serve(given)
+    from quiesce.wire._stdio import move_stdout
+
     try:
-        with _stdout_to_stderr():
-            make = load(given.agent)
-            agent = make()
+        given.stdout = move_stdout()
+    except OSError as error:
+        _say(f"{error.strerror}: it is what the protocol is written to")
+        return 1
+    try:
+        return _serve(given)
+    finally:
+        os.close(given.stdout)
+
+
+def _serve(given: argparse.Namespace) -> int:
+    try:
+        make = load(given.agent)
+        agent = make()
     except BadAgent as bad:
         print(f"quiesce acp: {bad}", file=sys.stderr)
         return 2
@@ -188,21 +203,6 @@ def _kind(value: object) -> str:
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
-@contextmanager
-def _stdout_to_stderr() -> Iterator[None]:
-    """Whoever prints now, also a child process, does not print into the protocol."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    finally:
-        sys.stdout.flush()
-        os.dup2(kept, 1)
-        os.close(kept)
-
-
 # The store
 
 
@@ -238,11 +238,17 @@ async def _store(given: argparse.Namespace) -> AsyncIterator[Store]:
 
 async def _over_stdio(agent: Agent[Any], make: Callable[[], Agent[Any]], given: argparse.Namespace) -> None:
     from quiesce.acp._served import serve_agent
+    from quiesce.wire._stdio import stdio
 
     if sys.stdin is not None and sys.stdin.isatty():
         _say(f"serving {given.agent} over stdin and stdout: this is for a client to start")
     async with _store(given) as store:
-        await serve_agent(agent, store=None if given.store == "none" else store, max_turns=given.max_turns)
+        await serve_agent(
+            agent,
+            stdio(write_fd=given.stdout),
+            store=None if given.store == "none" else store,
+            max_turns=given.max_turns,
+        )
 
 
 async def _over_websocket(

@@ -13,7 +13,7 @@ Invariants
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Raw, Struct
@@ -38,11 +38,14 @@ REMEMBERED: Final = 4096  # cancelled calls whose answer is still awaited
 class Late:
     """What is to be done with the answer to a call whose caller does not wait for it any more."""
 
-    __slots__ = ("answered", "unanswered")
+    __slots__ = ("unanswered",)
 
-    def __init__(self, answered: Callable[[Raw | None], object]) -> None:
-        self.answered = answered  # called with the result; with None if it is an error, or if it will never be known
+    def __init__(self) -> None:
         self.unanswered = False  # whether the caller was cancelled before the answer came
+
+    def answered(self, result: Raw | None) -> None:
+        """Here is the result; None if it is an error, or if it will never be known."""
+        raise NotImplementedError
 
 
 class Call(Struct, eq=False):
@@ -125,13 +128,13 @@ class Calls:
         is_congested = connection.send(frame, len(self._pending) == 1)
         try:
             if is_congested:
-                await connection.wait_for_room()
+                await connection.wait_for_room(of_call=True)
             if not call.settled:
                 await call.waiter.signal
         except BaseException as cut:
             if self._pending.pop(number, None) is not None:
                 self._give_up(number, cut, late)
-            elif late is not None:
+            elif late is not None and not isinstance(cut, GeneratorExit):
                 call.abandon()
             raise
         finally:

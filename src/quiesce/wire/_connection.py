@@ -359,8 +359,8 @@ class Connection:
         """Whether more is unsent than should be."""
         return self._link is not None and self._link.pending > self.limits.unsent
 
-    async def wait_for_room(self) -> None:
-        """Wait until it is less."""
+    async def wait_for_room(self, *, of_call: bool = False) -> None:
+        """Wait until it is less; a call, until it need not wait any more."""
         while self._link is None and not self.over:
             waiter = self.backend.make_waiter()
             self._openers.append(waiter)
@@ -370,7 +370,7 @@ class Connection:
                 if waiter in self._openers:
                     self._openers.remove(waiter)
         if self._link is not None:
-            await self._link.wait_for_room(self.limits.unsent)
+            await self._link.wait_for_room(self.limits.unsent, of_call=of_call)
 
     async def notify(self, method: str, params: Any) -> None:
         """Tell the peer something."""

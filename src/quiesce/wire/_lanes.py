@@ -79,6 +79,10 @@ class Lanes:
         for lane in list(self.busy.values()):
             self._drop(lane)
 
+    def _is_stopping(self) -> bool:
+        """By us, or with everything around us."""
+        return self._stopped or self._scope is None or self._scope.state != "open"
+
     async def finished(self) -> None:
         """Wait until all that has come is handled. A cancel cuts it short."""
         while self.busy:
@@ -151,19 +155,19 @@ class Lanes:
                     if connection.paused:
                         connection.adjust()
         except BaseException as error:
-            if self._stopped or not is_cancel(error):
+            if self._is_stopping() or not is_cancel(error):
                 self._drop(lane)
             raise
         finally:
             if not queue:
                 lane.done = True
                 self._forget(lane)
-            elif not self._stopped:  # somebody has cancelled this one task: the others' turn comes
+            elif not self._is_stopping():  # somebody has cancelled this one task: the others' turn comes
                 self._start(lane)
 
     def _ended(self, lane: Lane) -> None:
         if not lane.begun:  # somebody has cancelled it before that
-            if self._stopped:
+            if self._is_stopping():
                 self._drop(lane)
             else:
                 self._start(lane)

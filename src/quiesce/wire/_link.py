@@ -50,6 +50,7 @@ class Link(ABC):
         )
         self.over = False  # nothing is sent any more
         self._hurried = False
+        self._callers: list[Waiter] = []  # those of `_waiters` whose request waits to be sent
         self._out: list[bytes] = []
         self._raw = bytearray()  # packed already
         self._waiters: dict[Waiter, int] = {}  # who waits for room, and how much may be unsent then
@@ -151,15 +152,19 @@ class Link(ABC):
     def _write_soon(self) -> None:
         """There is something to be sent."""
 
-    async def wait_for_room(self, most: int) -> None:
-        """Wait until no more than `most` bytes are unsent, or nothing is sent any more."""
-        while self.pending > most and not self.over and not (self._hurried and most):
+    async def wait_for_room(self, most: int, *, of_call: bool = False) -> None:
+        """Wait until no more than `most` bytes are unsent, or nothing is sent any more; a call, until it need not wait any more."""
+        while self.pending > most and not self.over and not (of_call and self._hurried):
             waiter = self.backend.make_waiter()
             self._waiters[waiter] = most
+            if of_call:
+                self._callers.append(waiter)
             try:
                 await waiter
             finally:
                 self._waiters.pop(waiter, None)
+                if of_call and waiter in self._callers:
+                    self._callers.remove(waiter)
 
     def _wrote(self) -> None:
         """Some of it is with the system now, or all is lost: wake those who have room, and nobody in vain."""
@@ -178,12 +183,10 @@ class Link(ABC):
         self._end(error)
 
     def hurry(self) -> None:
-        """Nobody but `flush` waits for room any more."""
+        """No call waits for room any more: it has failed."""
         self._hurried = True
-        for waiter, most in list(self._waiters.items()):
-            if most:
-                del self._waiters[waiter]
-                waiter.wake()
+        for waiter in self._callers:
+            waiter.wake()
 
     async def flush(self) -> None:
         """Say farewell, and wait until all is with the system."""

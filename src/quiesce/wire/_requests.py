@@ -133,15 +133,16 @@ class Requests:
                 id, INVALID_REQUEST, f"Invalid request: id {id!r} is that of a request still unanswered"
             )
             return
+        is_free = self._at_work < connection.limits.concurrent or (self.lent and self._is_turn_free())
+        if not is_free and connection.calls.nested and connection.is_full():
+            connection.refuse(id, INTERNAL_ERROR, f"Too many requests: {len(self.queue)} wait already")
+            return
         if request.arrived is not None:
             self._tell_arrived(incoming, request.arrived)
-        if self._at_work < connection.limits.concurrent or (self.lent and self._is_turn_free()):
-            self._open[key] = incoming
+        self._open[key] = incoming
+        if is_free:
             self._start(incoming)
-        elif connection.calls.nested and connection.is_full():
-            connection.refuse(id, INTERNAL_ERROR, f"Too many requests: {len(self.queue)} wait already")
         else:
-            self._open[key] = incoming
             self.queue.append(incoming)
             self.bytes += len(params)
 

@@ -5,7 +5,8 @@ Invariants
   `print()`, or a child process that inherits them, can neither spoil what is said nor eat what is sent.
 - What belongs to others stays as it was. Not to block is a property of the open file, which a shell and all its children may share: where the system
   allows it the link opens the pipe or terminal anew, elsewhere the property is put back at the end.
-- Closing puts everything back, and what was printed meanwhile is not left to come out on the stdout that is back.
+- Closing puts everything back, and what was printed meanwhile is not left to come out on the stdout that is back. A program that has moved stdout
+  away itself, for good, says where to (`write_fd`): then 1 is left as it is.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ class StdioTransport(Transport):
 
     name = "stdio"
 
-    def __init__(self, *, protect: bool = True) -> None:
+    def __init__(self, *, protect: bool = True, write_fd: int = 1) -> None:
         self._protect = protect
+        self._write_fd = write_fd
 
     async def open(self, limits: Limits, scope: Scope) -> Link:
         """Take stdin and stdout."""
-        taken = _Taken(protect=self._protect)
+        taken = _Taken(protect=self._protect, write_fd=self._write_fd)
         try:
             return descriptor_link(
                 taken.read_fd, taken.write_fd, taken.put_back, Lines(limits.frame), scope, self.name
@@ -48,7 +50,7 @@ class StdioTransport(Transport):
             raise
 
 
-def stdio(*, protect: bool = True) -> StdioTransport:
+def stdio(*, protect: bool = True, write_fd: int = 1) -> StdioTransport:
     """A way to whoever has started this process, by its stdin and stdout, one message a line.
 
     ```python
@@ -57,9 +59,10 @@ def stdio(*, protect: bool = True) -> StdioTransport:
     ```
 
     Meanwhile `print()`, and whatever else writes to stdout, goes to stderr, and nobody else finds anything to read; with `protect=False` they stay as
-    they are. Closing the peer puts everything back.
+    they are. Closing the peer puts everything back. `write_fd` is for a program that has moved its stdout elsewhere, to keep it clean before and after
+    too; it stays open.
     """
-    return StdioTransport(protect=protect)
+    return StdioTransport(protect=protect, write_fd=write_fd)
 
 
 class _Taken:
@@ -67,7 +70,7 @@ class _Taken:
 
     in_use = False
 
-    def __init__(self, *, protect: bool) -> None:
+    def __init__(self, *, protect: bool, write_fd: int) -> None:
         if sys.platform == "win32":
             raise NotImplementedError(
                 "stdio() needs a system with POSIX descriptors; on Windows use a socket"
@@ -81,17 +84,16 @@ class _Taken:
         _Taken.in_use = True
         try:
             self.read_fd = self._take(0, os.O_RDONLY, "stdin")
-            self.write_fd = self._take(1, os.O_WRONLY, "stdout")
+            self.write_fd = self._take(write_fd, os.O_WRONLY, "stdout")
             if protect:
-                self._protect()
+                self._protect((0, 1) if write_fd == 1 else (0,))
         except BaseException:
             self.put_back()
             raise
 
     def _take(self, fd: int, mode: int, name: str) -> int:
-        if (
-            getattr(sys, f"__{name}__") is None
-        ):  # closed when Python began: by now, something else may have its number
+        # Closed when Python began: by now, something else may have its number.
+        if fd < 2 and getattr(sys, f"__{name}__") is None:
             raise OSError(errno.EBADF, f"this process was started without {name}")
         try:
             kind = os.fstat(fd).st_mode
@@ -106,18 +108,13 @@ class _Taken:
         self._ours.append(ours)
         return ours
 
-    def _protect(self) -> None:
-        for fd in (0, 1):
+    def _protect(self, taken: tuple[int, ...]) -> None:
+        for fd in taken:
             self._saved.append((_duplicate(fd), fd))
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        try:
-            os.dup2(nowhere, 0)
-            try:
-                os.dup2(2, 1)
-            except OSError:  # there is no stderr either
-                os.dup2(nowhere, 1)
-        finally:
-            os.close(nowhere)
+        with open(os.devnull, "rb") as nowhere:
+            os.dup2(nowhere.fileno(), 0)
+        if 1 in taken:
+            stdout_to_stderr()
 
     def put_back(self) -> None:
         """As it was; twice is fine."""
@@ -136,6 +133,30 @@ class _Taken:
         for fd in self._ours:
             os.close(fd)
         _Taken.in_use = False
+
+
+def move_stdout() -> int:
+    """From here on what is printed goes to stderr, to the end of the process; returns a descriptor of what stdout was."""
+    if sys.stdout is None:
+        raise OSError(errno.EBADF, "this process was started without stdout")
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    try:
+        moved = _duplicate(1)
+    except OSError as error:
+        raise OSError(error.errno, f"this process has no stdout any more: {error.strerror}") from error
+    stdout_to_stderr()
+    sys.stdout = sys.stderr  # in the same buffer, so that it comes out in order
+    return moved
+
+
+def stdout_to_stderr() -> None:
+    """What is written to 1 goes where 2 goes."""
+    try:
+        os.dup2(2, 1)
+    except OSError:  # there is no stderr either
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
 
 
 def _duplicate(fd: int) -> int:
