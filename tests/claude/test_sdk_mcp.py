@@ -1,0 +1,254 @@
+"""Tools in this process answer the CLI as claude-agent-sdk's do; and a call that the CLI gives up ends, alone, and says nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+
+import quiesce.claude as claude
+from quiesce import Scope
+from quiesce.claude import create_sdk_mcp_server, tool
+from quiesce.claude._sdk_mcp_server import InProcessServer, McpAnswers, server_of
+from tests.claude import tool_table
+from tests.claude.sdk_facts import SDK
+
+TABLE = list(zip(tool_table.MESSAGES + tool_table.REFUSED, SDK["answers"], strict=True))
+
+
+def label(message: dict[str, Any]) -> str:
+    return str(message.get("params", {}).get("name") or message.get("method") or "an answer")
+
+
+def call(name: str, arguments: dict[str, Any] | None = None, id: Any = 1) -> dict[str, Any]:  # noqa: A002
+    return {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": name, "arguments": arguments or {}}}
+
+
+def cancelled(id: Any) -> dict[str, Any]:  # noqa: A002
+    return {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id, "reason": "AbortError"}}
+
+
+def serving(*handlers: Callable[[Any], Awaitable[Any]]) -> McpAnswers:
+    return server_of(create_sdk_mcp_server("test", tools=[tool(one.__name__, "", {})(one) for one in handlers]))
+
+
+async def text_of(server: McpAnswers, name: str) -> str:
+    answer = await server.handle(call(name))
+    assert answer is not None
+    assert answer["result"]["isError"] is True
+    [block] = answer["result"]["content"]
+    assert isinstance(block["text"], str)
+    return block["text"]
+
+
+@pytest.mark.parametrize(("message", "expected"), TABLE, ids=[f"{n}-{label(one)}" for n, (one, _) in enumerate(TABLE)])
+@pytest.mark.worlds("asyncio", "trio")
+async def test_a_message_is_answered_as_the_sdk_answers_it(
+    message: dict[str, Any], expected: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = await server_of(tool_table.server(claude)).handle(message)
+    if message in tool_table.REFUSED:
+        assert answer is not None
+        assert (answer["id"], answer["error"]["code"]) == (expected["id"], expected["error"]["code"])
+        assert message["method"] in answer["error"]["message"]
+    else:
+        assert answer == expected
+    left_out = label(message).removeprefix("returns ") in tool_table.LEFT_OUT
+    assert [record.levelno for record in caplog.records if record.levelno > logging.DEBUG] == [logging.WARNING] * left_out
+
+
+def test_a_config_is_what_the_options_take() -> None:
+    config = create_sdk_mcp_server("calc", "2.0.0")
+    assert {**config, "instance": None} == {"type": "sdk", "name": "calc", "instance": None}
+    assert repr(config["instance"]) == "<ToolServer 'calc' 2.0.0, tools: none>"
+
+
+async def test_what_a_tool_does_wrong_is_told_to_the_model() -> None:
+    async def nothing(args: Any) -> Any: ...
+    async def number(args: Any) -> Any:
+        return {"content": [{"type": "text", "text": 5}]}
+
+    async def strings(args: Any) -> Any:
+        return {"content": ["text"]}
+
+    async def silent(args: Any) -> Any:
+        raise TimeoutError
+
+    def plain(args: Any) -> Any:
+        return {}
+
+    server = serving(nothing, number, strings, silent, plain)
+    assert await text_of(server, "nothing") == "the tool 'nothing' must return a dict with 'content', not NoneType"
+    assert await text_of(server, "number") == "'text' of the text that the tool 'number' returned must be a str"
+    assert await text_of(server, "strings") == "the content of the tool 'strings' must be a list of dicts, not of str"
+    assert await text_of(server, "silent") == "TimeoutError"
+    assert await text_of(server, "plain") == "the tool 'plain' must be an async function; calling it gave dict"
+
+
+async def test_a_schema_that_is_none_is_told_to_the_model() -> None:
+    @tool("odd", "", {"type": "object", "properties": {"a": {"type": "no such type"}}})
+    async def odd(args: Any) -> Any:
+        raise AssertionError("it was called")
+
+    server = server_of(create_sdk_mcp_server("test", tools=[odd]))
+    assert "Input schema error: 'no such type'" in await text_of(server, "odd")
+    assert "Input schema error: 'no such type'" in await text_of(server, "odd")
+
+
+async def test_annotations_of_the_package_mcp_are_taken_too() -> None:
+    types = pytest.importorskip("mcp.types")
+    theirs = types.ToolAnnotations.model_validate({"readOnlyHint": True, "title": "T"})
+    made = [tool("a", "", {}, theirs), tool("b", "", {}, {"readOnlyHint": True, "title": "T"})]
+
+    async def nothing(args: Any) -> Any: ...
+
+    config = create_sdk_mcp_server("test", tools=[decorate(nothing) for decorate in made])
+    listed = config["instance"].listed
+    assert [one["annotations"] for one in listed] == [{"readOnlyHint": True, "title": "T"}] * 2
+
+
+# Cancelling
+
+
+async def test_a_call_that_the_cli_gives_up_is_cancelled_alone_and_says_nothing() -> None:
+    answers: dict[int, Any] = {}
+    ended: list[str] = []
+
+    async def wait(args: Any) -> Any:
+        try:
+            await anyio.sleep(args["seconds"])
+        finally:
+            ended.append(f"{args['seconds']}")
+        return {"content": []}
+
+    server = serving(wait)
+
+    async def ask(id: int, seconds: float) -> None:  # noqa: A002
+        answers[id] = await server.handle(call("wait", {"seconds": seconds}, id))
+
+    async with Scope("cli") as scope:
+        scope.spawn(ask, 1, 100)
+        scope.spawn(ask, 2, 5)
+        await anyio.sleep(1)
+        assert await server.handle(cancelled(3)) is None
+        assert await server.handle(cancelled(1)) is None
+        assert await server.handle(cancelled(1)) is None
+    assert answers == {1: None, 2: {"jsonrpc": "2.0", "id": 2, "result": {"content": [], "isError": False}}}
+    assert ended == ["100", "5"]
+
+
+async def test_a_tool_that_makes_a_result_of_its_cancellation_is_not_answered() -> None:
+    answers: list[Any] = []
+    swallowed: list[bool] = []
+
+    async def stubborn(args: Any) -> Any:
+        try:
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class():
+            swallowed.append(True)
+        return {"content": [{"type": "text", "text": "all the same"}]}
+
+    server = serving(stubborn)
+
+    async def ask() -> None:
+        answers.append(await server.handle(call("stubborn")))
+
+    async with Scope("cli") as scope:
+        scope.spawn(ask)
+        await anyio.sleep(1)
+        await server.handle(cancelled(1))
+    assert (answers, swallowed) == ([None], [True])
+
+
+async def test_whoever_is_cancelled_while_waiting_for_a_tool_waits_until_it_has_cleaned_up() -> None:
+    seen: list[str] = []
+
+    async def slow(args: Any) -> Any:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(2)
+            seen.append("cleaned up")
+
+    server = serving(slow)
+
+    async def ask() -> None:
+        try:
+            await server.handle(call("slow"))
+        finally:
+            seen.append("control is back")
+
+    async with Scope("cli") as scope:
+        asked = scope.spawn(ask)
+        await anyio.sleep(1)
+        asked.cancel()
+    assert seen == ["cleaned up", "control is back"]
+    assert asked.state == "cancelled"
+
+
+async def test_the_id_of_a_call_is_free_again_when_it_has_ended() -> None:
+    async def quick(args: Any) -> Any:
+        return {}
+
+    async def waits(args: Any) -> Any:
+        await anyio.sleep(5)
+        return {}
+
+    server = serving(quick, waits)
+    first, again = await server.handle(call("quick")), await server.handle(call("quick"))
+    assert first == again
+    async with Scope("cli") as scope:
+        scope.spawn(server.handle, call("waits"))
+        await anyio.sleep(1)
+        twice = await server.handle(call("quick"))
+        assert twice is not None
+        assert twice["error"]["code"] == -32600
+    assert await server.handle(call("quick")) == first
+
+
+async def test_closing_a_server_cancels_its_calls() -> None:
+    async def forever(args: Any) -> Any:
+        await anyio.sleep_forever()
+
+    server = serving(forever)
+    answers: list[Any] = []
+
+    async def ask(id: int) -> None:  # noqa: A002
+        answers.append(await server.handle(call("forever", id=id)))
+
+    async with Scope("cli") as scope:
+        scope.spawn(ask, 1)
+        scope.spawn(ask, 2)
+        await anyio.sleep(1)
+        await server.close()
+    assert answers == [None, None]
+
+
+async def test_sessions_that_share_a_server_do_not_share_calls() -> None:
+    async def waits(args: Any) -> Any:
+        await anyio.sleep(5)
+        return {}
+
+    config = create_sdk_mcp_server("test", tools=[tool("waits", "", {})(waits)])
+    one, other = server_of(config), server_of(config)
+    assert isinstance(one, InProcessServer)
+    answers: list[Any] = []
+
+    async def ask() -> None:
+        answers.append(await one.handle(call("waits")))
+
+    async with Scope("cli") as scope:
+        scope.spawn(ask)
+        await anyio.sleep(1)
+        await other.handle(cancelled(1))
+    assert [answer["result"] for answer in answers] == [{"content": [], "isError": False}]
+
+
+@pytest.mark.parametrize("instance", [None, object(), "server"], ids=["nothing", "an object", "a name"])
+def test_an_instance_that_is_no_server_is_refused(instance: Any) -> None:
+    with pytest.raises(TypeError, match=f"'odd'.*{type(instance).__name__}"):
+        server_of({"type": "sdk", "name": "odd", "instance": instance})

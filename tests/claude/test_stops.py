@@ -1,0 +1,45 @@
+"""However it is stopped: the CLI is interrupted first, and when control is back its whole process tree is gone."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from quiesce import Scope
+from tests.claude.clis import Cli
+from tests.claude.ways_to_stop import CLIENT, QUERY, Stage, Way
+
+pytestmark = pytest.mark.real_time
+
+
+async def stopped(cli: Cli, way: Way, stage: Stage) -> None:
+    """Stop it in this way, beside an innocent task of the same owner, which must not be touched."""
+    innocent: list[str] = []
+
+    async def live_on() -> None:
+        while not innocent:
+            await anyio.sleep(0.001)
+        innocent.append("lived on")
+
+    async with Scope("the user's") as users:
+        beside = users.spawn(live_on)
+        await way(stage)
+        assert beside.state == "running"
+        innocent.append("go")
+    assert innocent == ["go", "lived on"]
+
+
+@pytest.mark.parametrize("way", [*QUERY.values(), *CLIENT.values()], ids=[*QUERY, *CLIENT])
+async def test_a_cli_with_a_tool_at_work_is_interrupted_and_gone(cli: Cli, way: Way) -> None:
+    looks: list[int] = []
+
+    def look() -> None:
+        cli.assert_gone()
+        looks.append(cli.ticks())
+
+    options = cli.options([["text", "hello"], cli.ticking()])
+    await stopped(cli, way, Stage(options, cli.until_ticking, look))
+    assert looks
+    assert cli.ticks() == looks[0]  # nobody was left who could have ticked
+    cli.assert_interrupted_first()
+    assert cli.happened("said")[-1]["subtype"] == "error_during_execution"  # and had heard of it
