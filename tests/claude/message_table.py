@@ -6,7 +6,12 @@ from typing import Any
 
 _TEXT = {"type": "text", "text": "hi"}
 _USE = {"type": "tool_use", "id": "t1", "name": "Bash", "input": {"command": "ls"}}
-_RESULT = {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "a.txt"}], "is_error": False}
+_RESULT = {
+    "type": "tool_result",
+    "tool_use_id": "t1",
+    "content": [{"type": "text", "text": "a.txt"}],
+    "is_error": False,
+}
 _BLOCKS = [
     _TEXT,
     {"type": "thinking", "thinking": "hm", "signature": "s"},
@@ -55,9 +60,22 @@ MESSAGES: list[Any] = [
     {"type": "system", "subtype": "session_state_changed", "state": "idle"},
     {**_TASK, "subtype": "task_started", "description": "d"},
     {**_TASK, "subtype": "task_started", "description": "d", "tool_use_id": "t", "task_type": "local_agent"},
-    {**_TASK, "subtype": "task_progress", "description": "d", "usage": {"total_tokens": 1}, "last_tool_name": "Bash"},
+    {
+        **_TASK,
+        "subtype": "task_progress",
+        "description": "d",
+        "usage": {"total_tokens": 1},
+        "last_tool_name": "Bash",
+    },
     {**_TASK, "subtype": "task_notification", "status": "completed", "output_file": "f", "summary": "s"},
-    {**_TASK, "subtype": "task_notification", "status": "failed", "output_file": "f", "summary": "s", "usage": {"a": 1}},
+    {
+        **_TASK,
+        "subtype": "task_notification",
+        "status": "failed",
+        "output_file": "f",
+        "summary": "s",
+        "usage": {"a": 1},
+    },
     {**_TASK, "subtype": "task_updated", "patch": {"status": "killed", "end_time": 5}},
     {"type": "system", "subtype": "task_updated"},
     {"type": "system", "subtype": "task_updated", "patch": "odd", "task_id": "k"},
@@ -65,7 +83,12 @@ MESSAGES: list[Any] = [
     {"type": "system", "subtype": "hook_response", "hook_name": "Stop", "output": "", "exit_code": 0},
     {"type": "system", "subtype": "hook_response", "hook_event_name": "Stop"},
     {"type": "system", "subtype": "hook_started"},
-    {"type": "system", "subtype": "mirror_error", "key": {"project_key": "p", "session_id": "s"}, "error": "full"},
+    {
+        "type": "system",
+        "subtype": "mirror_error",
+        "key": {"project_key": "p", "session_id": "s"},
+        "error": "full",
+    },
     {"type": "system", "subtype": "mirror_error"},
     _DONE,
     {
@@ -86,7 +109,13 @@ MESSAGES: list[Any] = [
         "queued_turn_count": 0,
     },
     {**_DONE, "deferred_tool_use": {"id": "t"}},
-    {"type": "stream_event", "uuid": "u", "session_id": "s", "event": {"type": "message_stop"}, "parent_tool_use_id": "p"},
+    {
+        "type": "stream_event",
+        "uuid": "u",
+        "session_id": "s",
+        "event": {"type": "message_stop"},
+        "parent_tool_use_id": "p",
+    },
     {
         "type": "rate_limit_event",
         "uuid": "u",
@@ -123,7 +152,10 @@ MESSAGES: list[Any] = [
     {"type": "assistant", "message": {"content": "text", "model": "m"}},
     {"type": "assistant", "message": {"content": [5], "model": "m"}},
     {"type": "assistant", "message": {"content": [{"type": "thinking", "thinking": "hm"}], "model": "m"}},
-    {"type": "assistant", "message": {"content": [{"type": "advisor_tool_result", "tool_use_id": "s1"}], "model": "m"}},
+    {
+        "type": "assistant",
+        "message": {"content": [{"type": "advisor_tool_result", "tool_use_id": "s1"}], "model": "m"},
+    },
     {"type": "system"},
     {**_TASK, "subtype": "task_started"},
     {**_TASK, "subtype": "task_progress", "description": "d"},

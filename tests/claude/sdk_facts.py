@@ -14,7 +14,8 @@ SDK: dict[str, Any] = json.loads((Path(__file__).parent / "sdk_surface.json").re
 def _loaded() -> ModuleType:
     path = Path(__file__).parents[2] / "scripts" / "list_claude_surface.py"
     spec = importlib.util.spec_from_file_location("list_claude_surface", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -49,7 +49,9 @@ def test_the_facts_are_of_the_version_that_is_spoken() -> None:
 
 
 @pytest.mark.parametrize("name", SDK["started"])
-def test_a_cli_is_started_as_the_sdk_starts_it(name: str, directory: Path, environment: pytest.MonkeyPatch) -> None:
+def test_a_cli_is_started_as_the_sdk_starts_it(
+    name: str, directory: Path, environment: pytest.MonkeyPatch
+) -> None:
     started = started_with(option_sets.option_sets(claude, directory)[name])
     assert lister.in_place(started, str(directory)) == SDK["started"][name]
 
@@ -68,8 +70,12 @@ def test_both_tables_have_all_sets_of_options(directory: Path) -> None:
 WRONG_SKILLS = list(zip(option_sets.WRONG_SKILLS, SDK["wrong_skills"], strict=True))
 
 
-@pytest.mark.parametrize(("skills", "expected"), WRONG_SKILLS, ids=[ascii(one) for one in option_sets.WRONG_SKILLS])
-def test_a_name_that_is_no_skills_is_refused_as_the_sdk_refuses_it(skills: Any, expected: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("skills", "expected"), WRONG_SKILLS, ids=[ascii(one) for one in option_sets.WRONG_SKILLS]
+)
+def test_a_name_that_is_no_skills_is_refused_as_the_sdk_refuses_it(
+    skills: Any, expected: dict[str, str]
+) -> None:
     with pytest.raises((TypeError, ValueError), match="skill") as wrong:
         command_of(ClaudeAgentOptions(skills=skills), "claude")
     assert type(wrong.value).__name__ == expected["error"]
@@ -107,7 +113,12 @@ def test_each_id_of_a_hook_leads_to_its_callback() -> None:
     async def two(given: Any, tool_use_id: str | None, context: Any) -> Any: ...
 
     request, callbacks = initialize_request(
-        ClaudeAgentOptions(hooks={"PreToolUse": [HookMatcher("Bash", [one, two]), HookMatcher()], "Stop": [HookMatcher(hooks=[one])]})
+        ClaudeAgentOptions(
+            hooks={
+                "PreToolUse": [HookMatcher("Bash", [one, two]), HookMatcher()],
+                "Stop": [HookMatcher(hooks=[one])],
+            }
+        )
     )
     assert callbacks == {"hook_0": one, "hook_1": two, "hook_2": one}
     assert request["hooks"]["Stop"] == [{"matcher": None, "hookCallbackIds": ["hook_2"]}]
@@ -126,8 +137,12 @@ def test_each_id_of_a_hook_leads_to_its_callback() -> None:
 def test_a_cli_that_would_let_pass_what_a_hook_fails_to_judge_is_refused(
     response: dict[str, Any], complaint: str | None
 ) -> None:
-    lenient, _ = initialize_request(ClaudeAgentOptions(hooks={"Stop": [HookMatcher(on_failure="continue"), HookMatcher()]}))
-    strict, _ = initialize_request(ClaudeAgentOptions(hooks={"Stop": [HookMatcher(), HookMatcher(on_failure="block")]}))
+    lenient, _ = initialize_request(
+        ClaudeAgentOptions(hooks={"Stop": [HookMatcher(on_failure="continue"), HookMatcher()]})
+    )
+    strict, _ = initialize_request(
+        ClaudeAgentOptions(hooks={"Stop": [HookMatcher(), HookMatcher(on_failure="block")]})
+    )
     check_initialized(lenient, response)
     check_initialized(initialize_request(ClaudeAgentOptions())[0], response)
     if complaint is None:
@@ -180,7 +195,13 @@ def test_a_cli_that_is_nowhere_is_an_error_that_says_where_it_was_looked_for(
         pytest.skip("this machine has one")
     with pytest.raises(CLINotFoundError) as wrong:
         find_cli(ClaudeAgentOptions())
-    for said in (str(tmp_path / "bin"), "~/.local/bin/claude", "claude-agent-sdk", "npm install", "cli_path="):
+    for said in (
+        str(tmp_path / "bin"),
+        "~/.local/bin/claude",
+        "claude-agent-sdk",
+        "npm install",
+        "cli_path=",
+    ):
         assert said in str(wrong.value)
 
 

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from quiesce.claude import MessageParseError, RateLimitEvent, SystemMessage, ToolUseBlock, UserMessage, parse_message
+from quiesce.claude import (
+    MessageParseError,
+    RateLimitEvent,
+    SystemMessage,
+    ToolUseBlock,
+    UserMessage,
+    parse_message,
+)
 from quiesce.claude._errors import result_text
 from tests.claude.message_table import MESSAGES
 from tests.claude.sdk_facts import SDK, lister
@@ -18,7 +25,9 @@ def kind(message: Any) -> str:
     return str(message.get("subtype") or message.get("type")) if isinstance(message, dict) else str(message)
 
 
-@pytest.mark.parametrize(("message", "expected"), TABLE, ids=[f"{place}-{kind(message)}" for place, message in enumerate(MESSAGES)])
+@pytest.mark.parametrize(
+    ("message", "expected"), TABLE, ids=[f"{place}-{kind(message)}" for place, message in enumerate(MESSAGES)]
+)
 def test_a_message_is_parsed_as_the_sdk_parses_it(message: Any, expected: Any) -> None:
     assert lister.parsed(parse_message, message, MessageParseError) == expected
 
@@ -56,18 +65,31 @@ def test_frames_of_the_control_protocol_are_no_messages(kind: str) -> None:
 def test_contents_are_handed_on_not_copied() -> None:
     given = {"command": "ls"}
     info = {"status": "allowed", "new": 1}
-    message = parse_message({"type": "user", "message": {"content": [{"type": "tool_use", "id": "1", "name": "Bash", "input": given}]}})
+    message = parse_message(
+        {
+            "type": "user",
+            "message": {"content": [{"type": "tool_use", "id": "1", "name": "Bash", "input": given}]},
+        }
+    )
     assert isinstance(message, UserMessage)
+    assert isinstance(message.content, list)
     [block] = message.content
     assert isinstance(block, ToolUseBlock)
     assert block.input is given
-    limit = parse_message({"type": "rate_limit_event", "uuid": "u", "session_id": "s", "rate_limit_info": info})
+    limit = parse_message(
+        {"type": "rate_limit_event", "uuid": "u", "session_id": "s", "rate_limit_info": info}
+    )
     assert isinstance(limit, RateLimitEvent)
     assert limit.rate_limit_info.raw is info
 
 
 def test_messages_can_be_matched_by_position() -> None:
-    match parse_message({"type": "user", "message": {"content": [{"type": "tool_use", "id": "1", "name": "Bash", "input": {}}]}}):
+    match parse_message(
+        {
+            "type": "user",
+            "message": {"content": [{"type": "tool_use", "id": "1", "name": "Bash", "input": {}}]},
+        }
+    ):
         case UserMessage([ToolUseBlock("1", "Bash", {})]):
             pass
         case other:

@@ -40,7 +40,12 @@ def test_a_callback_that_will_not_be_asked_is_warned_of(options: dict[str, Any],
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"allowed_tools": ["Bash(ls:*)", " ", "(x)", "Read(", "Read(*"]}, {"skills": ["pdf"]}, {"permission_mode": "plan"}],
+    [
+        {},
+        {"allowed_tools": ["Bash(ls:*)", " ", "(x)", "Read(", "Read(*"]},
+        {"skills": ["pdf"]},
+        {"permission_mode": "plan"},
+    ],
     ids=str,
 )
 def test_a_callback_that_may_be_asked_is_not_warned_of(options: dict[str, Any]) -> None:
@@ -73,7 +78,10 @@ WIRE_RULES = [{"toolName": "Bash", "ruleContent": "ls:*"}, {"toolName": "Read", 
         ),
         (PermissionUpdate("removeRules"), {"type": "removeRules"}),
         (PermissionUpdate("setMode", mode="plan"), {"type": "setMode", "mode": "plan"}),
-        (PermissionUpdate("addDirectories", directories=["/a"]), {"type": "addDirectories", "directories": ["/a"]}),
+        (
+            PermissionUpdate("addDirectories", directories=["/a"]),
+            {"type": "addDirectories", "directories": ["/a"]},
+        ),
         (PermissionUpdate("removeDirectories"), {"type": "removeDirectories"}),
     ],
     ids=lambda value: value.type if isinstance(value, PermissionUpdate) else "",
@@ -84,14 +92,19 @@ def test_a_change_of_rules_goes_to_the_cli_and_back(update: PermissionUpdate, wi
 
 
 def test_a_change_of_rules_says_only_what_belongs_to_it() -> None:
-    assert PermissionUpdate("setMode", RULES, "deny", "plan", ["/a"]).to_dict() == {"type": "setMode", "mode": "plan"}
+    assert PermissionUpdate("setMode", RULES, "deny", "plan", ["/a"]).to_dict() == {
+        "type": "setMode",
+        "mode": "plan",
+    }
 
 
 def test_a_yes_keeps_the_input_unless_there_is_another() -> None:
     asked = {"command": "ls"}
     update = PermissionUpdate("setMode", mode="plan")
     assert permission_answer(PermissionResultAllow(), asked) == {"behavior": "allow", "updatedInput": asked}
-    assert permission_answer(PermissionResultAllow(updated_input={}, updated_permissions=[update]), asked) == {
+    assert permission_answer(
+        PermissionResultAllow(updated_input={}, updated_permissions=[update]), asked
+    ) == {
         "behavior": "allow",
         "updatedInput": {},
         "updatedPermissions": [{"type": "setMode", "mode": "plan"}],
@@ -100,7 +113,11 @@ def test_a_yes_keeps_the_input_unless_there_is_another() -> None:
 
 def test_a_no_says_why_and_may_end_the_turn() -> None:
     assert permission_answer(PermissionResultDeny(message="no"), {}) == {"behavior": "deny", "message": "no"}
-    assert permission_answer(PermissionResultDeny(interrupt=True), {}) == {"behavior": "deny", "message": "", "interrupt": True}
+    assert permission_answer(PermissionResultDeny(interrupt=True), {}) == {
+        "behavior": "deny",
+        "message": "",
+        "interrupt": True,
+    }
 
 
 @pytest.mark.parametrize("result", [None, True, {"behavior": "allow"}], ids=str)

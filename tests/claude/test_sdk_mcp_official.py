@@ -22,7 +22,11 @@ HELLO = {
     "jsonrpc": "2.0",
     "id": 0,
     "method": "initialize",
-    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "cli", "version": "2"}},
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "cli", "version": "2"},
+    },
 }
 READY = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 
@@ -32,6 +36,8 @@ class Seen:
 
     def __init__(self) -> None:
         self.events: list[str] = []
+        self.waits = anyio.Event()
+        self.cancelled = anyio.Event()
 
     @asynccontextmanager
     async def lifespan(self, server: Any) -> AsyncIterator[dict[str, Any]]:
@@ -44,14 +50,18 @@ class Seen:
     async def called(self, context: Any, params: Any) -> Any:
         if params.name == "wait":
             try:
+                self.waits.set()
                 await anyio.sleep_forever()
             finally:
                 self.events.append("cancelled")
+                self.cancelled.set()
         if params.name == "ask back":
             try:
                 await context.session.send_request(types.ListRootsRequest(), types.ListRootsResult)
             except Exception as error:
-                return types.CallToolResult(content=[types.TextContent(type="text", text=type(error).__name__)])
+                return types.CallToolResult(
+                    content=[types.TextContent(type="text", text=type(error).__name__)]
+                )
         return types.CallToolResult(content=[types.TextContent(type="text", text=f"{params.arguments}")])
 
     def server(self) -> McpAnswers:
@@ -60,7 +70,12 @@ class Seen:
 
 
 def call(name: str, id: Any = 1) -> dict[str, Any]:  # noqa: A002
-    return {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": name, "arguments": {"a": 1}}}
+    return {
+        "jsonrpc": "2.0",
+        "id": id,
+        "method": "tools/call",
+        "params": {"name": name, "arguments": {"a": 1}},
+    }
 
 
 async def greeted(server: McpAnswers) -> None:
@@ -70,12 +85,8 @@ async def greeted(server: McpAnswers) -> None:
     assert await server.handle(READY) is None
 
 
-@pytest.fixture
-def seen() -> Seen:
-    return Seen()
-
-
-async def test_it_answers_and_ends(seen: Seen) -> None:
+async def test_it_answers_and_ends() -> None:
+    seen = Seen()
     server = seen.server()
     await greeted(server)
     answer = await server.handle(call("echo"))
@@ -89,12 +100,14 @@ async def test_it_answers_and_ends(seen: Seen) -> None:
     assert seen.events == ["started", "ended"]
 
 
-async def test_closing_one_that_was_never_asked_is_nothing(seen: Seen) -> None:
+async def test_closing_one_that_was_never_asked_is_nothing() -> None:
+    seen = Seen()
     await seen.server().close()
     assert seen.events == []
 
 
-async def test_a_call_that_the_cli_gives_up_is_cancelled_and_not_answered(seen: Seen) -> None:
+async def test_a_call_that_the_cli_gives_up_is_cancelled_and_not_answered() -> None:
+    seen = Seen()
     server = seen.server()
     await greeted(server)
     answers: list[Any] = []
@@ -104,29 +117,31 @@ async def test_a_call_that_the_cli_gives_up_is_cancelled_and_not_answered(seen: 
 
     async with Scope("cli") as scope:
         scope.spawn(ask)
-        await anyio.sleep(1)
+        await seen.waits.wait()
         told = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
         assert await server.handle(told) is None
     assert answers == [None]
-    await anyio.sleep(1)
+    await seen.cancelled.wait()
     assert seen.events == ["started", "cancelled"]
     assert await server.handle(call("echo")) is not None
     await server.close()
 
 
-async def test_who_is_cancelled_while_waiting_takes_the_call_along(seen: Seen) -> None:
+async def test_who_is_cancelled_while_waiting_takes_the_call_along() -> None:
+    seen = Seen()
     server = seen.server()
     await greeted(server)
     async with Scope("cli") as scope:
         asked = scope.spawn(server.handle, call("wait"))
-        await anyio.sleep(1)
+        await seen.waits.wait()
         asked.cancel()
-    await anyio.sleep(1)
+    await seen.cancelled.wait()
     assert (asked.state, seen.events) == ("cancelled", ["started", "cancelled"])
     await server.close()
 
 
-async def test_closing_it_ends_its_calls(seen: Seen) -> None:
+async def test_closing_it_ends_its_calls() -> None:
+    seen = Seen()
     server = seen.server()
     await greeted(server)
     answers: list[Any] = []
@@ -136,13 +151,14 @@ async def test_closing_it_ends_its_calls(seen: Seen) -> None:
 
     async with Scope("cli") as scope:
         scope.spawn(ask)
-        await anyio.sleep(1)
+        await seen.waits.wait()
         await server.close()
         assert seen.events == ["started", "cancelled", "ended"]
     assert answers[0]["error"]["code"] == -32603
 
 
-async def test_what_it_asks_of_its_client_is_refused_at_once(seen: Seen) -> None:
+async def test_what_it_asks_of_its_client_is_refused_at_once() -> None:
+    seen = Seen()
     server = seen.server()
     await greeted(server)
     with anyio.fail_after(5):
@@ -153,8 +169,8 @@ async def test_what_it_asks_of_its_client_is_refused_at_once(seen: Seen) -> None
 
 
 @pytest.mark.parametrize("message", [{"id": 3}, {"jsonrpc": "2.0", "id": 3, "method": 5}], ids=str)
-async def test_what_is_no_message_is_an_error_of_the_protocol(seen: Seen, message: dict[str, Any]) -> None:
-    server = seen.server()
+async def test_what_is_no_message_is_an_error_of_the_protocol(message: dict[str, Any]) -> None:
+    server = Seen().server()
     await greeted(server)
     answer = await server.handle(message)
     assert answer is not None

@@ -26,8 +26,20 @@ DECLARED: dict[str, Any] = {
     "plain": {"text": str, "count": int, "size": float, "sure": bool, "many": list, "more": dict},
     "generic": {"a": list[int], "b": dict[str, int], "c": List[str], "d": List, "e": list[list[Place]]},  # noqa: UP006
     "unions": {"a": int | None, "b": Optional[str], "c": int | str, "d": Union[int, str, None]},  # noqa: UP007, UP045
-    "described": {"a": Annotated[str, "what to say"], "b": Annotated[list[int], 5], "c": Annotated[int | None, "n"]},
-    "others": {"a": bytes, "b": Any, "c": Literal["x", "y"], "d": tuple[int, int], "e": None, "f": "text", "g": [1]},
+    "described": {
+        "a": Annotated[str, "what to say"],
+        "b": Annotated[list[int], 5],
+        "c": Annotated[int | None, "n"],
+    },
+    "others": {
+        "a": bytes,
+        "b": Any,
+        "c": Literal["x", "y"],
+        "d": tuple[int, int],
+        "e": None,
+        "f": "text",
+        "g": [1],
+    },
     "typeddict": Place,
     "typeddict of options": Person,
     "schema": {"type": "object", "properties": {"a": {"type": "integer", "minimum": 3}}, "required": ["a"]},
@@ -48,7 +60,12 @@ RETURNED: dict[str, Any] = {
     "no content": {"content": []},
 }
 LEFT_OUT: dict[str, Any] = {
-    "binary resource": {"content": [{"type": "resource", "resource": {"uri": "file:///x", "blob": "AAAA"}}, {"type": "text", "text": "t"}]},
+    "binary resource": {
+        "content": [
+            {"type": "resource", "resource": {"uri": "file:///x", "blob": "AAAA"}},
+            {"type": "text", "text": "t"},
+        ]
+    },
     "unknown": {"content": [{"type": "audio", "data": "AAAA", "mimeType": "audio/wav"}]},
 }
 
@@ -57,7 +74,9 @@ def server(sdk: Any) -> Any:
     """With a tool for each declaration, one for each result, and those that the calls below are of."""
 
     async def echo(args: dict[str, Any]) -> dict[str, Any]:
-        return {"content": [{"type": "text", "text": ", ".join(f"{key}={args[key]}" for key in sorted(args))}]}
+        return {
+            "content": [{"type": "text", "text": ", ".join(f"{key}={args[key]}" for key in sorted(args))}]
+        }
 
     async def fail(args: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("it failed")
@@ -74,7 +93,10 @@ def server(sdk: Any) -> Any:
         "2.5.0",
         [
             *(sdk.tool(f"declared {name}", name, kind)(echo) for name, kind in DECLARED.items()),
-            *(sdk.tool(f"returns {name}", name, {})(returning(value)) for name, value in (RETURNED | LEFT_OUT).items()),
+            *(
+                sdk.tool(f"returns {name}", name, {})(returning(value))
+                for name, value in (RETURNED | LEFT_OUT).items()
+            ),
             sdk.tool("add", "Add", {"a": int, "b": float})(echo),
             sdk.tool("fail", "Fail", {})(fail),
             sdk.tool("hinted", "Hints", {}, hints)(echo),
