@@ -11,7 +11,9 @@ A script is a JSON object:
 A turn is a generator. It yields `Wait`s, and is told of an interrupt by an exception where it waits.
 
 Invariants, as seen from the real one
-- A turn is: state `running`, `system/init`, what its steps say, `result`; then the next prompt's, or state `idle`.
+- A turn is: state `running`, `system/init`, what its steps say, `result`; then the next prompt's, or state `idle`. Of a prompt that has a `uuid` it
+  is said when it is queued, started, and completed or cancelled.
+- Prompts that come while a tool is at work become part of that turn, which has one result for all of them.
 - An interrupt takes back the questions that wait (`control_cancel_request`) first, is answered then, and after that the turn ends with a
   `result` that is an error. Prompts that wait are not dropped.
 - The end of input does not end a turn. Questions that wait are answered by it: a permission is not given.
@@ -28,7 +30,6 @@ SESSION = "6f6f9d4e-0000-4000-8000-000000000000"
 MODEL = "claude-fake-1"
 VERSION = "2.1.325"
 CLIENT = {"name": "claude-code", "version": VERSION}
-POLL = 0.005  # seconds between two looks at a flag
 
 
 class Interrupted(Exception):
@@ -54,6 +55,8 @@ class Tool(Protocol):
 
 class Place(Protocol):
     """Where the agent runs."""
+
+    poll: float | None  # seconds between two looks at what it is not told of
 
     def now(self) -> float: ...
 
@@ -101,6 +104,7 @@ class FakeAgent:
         self._ids = 0
         self._answers: dict[str, dict[str, Any] | None] = {}  # by the id of our question; None until it is answered
         self._failed = False
+        self._folded: list[dict[str, Any]] = []
         self._said = 0
         self.input_ended = False
         self.over = False
@@ -127,7 +131,10 @@ class FakeAgent:
         elif kind == "control_response":
             self._answered(frame["response"])
         elif kind == "user" and "*" not in self._mute:
+            if self._turn is None and not self._prompts:
+                self._state("running")
             self._prompts.append(frame)
+            self._lifecycle(frame, "queued")
         self.step()
 
     def eof(self) -> None:
@@ -222,7 +229,8 @@ class FakeAgent:
         for question, answer in list(self._answers.items()):
             if answer is None and question.startswith("ask-"):
                 self._say({"type": "control_cancel_request", "request_id": question})
-        self._succeed(number, {"still_queued": []})
+        waiting = [prompt["uuid"] for prompt in self._prompts if "uuid" in prompt]
+        self._succeed(number, {"still_queued": waiting})
         turn = self._turn
         if turn is not None:
             self._drive(lambda: turn.throw(Interrupted()))
@@ -294,10 +302,11 @@ class FakeAgent:
     # A turn
 
     def _play(self, prompt: dict[str, Any], steps: list[list[Any]]) -> Turn:
-        self._state("running")
+        self._lifecycle(prompt, "started")
         about = {"cwd": "/", "tools": ["Bash"], "model": MODEL, "claude_code_version": VERSION}
         self._say({"type": "system", "subtype": "init", **about})
         error = None
+        self._folded = []
         try:
             for kind, *arguments in steps:
                 yield from getattr(self, f"_do_{kind}")(*arguments)
@@ -318,9 +327,16 @@ class FakeAgent:
             "queued_turn_count": len(self._prompts),
         }
         result |= {"errors": ["interrupted"]} if error else {"result": str(_content(prompt))}
+        for each in self._folded:
+            self._lifecycle(each, "completed")
         self._say(result)
+        self._lifecycle(prompt, "cancelled" if error else "completed")
         if not self._prompts:
             self._state("idle")
+
+    def _until(self, ready: Callable[[], bool]) -> Wait:
+        poll = self._place.poll
+        return Wait(ready, None if poll is None else self._place.now() + poll)
 
     def _do_text(self, text: str) -> Turn:
         self._assistant({"type": "text", "text": text})
@@ -345,7 +361,7 @@ class FakeAgent:
             self._assistant({"type": "text", "text": text})
             said += 1
             if times is None and self._place.unwritten() > 1 << 20:
-                yield Wait(lambda: self._place.unwritten() < 1 << 19, self._place.now() + POLL)
+                yield self._until(lambda: self._place.unwritten() < 1 << 19)
 
     def _do_sleep(self, seconds: float) -> Turn:
         yield Wait(until=self._place.now() + seconds)
@@ -353,7 +369,7 @@ class FakeAgent:
     def _do_wait(self, flag: str) -> Turn:
         """Until the test raises this flag."""
         while not self._place.flag(flag):
-            yield Wait(until=self._place.now() + POLL)
+            yield self._until(lambda: self._place.flag(flag))
 
     def _do_hang(self) -> Turn:
         yield Wait()
@@ -377,7 +393,7 @@ class FakeAgent:
         tool = self._place.start_tool(options)
         try:
             while not tool.ended():
-                yield Wait(until=self._place.now() + POLL)
+                yield self._until(tool.ended)
         except Interrupted:
             tool.stop()
             self._tool_result(call, "[Request interrupted by user for tool use]", is_error=True)
@@ -385,6 +401,13 @@ class FakeAgent:
         finally:
             tool.stop()
         self._tool_result(call, "done")
+        self._take_in()
+
+    def _take_in(self) -> None:
+        """Prompts that came while a tool was at work become part of the turn, and get no result of their own."""
+        self._folded, self._prompts = [*self._folded, *self._prompts], []
+        for prompt in self._folded:
+            self._lifecycle(prompt, "started")
 
     def _ask_hooks(
         self, event: str, name: str, wanted: dict[str, Any], call: str
@@ -502,7 +525,7 @@ class FakeAgent:
     def _do_exit(self, code: int) -> Turn:
         """When all that was said is written."""
         while self._place.unwritten():
-            yield Wait(until=self._place.now() + POLL)
+            yield self._until(lambda: not self._place.unwritten())
         self.over = True
         self._place.exit(code)
         yield Wait()
@@ -513,6 +536,11 @@ class FakeAgent:
         if not self._script.get("no_states"):
             change = {"subtype": "session_state_changed", "state": state, "sdk_host_only": True}
             self._say({"type": "system", **change})
+
+    def _lifecycle(self, prompt: dict[str, Any], state: str) -> None:
+        """What becomes of a prompt, if it has a name."""
+        if "uuid" in prompt and not self._script.get("no_states"):
+            self._say({"type": "command_lifecycle", "command_uuid": prompt["uuid"], "state": state})
 
     def _assistant(self, block: dict[str, Any]) -> None:
         self._said += 1

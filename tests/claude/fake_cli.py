@@ -63,6 +63,8 @@ class _Program:
 class Program:
     """The place of an agent: this process."""
 
+    poll: float | None = 0.005
+
     def __init__(self, script: dict[str, Any]) -> None:
         self._script = script
         record = script.get("record")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from quiesce import Scope
+from quiesce import Grace, Scope
+from quiesce.claude import ClaudeSDKClient
 from tests.claude.clis import Cli
 from tests.claude.ways_to_stop import CLIENT, QUERY, Stage, Way
 
@@ -43,3 +44,17 @@ async def test_a_cli_with_a_tool_at_work_is_interrupted_and_gone(cli: Cli, way: 
     assert cli.ticks() == looks[0]  # nobody was left who could have ticked
     cli.assert_interrupted_first()
     assert cli.happened("said")[-1]["subtype"] == "error_during_execution"  # and had heard of it
+
+
+async def test_a_prompt_that_waits_is_not_begun_when_the_cli_is_stopped(cli: Cli) -> None:
+    """An interrupt ends one turn, and the end of its input does not keep the CLI from the next."""
+    patient = Grace(cancel=30)
+    options = cli.options([["text", "hello"], cli.ticking()], [["hang"]])
+    async with ClaudeSDKClient(options, grace=patient) as client:
+        await client.query("one")
+        await cli.until_ticking()
+        await client.query("two")
+    cli.assert_gone()
+    assert client.report is not None
+    assert client.report.elapsed < 15
+    assert cli.happened("signal") == ["SIGTERM"]

@@ -17,11 +17,11 @@ from ._connect import session_for
 from ._messages import Message
 from ._options import ClaudeAgentOptions
 
+from ._session import Session, error_of
+
 if TYPE_CHECKING:
     from quiesce.kernel._grace import Grace
     from quiesce.kernel._process import Process
-
-    from ._session import Session
 
 
 class Query(Stream[Message]):
@@ -38,8 +38,9 @@ class Query(Stream[Message]):
         return process
 
     async def interrupt(self) -> None:
-        """Interrupt the turn; the run goes on to its result."""
+        """Interrupt the turn; the run goes on to its result, which is then no failure of the run."""
         await self._session.control.ask("interrupt", {})
+        self._session.interrupted = True
 
 
 def query(
@@ -89,6 +90,10 @@ async def _messages(
 
         while (message := await session.mailbox.next_of(None, is_over)) is not None:
             yield message
+        if session.failed_result is not None and not session.interrupted:
+            await held.close()
+            process: Process | None = getattr(session.transport, "process", None)
+            raise error_of(session.failed_result, process.returncode if process is not None else None)
     finally:
         await held.close()
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
 import anyio
 import msgspec
@@ -26,7 +27,7 @@ from quiesce.kernel._scope import current_core, current_scope
 from quiesce.wire._child_process import ProcessExited
 
 from ._control import Control, Handler, ended
-from ._errors import CLIConnectionError, CLIJSONDecodeError, ProcessError
+from ._errors import CLIConnectionError, CLIJSONDecodeError, ProcessError, ResultError, result_text
 from ._initialize import check_initialized
 from ._mailbox import Mailbox
 from ._parse import parse_message
@@ -68,6 +69,8 @@ class Session:
         self.limits = limits
         self.control = Control(self._send, handlers, self._adjust)
         self.state: str | None = None  # as the CLI tells it: running, requires_action, idle
+        self.failed_result: dict[str, Any] | None = None  # the last result, if it is an error
+        self.interrupted = False  # by its user, not by a stop
         self.closing = False
         self._initialize = initialize
         self._connect_timeout = connect_timeout
@@ -137,8 +140,8 @@ class Session:
             return True
         with anyio.move_on_after(self.core.grace.cancel * _INTERRUPT_SHARE):
             try:
-                await self.control.wait_for(number)
-                return True
+                answer = await self.control.wait_for(number)
+                return not answer.get("still_queued")  # else it goes on with the next prompt
             except Exception as error:
                 logger.debug("the interrupt was not answered: %s", error)
         return False
@@ -160,13 +163,7 @@ class Session:
 
     def _interrupt_now(self) -> None:
         link = self._link
-        if (
-            link is None
-            or link.over
-            or self._interrupt is not None
-            or not self.mailbox.busy
-            or self.mailbox.over
-        ):
+        if link is None or link.over or self._gone or self._interrupt is not None or not self._at_work:
             return
         number, frame = self.control.frame("interrupt", {})
         self._interrupt = self.control.expect(number, "interrupt")
@@ -203,10 +200,14 @@ class Session:
             self.control.asked(message)
         elif kind == "control_cancel_request":
             self.control.cancelled(message)
+        elif kind == "command_lifecycle":
+            self.mailbox.command(str(message.get("command_uuid")), str(message.get("state")))
         elif not self.closing:
             if kind == "system" and message.get("subtype") == "session_state_changed":
                 self.state = message.get("state")
                 self.mailbox.poke()
+            elif kind == "result":
+                self.failed_result = message if message.get("is_error") else None
             try:
                 parsed = parse_message(message)
             except Exception as error:
@@ -219,12 +220,14 @@ class Session:
     def link_ended(self, error: BaseException | None) -> None:
         """The CLI is gone."""
         self._gone = True
-        if isinstance(error, ProcessExited):
-            told: BaseException = ProcessError(
-                "the CLI has ended", exit_code=error.returncode, stderr=_text(error.stderr_tail)
-            )
-        else:
+        told: BaseException
+        if not isinstance(error, ProcessExited):
             told = CLIConnectionError(f"the CLI has closed the connection{f': {error!r}' if error else ''}")
+        elif error.returncode and self.failed_result is not None:
+            told = error_of(self.failed_result, error.returncode)
+        else:
+            tail = _text(error.stderr_tail)
+            told = ProcessError("the CLI has ended", exit_code=error.returncode, stderr=tail)
         told.__cause__ = error
         early = self.mailbox.busy or not hasattr(self, "info")
         if not self.core.closed and (early or (isinstance(error, ProcessExited) and error.returncode)):
@@ -267,7 +270,11 @@ class Session:
         self.check_open()
         link = self._link
         assert link is not None
-        turn = self.mailbox.prompted() if message.get("type") == "user" else self.mailbox.asked
+        if message.get("type") == "user":
+            message = {"uuid": str(uuid4()), **message}  # by which the CLI says what becomes of it
+            turn = self.mailbox.prompted(str(message["uuid"]))
+        else:
+            turn = self.mailbox.asked
         link.send(msgspec.json.encode(message))
         if link.pending > self.limits.unsent:
             await link.wait_for_room(self.limits.unsent)
@@ -284,6 +291,12 @@ class Session:
         process = getattr(self.transport, "process", None)
         tail = _text(process.stderr_tail) if process is not None else ""
         return f"; the last of its stderr:\n{tail}" if tail else ""
+
+
+def error_of(result: dict[str, Any], exit_code: int | None) -> ResultError:
+    """The error for a result that is one."""
+    text = f"Claude Code returned an error result: {result_text(result)}"
+    return ResultError(text, data=result, exit_code=exit_code)
 
 
 def _text(tail: bytes) -> str:
