@@ -47,6 +47,12 @@ def option_sets(sdk: Any, directory: Path) -> dict[str, Any]:
             system_prompt={**preset, "exclude_dynamic_sections": True, "snapshot": False}
         ),
         "a prompt that may change": make(system_prompt={"type": "custom", "prompt": "P", "snapshot": False}),
+        "a prompt with what only others have": make(
+            system_prompt={"type": "custom", "prompt": "P", "exclude_dynamic_sections": True, "snapshot": 1}
+        ),
+        "a prompt in a file with what only others have": make(
+            system_prompt={"type": "file", "path": "p", "exclude_dynamic_sections": True, "snapshot": True}
+        ),
         "a prompt in a file": make(system_prompt={"type": "file", "path": "prompt.md"}),
         "tools": make(tools=["Bash", "Read"]),
         "no tools": make(tools=[]),

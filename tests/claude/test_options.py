@@ -151,3 +151,10 @@ def test_a_hook_says_keywords_with_an_underscore() -> None:
     output = {"continue_": False, "stopReason": "x", "hookSpecificOutput": {"async_": 1}}
     assert hook_answer(output) == {"continue": False, "stopReason": "x", "hookSpecificOutput": {"async_": 1}}
     assert hook_answer({"async_": True, "asyncTimeout": 5}) == {"async": True, "asyncTimeout": 5}
+    assert hook_answer({}) == {}
+
+
+@pytest.mark.parametrize("output", [None, True, []], ids=str)
+def test_a_hook_that_returns_no_dict_has_failed(output: Any) -> None:
+    with pytest.raises(TypeError, match=f"a hook must return a dict.*{type(output).__name__}"):
+        hook_answer(output)

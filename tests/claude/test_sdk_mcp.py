@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -284,6 +285,23 @@ async def test_sessions_that_share_a_server_do_not_share_calls() -> None:
         await other.handle(cancelled(1))
         hold.release.set()
     assert [answer["result"] for answer in answers] == [{"content": [], "isError": False}]
+
+
+@pytest.mark.parametrize("params", [None, [], {}, {"requestId": None}, {"requestId": []}], ids=str)
+async def test_a_notice_that_names_no_call_is_nothing(params: Any) -> None:
+    assert (
+        await serving().handle({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
+        is None
+    )
+
+
+def test_tools_without_the_package_that_checks_their_input_are_an_error_that_names_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "jsonschema", None)
+    assert create_sdk_mcp_server("empty")["name"] == "empty"
+    with pytest.raises(ImportError, match=r"jsonschema.*quiesce\[claude\]"):
+        serving(Hold().first)
 
 
 @pytest.mark.parametrize("instance", [None, object(), "server"], ids=["nothing", "an object", "a name"])

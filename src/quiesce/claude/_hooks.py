@@ -65,9 +65,14 @@ def hooks_on_the_wire(
     return listed or None, callbacks
 
 
-def hook_answer(output: Mapping[str, Any]) -> dict[str, Any]:
-    """What a hook returned, with the names that the CLI reads: `async` and `continue`."""
-    return {_WIRE_NAMES.get(name, name): value for name, value in output.items()}
+def hook_answer(output: Any) -> dict[str, Any]:
+    """What a hook returned, with the names that the CLI reads: `async` and `continue`.
+
+    A hook that returns nothing has failed, which matters if it has `on_failure="block"`: one without an opinion returns an empty dict.
+    """
+    if not isinstance(output, Mapping):
+        raise TypeError(f"a hook must return a dict, if only an empty one, not {type(output).__name__}")
+    return {_WIRE_NAMES.get(str(name), str(name)): value for name, value in output.items()}
 
 
 _WIRE_NAMES = {"async_": "async", "continue_": "continue"}

@@ -149,7 +149,7 @@ class _Run:
             pass  # it has ended, and so has every request
 
     def _give_up(self, id: Any, told: dict[str, Any]) -> None:  # noqa: A002
-        answer = self.waiting.get(id)
+        answer = self.waiting.get(id) if isinstance(id, int | str) else None
         if answer is None:
             return
         if self._dialect.cancels:
@@ -160,11 +160,10 @@ class _Run:
         self.ended = True
         for stream in (self._told, self._told_reader, self._said_writer, self._said):
             stream.close()
-        for id, answer in self.waiting.items():  # noqa: A001
+        for id, answer in self.waiting.items():  # noqa: A001  # who waits takes itself off the list
             answer.give(
                 error_answer(id, INTERNAL_ERROR, f"the MCP server {self._name!r} has stopped: {self.why}")
             )
-        self.waiting.clear()
 
 
 class _Answer:

@@ -129,7 +129,8 @@ class InProcessServer:
     def _cancel(self, params: Any) -> None:
         if not isinstance(params, dict):
             return
-        call = self._calls.get(params.get("requestId"))
+        asked = params.get("requestId")
+        call = self._calls.get(asked) if isinstance(asked, int | str) else None
         if call is not None:  # else it is over already, or nobody's
             call.cancel(str(params.get("reason") or "the CLI gave it up"))
 
