@@ -6,6 +6,7 @@ imported that takes time to import.
 A script is a JSON object:
 - `turns`: for each prompt a list of steps, `[kind, ...]`, one of the `_do_…` below; prompts that are left over get the last one.
 - `mute`: subtypes of control requests that are never answered; `"*"` is all of them, and prompts too.
+- `then_exit`: the code with which it exits after a turn, though nobody has asked for that.
 - `no_states`: as CLIs from before `session_state_changed`.
 
 A turn is a generator. It yields `Wait`s, and is told of an interrupt by an exception where it waits.
@@ -333,6 +334,8 @@ class FakeAgent:
         self._lifecycle(prompt, "cancelled" if error else "completed")
         if not self._prompts:
             self._state("idle")
+        if "then_exit" in self._script:
+            yield from self._do_exit(self._script["then_exit"])
 
     def _until(self, ready: Callable[[], bool]) -> Wait:
         poll = self._place.poll

@@ -135,12 +135,13 @@ class MemoryCli:
                     for line in lines:
                         agent.line(line)
                 agent.step()
-                unwritten, self._unwritten = self._unwritten, []
-                if unwritten:
+                while self._unwritten:
+                    unwritten, self._unwritten = self._unwritten, []
                     try:
                         await self._channel.send(b"".join(unwritten))
                     except BrokenPipeError:
                         pass  # the real one takes no notice either
+                    agent.step()
         finally:
             for tool in self.tools:
                 tool.stop()

@@ -23,8 +23,6 @@ def session_for(
     options: ClaudeAgentOptions,
     transport: object,
     grace: Grace | None,
-    *,
-    connect_timeout: float = _CONNECT_TIMEOUT,
 ) -> Session:
     """The session for these options."""
     if not isinstance(options, ClaudeAgentOptions):
@@ -38,7 +36,7 @@ def session_for(
         handlers,
         request,
         limits,
-        connect_timeout=connect_timeout,
+        connect_timeout=_CONNECT_TIMEOUT,
     )
 
 

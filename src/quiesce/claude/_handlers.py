@@ -29,7 +29,7 @@ def handlers_for(
             raise ValueError(f"there is no hook {request.get('callback_id')!r}")
         given: Any = request.get("input")
         output = await callback(given, request.get("tool_use_id"), {"signal": current_token()})
-        return hook_answer(output or {})
+        return hook_answer(output)
 
     async def ask_for_permission(request: dict[str, Any]) -> dict[str, Any]:
         if can_use_tool is None:

@@ -88,7 +88,13 @@ class Session:
         self.core = current_core(self.backend)
         self.mailbox = Mailbox(self.backend, self._adjust)
         await self.control.open(self.backend)
-        self._link = link = await self.transport.open(self.limits, current_scope())
+        try:
+            self._link = link = await self.transport.open(self.limits, current_scope())
+        except OSError as error:
+            raise CLIConnectionError(f"the CLI could not be started: {error}") from error
+        finally:
+            if self._link is None:
+                self.transport.discard()
         try:
             link.start(self)
             self._take_back = self.core.token.on_cancel(self._stop_asked)
@@ -103,6 +109,8 @@ class Session:
         except BaseException as error:
             self._error = self._error or (None if is_cancel(error) else error)
             await self._leave()
+            if self._error is not None and not is_cancel(error):
+                raise self._error from self._error.__cause__  # what has become of the CLI, if it has ended
             raise
 
     async def __aexit__(
@@ -234,14 +242,19 @@ class Session:
             self._error = self._error or told  # else it is our own doing, or in order
         self.control.fail_all(ended(str(told)))
         self.mailbox.end(self._error)
-        self.core.stop(Reason("disconnect", str(told), told))
+        self._stop(Reason("disconnect", str(told), told))
 
     def fail(self, error: BaseException) -> None:
         """What it says makes no sense: end it."""
         self._error = self._error or error
         self.control.fail_all(ended(str(error)))
         self.mailbox.end(self._error)
-        self.core.stop(Reason("error", str(error), error))
+        self._stop(Reason("error", str(error), error))
+
+    def _stop(self, reason: Reason) -> None:
+        """End it; one that is being opened is told by its first request, which has failed."""
+        if hasattr(self, "info"):
+            self.core.stop(reason)
 
     def _adjust(self) -> None:
         """Read on, or let the CLI wait, as much is unread or not."""
