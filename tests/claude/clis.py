@@ -41,13 +41,13 @@ class Cli:
         """A file for ticks, or for a flag."""
         return str(self.folder / name)
 
-    def environment(self, *turns: list[list[Any]], **script: Any) -> dict[str, str]:
+    def environment(self, *turns: list[Any], **script: Any) -> dict[str, str]:
         """What makes it play this."""
         script = {"turns": turns, "record": self.file("record"), **script}
         return {"FAKE_CLI": json.dumps(script), MARKER: self.token}
 
     def options(
-        self, *turns: list[list[Any]], script: dict[str, Any] | None = None, **more: Any
+        self, *turns: list[Any], script: dict[str, Any] | None = None, **more: Any
     ) -> ClaudeAgentOptions:
         """Options for a CLI that plays this."""
         return ClaudeAgentOptions(
@@ -66,6 +66,9 @@ class Cli:
             return os.stat(self.file("ticks")).st_size
         except FileNotFoundError:
             return 0
+
+    def is_up(self, flag: str) -> bool:
+        return os.path.exists(self.file(flag))
 
     def raise_flag(self, name: str) -> None:
         Path(self.file(name)).touch()
@@ -108,7 +111,7 @@ class Cli:
     async def until(self, flag: str) -> None:
         """Wait until it has made this file."""
         with anyio.fail_after(15):
-            while not os.path.exists(self.file(flag)):
+            while not self.is_up(flag):
                 await anyio.sleep(0.005)
 
     def assert_gone(self) -> None:

@@ -103,7 +103,9 @@ class FakeAgent:
         self._prompts: list[dict[str, Any]] = []
         self._turns = 0
         self._ids = 0
-        self._answers: dict[str, dict[str, Any] | None] = {}  # by the id of our question; None until it is answered
+        self._answers: dict[
+            str, dict[str, Any] | None
+        ] = {}  # by the id of our question; None until it is answered
         self._failed = False
         self._folded: list[dict[str, Any]] = []
         self._said = 0

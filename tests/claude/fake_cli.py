@@ -128,8 +128,8 @@ class Program:
         signals, tell = os.pipe()
         os.set_blocking(tell, False)
         signal.set_wakeup_fd(tell)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
-            signal.signal(number, lambda *_: None)
+        for each in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+            signal.signal(each, lambda *_: None)
         os.set_blocking(1, False)
         rest, reads = b"", [signals] if self._script.get("deaf") else [signals, 0]
         while not agent.over or self._unwritten or self._script.get("ignore_eof"):

@@ -36,13 +36,14 @@ class MemoryCli:
 
     poll: float | None = None  # it is told of everything
 
-    def __init__(self, *turns: list[list[Any]], capacity: int = CAPACITY, **script: Any) -> None:
+    def __init__(self, *turns: list[Any], capacity: int = CAPACITY, **script: Any) -> None:
         self.transport, other = memory_pair(capacity=capacity)
         self._channel: Any = other._channel
         self._unwritten: list[bytes] = []
         self._flags: set[str] = set()
         self._scope = Scope("fake cli", on_error="report")
         self._exited = False
+        self.ended = False  # it was stopped itself, or has come to its end
         self.events: list[tuple[str, Any]] = []
         self.tools: list[MemoryTool] = []
         self.agent = FakeAgent({"turns": list(turns), **script}, self)
@@ -65,6 +66,10 @@ class MemoryCli:
     def answers(self) -> list[dict[str, Any]]:
         """How its questions were answered."""
         return [frame["response"] for frame in self.got("control_response")]
+
+    def has_unread(self, word: str) -> bool:
+        """Whether it was sent something with this word in it that it has not read yet."""
+        return any(word.encode() in chunk for chunk in self._channel._source.chunks)
 
     def raise_flag(self, name: str) -> None:
         self._flags.add(name)
@@ -143,6 +148,7 @@ class MemoryCli:
                         pass  # the real one takes no notice either
                     agent.step()
         finally:
+            self.ended = True
             for tool in self.tools:
                 tool.stop()
             self._channel.abort()

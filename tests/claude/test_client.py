@@ -181,25 +181,30 @@ async def test_disconnecting_many_times_and_from_many_tasks_is_one_end() -> None
 
 
 async def test_two_that_read_at_once_share_the_messages() -> None:
-    async with MemoryCli([["text", "a"], ["text", "b"], ["text", "c"]]) as cli:
-        async with ClaudeSDKClient(cli.options, cli.transport) as client, Scope() as users:
-            await client.query("hi")
-            readers = [users.spawn(response, client) for _ in range(2)]
-            for reader in readers:
-                await reader.wait()
-            said = [each for reader in readers for each in reader.result() if isinstance(each, AssistantMessage)]
-            assert len(said) == 3
+    async with (
+        MemoryCli([["text", "a"], ["text", "b"], ["text", "c"]]) as cli,
+        ClaudeSDKClient(cli.options, cli.transport) as client,
+        Scope() as users,
+    ):
+        await client.query("hi")
+        readers = [users.spawn(response, client) for _ in range(2)]
+        for reader in readers:
+            await reader.wait()
+        said = [each for reader in readers for each in reader.result() if isinstance(each, AssistantMessage)]
+        assert len(said) == 3
 
 
 async def test_whoever_is_cancelled_while_it_reads_loses_no_message() -> None:
-    async with MemoryCli([["wait", "now"], ["text", "hello"]]) as cli:
-        async with ClaudeSDKClient(cli.options, cli.transport) as client:
-            await client.query("hi")
-            with anyio.move_on_after(0.05) as waited:
-                await response(client)
-            assert waited.cancelled_caught
-            cli.raise_flag("now")
-            assert isinstance((await response(client))[0], AssistantMessage)
+    async with (
+        MemoryCli([["wait", "now"], ["text", "hello"]]) as cli,
+        ClaudeSDKClient(cli.options, cli.transport) as client,
+    ):
+        await client.query("hi")
+        with anyio.move_on_after(0.05) as waited:
+            await response(client)
+        assert waited.cancelled_caught
+        cli.raise_flag("now")
+        assert isinstance((await response(client))[0], AssistantMessage)
 
 
 @pytest.mark.real_time
@@ -221,12 +226,16 @@ async def test_a_client_can_be_stopped_from_another_thread_by_its_scope(cli: Cli
 @pytest.mark.real_time
 async def test_a_deadline_of_a_close_squeezes_the_whole_ladder(cli: Cli) -> None:
     script = {"mute": ["interrupt"], "ignore_eof": True, "ignore_term": True}
-    client = ClaudeSDKClient(cli.options([["text", "hello"], cli.ticking()], script=script), grace=Grace(cancel=60))
+    client = ClaudeSDKClient(
+        cli.options([["text", "hello"], cli.ticking()], script=script), grace=Grace(cancel=60)
+    )
     await client.connect("work")
     await cli.until_ticking()
     report = await client.close(deadline=0.5)
     assert report.elapsed < 20
-    if not report.clean:  # a machine so slow that even SIGKILL took longer: what is left is named, and still owned
+    if (
+        not report.clean
+    ):  # a machine so slow that even SIGKILL took longer: what is left is named, and still owned
         report = await client.close()
     assert report.clean, str(report)
     cli.assert_gone()

@@ -94,7 +94,14 @@ async def test_a_request_that_is_taken_back_cancels_exactly_its_handler_which_an
 
 async def test_a_handler_that_makes_a_value_of_its_cancellation_answers_nothing_either() -> None:
     hooks = Hooks(answer_when_cancelled=True)
-    turn = [hook_call("one"), ["wait", "begun"], ["cancel", "one"], ["sleep", 0.05], hook_call("two"), ["await", "two"]]
+    turn = [
+        hook_call("one"),
+        ["wait", "begun"],
+        ["cancel", "one"],
+        ["sleep", 0.05],
+        hook_call("two"),
+        ["await", "two"],
+    ]
     async with MemoryCli(turn) as cli, ClaudeSDKClient(hooks.options, cli.transport) as client:
         await client.query("hi")
         await hooks.until(began=1)
@@ -119,7 +126,13 @@ async def test_a_request_that_is_taken_back_at_once_never_gets_to_its_handler_or
 async def test_taking_back_what_nobody_knows_changes_nothing() -> None:
     hooks = Hooks()
     hooks.go_on.set()
-    turn = [["cancel", "nobody"], hook_call("one"), ["await", "one"], ["cancel", "one"], ["say", {"type": "control_cancel_request"}]]
+    turn = [
+        ["cancel", "nobody"],
+        hook_call("one"),
+        ["await", "one"],
+        ["cancel", "one"],
+        ["say", {"type": "control_cancel_request"}],
+    ]
     async with MemoryCli(turn) as cli, ClaudeSDKClient(hooks.options, cli.transport) as client:
         await client.query("hi")
         assert isinstance((await read_all(client))[-1], ResultMessage)
@@ -269,7 +282,9 @@ async def test_a_hook_may_close_the_client_that_it_works_for() -> None:
     async with MemoryCli([hook_call("one"), ["hang"]]) as cli:
         client = ClaudeSDKClient(options, cli.transport)
         await client.connect("hi")
-        assert not [message async for message in client.receive_messages() if isinstance(message, ResultMessage)]
+        assert not [
+            message async for message in client.receive_messages() if isinstance(message, ResultMessage)
+        ]
         await client.close()
 
 
@@ -305,16 +320,18 @@ async def test_a_cli_that_says_more_than_anybody_reads_has_to_wait_but_not_with_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("quiesce.claude._session.UNREAD_LIMIT", 100_000)
-    async with MemoryCli([["flood", 1000, 2000], ["talk", 0.05]], capacity=65536) as cli:
-        async with ClaudeSDKClient(cli.options, cli.transport) as client:
-            await client.query("hi")
-            session: Any = client._session
-            while not session._paused:
-                await anyio.sleep(0.001)
-            assert 100_000 < session.mailbox.bytes < 300_000
-            with anyio.fail_after(15):
-                await client.interrupt()  # reads on until it is answered
-            messages = await read_all(client)
+    async with (
+        MemoryCli([["flood", 1000, 2000], ["talk", 0.05]], capacity=65536) as cli,
+        ClaudeSDKClient(cli.options, cli.transport) as client,
+    ):
+        await client.query("hi")
+        session: Any = client._session
+        while not session._paused:
+            await anyio.sleep(0.001)
+        assert 100_000 < session.mailbox.bytes < 300_000
+        with anyio.fail_after(15):
+            await client.interrupt()  # reads on until it is answered
+        messages = await read_all(client)
     assert len([message for message in messages if isinstance(message, AssistantMessage)]) >= 2000
 
 
@@ -331,22 +348,26 @@ async def test_what_the_cli_refuses_is_an_error_with_its_words() -> None:
 
 
 async def test_a_request_whose_caller_is_cancelled_is_forgotten() -> None:
-    async with MemoryCli([["hang"]], mute=["mcp_status"]) as cli:
-        async with ClaudeSDKClient(cli.options, cli.transport) as client:
-            with anyio.move_on_after(0.05) as waited:
-                await client.get_mcp_status()
-            assert waited.cancelled_caught
-            session: Any = client._session
-            assert session.control.waiting == 0
-            await client.set_model(None)
+    async with (
+        MemoryCli([["hang"]], mute=["mcp_status"]) as cli,
+        ClaudeSDKClient(cli.options, cli.transport) as client,
+    ):
+        with anyio.move_on_after(0.05) as waited:
+            await client.get_mcp_status()
+        assert waited.cancelled_caught
+        session: Any = client._session
+        assert session.control.waiting == 0
+        await client.set_model(None)
 
 
-@pytest.mark.parametrize("end", ["disconnect", "the CLI exits", "the CLI talks nonsense", "its owner is closed"])
+@pytest.mark.parametrize(
+    "end", ["disconnect", "the CLI exits", "the CLI talks nonsense", "its owner is closed"]
+)
 async def test_every_request_that_waits_fails_at_once_at_any_end(end: str) -> None:
-    turn = {
+    turns: dict[str, list[Any]] = {
         "the CLI exits": [["wait", "now"], ["exit", 0]],
         "the CLI talks nonsense": [["wait", "now"], ["raw", "{nonsense\n"], ["hang"]],
-    }.get(end, [["hang"]])
+    }
     failed: list[BaseException] = []
 
     async def ask(client: ClaudeSDKClient) -> None:
@@ -355,7 +376,7 @@ async def test_every_request_that_waits_fails_at_once_at_any_end(end: str) -> No
         except CLIConnectionError as error:
             failed.append(error)
 
-    async with MemoryCli(turn, mute=["mcp_status"]) as cli:
+    async with MemoryCli(turns.get(end, [["hang"]]), mute=["mcp_status"]) as cli:
         owner = await Scope.open("owner")
         client = ClaudeSDKClient(cli.options, cli.transport, scope=owner)
         await client.connect("hi")
@@ -387,7 +408,8 @@ async def test_a_cli_that_exits_with_0_fails_every_request_at_once(cli: Cli) -> 
         failed.append(str(caught.value))
 
     options = cli.options(
-        [["complain", "out of paper\n"], ["wait", cli.file("now")], ["exit", 0]], script={"mute": ["mcp_status"]}
+        [["complain", "out of paper\n"], ["wait", cli.file("now")], ["exit", 0]],
+        script={"mute": ["mcp_status"]},
     )
     client = ClaudeSDKClient(options, grace=HASTY)
     await client.connect("hi")

@@ -32,12 +32,14 @@ pytestmark = pytest.mark.real_time
 RESULT = {"type": "result", "is_error": True, "duration_ms": 1, "duration_api_ms": 1, "num_turns": 1}
 
 
-async def heard_from(cli: Cli, options: ClaudeAgentOptions, error: type[BaseException]) -> tuple[list[Any], Any]:
+async def heard_from(
+    cli: Cli, options: ClaudeAgentOptions, error: type[BaseException]
+) -> tuple[list[Any], Any]:
     """What a query gave before it raised that error, and the error."""
     heard: list[Any] = []
     with pytest.raises(error) as caught:
         async for message in query(prompt="hi", options=options, grace=HASTY):
-            heard.append(message)
+            heard += [message]
     cli.assert_gone()
     return heard, caught.value
 
@@ -103,7 +105,9 @@ async def test_a_megabyte_on_stderr_holds_nothing_up_and_the_end_of_it_is_told(c
 
 @pytest.mark.parametrize("line", ['{"type": "assistant", \n', "{\n", '{"a": ' + "[" * 100_000 + "\n"])
 async def test_broken_json_is_an_error_that_shows_it(cli: Cli, line: str) -> None:
-    heard, error = await heard_from(cli, cli.options([["text", "hi"], ["raw", line], ["hang"]]), CLIJSONDecodeError)
+    heard, error = await heard_from(
+        cli, cli.options([["text", "hi"], ["raw", line], ["hang"]]), CLIJSONDecodeError
+    )
     assert isinstance(heard[-1], AssistantMessage)
     assert error.line[:20] == line.strip()[:20]
     cli.assert_interrupted_first()
@@ -166,7 +170,12 @@ async def test_a_result_that_is_an_error_is_given_and_then_raised(cli: Cli) -> N
 
 async def test_a_refusal_at_the_start_is_told_with_its_words(cli: Cli, monkeypatch: Any) -> None:
     """As a session that cannot be resumed: a result, and an exit, before anything was answered."""
-    result = {**RESULT, "subtype": "error_during_execution", "errors": ["No conversation found"], "session_id": "x"}
+    result = {
+        **RESULT,
+        "subtype": "error_during_execution",
+        "errors": ["No conversation found"],
+        "session_id": "x",
+    }
     cli.path.write_text(f"#!/bin/sh\nread line\necho '{json.dumps(result)}'\nexit 1\n")
     with pytest.raises(ResultError, match="No conversation found"):
         await ClaudeSDKClient(ClaudeAgentOptions(cli_path=str(cli.path))).connect()
@@ -186,6 +195,7 @@ async def test_after_the_end_everything_says_why(cli: Cli) -> None:
         _ = [message async for message in client.receive_response()]
     report = await client.close()
     assert report.clean
+    assert report.reason is not None
     assert report.reason.kind == "disconnect"
     cli.assert_gone()
 
@@ -218,7 +228,7 @@ async def test_a_line_that_has_no_end_at_the_end_is_heard() -> None:
         heard: list[Any] = []
         with pytest.raises(CLIConnectionError, match="has closed the connection"):
             async for message in query(prompt="hi", options=cli.options, transport=cli.transport):
-                heard.append(message)
+                heard += [message]
         assert isinstance(heard[-1], AssistantMessage)
 
 
@@ -230,4 +240,3 @@ async def test_a_flood_that_is_read_comes_whole_and_in_order(cli: Cli) -> None:
     ]
     assert [message.message_id for message in messages] == [f"msg_{number}" for number in range(1, 2001)]
     cli.assert_gone()
-

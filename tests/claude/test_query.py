@@ -72,7 +72,13 @@ async def test_a_cli_that_tells_no_states_ends_its_run_with_its_result(cli: Cli)
 
 async def test_what_follows_the_result_before_the_cli_is_idle_belongs_to_the_run(cli: Cli) -> None:
     task = {"type": "system", "subtype": "note", "text": "a task in the background has ended"}
-    result = {"type": "result", "subtype": "success", "is_error": False, "duration_ms": 1, "duration_api_ms": 1}
+    result = {
+        "type": "result",
+        "subtype": "success",
+        "is_error": False,
+        "duration_ms": 1,
+        "duration_api_ms": 1,
+    }
     turn = [["say", {**result, "num_turns": 1}], ["sleep", 0.05], ["say", task]]
     messages = await asked(cli, cli.options(turn))
     assert isinstance(messages[1], ResultMessage)

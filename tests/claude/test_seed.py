@@ -20,7 +20,9 @@ from tests.world import World
 
 
 @pytest.mark.real_time
-def test_breaking_out_of_query_raises_nowhere(cli: Cli, world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_breaking_out_of_query_raises_nowhere(
+    cli: Cli, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     """What the event loop complains of fails this test by itself: see tests/conftest.py."""
 
     async def run_test() -> list[Any]:
@@ -33,7 +35,9 @@ def test_breaking_out_of_query_raises_nowhere(cli: Cli, world: World, caplog: py
 
         async with Scope() as users:
             users.spawn(live_on)
-            async for message in query(prompt="Say hello in exactly 3 words", options=cli.options([["text", "Hello there friend!"]])):
+            async for message in query(
+                prompt="Say hello in exactly 3 words", options=cli.options([["text", "Hello there friend!"]])
+            ):
                 messages.append(message)
                 if isinstance(message, ResultMessage):
                     break
@@ -112,18 +116,22 @@ async def test_cancel_request_cancels_inflight_hook() -> None:
 
 
 async def test_cancel_request_for_unknown_id_is_noop() -> None:
-    async with MemoryCli([["cancel", "no-such-request"], ["text", "hello"]]) as cli:
-        async with ClaudeSDKClient(cli.options, cli.transport) as client:
-            await client.query("hi")
-            assert isinstance([message async for message in client.receive_response()][-1], ResultMessage)
+    async with (
+        MemoryCli([["cancel", "no-such-request"], ["text", "hello"]]) as cli,
+        ClaudeSDKClient(cli.options, cli.transport) as client,
+    ):
+        await client.query("hi")
+        assert isinstance([message async for message in client.receive_response()][-1], ResultMessage)
 
 
 async def test_completed_request_is_removed_from_inflight() -> None:
     hook = SlowHook(0)
-    async with MemoryCli([hook_call(), ["await", "req-1"]]) as cli:
-        async with ClaudeSDKClient(hook.options, cli.transport) as client:
-            await client.query("hi")
-            _ = [message async for message in client.receive_response()]
-            session: Any = client._session
-            assert len(session.control._inflight) == 0
-            assert [answer["subtype"] for answer in cli.answers()] == ["success"]
+    async with (
+        MemoryCli([hook_call(), ["await", "req-1"]]) as cli,
+        ClaudeSDKClient(hook.options, cli.transport) as client,
+    ):
+        await client.query("hi")
+        _ = [message async for message in client.receive_response()]
+        session: Any = client._session
+        assert len(session.control._inflight) == 0
+        assert [answer["subtype"] for answer in cli.answers()] == ["success"]

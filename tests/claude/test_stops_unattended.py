@@ -83,9 +83,10 @@ async def test_a_client_that_is_dropped_is_stopped_with_a_warning(cli: Cli) -> N
         client = ClaudeSDKClient(cli.options([["text", "hello"], cli.ticking()]), grace=HASTY)
         await client.connect("work")
         await cli.until_ticking()
+        kept = [client]
+        del client
         with pytest.warns(ResourceWarning, match=r"dropped without close\(\)"):
-            del client
-            gc.collect()
+            kept.clear()
     cli.assert_gone()
     cli.assert_interrupted_first()
 

@@ -9,7 +9,14 @@ from typing import Any
 import anyio
 import pytest
 
-from quiesce.claude import ClaudeAgentOptions, ClaudeSDKClient, CLIConnectionError, ResultMessage, Transport, query
+from quiesce.claude import (
+    ClaudeAgentOptions,
+    ClaudeSDKClient,
+    CLIConnectionError,
+    ResultMessage,
+    Transport,
+    query,
+)
 from tests.claude.memory_cli import MemoryCli
 
 

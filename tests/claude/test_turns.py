@@ -39,143 +39,166 @@ async def response(client: ClaudeSDKClient) -> list[str]:
 
 
 async def test_each_prompt_has_its_response() -> None:
-    async with MemoryCli([["text", "one"]], [["text", "two"]]) as cli:
-        async with ClaudeSDKClient(cli.options, cli.transport) as client:
-            for number, said in (("1", "one"), ("2", "two")):
-                await client.query(number)
-                assert await response(client) == [said, f"success {number}"]
+    async with (
+        MemoryCli([["text", "one"]], [["text", "two"]]) as cli,
+        ClaudeSDKClient(cli.options, cli.transport) as client,
+    ):
+        for number, said in (("1", "one"), ("2", "two")):
+            await client.query(number)
+            assert await response(client) == [said, f"success {number}"]
 
 
 async def test_a_response_begins_with_its_own_turn() -> None:
-    async with MemoryCli([["text", "one"]], [["text", "two"]]) as cli:
-        async with ClaudeSDKClient(cli.options, cli.transport) as client:
-            await client.query("1")
-            await client.query("2")
-            messages = [message async for message in client.receive_response()]
+    async with (
+        MemoryCli([["text", "one"]], [["text", "two"]]) as cli,
+        ClaudeSDKClient(cli.options, cli.transport) as client,
+    ):
+        await client.query("1")
+        await client.query("2")
+        messages = [message async for message in client.receive_response()]
     assert isinstance(messages[0], SystemMessage)
     assert texts(messages) == ["two", "success 2"]
 
 
 async def test_after_interrupt_and_query_the_response_is_that_of_the_new_prompt() -> None:
     """Though nobody has read the result of the interrupted turn."""
-    async with MemoryCli([["talk", 0.01]], [["text", "two"]]) as cli:
-        async with ClaudeSDKClient(cli.options, cli.transport) as client:
-            await client.query("1")
-            await anyio.sleep(0.05)
-            await client.interrupt()
-            await client.query("2")
-            assert await response(client) == ["two", "success 2"]
+    async with (
+        MemoryCli([["talk", 0.01]], [["text", "two"]]) as cli,
+        ClaudeSDKClient(cli.options, cli.transport) as client,
+    ):
+        await client.query("1")
+        await anyio.sleep(0.05)
+        await client.interrupt()
+        await client.query("2")
+        assert await response(client) == ["two", "success 2"]
 
 
-async def test_after_a_query_and_an_interrupt_that_comes_too_late_the_response_is_that_of_the_new_prompt() -> None:
-    async with MemoryCli([["text", "one"]], [["text", "two"]]) as cli:
-        async with ClaudeSDKClient(cli.options, cli.transport) as client:
-            await client.query("1")
-            await anyio.sleep(0.05)
-            await client.interrupt()  # the turn is over: nothing is interrupted
-            await client.query("2")
-            assert await response(client) == ["two", "success 2"]
+async def test_after_a_query_and_an_interrupt_that_comes_too_late_the_response_is_that_of_the_new_prompt() -> (
+    None
+):
+    async with (
+        MemoryCli([["text", "one"]], [["text", "two"]]) as cli,
+        ClaudeSDKClient(cli.options, cli.transport) as client,
+    ):
+        await client.query("1")
+        await anyio.sleep(0.05)
+        await client.interrupt()  # the turn is over: nothing is interrupted
+        await client.query("2")
+        assert await response(client) == ["two", "success 2"]
 
 
 async def test_a_prompt_that_waits_behind_an_interrupted_turn_is_answered() -> None:
-    async with MemoryCli([["talk", 0.01]], [["text", "two"]]) as cli:
-        async with ClaudeSDKClient(cli.options, cli.transport) as client:
-            await client.query("1")
-            await anyio.sleep(0.05)
-            await client.query("2")
-            await client.interrupt()
-            assert await response(client) == ["two", "success 2"]
+    async with (
+        MemoryCli([["talk", 0.01]], [["text", "two"]]) as cli,
+        ClaudeSDKClient(cli.options, cli.transport) as client,
+    ):
+        await client.query("1")
+        await anyio.sleep(0.05)
+        await client.query("2")
+        await client.interrupt()
+        assert await response(client) == ["two", "success 2"]
 
 
 async def test_after_a_break_the_next_prompt_is_answered_with_its_own_turn() -> None:
-    async with MemoryCli([["text", "a"], ["text", "b"], ["text", "c"]], [["text", "two"]]) as cli:
-        async with ClaudeSDKClient(cli.options, cli.transport) as client:
-            await client.query("1")
-            async for message in client.receive_response():
-                if isinstance(message, AssistantMessage):
-                    break
-            await client.query("2")
-            assert await response(client) == ["two", "success 2"]
+    async with (
+        MemoryCli([["text", "a"], ["text", "b"], ["text", "c"]], [["text", "two"]]) as cli,
+        ClaudeSDKClient(cli.options, cli.transport) as client,
+    ):
+        await client.query("1")
+        async for message in client.receive_response():
+            if isinstance(message, AssistantMessage):
+                break
+        await client.query("2")
+        assert await response(client) == ["two", "success 2"]
 
 
 async def test_after_a_break_one_can_read_on() -> None:
-    async with MemoryCli([["text", "a"], ["text", "b"]]) as cli:
-        async with ClaudeSDKClient(cli.options, cli.transport) as client:
-            await client.query("1")
-            async for message in client.receive_response():
-                if isinstance(message, AssistantMessage):
-                    break
-            assert await response(client) == ["b", "success 1"]
+    async with (
+        MemoryCli([["text", "a"], ["text", "b"]]) as cli,
+        ClaudeSDKClient(cli.options, cli.transport) as client,
+    ):
+        await client.query("1")
+        async for message in client.receive_response():
+            if isinstance(message, AssistantMessage):
+                break
+        assert await response(client) == ["b", "success 1"]
 
 
 async def test_all_messages_of_all_turns_come_in_order() -> None:
-    async with MemoryCli([["text", "one"]], [["text", "two"]]) as cli:
-        async with ClaudeSDKClient(cli.options, cli.transport) as client:
-            await client.query("1")
-            await client.query("2")
-            messages: list[Any] = []
-            async for message in client.receive_messages():
-                messages.append(message)
-                if len([each for each in messages if isinstance(each, ResultMessage)]) == 2:
-                    break
+    async with (
+        MemoryCli([["text", "one"]], [["text", "two"]]) as cli,
+        ClaudeSDKClient(cli.options, cli.transport) as client,
+    ):
+        await client.query("1")
+        await client.query("2")
+        messages: list[Any] = []
+        async for message in client.receive_messages():
+            messages.append(message)
+            if len([each for each in messages if isinstance(each, ResultMessage)]) == 2:
+                break
     assert texts(messages) == ["one", "success 1", "two", "success 2"]
 
 
 async def test_a_response_that_is_asked_for_before_the_prompt_is_the_first_turns() -> None:
-    async with MemoryCli([["text", "one"]]) as cli:
-        async with ClaudeSDKClient(cli.options, cli.transport) as client, Scope() as users:
-            reading = users.spawn(response, client)
-            await anyio.sleep(0.05)
-            await client.query("1")
-            await reading.wait()
-            assert reading.result() == ["one", "success 1"]
+    async with (
+        MemoryCli([["text", "one"]]) as cli,
+        ClaudeSDKClient(cli.options, cli.transport) as client,
+        Scope() as users,
+    ):
+        reading = users.spawn(response, client)
+        await anyio.sleep(0.05)
+        await client.query("1")
+        await reading.wait()
+        assert reading.result() == ["one", "success 1"]
 
 
 async def test_a_response_that_is_read_twice_is_over_the_second_time() -> None:
-    async with MemoryCli([["text", "one"]]) as cli:
-        async with ClaudeSDKClient(cli.options, cli.transport) as client:
-            await client.query("1")
-            assert await response(client) == ["one", "success 1"]
-            assert await response(client) == []
+    async with MemoryCli([["text", "one"]]) as cli, ClaudeSDKClient(cli.options, cli.transport) as client:
+        await client.query("1")
+        assert await response(client) == ["one", "success 1"]
+        assert await response(client) == []
 
 
 async def test_an_interrupt_while_nothing_is_on_is_answered_and_ends_no_turn() -> None:
-    async with MemoryCli([["text", "one"]]) as cli:
-        async with ClaudeSDKClient(cli.options, cli.transport) as client:
-            await client.interrupt()
-            await client.query("1")
-            assert await response(client) == ["one", "success 1"]
+    async with MemoryCli([["text", "one"]]) as cli, ClaudeSDKClient(cli.options, cli.transport) as client:
+        await client.interrupt()
+        await client.query("1")
+        assert await response(client) == ["one", "success 1"]
 
 
 async def test_a_prompt_that_becomes_part_of_a_turn_is_answered_by_the_rest_of_it() -> None:
     """As the real CLI does with what is said while a tool is at work: both have one result."""
     turn = [["text", "before"], ["tool", {"ask": False}], ["text", "after"]]
-    async with MemoryCli(turn, [["text", "three"]]) as cli:
-        async with ClaudeSDKClient(cli.options, cli.transport) as client:
-            await client.query("1")
-            await anyio.sleep(0.05)
-            await client.query("2")
-            await anyio.sleep(0.05)
-            cli.end_tool()
-            assert await response(client) == ["after", "success 1"]
-            await client.query("3")
-            assert await response(client) == ["three", "success 3"]
+    async with (
+        MemoryCli(turn, [["text", "three"]]) as cli,
+        ClaudeSDKClient(cli.options, cli.transport) as client,
+    ):
+        await client.query("1")
+        await anyio.sleep(0.05)
+        await client.query("2")
+        await anyio.sleep(0.05)
+        cli.end_tool()
+        assert await response(client) == ["after", "success 1"]
+        await client.query("3")
+        assert await response(client) == ["three", "success 3"]
 
 
 async def test_a_prompt_that_does_not_become_part_of_the_turn_has_one_of_its_own() -> None:
     """Though one before it did."""
     turn = [["tool", {"ask": False}], ["wait", "third"]]
-    async with MemoryCli(turn, [["text", "three"]]) as cli:
-        async with ClaudeSDKClient(cli.options, cli.transport) as client:
-            await client.query("1")
-            await anyio.sleep(0.05)
-            await client.query("2")
-            await anyio.sleep(0.05)
-            cli.end_tool()
-            await anyio.sleep(0.05)
-            await client.query("3")
-            cli.raise_flag("third")
-            assert await response(client) == ["three", "success 3"]
+    async with (
+        MemoryCli(turn, [["text", "three"]]) as cli,
+        ClaudeSDKClient(cli.options, cli.transport) as client,
+    ):
+        await client.query("1")
+        await anyio.sleep(0.05)
+        await client.query("2")
+        await anyio.sleep(0.05)
+        cli.end_tool()
+        await anyio.sleep(0.05)
+        await client.query("3")
+        cli.raise_flag("third")
+        assert await response(client) == ["three", "success 3"]
 
 
 async def test_a_query_is_over_when_one_result_has_answered_all_its_prompts() -> None:
@@ -200,29 +223,42 @@ async def test_a_query_is_over_when_one_result_has_answered_all_its_prompts() ->
 
 async def test_a_turn_that_no_prompt_has_begun_is_in_nobodys_response() -> None:
     """The CLI goes on by itself when a task in the background has ended."""
-    said = {"type": "assistant", "message": {"model": "m", "content": [{"type": "text", "text": "by itself"}]}}
-    ended = {"type": "result", "subtype": "success", "is_error": False, "duration_ms": 1, "duration_api_ms": 1}
-    async with MemoryCli([["text", "one"]], [["text", "two"]]) as cli:
-        async with ClaudeSDKClient(cli.options, cli.transport) as client:
-            await client.query("1")
-            assert await response(client) == ["one", "success 1"]
-            cli.say(said)
-            cli.say({**ended, "num_turns": 1, "result": "by itself"})
-            await anyio.sleep(0.05)
-            await client.query("2")
-            assert await response(client) == ["two", "success 2"]
+    said = {
+        "type": "assistant",
+        "message": {"model": "m", "content": [{"type": "text", "text": "by itself"}]},
+    }
+    ended = {
+        "type": "result",
+        "subtype": "success",
+        "is_error": False,
+        "duration_ms": 1,
+        "duration_api_ms": 1,
+    }
+    async with (
+        MemoryCli([["text", "one"]], [["text", "two"]]) as cli,
+        ClaudeSDKClient(cli.options, cli.transport) as client,
+    ):
+        await client.query("1")
+        assert await response(client) == ["one", "success 1"]
+        cli.say(said)
+        cli.say({**ended, "num_turns": 1, "result": "by itself"})
+        await anyio.sleep(0.05)
+        await client.query("2")
+        assert await response(client) == ["two", "success 2"]
 
 
 async def test_with_a_cli_that_does_not_tell_of_prompts_each_result_answers_one() -> None:
-    async with MemoryCli([["talk", 0.01]], [["text", "two"]], [["text", "three"]], no_states=True) as cli:
-        async with ClaudeSDKClient(cli.options, cli.transport) as client:
-            await client.query("1")
-            await anyio.sleep(0.05)
-            await client.interrupt()
-            await client.query("2")
-            assert await response(client) == ["two", "success 2"]
-            await client.query("3")
-            assert await response(client) == ["three", "success 3"]
+    async with (
+        MemoryCli([["talk", 0.01]], [["text", "two"]], [["text", "three"]], no_states=True) as cli,
+        ClaudeSDKClient(cli.options, cli.transport) as client,
+    ):
+        await client.query("1")
+        await anyio.sleep(0.05)
+        await client.interrupt()
+        await client.query("2")
+        assert await response(client) == ["two", "success 2"]
+        await client.query("3")
+        assert await response(client) == ["three", "success 3"]
 
 
 async def test_the_end_of_the_session_ends_the_response_of_whoever_reads() -> None:
@@ -246,7 +282,7 @@ async def test_a_cli_that_exits_with_0_in_the_middle_of_a_turn_is_an_error_and_n
         async with ClaudeSDKClient(options, grace=HASTY) as client:
             await client.query("1")
             async for message in client.receive_response():
-                heard.append(message)
+                heard += [message]
     assert caught.value.exit_code == 0
     assert texts(heard) == ["half an"]
     cli.assert_gone()

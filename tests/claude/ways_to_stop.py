@@ -131,7 +131,8 @@ async def _cancelled(
 
     async def inside(depth: int) -> None:
         if not depth:
-            return await observed()
+            await observed()
+            return
         with scopes[depth - 1]:
             await inside(depth - 1)
 

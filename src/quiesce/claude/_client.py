@@ -14,7 +14,7 @@ from ._connect import session_for
 from ._errors import CLIConnectionError
 from ._messages import Message
 from ._options import ClaudeAgentOptions
-from ._query import user_message
+from ._query import feed, user_message
 from ._session import Session
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class ClaudeSDKClient:
             await self.query(prompt)
         elif prompt is not None:
             self._prompts = await Scope.open("prompts", on_error="report", scope=self._scope)
-            self._prompts.spawn(_feed, session, prompt, name="prompts")
+            self._prompts.spawn(feed, session, prompt, name="prompts")
 
     async def disconnect(self) -> None:
         """End the session; nothing happens if it has ended. `close()` does the same, and reports."""
@@ -211,11 +211,3 @@ class _Messages:
         if message is None:
             raise StopAsyncIteration
         return message
-
-
-async def _feed(session: Session, prompt: AsyncIterable[dict[str, Any]]) -> None:
-    try:
-        async for message in prompt:
-            await session.say(message)
-    except Exception as error:
-        session.fail(error)

@@ -82,9 +82,7 @@ class Mailbox:
         if self._is_on:
             self._is_on = False
             self._open = {
-                name: number
-                for name, number in self._open.items()
-                if not self._first <= number <= self._last
+                name: number for name, number in self._open.items() if not self._first <= number <= self._last
             }
 
     def end(self, error: BaseException | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncGenerator, AsyncIterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from quiesce.kernel._backend import current_backend
 from quiesce.kernel._own import own
@@ -16,10 +16,11 @@ from quiesce.kernel._stream import Stream
 from ._connect import session_for
 from ._messages import Message
 from ._options import ClaudeAgentOptions
-
 from ._session import Session, error_of
 
 if TYPE_CHECKING:
+    from quiesce.kernel._backend import Waiter
+    from quiesce.kernel._child import Handle
     from quiesce.kernel._grace import Grace
     from quiesce.kernel._process import Process
 
@@ -36,6 +37,10 @@ class Query(Stream[Message]):
         if process is None:
             raise RuntimeError("this query runs by a transport that has no process")
         return process
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        return self
 
     async def interrupt(self) -> None:
         """Interrupt the turn; the run goes on to its result, which is then no failure of the run."""
@@ -82,11 +87,18 @@ async def _messages(
 ) -> AsyncGenerator[Message, None]:
     held = await own(session, name="claude").open()
     try:
-        prompts = await Scope.open("prompts", on_error="report")
-        fed = prompts.spawn(_feed, session, prompt, name="prompts")
+        fed: Handle | None = None
+        if isinstance(prompt, str):
+            await session.say(user_message(prompt, ""))
+        else:
+            prompts = await Scope.open("prompts", on_error="report")
+            fed = prompts.spawn(feed, session, prompt, name="prompts")
+            if not fed.done:  # however it ends, even before its first step
+                fed.waiters = [cast("Waiter", _Bell(session))]
 
         def is_over() -> bool:
-            return fed.done and not session.mailbox.busy and session.state in (None, "idle")
+            all_said = fed is None or fed.done
+            return all_said and not session.mailbox.busy and session.state in (None, "idle")
 
         while (message := await session.mailbox.next_of(None, is_over)) is not None:
             yield message
@@ -98,17 +110,23 @@ async def _messages(
         await held.close()
 
 
-async def _feed(session: Session, prompt: str | AsyncIterable[dict[str, Any]]) -> None:
+async def feed(session: Session, prompts: AsyncIterable[dict[str, Any]]) -> None:
+    """Say these, as they come."""
     try:
-        if isinstance(prompt, str):
-            await session.say(user_message(prompt, ""))
-        else:
-            async for message in prompt:
-                await session.say(message)
+        async for message in prompts:
+            await session.say(message)
     except Exception as error:
         session.fail(error)
-    finally:
-        session.mailbox.poke()
+
+
+class _Bell:
+    """Waits, as far as a handle knows; when woken, it lets those who wait for messages look again."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def wake(self) -> None:
+        self._session.mailbox.poke()
 
 
 def user_message(text: str, session_id: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import uuid4
 
 import anyio
@@ -83,7 +83,7 @@ class Session:
 
     # The whole life, in the owner task
 
-    async def __aenter__(self) -> Session:
+    async def __aenter__(self) -> Self:
         self.backend = current_backend()
         self.core = current_core(self.backend)
         self.mailbox = Mailbox(self.backend, self._adjust)
