@@ -19,7 +19,7 @@ from quiesce.claude import (
 )
 from tests.claude.clis import Cli
 from tests.claude.memory_cli import MemoryCli
-from tests.claude.ways_to_stop import HASTY
+from tests.claude.ways_to_stop import PATIENT
 
 
 async def response(client: ClaudeSDKClient) -> list[Any]:
@@ -211,7 +211,7 @@ async def test_whoever_is_cancelled_while_it_reads_loses_no_message() -> None:
 async def test_a_client_can_be_stopped_from_another_thread_by_its_scope(cli: Cli) -> None:
     options = cli.options([["text", "hello"], cli.ticking()])
     scope = await Scope.open("owner")
-    client = ClaudeSDKClient(options, grace=HASTY, scope=scope)
+    client = ClaudeSDKClient(options, grace=PATIENT, scope=scope)
     await client.connect("work")
     await cli.until_ticking()
     thread = threading.Thread(target=scope.cancel, args=("from a thread",))

@@ -17,7 +17,7 @@ import pytest
 from quiesce import Scope
 from quiesce.claude import AssistantMessage, ClaudeSDKClient, query
 from tests.claude.clis import ROOT, Cli
-from tests.claude.ways_to_stop import HASTY
+from tests.claude.ways_to_stop import PATIENT
 from tests.kernel.processes import wait_until
 from tests.kernel.test_scope_shutdown import ALL, Run, everywhere
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.real_time
 
 def working(cli: Cli) -> Any:
     """A query whose CLI has a tool at work when it has said hello."""
-    return query(prompt="work", options=cli.options([["text", "hello"], cli.ticking()]), grace=HASTY)
+    return query(prompt="work", options=cli.options([["text", "hello"], cli.ticking()]), grace=PATIENT)
 
 
 def assert_stopped_by_now(cli: Cli) -> None:
@@ -80,7 +80,7 @@ async def test_a_query_that_is_dropped_in_the_middle_is_drained_by_the_scope_aro
 
 async def test_a_client_that_is_dropped_is_stopped_with_a_warning(cli: Cli) -> None:
     async with Scope("the user's"):
-        client = ClaudeSDKClient(cli.options([["text", "hello"], cli.ticking()]), grace=HASTY)
+        client = ClaudeSDKClient(cli.options([["text", "hello"], cli.ticking()]), grace=PATIENT)
         await client.connect("work")
         await cli.until_ticking()
         kept = [client]
@@ -118,7 +118,7 @@ def test_at_the_end_of_the_loop_a_client_that_nobody_has_closed_is_drained(cli: 
     kept: list[Any] = []
 
     async def main() -> None:
-        client = ClaudeSDKClient(cli.options([["text", "hello"], cli.ticking()]), grace=HASTY)
+        client = ClaudeSDKClient(cli.options([["text", "hello"], cli.ticking()]), grace=PATIENT)
         kept.append(client)
         await client.connect("work")
         await cli.until_ticking()

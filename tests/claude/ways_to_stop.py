@@ -19,6 +19,7 @@ from quiesce import Grace, Scope
 from quiesce.claude import ClaudeAgentOptions, ClaudeSDKClient, query
 from tests.kernel.temperaments import on_trio
 
+PATIENT = Grace(cancel=9, terminate=3, kill=5)  # for what a CLI in order does at once, however slow the machine
 HASTY = Grace(cancel=0.3, terminate=0.2, kill=5)
 
 
@@ -29,7 +30,7 @@ class Stage:
     options: ClaudeAgentOptions
     at_work: Callable[[], Awaitable[None]]  # returns when the CLI is where it is to be stopped
     look: Callable[[], None]  # at the moment when control is back
-    grace: Grace = HASTY
+    grace: Grace = PATIENT
 
     def query(self) -> Any:
         return query(prompt="work", options=self.options, grace=self.grace)
