@@ -43,7 +43,9 @@ def sweeps() -> list[object]:
 @pytest.mark.parametrize(("scenario", "where"), sweeps())
 def test_stopped_anywhere_nothing_of_a_session_is_left(scenario: Callable[[], Any], where: str) -> None:
     audited = Audited("claude", scenario, WORLDS, {}, {}, False, {"check": ledger.check})
-    if where == "uvloop":  # where time is real, and a CLI whose own tasks are cancelled is given up after a minute
+    if (
+        where == "uvloop"
+    ):  # where time is real, and a CLI whose own tasks are cancelled is given up after a minute
         result = audited.audit(where, stops=NOT_OTHERS, depth=1, sample=5 if FULL else 1)
     elif not FULL:
         result = audited.audit(where, depth=1, sample=1)

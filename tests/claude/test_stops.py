@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import anyio
 import pytest
 
 from quiesce import Grace, Scope
 from quiesce.claude import ClaudeSDKClient
 from tests.claude.clis import Cli
-from tests.claude.ways_to_stop import CLIENT, QUERY, Stage, Way
+from tests.claude.faults import FAULTS
+from tests.claude.ways_to_stop import CLIENT, HASTY, QUERY, Stage, Way
 
 pytestmark = pytest.mark.real_time
 
@@ -59,3 +62,12 @@ async def test_a_prompt_that_waits_is_not_begun_when_the_cli_is_stopped(cli: Cli
     assert client.report is not None
     assert client.report.elapsed < 15
     assert cli.happened("signal") == ["SIGTERM"]
+
+
+async def test_how_a_cli_ends_that_we_have_ended_is_nobodys_error(cli: Cli) -> None:
+    """It exits with 143, as it was told to; whoever reads gets the end of the messages."""
+    fault = FAULTS["waits for a hook, and never answers"]
+    stage = Stage(fault.options(cli), partial(fault.at_work, cli), cli.assert_gone, HASTY)
+    await CLIENT["disconnected_by_another_task"](stage)
+    await QUERY["closed_by_another_task"](stage)
+    assert "SIGTERM" in cli.happened("signal")

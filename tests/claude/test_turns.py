@@ -183,6 +183,23 @@ async def test_a_prompt_that_becomes_part_of_a_turn_is_answered_by_the_rest_of_i
         assert await response(client) == ["three", "success 3"]
 
 
+async def test_whoever_reads_the_turn_that_a_prompt_becomes_part_of_gets_all_of_it() -> None:
+    turn = [["text", "before"], ["tool", {"ask": False}], ["text", "after"]]
+    async with (
+        MemoryCli(turn) as cli,
+        ClaudeSDKClient(cli.options, cli.transport) as client,
+        Scope() as users,
+    ):
+        await client.query("1")
+        reading = users.spawn(response, client)
+        await anyio.sleep(0.05)
+        await client.query("2")
+        await anyio.sleep(0.05)
+        cli.end_tool()
+        await reading.wait()
+        assert reading.result() == ["before", "after", "success 1"]
+
+
 async def test_a_prompt_that_does_not_become_part_of_the_turn_has_one_of_its_own() -> None:
     """Though one before it did."""
     turn = [["tool", {"ask": False}], ["wait", "third"]]

@@ -19,7 +19,9 @@ from quiesce import Grace, Scope
 from quiesce.claude import ClaudeAgentOptions, ClaudeSDKClient, query
 from tests.kernel.temperaments import on_trio
 
-PATIENT = Grace(cancel=9, terminate=3, kill=5)  # for what a CLI in order does at once, however slow the machine
+PATIENT = Grace(
+    cancel=9, terminate=3, kill=5
+)  # for what a CLI in order does at once, however slow the machine
 HASTY = Grace(cancel=0.3, terminate=0.2, kill=5)
 
 
