@@ -240,3 +240,18 @@ async def test_a_flood_that_is_read_comes_whole_and_in_order(cli: Cli) -> None:
     ]
     assert [message.message_id for message in messages] == [f"msg_{number}" for number in range(1, 2001)]
     cli.assert_gone()
+
+
+async def test_what_a_cli_says_after_nonsense_is_not_heard() -> None:
+    """Though it is the result of its turn, which our interrupt has ended: the nonsense is what is told."""
+    async with MemoryCli([["text", "hi"], ["raw", "{nonsense\n"], ["talk", 0.01]]) as cli:
+        messages = query(prompt="hi", options=cli.options, transport=cli.transport)
+        iterator = aiter(messages)
+        await anext(iterator)
+        while "interrupt" not in cli.asked():  # it is told so though nobody asks for a message
+            await anyio.sleep(0.01)
+        await anyio.sleep(0.05)
+        with pytest.raises(CLIJSONDecodeError):
+            while True:
+                await anext(iterator)
+        await messages.close()

@@ -104,11 +104,11 @@ class Mailbox:
                 self._on_change()
                 if turn is None or last >= turn:
                     return message
-            if (turn is not None and self._is_answered(turn)) or is_over():
+            if turn is not None and self._is_answered(turn):
                 return None
-            if self.over:
-                if self.error is not None:
-                    raise self.error
+            if self.over and self.error is not None:
+                raise self.error
+            if self.over or is_over():
                 return None
             await self._wait()
 

@@ -208,9 +208,11 @@ class Session:
             self.control.asked(message)
         elif kind == "control_cancel_request":
             self.control.cancelled(message)
+        elif self.closing or self.mailbox.over:
+            pass  # nobody will read it
         elif kind == "command_lifecycle":
             self.mailbox.command(str(message.get("command_uuid")), str(message.get("state")))
-        elif not self.closing:
+        else:
             if kind == "system" and message.get("subtype") == "session_state_changed":
                 self.state = message.get("state")
                 self.mailbox.poke()
