@@ -135,9 +135,9 @@ class Program:
         while not agent.over or self._unwritten or self._script.get("ignore_eof"):
             until = agent.until()
             timeout = None if until is None else max(0.0, until - self.now())
-            readable, _, _ = select.select(reads, [], [], 0 if self._flush() else timeout)
-            if not readable and self._unwritten:
-                readable, _, _ = select.select(reads, [1], [], timeout)
+            has_written = self._flush()
+            writes = [1] if self._unwritten else []
+            readable, _, _ = select.select(reads, writes, [], 0 if has_written else timeout)
             if signals in readable:
                 for number in os.read(signals, 100):
                     if number != signal.SIGCHLD:

@@ -11,7 +11,7 @@ from quiesce import Grace, Scope
 from quiesce.claude import ClaudeSDKClient
 from tests.claude.clis import Cli
 from tests.claude.faults import FAULTS
-from tests.claude.ways_to_stop import CLIENT, HASTY, QUERY, Stage, Way
+from tests.claude.ways_to_stop import CLIENT, QUERY, Stage, Way
 
 pytestmark = pytest.mark.real_time
 
@@ -64,10 +64,11 @@ async def test_a_prompt_that_waits_is_not_begun_when_the_cli_is_stopped(cli: Cli
     assert cli.happened("signal") == ["SIGTERM"]
 
 
-async def test_how_a_cli_ends_that_we_have_ended_is_nobodys_error(cli: Cli) -> None:
+@pytest.mark.parametrize("way", [CLIENT["disconnected_by_another_task"], QUERY["closed_by_another_task"]])
+async def test_how_a_cli_ends_that_we_have_ended_is_nobodys_error(cli: Cli, way: Way) -> None:
     """It exits with 143, as it was told to; whoever reads gets the end of the messages."""
     fault = FAULTS["waits for a hook, and never answers"]
-    stage = Stage(fault.options(cli), partial(fault.at_work, cli), cli.assert_gone, HASTY)
-    await CLIENT["disconnected_by_another_task"](stage)
-    await QUERY["closed_by_another_task"](stage)
-    assert "SIGTERM" in cli.happened("signal")
+    grace = Grace(cancel=0.3, terminate=9, kill=5)
+    await way(Stage(fault.options(cli), partial(fault.at_work, cli), cli.assert_gone, grace))
+    assert cli.happened("signal") == ["SIGTERM"]
+    assert cli.happened("exit") == [143]
