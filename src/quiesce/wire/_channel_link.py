@@ -132,6 +132,20 @@ class ChannelLink(Link):
             self._lose(error)
         return True
 
+    def send_now(self, frame: bytes) -> None:
+        """Send this; at once where the channel can, unless something waits to be sent before it."""
+        write_now = getattr(self._channel, "write_now", None)
+        if write_now is None or self.pending or self.over:
+            self.send(frame)
+            return
+        data = self.framing.pack([frame])
+        try:
+            sent = write_now(data)
+        except OSError:
+            sent = 0  # the task that writes will come upon it too, and say so
+        if sent < len(data):
+            self._send_raw(data[sent:])
+
     def _on_stop(self, rung: Rung) -> bool:
         if rung is not Rung.CANCEL or self.over:
             return False

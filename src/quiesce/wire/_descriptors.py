@@ -72,6 +72,14 @@ class DescriptorChannel:
                 pass
             await self._backend.wait_writable(self._write_fd)
 
+    def write_now(self, data: bytes) -> int:
+        """As much of it as there is room for, without waiting; how many bytes that was."""
+        self._check_open()
+        try:
+            return os.write(self._write_fd, data)
+        except (BlockingIOError, InterruptedError):
+            return 0
+
     def _check_open(self) -> None:
         if self._closed:
             raise BrokenPipeError("the connection was closed on this side")
