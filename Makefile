@@ -6,13 +6,13 @@ BIN := $(VENV)/bin
 # Processes that run tests: more than two cores, for many tests wait for real time to pass.
 WORKERS ?= 3
 # The parts of the tree that hold Python and exist.
-CODE := $(wildcard src tests ui_tests scripts examples bench seeds peers)
+CODE := $(wildcard src tests ui_tests interop_tests scripts examples bench seeds peers)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-ui lint format audit seeds peers peers-fast bench docs pin clean
+.PHONY: help run test test-all test-ui test-interop lint format audit seeds peers peers-fast bench docs pin clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(VENV)/.test-ready ## play the tour of the kernel
 	$(BIN)/python examples/kernel_tour.py
@@ -25,6 +25,9 @@ test-all: ## run the tests on every CPython from 3.11 up that is installed
 
 test-ui: ## look at the HTML report in a real browser (brings its own; pictures in build/ui)
 	PYTHON="$(PYTHON)" scripts/test-ui $(ARGS)
+
+test-interop: ## talk ACP with the SDKs of npm and PyPI, as client and as agent (needs Node 20 and npm)
+	PYTHON="$(PYTHON)" scripts/test-interop $(ARGS)
 
 lint: $(VENV)/.lint-ready ## check style, types, layers and the tree
 	$(BIN)/ruff check $(CODE)
@@ -50,10 +53,12 @@ peers: ## stop other people's SDKs in every way, without and with quiesce, and w
 peers-fast: ## a handful of those, and an MCP client in FastAPI
 	$(PYTHON) peers/run.py --fast $(ARGS)
 
-bench: $(VENV)/.bench-ready ## measure what a scope, an owned thing, a run and an audit cost, beside their peers
+bench: $(VENV)/.bench-ready ## measure what a scope, an owned thing, a run, a message and an audit cost, beside their peers
 	$(BIN)/python bench/kernel.py $(ARGS)
 	$(BIN)/python bench/own.py
 	$(BIN)/python bench/agents/run.py
+	$(BIN)/python bench/wire/run.py
+	$(BIN)/python bench/claude/run.py
 	$(BIN)/python bench/audit.py
 
 docs: $(VENV)/.docs-ready $(VENV)/.test-ready ## run every program in the documentation, and build it into site/

@@ -33,7 +33,7 @@ from quiesce.models._items import Item
 from ._context import RunContextWrapper
 from ._conversation_history import messages_of, queued_events
 from ._conversation_journal import LogJournal, RunJournal
-from ._conversation_run import ConversationExecution, Run, Ticket, being_announced
+from ._conversation_run import ConversationExecution, OnEvent, Run, Ticket, being_announced
 from ._conversation_state import ConversationState, Status, clean_report
 from ._engine import Engine
 from ._errors import ConversationBusy, UserError
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 _INTERRUPTED = Reason("user")
 _CLOSED = Reason("user", "the conversation was closed")
 _REJECTED = "User rejected the action"
+_GIVEN_UP = "Not started: nobody has approved this call, and nobody is asked any more."
 
 
 class Conversation(ConversationState):
@@ -127,6 +128,21 @@ class Conversation(ConversationState):
         if self.pending_approvals:
             self._decide(None, False, reason)
 
+    async def agive_up_pending_actions(self, reason: str = _GIVEN_UP) -> None:
+        """Wait for no approval any more: every call that waits gets `reason` as its result, and nobody is asked again. Durable when
+        this returns. The model hears of it in the next run; to decide instead, `reject` and run."""
+        with state_lock:
+            self._check_open()
+            if self._run is not None:
+                raise ConversationBusy(f"conversation {self.id!r} runs: nothing in it waits for approval")
+            if not self._history.calls:
+                return
+            journal = self._record()
+            journal.owe(self._history.give_up_calls(reason))
+            self._status = "paused"
+            journal.owe([StatusChanged(status="paused", reason=reason)])
+        await journal.write([])
+
     def _decide(self, call_id: str | None, approved: bool, message: str) -> None:
         with state_lock:
             self._check_open()
@@ -141,14 +157,18 @@ class Conversation(ConversationState):
 
     # Running
 
-    def arun(self) -> Coroutine[Any, Any, Status]:
+    def arun(self, *, on_event: OnEvent | None = None) -> Coroutine[Any, Any, Status]:
         """Run until there is a final answer, something to approve, or a stop; await it. Returns the status.
+
+        `on_event` is an async function that is given what `Runner.run_streamed` would stream, as it happens: pieces of text, tool calls, their
+        results. The run waits for it, and fails if it fails. What a stop has cut is not told: `items` has it when this returns.
 
         Raises what a guardrail, a tool or the model has raised, as itself. `interrupt()` and `pause()` make it return. If you are
         cancelled while you wait, the run is stopped and settled in the same way, and then your cancellation is raised.
         The run is on from this call, not only from its first step. A second one at the same time is refused: `ConversationBusy`.
         """
         run = self._register()
+        run.on_event = on_event
         coroutine = self._go(run, Ticket(self, run))
         run.coroutine = weakref.ref(coroutine)
         return coroutine
@@ -218,6 +238,7 @@ class Conversation(ConversationState):
                 callbacks=Callbacks(self.hooks),
                 max_turns=self.max_turns,
             )
+            engine.emit = run.on_event
             engine.inbox = self._take_messages
             engine.keeps_approvals = True
             written = self._history.give_to(engine)

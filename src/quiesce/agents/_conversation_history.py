@@ -86,12 +86,12 @@ class History:
         for one in decided:
             self.decisions.setdefault(one.call_id, (one.approved, one.message))
 
-    def give_up_calls(self) -> list[Event]:
+    def give_up_calls(self, told: str = _NOT_DECIDED) -> list[Event]:
         """Nobody waits for an approval any more; returns what to write down."""
         events: list[Event] = []
         for record in self.calls:
             if record.result is None:
-                events.append(ItemAdded(item=record.finish(_NOT_DECIDED, "not_started")))
+                events.append(ItemAdded(item=record.finish(told, "not_started")))
             assert record.result is not None
             self.items.append(record.result)
         self.calls = ()

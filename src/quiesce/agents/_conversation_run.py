@@ -10,9 +10,9 @@ conversation has its new status, callbacks are told, who waits for the stop is t
 from __future__ import annotations
 
 import weakref
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from quiesce.kernel._reason import Reason
 from quiesce.kernel._report import StopReport
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from ._conversation import Conversation
     from ._conversation_journal import LogJournal, RunJournal
     from ._engine import Engine
+    from ._events import StreamEvent
+
+OnEvent: TypeAlias = "Callable[[StreamEvent], Awaitable[None]]"
 
 _TOLD = {
     "user": "The user has interrupted this on purpose.",
@@ -52,6 +55,7 @@ class Run:
         "coroutine",
         "early_token",
         "engine",
+        "on_event",
         "over",
         "pausing",
         "reason",
@@ -75,6 +79,7 @@ class Run:
         self.report: StopReport | None = None  # when it is over
         self.scope: Scope | None = None
         self.engine: Engine | None = None
+        self.on_event: OnEvent | None = None
         self.stopping: Stopping | None = None
         self.early_token: CancelToken | None = None  # given out before there was a scope
         self.status = "paused"

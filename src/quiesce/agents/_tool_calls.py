@@ -162,6 +162,8 @@ class ToolTurn:
             raise _first_of(group) from None
         for (record, tool), handle in zip(ready, handles, strict=True):
             if record.result is None:
+                # A tool that heeds its token may be faster than our own cancel: its result is made when the run settles.
+                current_token().raise_if_cancelled()
                 # A cancel came out of it that nobody here has sent: that is an error like others.
                 cancelled = ChildCancelled(tool.name, handle.reason)
                 if tool.failure_error_function is None:

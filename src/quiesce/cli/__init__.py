@@ -18,7 +18,14 @@ def _audit() -> Subcommand:
     return main
 
 
+def _acp() -> Subcommand:
+    from quiesce.cli._acp import main
+
+    return main
+
+
 _SUBCOMMANDS: dict[str, tuple[str, Callable[[], Subcommand]]] = {
+    "acp": ("serve an agent over the Agent Client Protocol", _acp),
     "audit": ("cancel any async code at every point where it can be, and show what is left", _audit),
 }
 

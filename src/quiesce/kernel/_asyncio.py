@@ -32,10 +32,12 @@ class AsyncioCore(ScopeCore):
     def spawn(self, fn: Callable[..., Any], args: tuple[Any, ...], name: str | None, site: Site) -> Handle:
         """Start a child task."""
         loop: asyncio.AbstractEventLoop = self.backend.loop  # type: ignore[attr-defined]
+        factory = loop.get_task_factory()
         if (
             self.state is not OPEN
             or _get_running_loop() is not loop
-            or loop.get_task_factory() is not None
+            # A containment's makes what would be made without it: on 3.11 it is there as long as anything is owned.
+            or (factory is not None and getattr(factory, "quiesce_inner", factory) is not None)
             or not callable(fn)
         ):
             return super().spawn(fn, args, name, site)

@@ -278,7 +278,9 @@ class Handle(Child):
         if self._hurry is not None:
             self._hurry[1].cancel()
             self._hurry = None
-        super().settle()
+        waiters, self.waiters = self.waiters, None
+        for waiter in waiters or ():
+            waiter.wake()
 
     def __repr__(self) -> str:
         return f"<Handle {self.name!r} {self.state}>"

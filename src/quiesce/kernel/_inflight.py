@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from ._backend import current_backend
 from ._caller import Caller, owner_of
-from ._child import FAILED, Handle
+from ._child import FAILED, PENDING, RUNNING, Handle
 from ._core import ScopeCore, logger
 from ._misuse import check_function
 from ._reason import Reason
 from ._scope import OpenScope, Scope
 from ._seen import log_report
-from ._site import caller_site, label_of
+from ._site import Site, caller_site, label_of
 
 if TYPE_CHECKING:
+    from ._backend import Waiter
     from ._grace import Grace
     from ._report import StopReport
 
@@ -150,6 +151,36 @@ class Inflight:
             handles.pop(id, None)
             raise
         return handle
+
+    def _start(
+        self,
+        core: ScopeCore,
+        id: Hashable,  # noqa: A002
+        label: str,
+        site: Site,
+        fn: Callable[..., Awaitable[object]],
+        args: tuple[Any, ...],
+        watcher: Waiter,
+    ) -> None:
+        """The same, for those in the house who know that the id is free, the scope open, and the loop this one.
+
+        `fn` says itself that it has begun (`_begun`) and that it is done (`_done`), which is quicker than to be watched. If it ends without
+        having begun, `watcher` is woken.
+        """
+        handle = core.spawn(fn, args, label, site)
+        state = handle.state
+        if state == PENDING:
+            handle.waiters = [watcher]
+        if state in (PENDING, RUNNING):  # an eager one may have ended
+            self._handles[id] = handle
+
+    def _begun(self, id: Hashable) -> None:  # noqa: A002
+        handle = self._handles.get(id)
+        if handle is not None:
+            handle.waiters = None
+
+    def _done(self, id: Hashable) -> None:  # noqa: A002
+        self._handles.pop(id, None)
 
     def cancel(self, id: Hashable, reason: Reason | str | None = None) -> bool:  # noqa: A002
         """Cancel the handler of `id`, from any thread; False, and nothing else, if there is none."""

@@ -1,0 +1,204 @@
+"""Tools for agents that are served over ACP: files and commands, by way of the client where it offers them.
+
+```python
+from quiesce.acp.tools import edit_file, read_file, run_command, write_file
+
+agent = Agent(name="coder", model=model, tools=[read_file, write_file, edit_file, run_command])
+```
+
+With a client that has a file system or terminals, its own are used: so the user's unsaved changes are read, and the user sees what a command prints. Else,
+and outside of ACP, it is this machine's files and a process of ours. Only paths in the session's directories are taken (outside of ACP: in the current
+one), wherever links lead. Who writes or runs something needs approval; `dataclasses.replace(write_file, needs_approval=False)` is a copy that does not.
+A command may of course do anything that this user may.
+
+Whether a tool that needs approval may run is asked of the user, by `ask_client`. An agent that is a tool of another has a run of its own, and is told
+so: `other.as_tool(run_config=RunConfig(approve=ask_client))`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from quiesce.agents._context import ToolContext
+from quiesce.agents._tool import FunctionTool, function_tool
+
+from . import schema as s
+from ._served_calls import Arguments, shown_as
+from ._served_commands import Ran, run_here, run_in_terminal
+from ._served_files import ClientRefused, Files, OutsideOfSession, lines_of
+from ._served_permissions import ask_client
+from ._served_session import Session, current_session
+from .helpers import tool_diff_content
+
+__all__ = [
+    "ClientRefused",
+    "OutsideOfSession",
+    "Session",
+    "ask_client",
+    "current_session",
+    "edit_file",
+    "read_file",
+    "run_command",
+    "shown_as",
+    "write_file",
+]
+
+CHARACTERS: Final = 64_000  # of a file that the model is given at once
+LINES: Final = 2_000
+DEFAULT_SECONDS: Final = 120.0
+MOST_SECONDS: Final = 3_600.0
+
+
+@function_tool(side_effects=False)
+async def read_file(path: str, line: int = 1, limit: int = LINES) -> str:
+    """Read a text file.
+
+    Args:
+        path: The file, absolute or relative to the working directory.
+        line: The first line to read; 1 is the first of the file.
+        limit: How many lines to read at most.
+    """
+    files = Files.here()
+    first, most = max(line, 1), max(min(limit, LINES), 1)
+    # One line more, to know whether there is more.
+    text = await files.read(files.path(path), first, most + 1)
+    lines = lines_of(text)
+    more = len(lines) > most
+    text = "".join(lines[:most])
+    if len(text) > CHARACTERS:
+        text = text[:CHARACTERS]
+        whole = text.count("\n")
+        if not whole:
+            rest = f"read on from line {first + 1}" if len(lines) > 1 else "it is the last one"
+            return f"{text}\n[line {first} is cut after {CHARACTERS} characters: look at the rest of it with a command; {rest}]"
+        return f"{text}\n[cut after {CHARACTERS} characters: read on from line {first + whole}]"
+    return f"{text}[there is more: read on from line {first + most}]" if more else text
+
+
+@function_tool(needs_approval=True)
+async def write_file(context: ToolContext[Any], path: str, content: str) -> str:
+    """Write a text file: a new one, or in place of what it holds now.
+
+    Args:
+        path: The file, absolute or relative to the working directory.
+        content: The whole text.
+    """
+    files = Files.here()
+    target = files.path(path)
+    session = current_session()
+    if session is not None:
+        await _show_diff(session, context, target, await files.read_if_there(target), content)
+    await files.write(target, content)
+    return f"Wrote {len(content)} characters to {target}."
+
+
+@function_tool(needs_approval=True)
+async def edit_file(
+    context: ToolContext[Any], path: str, old_text: str, new_text: str, replace_all: bool = False
+) -> str:
+    """Replace a piece of a text file.
+
+    Args:
+        path: The file, absolute or relative to the working directory.
+        old_text: The text to replace, exactly as it is in the file.
+        new_text: The text to put in its place.
+        replace_all: Replace it wherever it is found; otherwise it must be found once.
+    """
+    files = Files.here()
+    target = files.path(path)
+    before = await files.read(target)
+    found = before.count(old_text) if old_text else 0
+    if not found:
+        raise ValueError(
+            f"old_text is not in {target}: read the file, and give the text exactly as it is there"
+        )
+    if found > 1 and not replace_all:
+        raise ValueError(
+            f"old_text is in {target} {found} times: give more of the text around it, or set replace_all"
+        )
+    after = before.replace(old_text, new_text)
+    session = current_session()
+    if session is not None:
+        await _show_diff(
+            session, context, target, before, after, line=before[: before.index(old_text)].count("\n") + 1
+        )
+    await files.write(target, after)
+    return f"Replaced {found} {'place' if found == 1 else 'places'} in {target}."
+
+
+@function_tool(needs_approval=True)
+async def run_command(
+    context: ToolContext[Any], command: str, cwd: str = "", timeout_seconds: float = DEFAULT_SECONDS
+) -> str:
+    """Run a shell command, and return what it prints and how it ends.
+
+    Args:
+        command: The command line, for /bin/sh.
+        cwd: Where to run it, absolute or relative to the working directory, which is meant if this is empty.
+        timeout_seconds: After how many seconds to end it.
+    """
+    where = Files.here().path(cwd or ".")
+    seconds = min(max(timeout_seconds, 0.0), MOST_SECONDS)
+    session = current_session()
+    ran: Ran
+    if session is not None and session.has_terminals:
+        ran = await run_in_terminal(session, context, command, where, seconds)
+    else:
+        ran = await run_here(context, command, where, seconds)
+    return ran.text(seconds)
+
+
+# How they are shown
+
+
+async def _show_diff(
+    session: Session,
+    context: ToolContext[Any],
+    path: str,
+    before: str | None,
+    after: str,
+    line: int | None = None,
+) -> None:
+    await session.show(
+        context.tool_call_id,
+        content=[tool_diff_content(path, after, before)],
+        locations=[s.ToolCallLocation(path=path, line=line)],
+    )
+
+
+def _location(arguments: Arguments) -> list[s.ToolCallLocation]:
+    line = arguments.get("line")
+    return [
+        s.ToolCallLocation(
+            path=Files.here().path(arguments["path"]),
+            line=line if isinstance(line, int) and line > 0 else None,
+        )
+    ]
+
+
+async def _write_preview(arguments: Arguments) -> list[Any]:
+    files = Files.here()
+    path = files.path(arguments["path"])
+    return [tool_diff_content(path, arguments["content"], await files.read_if_there(path))]
+
+
+async def _edit_preview(arguments: Arguments) -> list[Any]:
+    path = Files.here().path(arguments["path"])
+    return [tool_diff_content(path, arguments["new_text"], arguments["old_text"])]
+
+
+def _titled(verb: str, argument: str) -> Any:
+    return lambda arguments: f"{verb} {arguments[argument]}" if verb else str(arguments[argument])
+
+
+def _shown(
+    tool: FunctionTool, kind: s.ToolKind, verb: str, argument: str = "path", preview: Any = None
+) -> None:
+    locations = _location if argument == "path" else None
+    shown_as(tool, kind, title=_titled(verb, argument), locations=locations, preview=preview)
+
+
+_shown(read_file, "read", "Read")
+_shown(write_file, "edit", "Write", preview=_write_preview)
+_shown(edit_file, "edit", "Edit", preview=_edit_preview)
+_shown(run_command, "execute", "", "command")

@@ -1,0 +1,292 @@
+"""Servers: a listener, and a child task for each connection.
+
+Invariants
+- Every connection belongs to the server's scope, with all that its handler opens for it. Closing stops listening first, then stops them all together
+  and waits for them; the report says how each of them ended.
+- One connection is nobody else's business: an error of its handler is logged, and the others live on.
+- A socket is closed by whoever has it: the peer that was opened on it, else the server.
+- A machine that is out of descriptors is said so once; the server goes on when there are some again.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+
+import anyio
+
+from quiesce.kernel._backend import current_backend
+from quiesce.kernel._core import ScopeClosed
+from quiesce.kernel._grace import check_grace
+from quiesce.kernel._reason import Reason
+from quiesce.kernel._scope import OpenScope, current_core
+from quiesce.kernel._site import Site, site_of
+
+from ._connect import prepare_tcp
+from ._descriptors import SocketTransport
+from ._errors import ConnectionEnded
+
+if TYPE_CHECKING:
+    from quiesce.kernel._grace import Grace
+    from quiesce.kernel._report import StopReport
+    from quiesce.kernel._scope import Scope
+
+    from ._limits import Limits
+    from ._link import Link
+    from ._transport import Transport
+
+logger = logging.getLogger("quiesce")
+
+ConnectionHandler: TypeAlias = (
+    "Callable[[Any], Awaitable[object]]"  # Any: the transport of that kind of server
+)
+
+_AT_A_TIME: Final = 64  # connections taken before others get their turn
+_OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_LOOK_AGAIN: Final = 0.1  # seconds, while there are none
+
+
+class AcceptedSocket(SocketTransport):
+    """A connection that a server has taken; a peer that is opened on it has it from then on."""
+
+    _opened = False
+
+    async def open(self, limits: Limits, scope: Scope) -> Link:
+        """Begin to use it."""
+        self.hand_over()
+        return await super().open(limits, scope)
+
+    @property
+    def socket(self) -> socket.socket:
+        """The connection itself."""
+        return self._socket
+
+    def hand_over(self) -> None:
+        """Somebody else closes it from now on."""
+        self._opened = True
+
+    def discard(self) -> None:
+        """Close it, unless it was opened."""
+        if not self._opened:
+            super().discard()
+
+
+class Server:
+    """A listener whose connections are handled by an async function: what `serve_tcp`, `serve_unix` and `serve_websocket` return.
+
+    ```python
+    async def handle(transport):
+        async with Peer(transport, {"ping": ping}) as peer:
+            await peer.wait_closed()
+
+    async with serve_tcp(handle, "localhost", 7000) as server:
+        ...
+    ```
+
+    Or `server = await serve_tcp(...).open()` … `report = await server.close()`, from any task.
+
+    A connection is closed when its handler returns, unless a peer was opened on it that somebody still holds: that lives until it is closed, or the server is.
+    """
+
+    def __init__(
+        self, handler: ConnectionHandler, *, name: str, grace: Grace | None, scope: Scope | None
+    ) -> None:
+        if not callable(handler):
+            raise TypeError(
+                f"handler must be an async function of one transport, not {type(handler).__name__}"
+            )
+        check_grace(grace)
+        self._handler = handler
+        self.name = name
+        self._owner = scope
+        self._scope = OpenScope(name, on_error="report", grace=grace, scope=scope)
+        self._site = _made_at()
+        self._listening: list[socket.socket] = []
+        self._addresses: list[Any] = []
+        self._unhandled: dict[AcceptedSocket, None] = {}  # taken, and not handled to the end
+        self._complained = False
+
+    async def _listen(self) -> list[socket.socket]:
+        raise NotImplementedError  # abstract: each kind of server has its own sockets
+
+    def _released(self) -> None:
+        """The sockets are closed."""
+
+    # Opening
+
+    async def open(self) -> Self:
+        """Begin to listen; whoever holds the server closes it, from any task."""
+        self._scope._check_unused()
+        backend = current_backend()
+        parent = self._owner._opened() if self._owner is not None else current_core(backend)
+        if parent.closed:
+            raise parent.refusal(f"open server {self.name!r} in")
+        self._listening = await self._listen()
+        try:
+            core = self._scope._bind(backend, parent, self._site)
+        except BaseException:
+            self._stop_listening()
+            raise
+        core.on_settled = self._let_go
+        self._addresses = [each.getsockname() for each in self._listening]
+        for each in self._listening:
+            self._scope.spawn(self._accept, each, name="accepts")
+        return self
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        why = Reason("parent", "its block ended")
+        if isinstance(error, Exception):
+            why = Reason("error", f"the body raised {error!r}", error)
+        await self.close(reason=why)
+
+    # Looking
+
+    @property
+    def addresses(self) -> list[Any]:
+        """Where it listens, as `socket.getsockname` says it; empty before it is open."""
+        return list(self._addresses)
+
+    @property
+    def port(self) -> int:
+        """The port it listens at, also if any would do (0)."""
+        if not self._addresses or not isinstance(self._addresses[0], tuple):
+            raise RuntimeError(f"server {self.name!r} has no port: it is not open, or does not listen on TCP")
+        port: int = self._addresses[0][1]
+        return port
+
+    @property
+    def connections(self) -> int:
+        """How many connections are being handled."""
+        return len(self._unhandled)
+
+    @property
+    def report(self) -> StopReport | None:
+        """What the last `close()` or the end of the block reported; None before."""
+        return self._scope.report
+
+    # Accepting
+
+    async def _accept(self, listening: socket.socket) -> None:
+        backend = current_backend()
+        try:
+            while self._listening:
+                await backend.wait_readable(listening.fileno())
+                await self._accept_some(listening)
+        finally:
+            self._stop_listening()
+
+    async def _accept_some(self, listening: socket.socket) -> None:
+        for _ in range(_AT_A_TIME):
+            if not self._listening:
+                return
+            try:
+                accepted, _ = listening.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in _OUT_OF_DESCRIPTORS:
+                    await self._out_of_descriptors(error)
+                    return
+                continue  # the other side was quicker to go than we to accept
+            self._complained = False
+            self._take(accepted)
+
+    async def _out_of_descriptors(self, error: OSError) -> None:
+        if not self._complained:
+            self._complained = True
+            logger.error(
+                "server %r can take no connections for now: %s (%d are open)",
+                self.name,
+                error.strerror,
+                self.connections,
+            )
+        await anyio.sleep(_LOOK_AGAIN)
+
+    def _take(self, accepted: socket.socket) -> None:
+        if accepted.family != getattr(socket, "AF_UNIX", None):
+            prepare_tcp(accepted)
+        taken = AcceptedSocket(accepted, f"a connection of {self.name}")
+        self._unhandled[taken] = None
+        try:
+            self._scope.spawn(self._handle, taken, name="connection")
+        except ScopeClosed:  # by one that came just before
+            self._forget(taken)
+
+    async def _handle(self, taken: AcceptedSocket) -> None:
+        try:
+            await self._attend(taken)
+        except ConnectionEnded as error:  # that is how connections end
+            logger.debug("a connection of %r has ended: %s", self.name, error)
+        finally:
+            self._forget(taken)
+
+    def _forget(self, taken: AcceptedSocket) -> None:
+        taken.discard()
+        self._unhandled.pop(taken, None)
+
+    async def _attend(self, taken: AcceptedSocket) -> None:
+        """One connection, from its beginning to its end."""
+        transport: Transport = taken
+        await self._handler(transport)
+
+    # Ending
+
+    async def close(
+        self,
+        *,
+        deadline: float | None = None,
+        grace: Grace | None = None,
+        reason: Reason | str | None = None,
+    ) -> StopReport:
+        """Stop listening, close every connection, wait until all have ended, and report; from any task.
+
+        Bounded by `deadline` seconds, or its `Grace`. If you are cancelled meanwhile, it goes on and your cancellation is raised after it; the
+        report is then in `server.report`.
+        """
+        self._scope._opened()
+        self._stop_listening()
+        return await self._scope.close(deadline=deadline, grace=grace, reason=reason)
+
+    def cancel(self, reason: Reason | str | None = None) -> None:
+        """Begin to close; from any thread, without waiting."""
+        self._scope.cancel(reason)
+
+    def _stop_listening(self) -> None:
+        listening, self._listening = self._listening, []
+        for each in listening:
+            if self._scope._core is not None:
+                self._scope._core.backend.stop_waiting_for(each.fileno())
+            each.close()
+        if listening:
+            self._released()
+
+    def _let_go(self) -> None:
+        """The scope has ended, whoever has ended it: of what never got its turn, nothing is left."""
+        self._stop_listening()
+        for taken in self._unhandled:
+            taken.discard()
+        self._unhandled.clear()
+
+    def __repr__(self) -> str:
+        return f"<Server {self.name!r} {self._scope.state}, {self.connections} connections>"
+
+
+def _made_at() -> Site:
+    """The nearest caller outside this package: who has asked for the server."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__package__") == __package__:
+        frame = frame.f_back
+    return site_of(frame)
