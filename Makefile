@@ -58,7 +58,6 @@ bench: $(VENV)/.bench-ready ## measure what a scope, an owned thing, a run, a me
 	$(BIN)/python bench/own.py
 	$(BIN)/python bench/agents/run.py
 	$(BIN)/python bench/wire/run.py
-	$(BIN)/python bench/claude/run.py
 	$(BIN)/python bench/audit.py
 
 docs: $(VENV)/.docs-ready $(VENV)/.test-ready ## run every program in the documentation, and build it into site/

@@ -2,8 +2,6 @@
 
     python3 peers/run.py [--fast] [--only MODULE] [--stop STOP] [--fresh]
 
-Then it drives the real Claude Code CLI with `quiesce.claude`, which `--only claude_cli` does alone.
-
 Environments are kept in build/peers/, as those of `make seeds`. Each cell is a process with a judge of its own. The table goes
 to docs/peers.md, unless only a part was asked for. It exits 1 if something is left with quiesce that is not named with its
 reason, or if a cell could not be run.
@@ -41,17 +39,12 @@ CARRIES_OVER = ROOT / "examples" / "carries_over" / "openai_agents.py"
 CARRIES_OVER_FROM = "openai-agents"
 MCP_ENVIRONMENTS = ("mcp-2", "mcp-1")  # in which it has to hold
 DEMONSTRATION_LIMIT = 60.0
-REAL_CLI = "claude_cli"  # the package that drives it
-REAL_CLI_FROM = "claude-agent-sdk"
-REAL_CLI_LIMIT = 240.0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Stop other people's SDKs, without and with quiesce.")
     parser.add_argument("--fast", action="store_true", help="a handful of cells, for continuous integration")
-    parser.add_argument(
-        "--only", metavar="MODULE", choices=sorted({peer.module for peer in PEERS} | {REAL_CLI})
-    )
+    parser.add_argument("--only", metavar="MODULE", choices=sorted({peer.module for peer in PEERS}))
     parser.add_argument("--stop", choices=STOPS)
     parser.add_argument("--fresh", action="store_true", help="make every environment again")
     options = parser.parse_args()
@@ -76,9 +69,6 @@ def main() -> int:
         order = [peer.environment for peer in sorted(chosen, key=lambda peer: not peer.is_heavy)]
         if not (options.only or options.stop):
             order += [*MCP_ENVIRONMENTS, CARRIES_OVER_FROM]
-        drives_real_cli = options.only == REAL_CLI or not (options.only or options.stop or options.fast)
-        if drives_real_cli:
-            order.append(REAL_CLI_FROM)
         made = {name: installers.submit(install, name, wheel, options.fresh) for name in dict.fromkeys(order)}
         pending: list[tuple[Section, dict[str, tuple[Future[Verdict], Future[Verdict]]]]] = []
         for peer in chosen:
@@ -118,8 +108,6 @@ def main() -> int:
         if not (options.only or options.stop):
             complaints += filter(None, map(demonstrate, MCP_ENVIRONMENTS, map(made.get, MCP_ENVIRONMENTS)))
             complaints += filter(None, [carries_over(made[CARRIES_OVER_FROM])])
-        if drives_real_cli:
-            complaints += filter(None, [drive_real_cli(made[REAL_CLI_FROM])])
     minutes = (time.monotonic() - started) / 60
     whole = not (options.fast or options.only or options.stop)
     if whole:
@@ -197,24 +185,6 @@ def carries_over(made: Future[None]) -> str | None:
         return f"FAILED: {CARRIES_OVER.name} with {CARRIES_OVER_FROM}: {error}"
     if done.stdout != CARRIES_OVER.with_suffix(".txt").read_text():
         return f"FAILED: {CARRIES_OVER.name} prints something else with {CARRIES_OVER_FROM}:\n{done.stdout}"
-    return None
-
-
-def drive_real_cli(made: Future[None]) -> str | None:
-    """The real Claude Code CLI, by `quiesce.claude`; a complaint if a case was not as it should be."""
-    print(f"\nthe CLI in {REAL_CLI_FROM}, driven by quiesce.claude", flush=True)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    try:
-        made.result()
-        subprocess.run(
-            [str(BUILD / REAL_CLI_FROM / "bin" / "python"), "-m", f"peers.{REAL_CLI}"],
-            cwd=ROOT,
-            env=environment,
-            timeout=REAL_CLI_LIMIT,
-            check=True,
-        )
-    except (NotInstalled, subprocess.SubprocessError) as error:
-        return f"FAILED: {REAL_CLI}: {error}"
     return None
 
 
