@@ -1365,10 +1365,10 @@ async def test_an_iteration_leaves_nothing_for_the_collector() -> None:
     gc.collect()
     gc.disable()
     try:
-        async for _ in stream(Source(count=100).items()):
+        async for _ in stream(Source(count=1000).items()):
             pass
         await turns()
-        assert gc.collect() < 20
+        assert gc.collect() < 100  # what the stream itself may leave, but nothing an item
     finally:
         gc.enable()
 
