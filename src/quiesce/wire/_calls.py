@@ -45,7 +45,7 @@ class Late:
 
     def answered(self, result: Raw | None) -> None:
         """Here is the result; None if it is an error, or if it will never be known."""
-        raise NotImplementedError
+        raise NotImplementedError  # abstract: who gave up knows what to do with it
 
 
 class Call(Struct, eq=False):
