@@ -1,0 +1,106 @@
+"""`query()`: one run of the CLI, as a stream that always ends."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncGenerator, AsyncIterable
+from typing import TYPE_CHECKING, Any, Self
+
+from quiesce.kernel._backend import current_backend
+from quiesce.kernel._pump import Pump
+from quiesce.kernel._scope import Scope, current_core
+from quiesce.kernel._site import site_of
+from quiesce.kernel._stream import Stream
+
+from ._connect import begin, connected, session_for
+from ._messages import Message
+from ._options import ClaudeAgentOptions
+from ._prompts import feed, user_message
+from ._session import Session, error_of
+
+if TYPE_CHECKING:
+    from quiesce.kernel._child import Handle
+    from quiesce.kernel._grace import Grace
+    from quiesce.kernel._process import Process
+
+
+class Query(Stream[Message]):
+    """The messages of one run: iterate it; close it, from any task, with `async with`, `aclose()` or `close()`."""
+
+    _session: Session
+
+    @property
+    def process(self) -> Process:
+        """The CLI's process: `pid`, `returncode`, `stderr_tail`. RuntimeError before the first message is asked for."""
+        process: Process | None = getattr(self._session.transport, "process", None)
+        if process is None:
+            raise RuntimeError("this query runs by a transport that has no process")
+        return process
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        return self
+
+    async def interrupt(self) -> None:
+        """Interrupt the turn; the run goes on to its result, which is then no failure of the run."""
+        await self._session.control.ask("interrupt", {})
+
+
+def query(
+    *,
+    prompt: str | AsyncIterable[dict[str, Any]],
+    options: ClaudeAgentOptions | None = None,
+    transport: object = None,
+    grace: Grace | None = None,
+    scope: Scope | None = None,
+) -> Query:
+    """Run the CLI once: the messages of the answer to `prompt`, or to all of a stream of prompts.
+
+    ```python
+    async with query(prompt="What is in this folder?", options=ClaudeAgentOptions(allowed_tools=["Read"])) as messages:
+        async for message in messages:
+            print(message)
+    # here the CLI, and everything that it has started, is gone
+    ```
+
+    It starts with the first message that is asked for. However you stop it, the CLI is interrupted first, so that the agent does nothing more; then its
+    input ends, then its whole process tree is ended. At the end of `async with`, after `aclose()`, `close()` and your own cancellation, all that is done
+    when control is back. If you leave a bare `async for` early, the interrupt is sent and the tree is signalled before your next line runs.
+
+    `transport` is another way to a CLI than a child process; `grace` holds the deadlines of its stop, and `scope` is its owner.
+    """
+    if not isinstance(prompt, str) and not hasattr(type(prompt), "__aiter__"):
+        raise TypeError(f"prompt must be a str or an async iterable of messages, not {type(prompt).__name__}")
+    chosen = options if options is not None else ClaudeAgentOptions()
+    session = session_for(chosen, transport, grace)
+    parent = scope._opened() if scope is not None else current_core(current_backend())
+    source = _messages(session, prompt)
+    made = Query(Pump(source, 0, parent, "query", grace, site_of(sys._getframe(1))))
+    made._session = session
+    return made
+
+
+async def _messages(
+    session: Session, prompt: str | AsyncIterable[dict[str, Any]]
+) -> AsyncGenerator[Message, None]:
+    held = begin(session)
+    await connected(session, held)
+    try:
+        fed: Handle | None = None
+        if isinstance(prompt, str):
+            await session.say(user_message(prompt, ""))
+        else:
+            fed = await feed(session, prompt)
+
+        def is_over() -> bool:
+            all_said = fed is None or fed.done
+            return all_said and not session.mailbox.busy and session.state in (None, "idle")
+
+        while (message := await session.mailbox.next_of(None, is_over)) is not None:
+            yield message
+        if session.failed_result is not None and not session.interrupted:
+            await held.close()
+            process: Process | None = getattr(session.transport, "process", None)
+            raise error_of(session.failed_result, process.returncode if process is not None else None)
+    finally:
+        await held.close()

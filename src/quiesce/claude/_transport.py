@@ -1,0 +1,83 @@
+"""Ways to a CLI: the child process, anything of `quiesce.wire`, and transports that were written for claude-agent-sdk."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from quiesce.wire._child_process import ChildProcess
+from quiesce.wire._transport import Transport as WireTransport
+
+from ._command import command_of, environment_of
+from ._find_cli import find_cli
+from ._foreign_transport import Foreign
+from ._stderr_lines import StderrLines
+
+if TYPE_CHECKING:
+    from quiesce.kernel._grace import Grace
+
+    from ._options import ClaudeAgentOptions
+
+
+class Transport(ABC):
+    """A way to a CLI of your own, with the methods that claude-agent-sdk asks of one.
+
+    Those of `quiesce.wire` (`memory_pair()`, `connect_tcp(...)`, ...) can be passed as they are.
+    """
+
+    @abstractmethod
+    async def connect(self) -> None:
+        """Connect."""
+
+    @abstractmethod
+    async def write(self, data: str) -> None:
+        """Send one or more lines."""
+
+    @abstractmethod
+    def read_messages(self) -> AsyncIterator[dict[str, Any]]:
+        """What comes in, as JSON objects."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Disconnect, in bounded time."""
+
+    @abstractmethod
+    def is_ready(self) -> bool:
+        """Whether it is connected."""
+
+    @abstractmethod
+    async def end_input(self) -> None:
+        """Nothing more will be sent."""
+
+
+class CliProcess(ChildProcess):
+    """The CLI as a child process."""
+
+    def __init__(self, options: ClaudeAgentOptions, grace: Grace | None) -> None:
+        self._lines = StderrLines(options.stderr) if options.stderr is not None else None
+        super().__init__(
+            command_of(options, find_cli(options)),
+            env=environment_of(options),
+            cwd=options.cwd,
+            name="claude",
+            on_stderr=self._lines,
+            grace=grace,
+        )
+
+    def said_all(self) -> None:
+        """It is gone: its last line may have no end."""
+        if self._lines is not None:
+            self._lines.finish()
+
+
+def transport_for(options: ClaudeAgentOptions, given: object, grace: Grace | None) -> WireTransport:
+    """The way to the CLI: what was given, or a child process."""
+    if isinstance(given, WireTransport):
+        return given
+    verbs = ("connect", "write", "read_messages", "close", "end_input")
+    if all(callable(getattr(given, verb, None)) for verb in verbs):
+        return Foreign(given)  # type: ignore[arg-type]
+    if given is not None:
+        raise TypeError(f"transport must be a Transport, not {type(given).__name__}")
+    return CliProcess(options, grace)

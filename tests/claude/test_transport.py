@@ -1,0 +1,242 @@
+"""Ways to a CLI of one's own: those of the wire, and those that were written for claude-agent-sdk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from quiesce import Grace, Scope
+from quiesce.claude import (
+    ClaudeAgentOptions,
+    ClaudeSDKClient,
+    CLIConnectionError,
+    ResultMessage,
+    Transport,
+    query,
+)
+from tests.claude.memory_cli import MemoryCli
+
+
+class Foreign(Transport):
+    """As somebody would write one for claude-agent-sdk: here, around a CLI in memory."""
+
+    def __init__(self, cli: MemoryCli, fail: str | None = None) -> None:
+        self._channel: Any = cli.transport._channel
+        self._fail = fail
+        self.calls: list[str] = []
+        self.cleaned_up = False
+
+    async def connect(self) -> None:
+        self.calls.append("connect")
+        if self._fail == "connect":
+            raise ConnectionRefusedError("nobody there")
+        if self._fail == "connect hangs":
+            await anyio.sleep_forever()
+
+    async def write(self, data: str) -> None:
+        if self._fail == "write":
+            raise BrokenPipeError("cut")
+        await self._channel.send(data.encode())
+
+    async def read_messages(self) -> AsyncIterator[dict[str, Any]]:
+        try:
+            rest = b""
+            while data := await self._channel.receive():
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    if self._fail == "read" and b"assistant" in line:
+                        raise ConnectionResetError("cut while reading")
+                    yield json.loads(line)
+        finally:
+            self.cleaned_up = True
+
+    async def close(self) -> None:
+        await anyio.sleep(0)  # as one that waits for what it ends
+        self.calls.append("close")
+        self._channel.abort()
+        if self._fail == "close":
+            raise ConnectionResetError("cut while closing")
+        if self._fail == "close hangs":
+            await anyio.sleep_forever()
+
+    def is_ready(self) -> bool:
+        return True
+
+    async def end_input(self) -> None:
+        self.calls.append("end_input")
+        if self._fail == "end_input":
+            raise BrokenPipeError("cut")
+        if self._fail == "end_input hangs":
+            await anyio.sleep_forever()
+
+
+CONNECTED = ["connect", "end_input", "close"]  # and ended in that order
+
+
+@asynccontextmanager
+async def given_up_when(reached: Callable[[], object]) -> AsyncIterator[anyio.CancelScope]:
+    """The block is cancelled as soon as that holds."""
+
+    async def give_up() -> None:
+        while not reached():
+            await anyio.sleep(0.001)
+        scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        with anyio.CancelScope() as scope:
+            group.start_soon(give_up)
+            yield scope
+
+
+async def test_a_transport_of_ones_own_carries_a_run() -> None:
+    async with MemoryCli([["text", "hello"]]) as cli:
+        mine = Foreign(cli)
+        messages = [message async for message in query(prompt="hi", options=cli.options, transport=mine)]
+        assert isinstance(messages[-1], ResultMessage)
+        assert mine.calls == CONNECTED
+        assert mine.cleaned_up
+
+
+async def test_it_is_closed_however_a_client_ends() -> None:
+    async with MemoryCli([["hang"]]) as cli:
+        mine = Foreign(cli)
+        with pytest.raises(LookupError):
+            async with ClaudeSDKClient(cli.options, mine) as client:
+                await client.query("hi")
+                raise LookupError("the body")
+        assert mine.calls == CONNECTED
+        assert mine.cleaned_up
+        assert cli.asked() == ["initialize", "interrupt"]
+
+
+async def test_one_that_cannot_connect_is_an_error_that_says_why_and_is_closed() -> None:
+    async with MemoryCli() as cli:
+        mine = Foreign(cli, "connect")
+        with pytest.raises(CLIConnectionError, match="nobody there"):
+            await ClaudeSDKClient(cli.options, mine).connect()
+        assert mine.calls == ["connect", "close"]
+
+
+async def test_one_that_is_given_up_while_it_connects_is_closed() -> None:
+    async with MemoryCli() as cli:
+        mine = Foreign(cli, "connect hangs")
+        client = ClaudeSDKClient(cli.options, mine)
+        async with given_up_when(lambda: mine.calls) as waited:
+            await client.connect()
+        assert waited.cancelled_caught
+        assert mine.calls == ["connect", "close"]
+
+
+async def test_one_that_is_given_up_while_its_cli_says_nothing_is_told_of_the_end_and_closed() -> None:
+    async with MemoryCli(mute=["initialize"]) as cli:
+        mine = Foreign(cli)
+        async with given_up_when(cli.asked) as waited, ClaudeSDKClient(cli.options, mine):
+            pass
+        assert waited.cancelled_caught
+        assert mine.calls == CONNECTED
+        assert mine.cleaned_up
+
+
+@pytest.mark.parametrize("fail", ["end_input", "end_input hangs"])
+async def test_one_that_cannot_be_told_of_the_end_is_closed_all_the_same(fail: str) -> None:
+    async with MemoryCli([["text", "hello"]]) as cli:
+        mine = Foreign(cli, fail)
+        async with ClaudeSDKClient(cli.options, mine) as client:
+            pass
+        assert mine.calls == CONNECTED
+        assert client.report is not None
+        assert client.report.clean, str(client.report)
+
+
+async def test_one_that_fails_to_close_is_an_error_of_whoever_closes() -> None:
+    async with MemoryCli() as cli:
+        client = ClaudeSDKClient(cli.options, Foreign(cli, "close"))
+        await client.connect()
+        with pytest.raises(ConnectionResetError, match="cut while closing"):
+            await client.disconnect()
+
+
+@pytest.mark.worlds(
+    "asyncio", "trio"
+)  # in virtual time: its own limit comes a second before that of the stop
+async def test_one_that_does_not_close_in_time_is_an_error_of_whoever_closes() -> None:
+    async with MemoryCli() as cli:
+        client = ClaudeSDKClient(cli.options, Foreign(cli, "close hangs"), grace=Grace(cancel=3))
+        await client.connect()
+        with pytest.raises(TimeoutError, match="of Foreign was cancelled: it took longer than 2 s"):
+            await client.disconnect()
+
+
+class WithTasks(Foreign):
+    """With tasks of its own from `connect` to `close`, and others while it reads: those who entered such a group must leave it."""
+
+    async def connect(self) -> None:
+        await super().connect()
+        self._tasks = anyio.create_task_group()
+        await self._tasks.__aenter__()
+        self._tasks.start_soon(anyio.sleep_forever)
+
+    async def read_messages(self) -> AsyncIterator[dict[str, Any]]:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.sleep_forever)
+            async for message in super().read_messages():
+                yield message
+            tasks.cancel_scope.cancel()
+
+    async def close(self) -> None:
+        await super().close()
+        self._tasks.cancel_scope.cancel()
+        await self._tasks.__aexit__(None, None, None)
+
+
+@pytest.mark.parametrize("who", ["itself", "another task", "nobody: it is cancelled"])
+async def test_one_may_have_tasks_of_its_own_whoever_uses_and_closes_it(who: str) -> None:
+    async with MemoryCli([["text", "hello"]]) as cli:
+        mine = WithTasks(cli)
+        client = ClaudeSDKClient(cli.options, mine)
+
+        async def use() -> None:
+            async with client:
+                await client.query("hi")
+                messages: list[Any] = [message async for message in client.receive_response()]
+                assert messages[-1].result == "hi"
+                if who == "another task":
+                    async with Scope() as users:
+                        users.spawn(client.disconnect)
+                elif who != "itself":
+                    scope.cancel()
+                    await anyio.sleep_forever()
+
+        with anyio.CancelScope() as scope:
+            await use()
+        assert mine.calls == CONNECTED
+
+
+@pytest.mark.parametrize("fail", ["write", "read"])
+async def test_one_that_fails_ends_the_session_with_its_error(fail: str) -> None:
+    async with MemoryCli([["text", "hello"], ["hang"]]) as cli:
+        mine = Foreign(cli, fail)
+        with pytest.raises(CLIConnectionError, match="cut"):
+            async for _ in query(prompt="hi", options=cli.options, transport=mine):
+                pass
+        assert mine.calls[-1] == "close"
+
+
+async def test_one_that_has_no_process_says_so_when_asked_for_it() -> None:
+    async with MemoryCli() as cli, ClaudeSDKClient(cli.options, cli.transport) as client:
+        with pytest.raises(CLIConnectionError, match="no process"):
+            _ = client.process
+
+
+async def test_a_cli_in_memory_is_told_of_the_end_too() -> None:
+    async with MemoryCli([["text", "hello"]]) as cli:
+        async with ClaudeSDKClient(ClaudeAgentOptions(), cli.transport) as client:
+            await client.query("hi")
+            _ = [message async for message in client.receive_response()]
+        await anyio.sleep(0.01)
+        assert ("eof", None) in cli.events
