@@ -1,0 +1,50 @@
+"""Audio formats: their names, and how long so many bytes of them last."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+_PCM = {"type": "audio/pcm", "rate": 24000}
+_NAMES: dict[str, dict[str, Any]] = {
+    "pcm16": _PCM,
+    "pcm": _PCM,
+    "audio/pcm": _PCM,
+    "g711_ulaw": {"type": "audio/pcmu"},
+    "pcmu": {"type": "audio/pcmu"},
+    "audio/pcmu": {"type": "audio/pcmu"},
+    "g711_alaw": {"type": "audio/pcma"},
+    "pcma": {"type": "audio/pcma"},
+    "audio/pcma": {"type": "audio/pcma"},
+}
+
+
+def wire_format(given: Any) -> dict[str, Any]:
+    """A format as the wire has it."""
+    if isinstance(given, str):
+        found = _NAMES.get(given.lower())
+        if found is None:
+            raise ValueError(
+                f"{given!r} is no audio format: there are pcm16 (24 kHz, two bytes a sample), g711_ulaw and g711_alaw"
+            )
+        return dict(found)
+    if isinstance(given, Mapping) and isinstance(given.get("type"), str):
+        known = _NAMES.get(given["type"].lower(), {})
+        form = {**known, **given, "type": known.get("type", given["type"])}
+        rate = form.get("rate")
+        if rate is not None and not (type(rate) in (int, float) and 0 < rate < math.inf):
+            raise ValueError(f"{given!r} is no audio format: its rate must be a number over 0")
+        return form
+    kind = getattr(given, "type", None)  # the official client's own types
+    if isinstance(kind, str):
+        return wire_format(kind)
+    raise ValueError(f"{given!r} is no audio format: give a name such as 'pcm16', or {_PCM!r}")
+
+
+def bytes_per_millisecond(given: Any) -> float:
+    """How many bytes a millisecond has in this format."""
+    form = wire_format(given)
+    if form["type"] == "audio/pcm":
+        return float(form.get("rate") or 24000) * 2 / 1000
+    return 8.0

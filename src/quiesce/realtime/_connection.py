@@ -1,0 +1,208 @@
+"""One WebSocket to a server that speaks the Realtime wire.
+
+Invariants
+- One task reads: it tells the listeners each event, and waits for them. When they take no more, the socket is not read, and the server has to wait.
+- What is sent is sent without waiting, in the order in which it was decided; then whoever sent it waits for a server that does not read.
+- Somebody asks, again and again, whether the other side is still there (`RealtimeLimits.ping`), unless nothing is being read.
+- The end of the socket is told as the last events. Closing tells nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from quiesce.kernel._backend import current_backend
+from quiesce.kernel._scope import Scope, current_core, current_scope
+from quiesce.kernel._shielded import shielded
+from quiesce.wire import ConnectionEnded, Limits
+from quiesce.wire._websocket_framing import WebSocketFraming
+
+from ._model_events import (
+    RealtimeModelConnectionStatusEvent,
+    RealtimeModelEndOfStreamEvent,
+    RealtimeModelErrorEvent,
+    RealtimeModelExceptionEvent,
+)
+
+if TYPE_CHECKING:
+    from quiesce.kernel._backend import Waiter
+    from quiesce.wire._link import Link
+    from quiesce.wire._websocket import WebSocketTransport
+
+    from ._config import RealtimeLimits, RealtimeSessionModelSettings
+    from ._model_events import RealtimeModelEvent
+    from ._model_inputs import RealtimeModelSendEvent
+    from ._protocol import Protocol
+
+logger = logging.getLogger("quiesce")
+
+_FAREWELL_SHARE: Final = 1 / 6  # of the time to clean up, for a server that does not read
+_UNREAD: Final = 64  # messages, before the socket has to wait
+
+
+class Connection:
+    """A WebSocket, and who reads it."""
+
+    _link: Link | None = None
+    _scope: Scope
+
+    def __init__(
+        self,
+        protocol: Protocol,
+        limits: RealtimeLimits,
+        tell: Callable[[RealtimeModelEvent], Awaitable[None]],
+    ) -> None:
+        self._protocol = protocol
+        self._limits = limits
+        self._tell = tell
+        self._backend = current_backend()
+        self._frames: deque[bytes | None] = deque()
+        self._reader: Waiter | None = None
+        self._paused = False
+        self._was_paused = False  # since the last ping
+        self._ended = False
+        self._error: BaseException | None = None
+        self._closing = False
+
+    async def open(
+        self,
+        transport: WebSocketTransport,
+        settings: RealtimeSessionModelSettings,
+        *,
+        is_joined: bool = False,
+    ) -> None:
+        """Connect, and say what the session is to be like; that of a call that is on, as far as it is to be different."""
+        limits = self._limits
+        self._grace = current_core(self._backend).grace
+        self._scope = await Scope.open("realtime connection", on_error="report")
+        try:
+            link = await transport.open(Limits(frame=limits.frame, unsent=limits.unsent), current_scope())
+            self._link = link
+            for frame in self._protocol.connected(settings, is_joined=is_joined):
+                link.send(frame)
+            await self._tell(RealtimeModelConnectionStatusEvent("connected"))
+            link.start(self)
+            self._scope.spawn(self._read, link, name="reader")
+            self._scope.spawn(self._keep_looking, link, name="pings")
+        except BaseException:
+            await shielded(self.close)
+            raise
+
+    # Reading
+
+    def frames_came(self, frames: list[bytes | None]) -> None:
+        """What the server has sent."""
+        self._frames.extend(frames)
+        if len(self._frames) >= _UNREAD and not self._paused:
+            self._paused = self._was_paused = True
+            assert self._link is not None
+            self._link.pause()
+        self._wake()
+
+    def link_ended(self, error: BaseException | None) -> None:
+        """Nothing more will come."""
+        self._ended = True
+        self._error = error
+        self._wake()
+
+    def _wake(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.wake()
+
+    async def _read(self, link: Link) -> None:
+        try:
+            await self._read_all(link)
+        except Exception as error:  # a fault of ours: whoever listens must not wait for ever
+            logger.exception("the reader of a realtime connection failed")
+            link.stop_reading()
+            self.link_ended(error)
+        await self._tell_end()
+
+    async def _read_all(self, link: Link) -> None:
+        frames = self._frames
+        while True:
+            while frames:
+                await self._take_in(link, frames.popleft())
+            if self._ended:
+                return
+            if self._paused:
+                self._paused = False
+                link.resume()
+            self._reader = waiter = self._backend.make_waiter()
+            await waiter
+
+    async def _take_in(self, link: Link, frame: bytes | None) -> None:
+        if frame is None:
+            too_long = ValueError(
+                f"a message of the server is longer than {self._limits.frame} bytes, and was skipped"
+            )
+            await self._tell(RealtimeModelErrorEvent(too_long))
+            return
+        events, answers = self._protocol.came(frame)
+        for answer in answers:
+            link.send(answer)
+        for event in events:
+            await self._tell(event)
+
+    async def _tell_end(self) -> None:
+        await self._tell(RealtimeModelConnectionStatusEvent("disconnected"))
+        if self._error is not None:
+            lost = ConnectionEnded(f"the connection to the model was lost: {self._error}")
+            lost.__cause__ = self._error
+            await self._tell(RealtimeModelExceptionEvent(lost))
+        await self._tell(RealtimeModelEndOfStreamEvent())
+
+    async def _keep_looking(self, link: Link) -> None:
+        """A peer that vanished says nothing, and no read ever fails."""
+        framing, seconds = link.framing, self._limits.ping
+        assert isinstance(framing, WebSocketFraming)
+        while not self._ended:
+            await anyio.sleep(seconds)
+            # Without the ping itself, which the system takes off our hands whether the server reads or not.
+            heard, self._was_paused, pending = framing.heard, self._paused, link.pending
+            link.send_raw(framing.ping())
+            await anyio.sleep(seconds)
+            is_read = link.pending < pending  # a slow server, which has not come to our ping yet
+            if framing.heard == heard and not is_read and not self._was_paused and not self._ended:
+                link.stop_reading()
+                self.link_ended(ConnectionEnded(f"the server has not answered for {seconds:g} s"))
+
+    # Sending
+
+    async def send(self, event: RealtimeModelSendEvent) -> None:
+        """Tell the server; wait while it does not read."""
+        link = self._link
+        if link is None or self._ended or self._closing or link.over:
+            why = f" ({self._error})" if self._error is not None else ""
+            raise ConnectionEnded(f"nothing can be sent: the connection to the model has ended{why}")
+        events, frames = self._protocol.send(event)
+        for frame in frames:
+            link.send(frame)
+        for told in events:
+            await self._tell(told)
+        if link.pending > self._limits.unsent:
+            await link.wait_for_room(self._limits.unsent)
+
+    # Ending
+
+    async def close(self) -> None:
+        """Stop reading, say goodbye, let go."""
+        self._closing = True
+        link = self._link
+        if link is None:
+            await self._scope.close()
+            return
+        link.stop_reading()
+        try:
+            await self._scope.close()
+            with anyio.move_on_after(self._grace.cancel * _FAREWELL_SHARE):
+                await link.flush()
+        finally:
+            link.abort()
+        await link.close()

@@ -1,0 +1,67 @@
+"""What a model is told: the words between a session and whatever it is connected by."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+
+from ._config import RealtimeSessionModelSettings, RealtimeUserInput
+from ._model_events import RealtimeModelToolCallEvent
+
+
+class RealtimeModelSendRawMessage(msgspec.Struct):
+    """A message of the wire as it is: its `type`, and under `other_data` the rest of its fields."""
+
+    message: dict[str, Any]
+
+
+class RealtimeModelSendUserInput(msgspec.Struct):
+    """The user says or shows something, and wants an answer."""
+
+    user_input: RealtimeUserInput
+
+
+class RealtimeModelSendAudio(msgspec.Struct):
+    """The user speaks; `commit` if that was all."""
+
+    audio: bytes
+    commit: bool = False
+
+
+class RealtimeModelSendToolOutput(msgspec.Struct):
+    """What a tool has returned."""
+
+    tool_call: RealtimeModelToolCallEvent
+    output: str
+    start_response: bool = True
+
+
+class RealtimeModelSendInterrupt(msgspec.Struct):
+    """Stop what is being said.
+
+    - `force_response_cancel`: cancel the response even where the server would do so by itself when the user speaks.
+    - `response_id`: only that response and its audio.
+    - `cancel_response_only`, `playback_only`: one of the two.
+    """
+
+    force_response_cancel: bool = False
+    response_id: str | None = None
+    cancel_response_only: bool = False
+    playback_only: bool = False
+
+
+class RealtimeModelSendSessionUpdate(msgspec.Struct):
+    """Other instructions, other tools, other settings."""
+
+    session_settings: RealtimeSessionModelSettings
+
+
+RealtimeModelSendEvent: TypeAlias = (
+    RealtimeModelSendRawMessage
+    | RealtimeModelSendUserInput
+    | RealtimeModelSendAudio
+    | RealtimeModelSendToolOutput
+    | RealtimeModelSendInterrupt
+    | RealtimeModelSendSessionUpdate
+)

@@ -1,0 +1,91 @@
+"""What an agent makes of the model's session: its instructions, its tools, and to whom it may hand over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from quiesce.agents._errors import UserError
+from quiesce.agents._tool_invoke import is_enabled
+
+from ._handoff import RealtimeHandoff, as_handoff
+
+if TYPE_CHECKING:
+    from quiesce.agents._context import RunContextWrapper
+    from quiesce.agents._mcp import MCPServer
+    from quiesce.agents._tool import FunctionTool
+
+    from ._agent import RealtimeAgent
+    from ._config import RealtimeSessionModelSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """An agent as the model knows it at a moment: a call that was asked for then is answered by this one."""
+
+    agent: RealtimeAgent[Any]
+    tools: dict[str, FunctionTool]
+    handoffs: dict[str, RealtimeHandoff]
+    settings: RealtimeSessionModelSettings
+
+
+class Casting:
+    """Makes a `Cast` of an agent."""
+
+    def __init__(
+        self,
+        context: RunContextWrapper[Any],
+        base: RealtimeSessionModelSettings,
+        servers: AsyncExitStack,
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._context = context
+        self._base = base
+        self._servers = servers
+        self._is_over = is_over  # whether the session is being closed
+        self._in_use: list[MCPServer] = []
+
+    async def cast(self, agent: RealtimeAgent[Any], over: RealtimeSessionModelSettings | None = None) -> Cast:
+        """Find out what holds for this agent now; `over` wins over what the agent says."""
+        instructions = await agent.get_system_prompt(self._context)
+        tools = list(agent.tools)
+        for server in agent.mcp_servers:
+            if server not in self._in_use:
+                await self._use(server)
+            tools += await server.list_tools()
+        settings: RealtimeSessionModelSettings = {**self._base, "instructions": instructions or ""}
+        settings["tools"] = tools
+        settings["handoffs"] = [as_handoff(target) for target in agent.handoffs]
+        if agent.prompt is not None:
+            settings["prompt"] = agent.prompt
+        settings.update(over or {})
+        offered = [tool for tool in settings["tools"] if await self._is_enabled(tool, agent)]
+        handoffs = [handoff for handoff in settings["handoffs"] if await self._is_enabled(handoff, agent)]
+        settings["tools"], settings["handoffs"] = offered, handoffs
+        names = [tool.name for tool in offered] + [handoff.tool_name for handoff in handoffs]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise UserError(f"agent {agent.name!r} has several tools named {', '.join(map(repr, twice))}")
+        return Cast(
+            agent,
+            {tool.name: tool for tool in offered},
+            {handoff.tool_name: handoff for handoff in handoffs},
+            settings,
+        )
+
+    async def _use(self, server: MCPServer) -> None:
+        """Connect it, unless nobody would close it any more."""
+        self._check_open()
+        await self._servers.enter_async_context(server.use())
+        self._in_use.append(server)
+        if self._is_over():
+            await self._servers.aclose()
+            self._check_open()
+
+    def _check_open(self) -> None:
+        if self._is_over():
+            raise UserError("the session is closed, and needs no MCP server any more")
+
+    async def _is_enabled(self, thing: Any, agent: RealtimeAgent[Any]) -> bool:
+        return thing.is_enabled is True or await is_enabled(thing, self._context, agent)

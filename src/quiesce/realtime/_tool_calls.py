@@ -1,0 +1,236 @@
+"""The tool calls of a session, each a task beside the conversation.
+
+A call's way: approval, the tool's input guardrails, the tool (bounded by its timeout), its output guardrails, its output to the model. Every call
+is answered once, however it ends: with what it returned, with what is said of its failure, or with why it was not made. Only the end of the
+session leaves it unanswered, for then nobody would hear it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio
+
+from quiesce.agents._context import ToolContext
+from quiesce.agents._errors import (
+    ToolInputGuardrailTripwireTriggered,
+    ToolOutputGuardrailTripwireTriggered,
+    UserError,
+)
+from quiesce.agents._guardrails import ToolInputGuardrailData, ToolOutputGuardrailData
+from quiesce.agents._tool import output_text
+from quiesce.agents._tool_calls import REJECTED
+from quiesce.agents._tool_invoke import GivenUp, failure_text, invoke_in_time, needs_approval
+from quiesce.kernel._child import CANCELLED, ChildCancelled
+from quiesce.kernel._core import ScopeClosed
+from quiesce.models._errors import ModelBehaviorError
+from quiesce.wire._ending import when_ended
+
+from ._events import RealtimeHandoffEvent, RealtimeToolApprovalRequired, RealtimeToolEnd, RealtimeToolStart
+from ._model_inputs import RealtimeModelSendSessionUpdate, RealtimeModelSendToolOutput
+
+if TYPE_CHECKING:
+    from quiesce.agents._agent import Agent
+    from quiesce.agents._tool import FunctionTool
+    from quiesce.kernel._child import Handle
+
+    from ._handoff import RealtimeHandoff
+    from ._life import Life
+    from ._model_events import RealtimeModelToolCallEvent
+    from ._settings import Cast
+
+FAILED = "The tool has failed, and there is no output."
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One call, until it is answered."""
+
+    event: RealtimeModelToolCallEvent
+    cast: Cast
+    answered: bool = False
+    decision: tuple[bool, str | None] | None = None  # approved or not, and what the model is told
+    decided: anyio.Event | None = None  # set while somebody has to decide
+    parked: anyio.Event = field(default_factory=anyio.Event)  # it has ended, or waits for a decision
+
+    @property
+    def tool(self) -> FunctionTool:
+        """The one that it is a call of, if there is such a tool."""
+        return self.cast.tools[self.event.name]
+
+
+class ToolCalls:
+    """All calls that are not answered yet."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self._calls: dict[str, Call] = {}
+        self._always: dict[
+            FunctionTool, tuple[bool, str | None]
+        ] = {}  # a tool of that name of another agent is another
+
+    def came(self, event: RealtimeModelToolCallEvent) -> Call | None:
+        """The model wants a tool to be called."""
+        life = self._life
+        if event.call_id in self._calls:
+            return None  # told twice
+        call = Call(event, life.cast_of(event.response_id))
+        try:
+            handle = life.work.spawn(self._run, call, name=event.name)
+        except ScopeClosed:
+            return None
+        if not handle.done:  # an eager one may be over
+            self._calls[event.call_id] = call
+        when_ended(handle, partial(self._ended, call, handle))
+        return call
+
+    # Approval
+
+    def decide(self, call_id: str, approved: bool, always: bool, message: str | None) -> None:
+        """Somebody has decided on a call that waits for it."""
+        call = self._calls.get(call_id)
+        if call is None or call.decided is None:
+            waiting = [known for known, other in self._calls.items() if other.decided is not None]
+            raise UserError(
+                f"no tool call {call_id!r} waits for approval"
+                + (f"; these do: {', '.join(waiting)}" if waiting else ": it was decided, or has ended")
+            )
+        meant = [call]
+        if always:
+            tool = call.tool
+            self._always[tool] = (approved, message)
+            meant = [
+                other for other in self._calls.values() if other.cast.tools.get(other.event.name) is tool
+            ]
+        for each in meant:
+            if each.decided is not None:
+                each.decision = (approved, message)
+                each.decided.set()
+                each.decided = None  # nobody decides it a second time
+
+    async def _is_approved(self, call: Call, tool: FunctionTool, context: ToolContext[Any]) -> bool:
+        if tool.needs_approval is False or not await needs_approval(tool, context):
+            return True
+        decision = self._always.get(tool)
+        if decision is None:
+            life, event = self._life, call.event
+            call.decided = decided = anyio.Event()
+            life.add(
+                RealtimeToolApprovalRequired(call.cast.agent, tool, event.call_id, event.arguments, life.info)
+            )
+            call.parked.set()
+            await decided.wait()
+            decision = call.decision
+        assert decision is not None
+        approved, message = decision
+        if not approved:
+            await self._answer(call, message or REJECTED)
+        return approved
+
+    # Calling
+
+    async def _run(self, call: Call) -> None:
+        name, cast_ = call.event.name, call.cast
+        if (handoff := cast_.handoffs.get(name)) is not None:
+            await self._hand_over(call, handoff)
+        elif (tool := cast_.tools.get(name)) is not None:
+            await self._call(call, tool)
+        else:
+            there = ", ".join([*cast_.tools, *cast_.handoffs]) or "none"
+            self._life.failed(
+                ModelBehaviorError(
+                    f"the model wants a tool {name!r}, which agent {cast_.agent.name!r} does not have"
+                )
+            )
+            await self._answer(call, f"There is no tool named {name!r}. The tools are: {there}.")
+
+    async def _call(self, call: Call, tool: FunctionTool) -> None:
+        life, event, agent = self._life, call.event, call.cast.agent
+        # A tool knows its agent by its name; that it is one that speaks makes no difference to it.
+        known_as = cast("Agent[Any]", agent)
+        context = ToolContext(
+            life.context.context, life.context.usage, tool.name, event.call_id, event.arguments, known_as
+        )
+        try:
+            if not await self._is_approved(call, tool, context):
+                return
+            for guardrail in tool.tool_input_guardrails:
+                said = await guardrail.run(ToolInputGuardrailData(context, known_as))
+                if said.behavior == "raise_exception":
+                    raise ToolInputGuardrailTripwireTriggered(guardrail, said)
+                if said.behavior == "reject_content":
+                    await self._answer(call, said.message)
+                    return
+            life.add(RealtimeToolStart(agent, tool, event.arguments, life.info, event.call_id))
+            output = await self._output(tool, context)
+            for output_guardrail in tool.tool_output_guardrails:
+                said = await output_guardrail.run(ToolOutputGuardrailData(context, known_as, output))
+                if said.behavior == "raise_exception":
+                    raise ToolOutputGuardrailTripwireTriggered(output_guardrail, said)
+                if said.behavior == "reject_content":
+                    output = said.message
+        except Exception as error:
+            if life.closing:
+                raise
+            life.failed(error)
+            await self._answer(call, FAILED)
+            return
+        await self._answer(call, output if type(output) is str else output_text(output))
+        life.add(RealtimeToolEnd(agent, tool, event.arguments, output, life.info, event.call_id))
+
+    async def _output(self, tool: FunctionTool, context: ToolContext[Any]) -> Any:
+        try:
+            value = await invoke_in_time(tool, context, context.tool_arguments, self._life.work)
+        except Exception as error:
+            if tool.failure_error_function is None or self._life.closing:
+                raise
+            return await failure_text(tool, context, error)
+        return value.text if type(value) is GivenUp else value
+
+    async def _hand_over(self, call: Call, handoff: RealtimeHandoff) -> None:
+        life, before = self._life, call.cast.agent
+        try:
+            agent = await handoff.invoke(life.context, call.event.arguments)
+            if life.closing:
+                return  # it would not be cancelled; nothing must be connected for it now
+            cast_ = await life.casting.cast(agent)
+        except Exception as error:
+            if life.closing:
+                raise
+            life.failed(error)
+            await self._answer(call, f"The handoff failed: {error}")
+            return
+        life.cast = cast_
+        life.add(RealtimeHandoffEvent(before, agent, life.info))
+        await life.send(RealtimeModelSendSessionUpdate(cast_.settings))
+        await self._answer(call, f"The agent {agent.name} takes over.")
+
+    async def _answer(self, call: Call, output: str) -> None:
+        life = self._life
+        if life.closing or call.answered:
+            return
+        call.answered = True
+        await life.send(RealtimeModelSendToolOutput(call.event, output, start_response=True))
+        life.tool_answered(call.event.call_id, output)
+
+    def _ended(self, call: Call, handle: Handle) -> None:
+        """However it has ended: perhaps by a cancel of its own, of which its model hears nothing."""
+        call.parked.set()
+        if self._calls.get(call.event.call_id) is call:
+            del self._calls[call.event.call_id]
+        life = self._life
+        if call.answered or life.closing:
+            return
+        if handle.state == CANCELLED:
+            life.failed(ChildCancelled(call.event.name, handle.reason))
+        try:
+            life.work.spawn(self._answer, call, FAILED, name=f"answer of {call.event.name}")
+        except ScopeClosed:
+            pass  # nobody would hear it
+
+    def clear(self) -> None:
+        """The session has ended."""
+        self._calls.clear()
+        self._always.clear()
