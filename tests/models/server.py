@@ -89,7 +89,7 @@ class Server:
     def busy(self) -> int:
         return sum(connection.busy for connection in list(self.connections))
 
-    def wait_for(self, holds: Callable[[], bool], what: str, seconds: float = 3.0) -> None:
+    def wait_for(self, holds: Callable[[], bool], what: str, seconds: float = 15.0) -> None:
         """Wait, without the event loop of the test, until something holds here."""
         give_up_at = time.monotonic() + seconds
         while not holds():

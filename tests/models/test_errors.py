@@ -338,7 +338,7 @@ async def test_a_wait_that_would_outlast_the_timeout_is_not_begun(server: Server
 async def test_tries_share_one_timeout(server: Server) -> None:
     server.say(status=500)
     server.say("silence")
-    error = await failure(CHAT, server, max_retries=3, timeout=0.6)
+    error = await failure(CHAT, server, max_retries=3, timeout=3.0)
     assert isinstance(error, ModelTimeoutError)
     assert len(server.requests) == 2
 

@@ -1,6 +1,7 @@
 """Models that answer agents: the official clients of OpenAI (and whatever speaks its wire) and Anthropic, and what a model is.
 
-`Model` is the protocol; `OpenAIModel` and `AnthropicModel` keep to it, and `quiesce.testing.ScriptedModel` does so without a network.
+`Model` is the protocol; `OpenAIModel`, `AnthropicModel` and `EmbeddedModel`, a small one on this machine's
+CPU, keep to it, and `quiesce.testing.ScriptedModel` does so without a network.
 """
 
 from __future__ import annotations
@@ -55,12 +56,17 @@ from ._model import (  # noqa: E402
 
 if TYPE_CHECKING:
     from ._anthropic import AnthropicModel as AnthropicModel
+    from ._embedded import EmbeddedModel as EmbeddedModel
+    from ._embedded_fetch import FetchProgress as FetchProgress
+    from ._embedded_fetch import WeightsError as WeightsError
     from ._openai import OpenAIModel as OpenAIModel
 
 __all__ = [
     "AnthropicModel",
     "AssistantMessage",
     "Content",
+    "EmbeddedModel",
+    "FetchProgress",
     "Image",
     "Item",
     "ItemDone",
@@ -95,6 +101,7 @@ __all__ = [
     "UnknownItem",
     "Usage",
     "UserMessage",
+    "WeightsError",
 ]
 
 
@@ -108,4 +115,12 @@ def __getattr__(name: str) -> object:
         from ._anthropic import AnthropicModel
 
         return AnthropicModel
+    if name == "EmbeddedModel":
+        from ._embedded import EmbeddedModel
+
+        return EmbeddedModel
+    if name in ("FetchProgress", "WeightsError"):
+        from . import _embedded_fetch
+
+        return getattr(_embedded_fetch, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

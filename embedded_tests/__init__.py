@@ -1,0 +1,1 @@
+"""The embedded model with its real weights: `make test-embedded`."""
