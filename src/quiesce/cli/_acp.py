@@ -17,15 +17,20 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quiesce.cli._parser import Parser
+from quiesce.cli._privacy import warn_if_shared
+
 if TYPE_CHECKING:
     from quiesce.agents import Agent, Store
 
-_EXAMPLES = """\
+_EPILOG = """\
 examples:
   quiesce acp my_agents:coder                           over stdin and stdout, as an editor starts it
   quiesce acp my_agents:make_coder --store sessions.db  a function that makes the agent; sessions are kept in that file
   quiesce acp my_agents:coder --websocket localhost:7000
                                                         ws://localhost:7000/acp, with http://localhost:7000/health
+
+exit codes: 0 the client is gone, 1 it could not serve, 2 bad usage, 130 interrupted
 """
 
 
@@ -77,12 +82,12 @@ def _serve(given: argparse.Namespace) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="quiesce acp",
+def _parser() -> Parser:
+    parser = Parser(
+        "acp",
+        usage="MODULE:AGENT [options]",
         description="Serve an agent over the Agent Client Protocol.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=_EPILOG,
     )
     parser.add_argument(
         "agent",
@@ -221,10 +226,12 @@ async def _store(given: argparse.Namespace) -> AsyncIterator[Store]:
     if given.store == "none":
         store = MemoryStore()
     elif given.store is not None:
+        warn_if_shared(Path(given.store))
         store = SQLiteStore(given.store)
     else:
         path = store_path(given.agent)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        warn_if_shared(path)
         store = SQLiteStore(path)
     try:
         await store.ids()  # a file that cannot be used is better known now than in the middle of a turn

@@ -1,0 +1,153 @@
+"""`quiesce ask "prompt"`: one question to the agent, and its answer.
+
+The answer goes to standard output and nothing else does. With `--json` that is one object, also if it fails or is interrupted. A call that needs approval is made if somebody at a terminal
+allows it, or with `--yes`; else the model is told that it was not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .chat._input_lines import InputLines
+    from .chat._plain_face import PlainFace
+    from .chat._session import Chat
+
+
+def main(words: Sequence[str]) -> int:
+    """Run `quiesce ask` with these arguments; the exit code."""
+    from .chat._arguments import ask_parser
+
+    try:
+        given = ask_parser().parse_intermixed_args(words)
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 2
+    from quiesce._extras import require
+
+    require("msgspec", "cli", "quiesce ask")
+    from .chat._start import run_command
+
+    return run_command("ask", partial(_ask, given))
+
+
+async def _ask(given: argparse.Namespace) -> int:
+    from quiesce import Scope
+
+    from ._terminal import is_interactive
+    from .chat._input_lines import standard_input
+    from .chat._plain_face import PlainFace
+    from .chat._session import Chat
+    from .chat._start import BadUsage, can_be_asked, folder_of, opened_model, opened_store
+
+    folder, lines = folder_of(given), standard_input()
+    words, reads = _prompt_of(given)
+    prompt = "\n\n".join([*words, *([await lines.all()] if reads else [])])
+    if not prompt.strip():
+        raise BadUsage("the prompt is empty: say what to ask")
+    if not reads and lines.has_some():
+        print(
+            "quiesce ask: standard input is not read, for a prompt was given; to send both, add a dash: quiesce ask PROMPT -",
+            file=sys.stderr,
+        )
+    person = can_be_asked() and not reads
+    face = PlainFace(asks=person, quiet=given.json, forget=lines.forget)
+    begun: Chat | None = None
+    status = "interrupted"
+    try:
+        async with (
+            opened_store(given, keeps=False) as (store, conversation_id),
+            opened_model(given, ask=is_interactive(), script_will_do=False) as model,
+            Chat(
+                model[0],
+                face,
+                folder=folder,
+                store=store,
+                conversation_id=conversation_id,
+                approve_all=given.yes,
+            ) as chat,
+        ):
+            begun = chat
+
+            async def talk() -> None:
+                await chat.say(prompt.strip("\n"))
+                async with Scope("answers") as scope:
+                    if person:
+                        scope.spawn(_answer_questions, face, lines, name="answers")
+                    await chat.idle()
+                    scope.cancel("the answer is there")
+
+            is_read = await face.while_read(talk)
+            status = chat.conversation.status
+            return 1 if not is_read or chat.failures else 0
+    finally:  # also of an interrupt: the machine that reads it is to know how far it came
+        if given.json and begun is not None:
+            told = _as_json(begun, status, face.complaints)
+            print(json.dumps(told, indent=2, ensure_ascii=False), flush=True)
+
+
+def _prompt_of(given: argparse.Namespace) -> tuple[list[str], bool]:
+    """The words to ask, and whether those of standard input come after them."""
+    from .chat._start import BadUsage
+
+    words = list[str](given.prompt)
+    if not words and given.resume is not None and (given.resume == "-" or len(given.resume.split()) > 1):
+        words, given.resume = [given.resume], ""  # no id has blanks in it: that was the prompt
+    reads = words[-1:] == ["-"]
+    if not words:
+        raise BadUsage(
+            "there is no prompt: say what to ask"
+            + (f", and then --resume {given.resume}" if given.resume else "")
+        )
+    if len(words) > 1 + reads:
+        raise BadUsage(f"there is more than one prompt: {words[1]!r} comes after {words[0]!r}; use quotes")
+    return words[:-1] if reads else words, reads
+
+
+async def _answer_questions(face: PlainFace, lines: InputLines) -> None:
+    """Standard input is read while there is a question, and at no other time: it may belong to somebody else."""
+    while True:
+        await face.asks_something()
+        line = await lines.line()
+        if line is None:
+            face.give_up()
+            return
+        face.answer(line)
+
+
+def _as_json(chat: Chat, status: str, complaints: Sequence[str]) -> dict[str, object]:
+    from quiesce.models import AssistantMessage, ToolCall, ToolResult, UserMessage
+
+    conversation = chat.conversation
+    items = conversation.items
+    last = max((place for place, item in enumerate(items) if isinstance(item, UserMessage)), default=0)
+    calls = {item.call_id: item for item in items[last:] if isinstance(item, ToolCall)}
+    tools = [
+        {
+            "name": calls[item.call_id].name,
+            "arguments": calls[item.call_id].arguments,
+            "outcome": item.outcome,
+            "output": item.output,
+        }
+        for item in items[last:]
+        if isinstance(item, ToolResult) and item.call_id in calls
+    ]
+    said = [item.text for item in items[last:] if isinstance(item, AssistantMessage)]
+    usage = conversation.usage
+    return {
+        "answer": said[-1] if said else None,
+        "status": status,
+        "error": complaints[-1] if complaints else None,
+        "model": chat.model_name,
+        "tools": tools,
+        "usage": {
+            "requests": usage.requests,
+            "input_tokens": usage.input_tokens,
+            "output_tokens": usage.output_tokens,
+        },
+        "conversation": conversation.id,
+    }

@@ -1,0 +1,43 @@
+"""How a subcommand reads its arguments: `--help` with examples and exit codes, and one line for what is wrong.
+
+Options are not abbreviated, so that a new one breaks no script.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+
+class Parser(argparse.ArgumentParser):
+    """For `quiesce NAME`."""
+
+    def __init__(self, name: str, *, usage: str, description: str, epilog: str) -> None:
+        super().__init__(
+            prog=f"quiesce {name}",
+            usage=f"quiesce {name} {usage}",
+            description=description,
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """What is wrong, rather than all of the usage."""
+        self.exit(2, f"{self.prog}: error: {message}\n({self.prog} --help lists the options)\n")
+
+
+def one_of(what: str, known: Sequence[str]) -> Callable[[str], str]:
+    """Reads one of these names; what is close to one is asked back."""
+
+    def read(text: str) -> str:
+        if text not in known:
+            from difflib import get_close_matches
+
+            close = get_close_matches(text, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+            raise argparse.ArgumentTypeError(f"there is no {what} {text!r}; {hint}")
+        return text
+
+    return read

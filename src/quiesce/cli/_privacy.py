@@ -1,0 +1,30 @@
+"""Whether others can read what is kept. A store makes its file for its owner alone; one that was there before may be open to all."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+
+def warn_if_shared(file: Path) -> None:
+    """Say on standard error if others on this machine can read that file."""
+    if is_shared(file):
+        name = shlex.quote(str(file))
+        print(
+            f"quiesce: others on this machine can read {name}, where conversations are kept: chmod 600 {name} changes that",
+            file=sys.stderr,
+        )
+
+
+def is_shared(file: Path) -> bool:
+    """Whether somebody else may read it, as far as permissions tell: of the file, and of every folder on the way to it."""
+    if os.name != "posix":
+        return False
+    try:
+        real = file.resolve(strict=True)
+        readable = real.stat().st_mode & 0o044
+        return bool(readable) and all(folder.stat().st_mode & 0o011 for folder in real.parents)
+    except OSError:  # it is not there, or not for us to see
+        return False

@@ -1,0 +1,26 @@
+"""`quiesce chat`: an agent with tools at a terminal, which can be interrupted at any moment.
+
+`_session` is the chat itself, without a terminal; `_terminal_face` and `_plain_face` are its two faces. Importing this package imports none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+
+def main(words: Sequence[str]) -> int:
+    """Run `quiesce chat` with these arguments; the exit code."""
+    from ._arguments import chat_parser
+
+    try:
+        given = chat_parser().parse_args(words)
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 2
+    from quiesce._extras import require
+
+    require("msgspec", "cli", "quiesce chat")
+    from ._chat_command import chat
+    from ._start import run_command
+
+    return run_command("chat", partial(chat, given))

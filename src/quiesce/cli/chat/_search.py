@@ -1,0 +1,80 @@
+"""The search in files: a program of its own, for a regular expression may take for ever, and nothing stops that but the end of its process.
+
+It imports nothing but the standard library and is run by its path. From standard input it takes one JSON object: `folder`, `place` (in the folder; both
+are real paths) and `pattern`. It prints what it has found, or what is wrong with the pattern, with status 2.
+
+Links are not followed: what they lead to is in the folder, and found there, or it is outside, and none of our business.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterator
+
+MATCHES = 200
+LARGEST = 2_000_000  # bytes of a file that is searched
+LONGEST = 300  # characters of a line that are shown
+BAD_PATTERN = 2
+_SKIPPED = {".git", ".hg", ".svn", ".venv", "__pycache__", "node_modules"}
+
+
+def search(folder: str, place: str, pattern: str) -> Iterator[str]:
+    """Lines in which a regular expression is found, in all files at or below a place."""
+    wanted, found = re.compile(pattern), 0
+    for file in _files_at(place):
+        name = os.path.relpath(file, folder)
+        for number, line in enumerate(_lines_of(file), 1):
+            if wanted.search(line):
+                yield f"{name}:{number}: {line if len(line) <= LONGEST else line[:LONGEST] + ' [... the line goes on]'}"
+                found += 1
+                if found == MATCHES:
+                    yield f"[stopped at {MATCHES} matches]"
+                    return
+    if not found:
+        yield "Nothing found."
+
+
+def _files_at(place: str) -> Iterator[str]:
+    if not os.path.isdir(place):
+        yield place
+        return
+    for here, folders, names in os.walk(place):
+        folders[:] = sorted(set(folders) - _SKIPPED)
+        yield from (os.path.join(here, name) for name in sorted(names))
+
+
+def _lines_of(file: str) -> list[str]:
+    try:
+        opened = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:  # a link, or not for us
+        return []
+    with os.fdopen(opened, "rb") as data:
+        try:
+            known = os.fstat(opened)
+            if not stat.S_ISREG(known.st_mode) or known.st_size > LARGEST:
+                return []
+            text = data.read(LARGEST)
+        except OSError:
+            return []
+    return [] if b"\0" in text[:4096] else text.decode("utf-8", "replace").splitlines()
+
+
+def main() -> int:
+    """The exit status."""
+    asked = json.load(sys.stdin)
+    out = sys.stdout.buffer
+    try:
+        for line in search(asked["folder"], asked["place"], asked["pattern"]):
+            out.write(f"{line}\n".encode("utf-8", "replace"))
+    except (re.error, OverflowError, RecursionError) as error:
+        out.write(f"{asked['pattern']!r} is no regular expression: {error}\n".encode("utf-8", "replace"))
+        return BAD_PATTERN
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

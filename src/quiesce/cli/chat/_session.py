@@ -1,0 +1,378 @@
+"""One chat, without a terminal: what the user sends, what runs now, and how it is stopped.
+
+Invariants
+- One activity at a time: a run of the agent, a command of the user's (`!command`), or the search for another model. Each is a child of the chat's scope.
+- What is sent while a run is on is the next message: it is in the conversation, durable, and the model hears of it before its next turn.
+- The first stop is the activity's own grace. The second halves what is left of it, the third leaves no time but for SIGKILL. Each is
+  told, and when all is over one line says what was stopped, how long that took, and what is left.
+- A call that needs approval is not made before somebody has said so here; a stop while the question is open leaves it unanswered.
+- Whatever fails is told, and the chat goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Literal, Self, TypeAlias
+
+from quiesce import Grace, Handle, Process, Reason, Scope, StopReport, to_thread
+from quiesce.agents import (
+    Agent,
+    AgentsException,
+    Conversation,
+    FunctionTool,
+    RawResponseEvent,
+    RunConfig,
+    RunItemStreamEvent,
+    Store,
+    StoreConflict,
+    StreamEvent,
+    ToolContext,
+)
+from quiesce.cli._models import UnknownModel, describe
+from quiesce.models import Model, ModelError, TextDelta, ToolCall, ToolResult
+
+from ._face import Approval, Call, Face
+from ._programs import run_program, users_command
+from ._safe_text import exact, whole
+from ._told import stop_line
+from ._toolbox import make_agent, preview_of, title_of
+from ._what_runs import MODEL, Watch, WhatRuns
+
+Activity: TypeAlias = Literal["run", "command", "model"]
+
+GRACE = Grace(cancel=2.0, terminate=1.0, kill=1.0)
+NO_GRACE = Grace(cooperate=0.0, cancel=0.0, terminate=0.0, kill=0.5)
+_PRESSED = Reason("user", "stopped at the prompt")
+MAX_TURNS = 100
+
+
+class Chat:
+    """A conversation with an agent that works in a folder. Use it as `async with`, after its face was made."""
+
+    def __init__(
+        self,
+        model: Model,
+        face: Face,
+        *,
+        folder: Path,
+        store: Store | None = None,
+        conversation_id: str | None = None,
+        approve_all: bool = False,
+    ) -> None:
+        self.face = face
+        self.folder = folder
+        self.model = model
+        self.approve_all = approve_all
+        self.always: set[str] = set()
+        self.running = WhatRuns(face.changed)
+        self.activity: Activity | None = None
+        self.presses = 0
+        self.failures = 0
+        self.last_output = ""  # of the user's own command
+        self._process: Process | None = None
+        self._looking: Handle | None = None  # for another model
+        self._handle: Handle | None = None
+        self._scope: Scope | None = None
+        self._stopped: list[str] = []
+        self._mid_text = False
+        self._waiting: list[str] = []  # sent while something else than a run was on
+        self._calls: dict[str, Call] = {}
+        self.agent: Agent[Any] = make_agent(model, folder, face.heard)
+        self.conversation = Conversation(
+            self.agent,
+            store=store,
+            conversation_id=conversation_id,
+            hooks=Watch(self.running, lambda: self.model_name),
+            run_config=RunConfig(approve=self._approve),
+            max_turns=MAX_TURNS,
+            grace=GRACE,
+        )
+
+    async def __aenter__(self) -> Self:
+        self._scope = await Scope.open("chat", on_error="report", on_child_error=self._child_failed)
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        if self.activity is not None and not self.presses:
+            self._stopped = self.running.in_words()
+            self.presses = 1
+        assert self._scope is not None
+        try:
+            await self._scope.close(reason=Reason("user", "the chat ended"), grace=GRACE)
+        finally:
+            await self.conversation.close()
+
+    def _child_failed(self, handle: Handle, error: BaseException) -> None:
+        self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """Tell what went wrong. The chat goes on."""
+        self.failures += 1
+        if isinstance(error, StoreConflict):
+            self.face.complain(
+                "somebody else goes on with this conversation, in another chat perhaps: what you said last is not part of it, and "
+                "nothing more can be added here. Leave with /quit, and open it again, as it is by then, with "
+                f"--resume {self.conversation.id}"
+            )
+        else:
+            self.face.complain(explained(error))
+
+    # Sending
+
+    async def say(self, text: str) -> None:
+        """Send a message: it is answered now, or kept as the next one."""
+        text, replaced = whole(text)
+        if replaced:
+            what = "byte that is no UTF-8 was" if replaced == 1 else "bytes that are no UTF-8 were"
+            self.face.say(f"{replaced} {what} replaced by \ufffd")
+        if self.activity in ("command", "model"):
+            self._waiting.append(text)
+            what = "the command has ended" if self.activity == "command" else "the model is there"
+            self.face.say(f"kept: it is sent when {what}")
+            return
+        await self.conversation.asend_message(text)
+        if self.activity == "run":
+            self.face.say("kept: the model hears of it before its next turn")
+        elif self.activity is None:
+            self.start_run()
+
+    @property
+    def has_kept_messages(self) -> bool:
+        """Whether something was sent that no run has taken up."""
+        return bool(self.conversation._history.inbox)
+
+    def start_run(self) -> None:
+        """Let the agent answer, or go on."""
+        self._start("run", self._run)
+
+    def start_command(self, command: str) -> None:
+        """Run a command of the user's."""
+        if self.activity is not None:
+            self.face.complain("something runs already: stop it first, or wait")
+            return
+        self._start("command", lambda: self._command(command))
+
+    def _start(self, activity: Activity, main: Callable[[], Awaitable[None]]) -> None:
+        assert self._scope is not None
+        self.activity = activity
+        self.presses = 0
+        self._stopped = []
+        self._handle = self._scope.spawn(self._do, main, name=f"chat {activity}")
+        self.face.changed()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether somebody has stopped what runs, or ran last."""
+        return self.presses > 0
+
+    async def idle(self) -> None:
+        """Wait until nothing runs."""
+        while self._handle is not None and not self._handle.done:
+            await self._handle.wait()
+
+    async def _do(self, main: Callable[[], Awaitable[None]]) -> None:
+        try:
+            if self.is_stopped:  # before its first step
+                self._tell_stop(_nothing_ran())
+            else:
+                await main()
+            sends = bool(self._waiting)
+            while self._waiting:  # what comes meanwhile waits, too: two runs at once there must never be
+                await self.conversation.asend_message(self._waiting.pop(0))
+        finally:
+            self.running.clear()
+            self.activity = None
+            self.face.changed()
+        if sends:
+            self.start_run()
+
+    # A run
+
+    async def _run(self) -> None:
+        conversation = self.conversation
+        try:
+            while True:
+                before = conversation.report
+                status = await conversation.arun(on_event=self._heard)
+                if (
+                    self.is_stopped
+                    or conversation.report is before
+                    or status != "finished"
+                    or not self.has_kept_messages
+                ):
+                    break
+        except Exception as error:
+            self._end_text(cut=True)
+            self.fail(error)
+        finally:
+            self._end_text(cut=self.is_stopped)
+            self.running.clear()
+            report = conversation.report
+            if self.is_stopped and report is not None:
+                self._tell_stop(report)
+        if conversation.status == "paused" and not self.is_stopped:
+            self.face.say("paused: /resume goes on, or say something else")
+
+    async def _heard(self, event: StreamEvent) -> None:
+        if isinstance(event, RawResponseEvent):
+            if isinstance(event.data, TextDelta):
+                self._mid_text = True
+                self.face.text(event.data.text)
+        elif isinstance(event, RunItemStreamEvent):
+            item = event.item
+            if event.name == "message_output_created":
+                self._end_text(cut=False)
+            elif isinstance(item, ToolCall):
+                call = Call(item.call_id, exact(item.name), title_of(item.name, item.arguments))
+                self._calls[item.call_id] = call
+                self.face.called(call)
+            elif isinstance(item, ToolResult):
+                self.running.ends(item.call_id)
+                made = self._calls.pop(item.call_id, Call(item.call_id, "tool", ""))
+                self.face.returned(made, item.outcome, item.elapsed, item.output)
+
+    def _end_text(self, *, cut: bool) -> None:
+        if self._mid_text:
+            self._mid_text = False
+            self.face.text_done(cut=cut)
+
+    async def _approve(self, context: ToolContext[Any], tool: FunctionTool) -> bool:
+        if self.approve_all or tool.name in self.always:
+            return True
+        call = Call(context.tool_call_id, tool.name, title_of(tool.name, context.tool_arguments))
+        self.running.begins(call.call_id, f"question: {tool.name}", call.title)
+        try:
+            preview = await to_thread(preview_of, tool.name, context.tool_arguments, self.folder)
+            said = await self.face.ask(Approval(call, preview))
+        finally:
+            self.running.ends(call.call_id)
+        if said == "always":
+            self.always.add(tool.name)
+        return said != "no"
+
+    # A command of the user's
+
+    async def _command(self, command: str) -> None:
+        call = Call("!", "!", exact(command))
+        self.running.begins(call.call_id, "!", call.title)
+
+        def started(process: Process) -> None:
+            self._process = process
+            if self.is_stopped:  # while it was being started
+                process.cancel(_PRESSED)
+
+        try:
+            done = await run_program(
+                users_command(command),
+                self.folder,
+                "command",
+                lambda text: self.face.heard("!", text),
+                started,
+            )
+            self.last_output = f"I ran `{command}`; {done.told()}"
+            outcome = "finished" if done.returncode == 0 else f"status {done.returncode}"
+            if not self.is_stopped:
+                self.failures += done.returncode != 0
+                self.face.returned(call, outcome, done.elapsed, "")
+        except OSError as error:
+            self.fail(error)
+        finally:
+            process, self._process = self._process, None
+            self.running.clear()
+            if self.is_stopped:
+                report = process.report if process is not None else None
+                self._tell_stop(report or _nothing_ran())
+
+    # Stopping
+
+    def stop(self) -> bool:
+        """Stop what runs now, or stop it faster; False if nothing does. Never waits."""
+        if self.activity is None:
+            return False
+        self.presses += 1
+        if self.presses == 1:
+            self._stopped = self.running.in_words()
+        elif self.presses == 2:
+            self.face.say("stopping faster")
+        else:
+            self.face.say("stopping now")
+        grace = NO_GRACE if self.presses > 2 else None
+        if self.activity == "run":
+            self.conversation.interrupt(_PRESSED, grace=grace)
+        elif self._process is not None:
+            self._process.cancel(_PRESSED, grace=grace)
+        elif self._looking is not None:
+            self._looking.cancel(_PRESSED)
+        self.face.changed()
+        return True
+
+    def _tell_stop(self, report: StopReport) -> None:
+        self.face.stopped(stop_line(self._stopped, report), clean=report.clean)
+        if self.has_kept_messages:
+            self.face.say("what you sent meanwhile is kept: Enter alone sends it on, or say more")
+
+    def pause(self) -> None:
+        """After this step."""
+        if self.activity == "run":
+            self.conversation.pause()
+            self.face.say("pausing after this step; Esc or Ctrl-C stops at once")
+        else:
+            self.face.say("nothing to pause: the agent does not run")
+
+    def resume(self) -> None:
+        """Go on with what was paused or stopped."""
+        if self.activity is not None:
+            self.face.say("it runs already")
+        elif not self.conversation.items:
+            self.face.say("nothing to resume: say something first")
+        elif self.conversation.status == "finished" and not self.has_kept_messages:
+            self.face.say("nothing to resume: the last answer is complete")
+        else:
+            self.start_run()
+
+    # The model
+
+    @property
+    def model_name(self) -> str:
+        """Who answers."""
+        return exact(describe(self.model))
+
+    def start_looking(self, spec: str, look: Callable[[], Awaitable[None]]) -> None:
+        """Look for another model: a server may take its time to say that it is there."""
+        if self.activity is not None:
+            self.face.complain("something runs already: stop it first, or wait")
+            return
+        self._start("model", lambda: self._look(exact(spec), look))
+
+    async def _look(self, spec: str, look: Callable[[], Awaitable[None]]) -> None:
+        assert self._scope is not None
+        self.running.begins(MODEL, "looking for", spec)
+        self._looking = self._scope.spawn(look, name="look for a model")  # what fails in it, the scope tells
+        try:
+            await self._looking.wait()
+        finally:
+            self._looking = None
+            if self.is_stopped:
+                self._tell_stop(_nothing_ran())
+
+    def use_model(self, model: Model) -> None:
+        """Another model answers from the next turn on. The caller lets go of the one before."""
+        self.model = model
+        fresh = make_agent(model, self.folder, self.face.heard)
+        agent = self.conversation.agent
+        agent.model, agent.tools, agent.instructions = fresh.model, fresh.tools, fresh.instructions
+
+
+def _nothing_ran() -> StopReport:
+    return StopReport("chat", _PRESSED, 0.0, (), 0)
+
+
+def explained(error: BaseException) -> str:
+    """An error for people: what our own say is meant for them, others are named."""
+    text = exact(str(error))
+    return (
+        text
+        if isinstance(error, (AgentsException, ModelError, UnknownModel, OSError)) and text
+        else f"{type(error).__name__}: {text}"
+    )

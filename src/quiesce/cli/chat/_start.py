@@ -1,0 +1,129 @@
+"""How a chat begins and ends: the model, the store, the folder, and what each of them may get wrong."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import inspect
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import quiesce
+from quiesce._extras import MissingExtra
+from quiesce.agents import MemoryStore, Store, StoreError
+from quiesce.cli._model_script import NoLanguageModel
+from quiesce.cli._models import ModelUnavailable, UnknownModel, resolve
+from quiesce.models import Model, ModelError
+
+from ._keeping import NoSuchConversation, new_id, open_store, to_resume
+from ._plain_face import let_be
+from ._safe_text import exact
+from ._script import BadScript, load_script
+
+SLOW = 1.0  # seconds until a person is told what is waited for
+
+
+class BadUsage(Exception):
+    """Options that make no sense; the message says why, and what to do."""
+
+
+def run_command(name: str, main: Callable[[], Awaitable[int]]) -> int:
+    """Run it as a program; the exit code. What goes wrong is said in a line on standard error."""
+    try:
+        return quiesce.run(main)
+    except quiesce.Stopped as stopped:
+        return stopped.code if isinstance(stopped.code, int) else 1
+    except BadUsage as wrong:
+        print(f"quiesce {name}: {wrong}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # whoever read us has gone, and wants no more words
+        let_be(sys.stdout)
+        return 1
+    except (BadScript, NoSuchConversation, StoreError, ModelError, MissingExtra, OSError) as failed:
+        print(f"quiesce {name}: {failed}", file=sys.stderr)
+        return 1
+
+
+def can_be_asked() -> bool:
+    """Whether a person reads our questions, and can answer them: both standard input and standard error are a terminal."""
+    return all(
+        stream is not None and not stream.closed and stream.isatty() for stream in (sys.stdin, sys.stderr)
+    )
+
+
+def folder_of(given: argparse.Namespace) -> Path:
+    """The folder that the tools work in."""
+    try:
+        folder = Path(given.folder).expanduser().resolve()
+    except RuntimeError as error:  # of ~, if nobody knows where that is
+        raise BadUsage(f"--folder {given.folder!r} cannot be found: {error}") from error
+    if not folder.is_dir():
+        raise BadUsage(f"--folder {given.folder!r} is no folder")
+    return folder
+
+
+async def find_model(given: argparse.Namespace, *, ask: bool, script_will_do: bool = True) -> Model:
+    """Who answers. May ask at a terminal whether to fetch something.
+
+    Without `script_will_do`, it is an error if there is no language model and nobody has asked for the script in its place.
+    """
+    if given.script is not None:
+        if given.model not in (None, "scripted"):
+            raise BadUsage(f"--script goes with --model scripted, not with {given.model!r}")
+        return load_script(given.script)
+    slow = asyncio.get_running_loop().call_later(SLOW, _tell_wait, given.model or "")
+    try:
+        found = await resolve(given.model, ask=ask, fetch=given.fetch)
+    except UnknownModel as unknown:
+        raise BadUsage(str(unknown)) from unknown
+    finally:
+        slow.cancel()
+    if isinstance(found, NoLanguageModel) and not given.model and not script_will_do:
+        raise ModelUnavailable(found.excuse)
+    return found
+
+
+def _tell_wait(spec: str) -> None:
+    """A server that was named is asked for its models, and may take its time."""
+    if "://" in spec and sys.stderr is not None and sys.stderr.isatty():
+        print(f"waiting for {exact(spec)}; Ctrl-C gives up", file=sys.stderr)
+
+
+async def let_go(model: Model) -> None:
+    """Give back what a model holds: connections, a server."""
+    close: Any = getattr(model, "close", None)
+    if close is not None:
+        closing = close()
+        if inspect.isawaitable(closing):
+            await closing
+
+
+@asynccontextmanager
+async def opened_model(
+    given: argparse.Namespace, *, ask: bool, script_will_do: bool = True
+) -> AsyncIterator[list[Model]]:
+    """The model, as the only item of a list: whoever puts another one there lets go of the first."""
+    holder = [await find_model(given, ask=ask, script_will_do=script_will_do)]
+    try:
+        yield holder
+    finally:
+        await quiesce.shielded(let_go, holder[0])
+
+
+@asynccontextmanager
+async def opened_store(given: argparse.Namespace, *, keeps: bool) -> AsyncIterator[tuple[Store, str]]:
+    """The store, and the id of the conversation in it."""
+    if given.store == "none" or (given.store is None and given.resume is None and not keeps):
+        if given.resume is not None:
+            raise BadUsage("--resume needs a store, and --store none keeps nothing")
+        yield MemoryStore(), new_id()
+        return
+    store = open_store(given.store)
+    try:
+        conversation_id = await to_resume(store, given.resume) if given.resume is not None else new_id()
+        yield store, conversation_id
+    finally:
+        await quiesce.shielded(store.close)
