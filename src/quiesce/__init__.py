@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from .kernel._inflight import DuplicateId as DuplicateId
     from .kernel._inflight import Inflight as Inflight
     from .kernel._keeper import NotHeld as NotHeld
+    from .kernel._overview import Branch as Branch
+    from .kernel._overview import tree as tree
     from .kernel._own import Held as Held
     from .kernel._own import own as own
     from .kernel._pipe import LineTooLong as LineTooLong
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "Branch": "kernel._overview",
     "CancelToken": "kernel._token",
     "ChildCancelled": "kernel._child",
     "Containment": "kernel._contain",
@@ -73,6 +76,7 @@ _HOME = {
     "shielded": "kernel._shielded",
     "stream": "kernel._stream",
     "to_thread": "kernel._thread",
+    "tree": "kernel._overview",
 }
 
 __all__ = list(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]

@@ -15,7 +15,7 @@ from quiesce.kernel._owner import without_cancels
 from quiesce.kernel._reason import Reason
 from quiesce.kernel._shielded import shielded
 from quiesce.wire._calls import Late
-from quiesce.wire._errors import RequestCancelled
+from quiesce.wire._errors import ConnectionEnded, RequestCancelled
 from quiesce.wire._handlers import Notification, Request
 from quiesce.wire._requests import Incoming
 from quiesce.wire._work import current_work
@@ -159,7 +159,10 @@ class AgentSideConnection(Side):
                 return s.PromptResponse(stop_reason="cancelled")
             result = await call(params)
         except BaseException as error:
-            if prompt.stopped is None or not isinstance(without_cancels(error), Exception):
+            is_stopped = prompt.stopped is not None or (
+                isinstance(error, ConnectionEnded) and self._peer._connection.ended is not None
+            )
+            if not is_stopped or not isinstance(without_cancels(error), Exception):
                 raise
             # It must not be answered with an error: that is how it reacts to being stopped.
             logger.debug("the prompt of %r was cancelled, and raised %r", params.session_id, error)

@@ -10,6 +10,7 @@ from quiesce.kernel._scope import current_token
 from quiesce.models._model import Model, ModelSettings, Usage
 
 from ._context_type import C
+from ._kept_output import KeptOutput
 
 if TYPE_CHECKING:
     from quiesce.kernel._grace import Grace
@@ -44,16 +45,19 @@ class ToolContext(RunContextWrapper[C]):
     tool_arguments: str = "{}"
     agent: Agent[Any] | None = None
     at_work: bool = False  # a thread is busy with this call, whatever became of who waits for it
-    _progress: list[str] = field(default_factory=list)
+    _progress: KeptOutput = field(default_factory=KeptOutput, repr=False, compare=False)
 
     def progress(self, text: str) -> None:
-        """Keep a piece of output. If the tool is stopped, what it has kept is its result's output so far."""
-        self._progress.append(text)
+        """Keep a piece of output. If the tool is stopped, what it has kept is its result's output so far.
+
+        Of much, the first and the last 16,000 characters are kept.
+        """
+        self._progress.add(text)
 
     @property
     def output_so_far(self) -> str:
-        """All that `progress` was given."""
-        return "".join(self._progress)
+        """What `progress` was given; of much, its beginning and its end, and between them how much was left out."""
+        return str(self._progress)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
+from quiesce.kernel._grace import Grace, check_grace
 from quiesce.kernel._reason import Reason, as_reason
 from quiesce.kernel._report import StopReport
 from quiesce.kernel._run import _check_no_loop_runs
@@ -276,15 +277,16 @@ class Conversation(ConversationState):
         else:
             self._tell_revoked()
 
-    def interrupt(self, reason: Reason | str | None = None) -> Stopping:
+    def interrupt(self, reason: Reason | str | None = None, *, grace: Grace | None = None) -> Stopping:
         """Stop the run now, from any thread; never waits. Await what it returns, or `.wait()` for it in a thread.
 
         What the model is saying is cut, tools are stopped, sub-agents too; `arun()` returns. Asking again makes it faster: it halves the
-        time that is left to clean-up. Without a run there is nothing to stop, and what it returns is done.
+        time that is left to clean-up, or shortens it to `grace`. Without a run there is nothing to stop, and what it returns is done.
         """
-        return self._stop(as_reason(reason, _INTERRUPTED), hurry=True)
+        check_grace(grace)
+        return self._stop(as_reason(reason, _INTERRUPTED), hurry=True, grace=grace)
 
-    def _stop(self, why: Reason, *, hurry: bool) -> Stopping:
+    def _stop(self, why: Reason, *, hurry: bool, grace: Grace | None = None) -> Stopping:
         self._running()
         with state_lock:
             run = self._run
@@ -298,7 +300,7 @@ class Conversation(ConversationState):
                 begun = None
                 self._revoke(run, why)
         if begun is not None:
-            return begun.interrupt(why, hurry=hurry)
+            return begun.interrupt(why, hurry=hurry, grace=grace)
         if run.early_token is not None:
             run.early_token.cancel(why)
         self._tell_revoked()

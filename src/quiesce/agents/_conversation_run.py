@@ -24,6 +24,7 @@ from ._runner import Execution
 from ._stopping import Stopping, state_lock, stop_scope
 
 if TYPE_CHECKING:
+    from quiesce.kernel._grace import Grace
     from quiesce.kernel._scope import Scope
 
     from ._conversation import Conversation
@@ -84,8 +85,8 @@ class Run:
         self.early_token: CancelToken | None = None  # given out before there was a scope
         self.status = "paused"
 
-    def interrupt(self, reason: Reason, *, hurry: bool = True) -> Stopping:
-        """Stop it, or with `hurry` stop it faster."""
+    def interrupt(self, reason: Reason, *, hurry: bool = True, grace: Grace | None = None) -> Stopping:
+        """Stop it, or with `hurry` stop it faster; `grace` says how fast."""
         with state_lock:
             if self.report is not None:  # it has ended in the very moment
                 return Stopping(self.report)
@@ -99,7 +100,7 @@ class Run:
         if scope is not None:
             stopping._backend = scope._opened().backend
             if not again or hurry:
-                stop_scope(scope, reason, again=again)
+                stop_scope(scope, reason, again=again, grace=grace)
         return stopping
 
     def pause(self) -> None:

@@ -183,7 +183,7 @@ class Engine:
             return []
         beside = [guardrail for guardrail in self._input_guardrails() if guardrail.run_in_parallel]
         self._guards_to_pass = len(beside)
-        return [partial(self._guard, guardrail) for guardrail in beside]
+        return [Beside(self, guardrail) for guardrail in beside]
 
     def _input_guardrails(self) -> list[InputGuardrail]:
         return [*self.agent.input_guardrails, *self.config.input_guardrails]
@@ -489,6 +489,18 @@ def check_not_stopped() -> None:
     node = current_node.get()
     if node is not None and node.core.closed:
         current_token().raise_if_cancelled()
+
+
+class Beside:
+    """A guardrail beside the first turn, under its own name."""
+
+    def __init__(self, engine: Engine, guardrail: InputGuardrail) -> None:
+        self._engine = engine
+        self._guardrail = guardrail
+        self.__qualname__ = f"guardrail {guardrail.get_name()}"  # what reports call it
+
+    async def __call__(self) -> None:
+        await self._engine._guard(self._guardrail)
 
 
 async def _close_generator(answer: Any) -> None:

@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from quiesce.kernel._child import ChildCancelled
-from quiesce.kernel._guarded import GuardedCall, is_aftermath, is_cancellation
+from quiesce.kernel._guarded import GuardedCall, is_aftermath
+from quiesce.kernel._owner import is_cancel
 from quiesce.kernel._reason import Reason
 from quiesce.kernel._run import run as run_program
 from quiesce.kernel._scope import Scope
@@ -108,7 +109,7 @@ class Execution:
         try:
             await shielded(self._save_and_tell)
         except BaseException as error:
-            if failure is None or is_cancellation(error):
+            if failure is None or is_cancel(error):
                 raise  # a cancel is its caller's own, and comes before what has failed
             failure.add_note(f"after the run was settled: {error!r}")
 
@@ -150,7 +151,7 @@ def _users_site() -> Site:
 
 
 def _is_of_the_stop(failure: BaseException) -> bool:
-    return not is_cancellation(failure) and (isinstance(failure, ChildCancelled) or is_aftermath(failure))
+    return not is_cancel(failure) and (isinstance(failure, ChildCancelled) or is_aftermath(failure))
 
 
 def make_engine(

@@ -4,6 +4,7 @@
   could take back what was acknowledged. Where WAL cannot be had (some network file systems), `EXTRA`, which means the same there.
 - `BEGIN IMMEDIATE` takes the write lock of the file before anything is looked up.
 - After an error the connection is as good as new: rolled back, or else closed, to be opened again by the next use.
+- A file that is made here, and those that SQLite puts beside it, are for their owner alone to read; one that is there keeps its permissions.
 - The file may be one of yours: only the tables `quiesce_events` and `quiesce_schema` are touched.
 """
 
@@ -11,7 +12,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 import time
+from contextlib import suppress
 from typing import cast
 
 from ._log import Event, StoreError, conflict, decode_event
@@ -149,6 +152,7 @@ class SQLiteFile:
     def _open(self) -> sqlite3.Connection:
         if self._connection is not None:
             return self._connection
+        _make_private(self.path)
         connection = sqlite3.connect(
             self.path, timeout=self._busy_timeout, isolation_level=None, check_same_thread=False
         )
@@ -189,6 +193,18 @@ class SQLiteFile:
                 if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > give_up_at:
                     raise
                 time.sleep(0.01)
+
+
+def _make_private(path: str) -> None:
+    """Make the file, empty, unless it is there. SQLite would make it for everybody to read; those beside it get its permissions."""
+    try:
+        # Not by opening it: to close it again would drop the locks that another connection of this process may have on it by then.
+        os.mknod(path, stat.S_IFREG | 0o600)
+    except FileExistsError:
+        pass
+    except (OSError, AttributeError):  # not every system has that, nor every file system
+        with suppress(OSError):  # what is really wrong SQLite will say
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 def _schema_version(connection: sqlite3.Connection) -> int | None:

@@ -29,7 +29,7 @@ class SQLiteStore:
         conversation = Conversation(agent, store=store, conversation_id="support-7")
     ```
 
-    The file is made by the first read or append. `busy_timeout` is how long, in seconds, a write waits for another process that
+    The file is made by the first read or append, for its owner alone to read. `busy_timeout` is how long, in seconds, a write waits for another process that
     writes to the same file. A store that is dropped without `close()` loses nothing that was acknowledged.
     """
 

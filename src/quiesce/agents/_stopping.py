@@ -26,6 +26,7 @@ from quiesce.kernel._token import CancelToken
 if TYPE_CHECKING:
     from quiesce.kernel._backend import Backend, Waiter
     from quiesce.kernel._core import ScopeCore
+    from quiesce.kernel._grace import Grace
     from quiesce.kernel._scope import Scope
 
 state_lock = threading.RLock()
@@ -124,11 +125,11 @@ def _wake(waiters: list[Waiter]) -> None:
         waiters.pop().wake()
 
 
-def stop_scope(scope: Scope, reason: Reason, *, again: bool) -> None:
-    """Stop it, from any thread; `again` halves the time that is left, also if the loop has not seen the first call yet."""
+def stop_scope(scope: Scope, reason: Reason, *, again: bool, grace: Grace | None = None) -> None:
+    """Stop it, from any thread; `again` halves the time that is left, also if the loop has not seen the first call yet. `grace` bounds it."""
     core = scope._opened()
-    if not again:
-        scope.cancel(reason)
+    if not again or grace is not None:
+        scope.cancel(reason, grace=grace)
         return
     core.backend.run_from_anywhere(lambda: core.stop(reason, hurry=True))
 

@@ -13,10 +13,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
-import msgspec
 
 from quiesce.kernel._child import ChildCancelled, Handle
-from quiesce.kernel._reason import Reason
 from quiesce.kernel._scope import Scope, current_token
 from quiesce.kernel._token import TokenCancelled
 from quiesce.models._items import ToolOutcome, ToolResult
@@ -24,16 +22,15 @@ from quiesce.models._model import ToolSpec
 
 from ._agent import Agent, Handoff, as_handoff
 from ._context import ToolContext
-from ._deadline import ends_within
 from ._errors import (
     ToolInputGuardrailTripwireTriggered,
     ToolOutputGuardrailTripwireTriggered,
-    ToolTimeoutError,
     UserError,
 )
 from ._events import RunItemStreamEvent
 from ._guardrails import ToolInputGuardrailData, ToolOutputGuardrailData
 from ._tool import FunctionTool, output_text
+from ._tool_invoke import GivenUp, failure_text, invoke_in_time, is_enabled, needs_approval
 from ._transcript import CallRecord
 
 if TYPE_CHECKING:
@@ -65,7 +62,9 @@ class ToolTurn:
     async def prepare(cls, engine: Engine, agent: Agent[Any]) -> Self:
         """Find out which tools are there now."""
         tools = [
-            tool for tool in agent.tools if tool.is_enabled is True or await _is_enabled(tool, engine, agent)
+            tool
+            for tool in agent.tools
+            if tool.is_enabled is True or await is_enabled(tool, engine.context, agent)
         ]
         for server in agent.mcp_servers:
             tools += await engine.tools_of(server)
@@ -113,17 +112,12 @@ class ToolTurn:
     # Approval
 
     async def _may_run(self, record: CallRecord, tool: FunctionTool) -> bool:
-        needed: Any = tool.needs_approval
-        if needed is False:
+        if tool.needs_approval is False:
             return True
         engine, call = self.engine, record.call
         context = self._context_of(record, tool)
-        if callable(needed):
-            needed = needed(context, _plain_arguments(call.arguments), call.call_id)
-            if inspect.isawaitable(needed):
-                needed = await needed
-            if not needed:
-                return True
+        if not await needs_approval(tool, context):
+            return True
         decision = engine.approvals.pop(call.call_id, None)
         if decision is None and engine.journal is not None:
             await engine.journal.approval_requested(call)
@@ -169,7 +163,7 @@ class ToolTurn:
                 if tool.failure_error_function is None:
                     raise cancelled
                 context = record.context or self._context_of(record, tool)
-                await self._answer(record, await _failure_text(tool, context, cancelled), "failed")
+                await self._answer(record, await failure_text(tool, context, cancelled), "failed")
 
     async def _call(self, record: CallRecord, tool: FunctionTool, slots: anyio.Semaphore | None) -> None:
         if slots is None:
@@ -196,7 +190,7 @@ class ToolTurn:
                 return  # it was given up, or was stopped and says so: its result is made when the run settles
             if tool.failure_error_function is None:
                 raise
-            record.finish(await _failure_text(tool, context, error), "failed")
+            record.finish(await failure_text(tool, context, error), "failed")
         else:
             if record.result is None:
                 if tool.tool_output_guardrails:
@@ -215,35 +209,11 @@ class ToolTurn:
             await engine.emit(RunItemStreamEvent("tool_output", record.result))
 
     async def _invoke(self, record: CallRecord, tool: FunctionTool, context: ToolContext[Any]) -> Any:
-        arguments = record.call.arguments
-        if tool.timeout is None:
-            return await tool.invoke(context, arguments)
-        # What does not end in time stays owned by the run, which names it at its end; this turn need not wait for it again.
-        scope = await Scope.open(
-            f"tool {tool.name}", on_error="report", on_child_error=_told_elsewhere, scope=self.engine.scope
-        )
-        handle = scope.spawn(tool.invoke, context, arguments, name=tool.name)
-        try:
-            in_time = await ends_within(handle, tool.timeout)
-        except BaseException:
-            await scope.close()
-            raise
-        if in_time:
-            await scope.close()
-            return handle.result()
-        report = await scope.close(reason=Reason("timeout", f"{tool.name} may take {tool.timeout:g} s"))
-        if handle.state == "finished":  # it turned its cancel into a value
-            return handle.result()
-        timed_out = ToolTimeoutError(tool.name, tool.timeout)
-        if tool.timeout_behavior == "raise_exception":
-            raise timed_out
-        text = str(timed_out)
-        if not report.clean:
-            text += ", but it has not ended: it may still be running"
-        if context.output_so_far:
-            text += f"\nOutput so far:\n{context.output_so_far}"
-        record.finish(text, "failed" if report.clean else "still_running")
-        return None
+        value = await invoke_in_time(tool, context, record.call.arguments, self.engine.scope)
+        if type(value) is GivenUp:
+            record.finish(value.text, value.outcome)
+            return None
+        return value
 
     # Guardrails
 
@@ -269,36 +239,6 @@ class ToolTurn:
             if said.behavior == "reject_content":
                 return said.message
         return value
-
-
-async def _is_enabled(tool: FunctionTool, engine: Engine, agent: Agent[Any]) -> bool:
-    enabled: Any = tool.is_enabled
-    if callable(enabled):
-        enabled = enabled(engine.context, agent)
-        if inspect.isawaitable(enabled):
-            enabled = await enabled
-    return bool(enabled)
-
-
-async def _failure_text(tool: FunctionTool, context: ToolContext[Any], error: Exception) -> str:
-    assert tool.failure_error_function is not None
-    if isinstance(error, ToolTimeoutError) and tool.timeout_behavior == "raise_exception":
-        raise error
-    text = tool.failure_error_function(context, error)
-    return await text if inspect.isawaitable(text) else text
-
-
-def _plain_arguments(text: str) -> dict[str, Any]:
-    """The arguments as the model wrote them, unchecked; none if it wrote something else."""
-    try:
-        plain = msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return {}
-    return plain if isinstance(plain, dict) else {}
-
-
-def _told_elsewhere(handle: object, error: BaseException) -> None:
-    """`handle.result()` raises it."""
 
 
 def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:

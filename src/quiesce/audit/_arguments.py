@@ -27,6 +27,11 @@ a target is
   path/folder              every scenario in every file below it
 """
 _EPILOG = """\
+examples:
+  quiesce audit my_package.jobs:nightly                 cancel it at every point
+  quiesce audit scenarios/ --stops all --html out.html  every scenario there, in every way, with a report to look at
+  quiesce audit my_package.jobs:nightly --json | jq .   what was found, for a machine
+
 exit codes: 0 clean, 1 findings, 2 broken, not deterministic, unresolved or bad usage, 130 interrupted
 """
 

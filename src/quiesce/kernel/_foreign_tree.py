@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 from . import _offspring, _procfs
 from ._procfs import Proc
 
 _NO_MARK = "no-mark"  # which no tree has
+_STOPPED = ("T", "t", "X", "Z")  # or dead: who does not fork
+_LOOKS = 10  # at a tree that is being held still
+_STOPS_WITHIN = 0.1  # seconds for those who were told to, on a machine that has much else to do
 
 
 class ForeignTree:
@@ -51,23 +55,66 @@ class ForeignTree:
 
     def signal(self, number: int) -> None:
         """Send a signal to all of them. Stopped ones are woken, to act on it."""
-        alive = self.members()
-        # As a group where it is one: there the kernel leaves no gap through which a fork could slip.
-        grouped = [proc for proc in alive if proc.pgrp == self._group]
-        if self._group is not None and grouped and _procfs.still_alive(grouped[0]):
+        alive = self._held_still()
+        as_group = self._is_group(alive)
+        if as_group:
+            assert self._group is not None
             _procfs._signal_group(self._group, number)
-        else:
-            grouped = []
         for proc in alive:
-            if proc not in grouped:
+            if not (as_group and self._is_in_group(proc)):
                 _procfs.send_signal(proc, number)
             if proc.state == "T":
                 _procfs.send_signal(proc, signal.SIGCONT)
+
+    def _held_still(self) -> list[Proc]:
+        """All of them, stopped: who is seen to fork in this very moment would leave a child that nobody has seen, and that nobody finds once it is gone.
+
+        A group of its own need not be: the kernel signals that as one, and leaves no gap.
+        """
+        alive = self.members()
+        stopped: list[Proc] = []
+        for _ in range(_LOOKS):
+            alone = (
+                [proc for proc in alive if not self._is_in_group(proc)] if self._is_group(alive) else alive
+            )
+            fresh = [proc for proc in alone if proc.state not in _STOPPED and proc not in stopped]
+            if not fresh:
+                break
+            for proc in fresh:
+                _procfs.send_signal(proc, signal.SIGSTOP)
+            stopped += fresh
+            _wait_until_stopped(fresh)
+            alive = self.members()
+        for proc in stopped:
+            if proc in alive:
+                alive[alive.index(proc)].state = "T"  # or about to be
+        return alive
+
+    def _is_group(self, alive: list[Proc]) -> bool:
+        leader = next((proc for proc in alive if self._is_in_group(proc)), None)
+        return leader is not None and _procfs.still_alive(leader)
+
+    def _is_in_group(self, proc: Proc) -> bool:
+        return self._group is not None and proc.pgrp == self._group
 
     def describe(self) -> str:
         """Who is still there."""
         alive = self.members()
         return "; ".join(f"{proc.describe()} (state {proc.state})" for proc in alive) or "exiting"
+
+
+def _wait_until_stopped(told: list[Proc]) -> None:
+    """One that was told to stop may be inside its fork until it is seen to have stopped, or to wait for something else."""
+    give_up_at = time.monotonic() + _STOPS_WITHIN
+    while True:
+        told = [
+            now
+            for proc in told
+            if (now := _offspring.as_it_is_now(proc)) is not None and now.state not in (*_STOPPED, "D")
+        ]
+        if not told or time.monotonic() > give_up_at:
+            return
+        os.sched_yield()
 
 
 def _name_of(proc: Proc) -> str:

@@ -18,8 +18,6 @@ does the stopping, and waking it takes exactly that turn.
 
 from __future__ import annotations
 
-import sys
-from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias, TypeVar, cast
 
@@ -29,6 +27,7 @@ from ._child import CANCELLED, FINISHED, ChildCancelled, Handle
 from ._core import ScopeCore
 from ._grace import Grace
 from ._misuse import check_function
+from ._owner import is_cancel
 from ._reason import Reason
 from ._scope import Scope
 from ._site import Site, caller_site, label_of
@@ -244,14 +243,8 @@ def is_aftermath(error: BaseException) -> bool:
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen:
-        if is_cancellation(link) or isinstance(link, TokenCancelled):
+        if is_cancel(link) or isinstance(link, TokenCancelled):
             return True
         seen.add(id(link))
         link = link.__context__
     return False
-
-
-def is_cancellation(error: BaseException) -> bool:
-    """Whether it is an event loop's own way to say "cancelled"."""
-    trio = sys.modules.get("trio")
-    return isinstance(error, CancelledError) or (trio is not None and isinstance(error, trio.Cancelled))

@@ -10,6 +10,7 @@ from ._grace import Grace, Rung
 Ends: TypeAlias = tuple[float, float, float, float]
 
 NO_ENDS: Ends = (inf, inf, inf, inf)
+TO_TERMINATE = 0.8  # the least share of what a nested ladder has for its last two steps
 
 
 def halved(ends: Ends, now: float) -> Ends:
@@ -38,7 +39,8 @@ def earlier(one: Ends, other: Ends) -> Ends:
 def fitted(inner: Ends, outer: Ends, now: float) -> Ends:
     """A nested ladder inside another: the last step is left to those who wait for it.
 
-    Its time to clean up is not shortened; what comes after is squeezed into what remains.
+    Its time to clean up is not shortened; what comes after is squeezed into what remains, most of it for a
+    process to heed SIGTERM: one that is killed is gone at once, however deep it is nested.
     """
     limit = outer[2] if outer[2] > now else outer[3]
     if inner[3] <= limit:
@@ -47,5 +49,5 @@ def fitted(inner: Ends, outer: Ends, now: float) -> Ends:
     if not now < cleaned_up < limit:
         cleaned_up = now  # no time for it is left, or there is nothing else
     rest = inner[3] - cleaned_up
-    share = (inner[2] - cleaned_up) / rest if 0 < rest < inf else 0.5
+    share = max((inner[2] - cleaned_up) / rest, TO_TERMINATE) if 0 < rest < inf else TO_TERMINATE
     return min(inner[0], cleaned_up), cleaned_up, cleaned_up + (limit - cleaned_up) * share, limit

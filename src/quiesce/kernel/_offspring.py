@@ -62,7 +62,7 @@ def since(began: int) -> dict[int, int]:
 
 def below(roots: Iterable[Proc]) -> list[Proc]:
     """The living among `roots`, and whoever descends from them; no guard of another program. Raises OSError if it cannot look."""
-    found = [now for proc in roots if (now := _as_it_is_now(proc)) is not None]
+    found = [now for proc in roots if (now := as_it_is_now(proc)) is not None]
     for parent in found:  # grows as it goes: children of children
         for pid in _listed(parent.pid):
             child = _procfs.look_up(pid)
@@ -79,7 +79,8 @@ def below(roots: Iterable[Proc]) -> list[Proc]:
     return found
 
 
-def _as_it_is_now(proc: Proc) -> Proc | None:
+def as_it_is_now(proc: Proc) -> Proc | None:
+    """What is known of it now; None if it is gone."""
     stat = _procfs._read_if_there(f"/proc/{proc.pid}/stat")
     now = Proc(proc.pid, stat) if stat else None
     return now if now is not None and now == proc and not now.zombie else None

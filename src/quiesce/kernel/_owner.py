@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from asyncio import CancelledError
 from types import CodeType
 from typing import TYPE_CHECKING, NoReturn, cast
 
@@ -38,11 +40,23 @@ def reason_of_cancel(core: ScopeCore, cancelled: BaseException) -> Reason:
     return Reason("cancelled", str(cancelled))
 
 
+def reason_of_block(core: ScopeCore, error: BaseException | None) -> Reason:
+    """Why what is held by a block is closed at its end."""
+    if isinstance(error, Exception):
+        return Reason("error", f"the body raised {error!r}", error)
+    if error is not None and is_cancel(error):
+        return reason_of_cancel(core, error)
+    return Reason("parent", "its block ended")
+
+
 def is_cancel(error: BaseException) -> bool:
-    """Whether `error` is a backend's cancellation."""
-    return not isinstance(
-        error, (Exception, BaseExceptionGroup, GeneratorExit, KeyboardInterrupt, SystemExit)
-    )
+    """Whether `error` is a backend's cancellation. Other people's exceptions may be no `Exception` either: those of pytest are not."""
+    if isinstance(error, (Exception, BaseExceptionGroup)):
+        return False
+    if isinstance(error, CancelledError):
+        return True
+    trio = sys.modules.get("trio")
+    return trio is not None and isinstance(error, trio.Cancelled)
 
 
 def without_cancels(error: BaseException) -> BaseException | None:

@@ -6,7 +6,8 @@ Rules
 - A signal handler may run between any two bytecodes, also while sync code blocks the loop: it notes the signal, sees to
   it that the process ends in time even if the loop never hears of it, and pokes the loop. All else is done there.
 - First signal: the grace as given. Second: what is left of it is shortened to a ladder of `terminate + kill` seconds.
-  Third: the process ends there and then.
+  Third: the process ends there and then. A hang-up is nobody's haste, and one closed terminal may send it several times: it can only
+  be the first.
 - Only the main thread has signals, and only from there may the process be ended: in another thread this is not the
   program, but a part of it.
 """
@@ -31,7 +32,7 @@ from ._child import FAILED
 from ._core import logger
 from ._grace import DEFAULT_GRACE, Grace
 from ._last_resort import LastResort, bound_exit, end_process, say
-from ._reason import Reason
+from ._reason import Kind, Reason
 from ._report import Leftover, StopReport
 from ._scope import root_core
 from ._site import Site, thread_stuck_at
@@ -43,14 +44,17 @@ if TYPE_CHECKING:
     from ._child import Handle
     from ._core import ScopeCore
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+HANG_UP: signal.Signals | None = getattr(signal, "SIGHUP", None)  # the terminal has gone; not on Windows
+KINDS: dict[signal.Signals, Kind] = {signal.SIGINT: "user", signal.SIGTERM: "shutdown"}
+if HANG_UP is not None:
+    KINDS[HANG_UP] = "disconnect"
 
 
 class Stopped(SystemExit):
     """Raised by `run` when a signal has stopped the program.
 
     As a `SystemExit` it ends the process with the conventional status: `code` is 130 after SIGINT, 143 after
-    SIGTERM. `reason` and `report` say why and with what outcome, for those who catch it.
+    SIGTERM, 129 after SIGHUP. `reason` and `report` say why and with what outcome, for those who catch it.
     """
 
     def __init__(self, code: int, reason: Reason, report: StopReport) -> None:
@@ -158,8 +162,8 @@ class Program(ABC):
     def reason(self) -> Reason:
         """Why the program ends."""
         if self.signals:
-            name = signal.Signals(self.signals[0]).name
-            return Reason("user" if name == "SIGINT" else "shutdown", name)
+            first = signal.Signals(self.signals[0])
+            return Reason(KINDS[first], first.name)
         if self.interrupt is not None:
             return Reason("error", f"{type(self.interrupt).__name__} ended the event loop", self.interrupt)
         if self.handle is not None and self.handle.done:
@@ -169,10 +173,13 @@ class Program(ABC):
     # Signals
 
     def _take_signals(self) -> None:
-        for number in SIGNALS:
+        for number in KINDS:
             handler = signal.getsignal(number)
             # Ignored on purpose, as under nohup; or not Python's, and could not be given back.
-            if handler is not signal.SIG_IGN and handler is not None:
+            is_ours = handler is not signal.SIG_IGN and handler is not None
+            if number is HANG_UP:  # somebody's own handler means something else: to read settings again
+                is_ours = handler is signal.SIG_DFL
+            if is_ours:
                 self._handlers_before[number] = handler
                 signal.signal(number, self._on_signal)
         _signalled.add(self)
@@ -189,6 +196,8 @@ class Program(ABC):
             self.give_signals_back()
             signal.raise_signal(number)
             return
+        if number == HANG_UP and self.signals:
+            return
         self.signals.append(number)
         count, name = len(self.signals), signal.Signals(number).name
         if count > 2:
@@ -197,7 +206,7 @@ class Program(ABC):
             self.grace = _hurried(self.grace)
         self._end_in_time()
         if count == 1:
-            _announce(f"stopping ({name})", "press again to hurry")
+            _announce(f"stopping ({name})", "" if number == HANG_UP else "press again to hurry")
         else:
             _announce(f"stopping within {self.grace.total:.1f} s ({name})", "press again to end now")
         self.poke(self._heed)
@@ -278,4 +287,4 @@ def _announce(what: str, hint: str) -> None:
         by_hand = sys.stderr is not None and sys.stderr.isatty()
     except Exception:  # closed
         by_hand = False
-    say(f"{what}; {hint}" if by_hand else what)
+    say(f"{what}; {hint}" if by_hand and hint else what)

@@ -83,9 +83,12 @@ class AsyncioProgram(Program):
         loop.call_soon(self._start)
         self._until_interrupted(loop.run_forever)
         self._waits_for_main = False
-        self._settling = loop.create_task(self._settle(), name="quiesce.run settles")
-        while not self._settling.done():
-            self._until_interrupted(self._run_settling)
+        while True:
+            self._settling = loop.create_task(self._settle(), name="quiesce.run settles")
+            while not self._settling.done():
+                self._until_interrupted(self._run_settling)
+            if not self._settling.cancelled():  # before its first step, by a program that cancels all tasks
+                break
         self._settling.result()
 
     def _start(self) -> None:
@@ -101,6 +104,8 @@ class AsyncioProgram(Program):
         assert settling is not None
         try:
             loop.run_until_complete(settling)
+        except asyncio.CancelledError:
+            pass
         except RuntimeError:
             if settling.done() or loop.is_closed():
                 raise

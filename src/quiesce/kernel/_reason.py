@@ -20,7 +20,7 @@ class Reason:
     |---|---|
     | `user` | a person, or the program on a person's behalf |
     | `timeout` | a deadline of ours, or a trio deadline |
-    | `disconnect` | the other side went away |
+    | `disconnect` | the other side went away, or the terminal (SIGHUP) |
     | `shutdown` | the program is ending (SIGTERM, the end of `run`) |
     | `error` | something beside it failed |
     | `parent` | its owner ended, and so does all that it owned |

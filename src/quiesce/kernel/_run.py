@@ -47,10 +47,11 @@ def run(
     When main has ended, everything that is still there is cancelled and waited for: what the root scope owns first,
     then other people's tasks, async generators and the default executor.
 
-    Ctrl-C and SIGTERM stop the program the same way, with `Reason("user", "SIGINT")` or `Reason("shutdown",
-    "SIGTERM")` and its `grace`. A second signal shortens the grace to `grace.terminate + grace.kill` seconds, a third
-    ends the process at once. `run` then raises `Stopped`, a `SystemExit` with the conventional status (130 or 143),
-    whatever main made of its cancellation. (A main that the program itself has cancelled is `ChildCancelled`.)
+    Ctrl-C, SIGTERM and SIGHUP (its terminal was closed) stop the program the same way, with `Reason("user", "SIGINT")`,
+    `Reason("shutdown", "SIGTERM")` or `Reason("disconnect", "SIGHUP")` and its `grace`. A second Ctrl-C or SIGTERM shortens the
+    grace to `grace.terminate + grace.kill` seconds, a third ends the process at once. `run` then raises `Stopped`, a `SystemExit`
+    with the conventional status (130, 143 or 129), whatever main made of its cancellation. (A main that the program itself has
+    cancelled is `ChildCancelled`.)
 
     All of it is bounded: by `grace` for the scopes, and `grace.kill` seconds more for all the rest. What has not ended
     by then is printed to stderr and left behind. What cannot be left behind (sync code that blocks the event loop, a

@@ -18,6 +18,7 @@ from ._closing import close
 from ._core import OnChildError, Policy, ScopeCore
 from ._current import Node, current_node
 from ._grace import Grace, check_grace
+from ._owner import without_cancels
 from ._reason import Reason, as_reason
 from ._seen import log_report
 from ._site import Site
@@ -186,6 +187,8 @@ class Scope:
         core = self._core
         if core is None:
             core = self._opened()
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"the name of a child must be a str, not {type(name).__name__}")
         caller = _getframe(1)
         return core.spawn(fn, args, name, (caller.f_code, caller.f_lasti))
 
@@ -354,7 +357,8 @@ def _stop_with(core: ScopeCore, token: CancelToken) -> None:
 
 
 def _is_cancel(error: BaseException) -> bool:
-    return not isinstance(error, (Exception, GeneratorExit, KeyboardInterrupt, SystemExit))
+    """Whether `error` is a cancellation, or a group of nothing else."""
+    return not isinstance(error, Exception) and without_cancels(error) is None
 
 
 def _group(core: ScopeCore, errors: list[BaseException]) -> BaseExceptionGroup[BaseException]:

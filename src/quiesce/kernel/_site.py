@@ -46,6 +46,14 @@ def caller_site() -> Site:
     return site_of(frame) if frame is not None else site_of(sys._getframe(1))
 
 
+def users_site() -> Site:
+    """The nearest caller outside all of quiesce: where the user has made it, however many of our own stand between."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("quiesce."):
+        frame = frame.f_back
+    return site_of(frame)
+
+
 def describe(site: Site | None) -> str:
     """`site` as `path/file.py:12 in function`."""
     if site is None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import math
 import sys
+import time
 from collections.abc import Callable
 from contextvars import Context, copy_context
 from functools import partial
@@ -47,7 +48,7 @@ _NOT_FOR_A_COROUTINE = (StopIteration, GeneratorExit, asyncio.CancelledError)
 class ThreadChild(Child):
     """A thread, as its scope sees it."""
 
-    __slots__ = ("attended", "callers", "fn", "ident", "limiter", "opener", "owner")
+    __slots__ = ("attended", "began", "callers", "fn", "ident", "limiter", "opener", "owner")
 
     kind = "thread"
 
@@ -109,6 +110,7 @@ class ThreadChild(Child):
         context = copy_context()
         context.run(current_node.set, self)
         self.fn = fn
+        self.began = time.monotonic()
         self.state = RUNNING
         self.owner.children[self] = None
         try:

@@ -144,7 +144,7 @@ class ChannelLink(Link):
         except OSError:
             sent = 0  # the task that writes will come upon it too, and say so
         if sent < len(data):
-            self._send_raw(data[sent:])
+            self.send_raw(data[sent:])
 
     def _on_stop(self, rung: Rung) -> bool:
         if rung is not Rung.CANCEL or self.over:

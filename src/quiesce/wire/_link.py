@@ -86,7 +86,7 @@ class Link(ABC):
                 receiver.frames_came(frames)
             return
         if replies := framing.replies():
-            self._send_raw(replies)
+            self.send_raw(replies)
         if frames and receiver is not None:
             receiver.frames_came(frames)
         if framing.ended:
@@ -121,7 +121,7 @@ class Link(ABC):
         """Send this, which nothing else is likely to follow: where that is quicker, without waiting for the end of the turn."""
         self.send(frame)
 
-    def _send_raw(self, data: bytes) -> None:
+    def send_raw(self, data: bytes) -> None:
         """Send what the framing itself says."""
         if not self.over:
             self._settle_frames()
@@ -196,7 +196,7 @@ class Link(ABC):
     def _say_farewell(self) -> None:
         self._settle_frames()  # first: a framing that has said farewell packs nothing any more
         if farewell := self.framing.farewell():
-            self._send_raw(farewell)
+            self.send_raw(farewell)
 
     # Ending
 

@@ -6,7 +6,6 @@ connection's tasks refer to the connection alone.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Coroutine, Hashable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -16,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Self
 from quiesce.kernel._backend import current_backend
 from quiesce.kernel._keeper import NotHeld
 from quiesce.kernel._own import Held, Owned
+from quiesce.kernel._owner import reason_of_block
 from quiesce.kernel._reason import Reason, as_reason
-from quiesce.kernel._site import Site, site_of
+from quiesce.kernel._site import users_site
 
 from ._connection import Connection, Fallback, Tap
 from ._ending import when_ended
@@ -104,7 +104,7 @@ class Peer:
             on_notification,
             tap,
         )
-        self._owned = Owned(self._connection, scope, self.name, grace, _made_at())
+        self._owned = Owned(self._connection, scope, self.name, grace, users_site())
 
     # Opening
 
@@ -166,12 +166,10 @@ class Peer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if isinstance(error, GeneratorExit) and not self._keeper().core.backend.is_current():
+        core = self._keeper().core
+        if isinstance(error, GeneratorExit) and not core.backend.is_current():
             return  # the loop is gone, and the collector closes what it left
-        why = Reason("parent", "its block ended")
-        if isinstance(error, Exception):
-            why = Reason("error", f"the body raised {error!r}", error)
-        await self.close(reason=why)
+        await self.close(reason=reason_of_block(core, error))
 
     # Asking and telling
 
@@ -266,14 +264,6 @@ class Peer:
     def __repr__(self) -> str:
         state = "new" if self._held is None else self._held._keeper.core.state
         return f"<Peer {self.name!r} {state}>"
-
-
-def _made_at() -> Site:
-    """Where the user has made it, however many of our own stand between."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("quiesce."):
-        frame = frame.f_back
-    return site_of(frame)
 
 
 def _owner_ended(connection: Connection) -> None:

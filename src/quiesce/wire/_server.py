@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import logging
 import socket
-import sys
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
@@ -23,9 +22,10 @@ import anyio
 from quiesce.kernel._backend import current_backend
 from quiesce.kernel._core import ScopeClosed
 from quiesce.kernel._grace import check_grace
+from quiesce.kernel._owner import reason_of_block
 from quiesce.kernel._reason import Reason
 from quiesce.kernel._scope import OpenScope, current_core
-from quiesce.kernel._site import Site, site_of
+from quiesce.kernel._site import users_site
 
 from ._connect import prepare_tcp
 from ._descriptors import SocketTransport
@@ -105,7 +105,7 @@ class Server:
         self.name = name
         self._owner = scope
         self._scope = OpenScope(name, on_error="report", grace=grace, scope=scope)
-        self._site = _made_at()
+        self._site = users_site()
         self._listening: list[socket.socket] = []
         self._addresses: list[Any] = []
         self._unhandled: dict[AcceptedSocket, None] = {}  # taken, and not handled to the end
@@ -147,10 +147,7 @@ class Server:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        why = Reason("parent", "its block ended")
-        if isinstance(error, Exception):
-            why = Reason("error", f"the body raised {error!r}", error)
-        await self.close(reason=why)
+        await self.close(reason=reason_of_block(self._scope._opened(), error))
 
     # Looking
 
@@ -282,11 +279,3 @@ class Server:
 
     def __repr__(self) -> str:
         return f"<Server {self.name!r} {self._scope.state}, {self.connections} connections>"
-
-
-def _made_at() -> Site:
-    """The nearest caller outside this package: who has asked for the server."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__package__") == __package__:
-        frame = frame.f_back
-    return site_of(frame)

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import anyio
+from anyio.abc import SocketAttribute
 from anyio.streams.tls import TLSStream
 
 from quiesce._extras import require
@@ -43,6 +44,7 @@ class WebSocketTransport(Transport):
         ssl: ssl_module.SSLContext | None,
         subprotocols: list[str],
         within: float,
+        send_buffer: int | None = None,
     ) -> None:
         require("websockets", "websocket", "connect_websocket")
         from websockets.exceptions import InvalidURI
@@ -60,6 +62,7 @@ class WebSocketTransport(Transport):
         self._ssl = ssl
         self._subprotocols = subprotocols
         self._within = within
+        self._send_buffer = send_buffer
         self.url = url
         self.name = f"{self._uri.host}:{self._uri.port}"
         self.subprotocol: str | None = None  # that the server has chosen
@@ -87,6 +90,7 @@ class WebSocketTransport(Transport):
 
     async def _open_plain(self, protocol: ClientProtocol, limits: Limits, scope: Scope) -> Link:
         connected = await tcp_connection(self._uri.host, self._uri.port)
+        self._limit_send_buffer(connected)
         try:
             channel = DescriptorChannel(
                 current_backend(), connected.fileno(), connected.fileno(), connected.close
@@ -102,6 +106,7 @@ class WebSocketTransport(Transport):
             stream = await anyio.connect_tcp(self._uri.host, self._uri.port)
         except OSError as error:
             raise ConnectionError(f"cannot connect to {self.url}: {error}") from error
+        self._limit_send_buffer(stream.extra(SocketAttribute.raw_socket))
         try:
             # WebSocket has an end of its own: nobody need wait for that of TLS.
             secure = await TLSStream.wrap(
@@ -125,6 +130,13 @@ class WebSocketTransport(Transport):
         return _with_early(
             await closing_link(channel, _framing(protocol, limits), scope, self.name), protocol
         )
+
+    def _limit_send_buffer(self, connected: socket.socket) -> None:
+        if self._send_buffer is not None:
+            try:
+                connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer)
+            except OSError:  # disconnected already: the first read says so
+                pass
 
     async def _shake_hands(
         self,
@@ -166,6 +178,7 @@ def connect_websocket(
     ssl: ssl_module.SSLContext | None = None,
     subprotocols: list[str] | None = None,
     within: float = 30.0,
+    send_buffer: int | None = None,
 ) -> WebSocketTransport:
     """A way to a WebSocket server, one message a WebSocket message. Needs `quiesce[websocket]`.
 
@@ -175,9 +188,9 @@ def connect_websocket(
     ```
 
     It connects when the peer is opened, within so many seconds; `ConnectionError` if it cannot, which says why. `ssl` is the context for `wss://`, the
-    default one unless given.
+    default one unless given. `send_buffer` limits what the system keeps for a server that does not read; it decides by itself unless given.
     """
-    return WebSocketTransport(url, headers or {}, ssl, subprotocols or [], within)
+    return WebSocketTransport(url, headers or {}, ssl, subprotocols or [], within, send_buffer)
 
 
 def plain_link(connected: socket.socket, protocol: Any, limits: Limits, scope: Scope, name: str) -> Link:

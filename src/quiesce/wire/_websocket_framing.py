@@ -35,12 +35,14 @@ class WebSocketFraming:
         self._inside = False
         self._skipping = False  # inside a message that is too long
         self._error: BaseException | None = None
+        self.heard = 0  # how often anything has come, pongs too
         limit_messages(protocol, limit)
 
     def feed(self, data: bytes) -> list[bytes | None]:
         """The messages that are complete with this."""
         protocol = self._protocol
         if data:
+            self.heard += 1
             protocol.receive_data(data)
         frames: list[bytes | None] = []
         for event in protocol.events_received():
@@ -88,6 +90,12 @@ class WebSocketFraming:
     def replies(self) -> bytes:
         """Pongs, and close frames."""
         return b"".join(self._protocol.data_to_send())
+
+    def ping(self) -> bytes:
+        """A question whether the other side is there; nothing, after a close frame."""
+        if self._protocol.state is OPEN:
+            self._protocol.send_ping(b"")
+        return self.replies()
 
     def farewell(self) -> bytes:
         """A close frame, unless there was one."""
