@@ -6,28 +6,42 @@ BIN := $(VENV)/bin
 # Processes that run tests: more than two cores, for many tests wait for real time to pass.
 WORKERS ?= 3
 # The parts of the tree that hold Python and exist.
-CODE := $(wildcard src tests ui_tests interop_tests scripts examples bench seeds peers)
+CODE := $(wildcard src tests ui_tests interop_tests embedded_tests scripts examples bench seeds peers)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-ui test-interop lint format audit seeds peers peers-fast bench docs pin clean
+.PHONY: help run chat test test-slow test-all test-ui test-wheel test-interop test-embedded lint format audit seeds peers peers-fast bench docs pin clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: $(VENV)/.test-ready ## play the tour of the kernel
-	$(BIN)/python examples/kernel_tour.py
+run: $(VENV)/.cli-ready ## play the tour: five ways in which agents leak, and the same with quiesce; then open the chat
+	$(BIN)/quiesce tour $(ARGS)
+	@if [ -t 0 ] && [ -t 1 ]; then $(MAKE) --no-print-directory chat ARGS=; \
+	else echo "make chat, at a terminal, opens the chat."; fi
 
-test: $(VENV)/.test-ready ## run the tests
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not documentation" $(ARGS)
+chat: $(VENV)/.chat-ready ## talk to an agent that can be interrupted at any moment
+	$(BIN)/quiesce chat $(ARGS)
+
+test: $(VENV)/.test-ready ## run the tests; those that take long, and the sweeps, have targets of their own
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not documentation and not slow and not audit" $(ARGS)
+
+test-slow: $(VENV)/.test-ready ## run the tests that take long: many programs, and all on uvloop, which has the real clock
+	$(BIN)/python -m pytest -n $(WORKERS) -m slow $(ARGS)
 
 test-all: ## run the tests on every CPython from 3.11 up that is installed
 	PYTHON="$(PYTHON)" scripts/test-all $(ARGS)
 
-test-ui: ## look at the HTML report in a real browser (brings its own; pictures in build/ui)
+test-ui: ## look at the HTML report and the documentation in a real browser (brings its own; pictures in build/ui)
 	PYTHON="$(PYTHON)" scripts/test-ui $(ARGS)
+
+test-wheel: ## build wheel and sdist, and use the wheel in empty environments on CPython 3.11, 3.12 and 3.13
+	PYTHON="$(PYTHON)" scripts/test-wheel $(ARGS)
 
 test-interop: ## talk ACP with the SDKs of npm and PyPI, as client and as agent (needs Node 20 and npm)
 	PYTHON="$(PYTHON)" scripts/test-interop $(ARGS)
+
+test-embedded: ## run the embedded model with its real weights (fetches 130 MB)
+	PYTHON="$(PYTHON)" scripts/test-embedded $(ARGS)
 
 lint: $(VENV)/.lint-ready ## check style, types, layers and the tree
 	$(BIN)/ruff check $(CODE)
@@ -42,7 +56,7 @@ format: $(VENV)/.lint-ready ## rewrite the code in the house style
 	$(BIN)/ruff format $(CODE)
 
 audit: $(VENV)/.test-ready ## stop every word of the kernel, and every run, at every point, and drive it with random programs
-	QUIESCE_AUDIT=full $(BIN)/python -m pytest -n $(WORKERS) -m audit $(ARGS)
+	QUIESCE_AUDIT=full $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m audit $(ARGS)
 
 seeds: ## audit real releases with known bugs, each in an environment of its own
 	$(PYTHON) seeds/run.py $(ARGS)
@@ -53,11 +67,13 @@ peers: ## stop other people's SDKs in every way, without and with quiesce, and w
 peers-fast: ## a handful of those, and an MCP client in FastAPI
 	$(PYTHON) peers/run.py --fast $(ARGS)
 
-bench: $(VENV)/.bench-ready ## measure what a scope, an owned thing, a run, a message and an audit cost, beside their peers
+bench: $(VENV)/.bench-ready ## measure what a scope, an owned thing, a run, a message, a session and an audit cost, beside their peers
 	$(BIN)/python bench/kernel.py $(ARGS)
 	$(BIN)/python bench/own.py
 	$(BIN)/python bench/agents/run.py
 	$(BIN)/python bench/wire/run.py
+	$(BIN)/python bench/claude/run.py
+	$(BIN)/python bench/realtime/run.py
 	$(BIN)/python bench/audit.py
 
 docs: $(VENV)/.docs-ready $(VENV)/.test-ready ## run every program in the documentation, and build it into site/
@@ -70,6 +86,11 @@ pin: ## resolve the newest versions again and write constraints.txt
 clean: ## remove every environment, cache and build product
 	rm -rf $(VENV) .venvs .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist site
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The library of the embedded model is not to be had for every platform; the chat does without it, and says so.
+$(VENV)/.chat-ready: $(VENV)/.cli-ready
+	@scripts/environment "$(PYTHON)" $(VENV) embedded || echo "the embedded model cannot be had here: see quiesce chat --help for others"
+	@touch $@
 
 # One stamp an extra: testing needs neither a type checker nor a documentation builder.
 $(VENV)/.%-ready: pyproject.toml constraints.txt

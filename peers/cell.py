@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import sys
-import time
 from typing import Any
 
 from .left import Inside
@@ -20,6 +19,7 @@ from .stops import NotRun, Stop, perform
 from .ways import Scenario, Way
 
 PATIENCE = 1.0  # seconds after the stop for what is on its way out
+LOOK = 0.05  # between one look for it and the next
 CONTROL = int(os.environ.get("PEERS_CONTROL", "1"))
 
 
@@ -48,9 +48,10 @@ async def _stop_and_look(way: Way, how: str) -> None:
         say(at="not run", why=str(error))
         os._exit(0)
     seconds = stop.seconds
-    until = time.monotonic() + PATIENCE
-    while (left := inside.left()) and time.monotonic() < until:  # noqa: ASYNC110  # nobody says when it has gone
-        await asyncio.sleep(0.05)
+    looks = round(PATIENCE / LOOK)  # not seconds: while the machine stands still, nothing can go
+    while (left := inside.left()) and looks:
+        looks -= 1
+        await asyncio.sleep(LOOK)
     say(
         at="stopped",
         faults=faults,

@@ -27,6 +27,7 @@ CELL = 40.0  # and from then on to say how a stop went
 GAP = 0.3  # between one Ctrl-C and the next
 EXIT = 15.0  # for the program to end after the second, until it counts as a hang
 PATIENCE = 1.0  # for processes that are on their way out
+LOOK = 0.02  # between one look for them and the next
 AFTER_KILL = 6.0  # a program that is killed stops nothing itself: who notices needs a moment
 
 NAMES = {
@@ -128,8 +129,11 @@ class _Lines:
 
 
 def _processes(cell: subprocess.Popen[bytes], patience: float) -> list[str]:
-    """What is still there of the processes that the cell has started, after `patience`, in words."""
-    until = time.monotonic() + patience
+    """What is still there of the processes that the cell has started, after `patience`, in words.
+
+    It is so many looks and not so many seconds: while the machine stands still, nothing can go.
+    """
+    looks = round(patience / LOOK)
     while True:
         is_over = cell.poll() is not None
         found = [
@@ -140,9 +144,10 @@ def _processes(cell: subprocess.Popen[bytes], patience: float) -> list[str]:
             and (process.state != "Z" or process.parent == cell.pid)
             and (is_over or GUARD not in process.command)
         ]
-        if not found or time.monotonic() > until:
+        if not found or not looks:
             return sorted(map(_describe, found))
-        time.sleep(0.02)
+        looks -= 1
+        time.sleep(LOOK)
 
 
 def _describe(process: Found) -> str:

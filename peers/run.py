@@ -2,6 +2,8 @@
 
     python3 peers/run.py [--fast] [--only MODULE] [--stop STOP] [--fresh]
 
+Then it drives the real Claude Code CLI with `quiesce.claude`, which `--only claude_cli` does alone.
+
 Environments are kept in build/peers/, as those of `make seeds`. Each cell is a process with a judge of its own. The table goes
 to docs/peers.md, unless only a part was asked for. It exits 1 if something is left with quiesce that is not named with its
 reason, or if a cell could not be run.
@@ -35,16 +37,23 @@ AT_ONCE = 4  # cells: most of their time they wait
 CELL_LIMIT = 120.0  # seconds, for a judge that is stuck itself
 STAND_INS = ROOT / "peers" / "standins"
 DEMONSTRATION = ROOT / "examples" / "mcp_in_fastapi.py"
-CARRIES_OVER = ROOT / "examples" / "carries_over" / "openai_agents.py"
+CARRIES_OVER = [
+    ROOT / "examples" / "carries_over" / name for name in ("openai_agents.py", "openai_agents_realtime.py")
+]
 CARRIES_OVER_FROM = "openai-agents"
 MCP_ENVIRONMENTS = ("mcp-2", "mcp-1")  # in which it has to hold
-DEMONSTRATION_LIMIT = 60.0
+DEMONSTRATION_LIMIT = 180.0
+REAL_CLI = "claude_cli"  # the package that drives it
+REAL_CLI_FROM = "claude-agent-sdk"
+REAL_CLI_LIMIT = 240.0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Stop other people's SDKs, without and with quiesce.")
     parser.add_argument("--fast", action="store_true", help="a handful of cells, for continuous integration")
-    parser.add_argument("--only", metavar="MODULE", choices=sorted({peer.module for peer in PEERS}))
+    parser.add_argument(
+        "--only", metavar="MODULE", choices=sorted({peer.module for peer in PEERS} | {REAL_CLI})
+    )
     parser.add_argument("--stop", choices=STOPS)
     parser.add_argument("--fresh", action="store_true", help="make every environment again")
     options = parser.parse_args()
@@ -69,6 +78,9 @@ def main() -> int:
         order = [peer.environment for peer in sorted(chosen, key=lambda peer: not peer.is_heavy)]
         if not (options.only or options.stop):
             order += [*MCP_ENVIRONMENTS, CARRIES_OVER_FROM]
+        drives_real_cli = options.only == REAL_CLI or not (options.only or options.stop or options.fast)
+        if drives_real_cli:
+            order.append(REAL_CLI_FROM)
         made = {name: installers.submit(install, name, wheel, options.fresh) for name in dict.fromkeys(order)}
         pending: list[tuple[Section, dict[str, tuple[Future[Verdict], Future[Verdict]]]]] = []
         for peer in chosen:
@@ -107,7 +119,11 @@ def main() -> int:
         complaints = [*collect(pending)]
         if not (options.only or options.stop):
             complaints += filter(None, map(demonstrate, MCP_ENVIRONMENTS, map(made.get, MCP_ENVIRONMENTS)))
-            complaints += filter(None, [carries_over(made[CARRIES_OVER_FROM])])
+            complaints += filter(
+                None, [carries_over(program, made[CARRIES_OVER_FROM]) for program in CARRIES_OVER]
+            )
+        if drives_real_cli:
+            complaints += filter(None, [drive_real_cli(made[REAL_CLI_FROM])])
     minutes = (time.monotonic() - started) / 60
     whole = not (options.fast or options.only or options.stop)
     if whole:
@@ -169,22 +185,40 @@ def demonstrate(name: str, made: Future[None] | None) -> str | None:
     return None
 
 
-def carries_over(made: Future[None]) -> str | None:
-    """The program for two libraries, with the one that it was written for; a complaint if that prints something else."""
-    print(f"\n{CARRIES_OVER.name} with {CARRIES_OVER_FROM} itself", flush=True)
+def carries_over(program: Path, made: Future[None]) -> str | None:
+    """A program for two libraries, with the one that it was written for; a complaint if that prints something else."""
+    print(f"\n{program.name} with {CARRIES_OVER_FROM} itself", flush=True)
     try:
         made.result()
         done = subprocess.run(
-            [str(BUILD / CARRIES_OVER_FROM / "bin" / "python"), str(CARRIES_OVER), "agents"],
+            [str(BUILD / CARRIES_OVER_FROM / "bin" / "python"), str(program), "agents"],
             timeout=DEMONSTRATION_LIMIT,
             capture_output=True,
             text=True,
             check=True,
         )
     except (NotInstalled, subprocess.SubprocessError) as error:
-        return f"FAILED: {CARRIES_OVER.name} with {CARRIES_OVER_FROM}: {error}"
-    if done.stdout != CARRIES_OVER.with_suffix(".txt").read_text():
-        return f"FAILED: {CARRIES_OVER.name} prints something else with {CARRIES_OVER_FROM}:\n{done.stdout}"
+        return f"FAILED: {program.name} with {CARRIES_OVER_FROM}: {error}"
+    if done.stdout != program.with_suffix(".txt").read_text():
+        return f"FAILED: {program.name} prints something else with {CARRIES_OVER_FROM}:\n{done.stdout}"
+    return None
+
+
+def drive_real_cli(made: Future[None]) -> str | None:
+    """The real Claude Code CLI, by `quiesce.claude`; a complaint if a case was not as it should be."""
+    print(f"\nthe CLI in {REAL_CLI_FROM}, driven by quiesce.claude", flush=True)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    try:
+        made.result()
+        subprocess.run(
+            [str(BUILD / REAL_CLI_FROM / "bin" / "python"), "-m", f"peers.{REAL_CLI}"],
+            cwd=ROOT,
+            env=environment,
+            timeout=REAL_CLI_LIMIT,
+            check=True,
+        )
+    except (NotInstalled, subprocess.SubprocessError) as error:
+        return f"FAILED: {REAL_CLI}: {error}"
     return None
 
 

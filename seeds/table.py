@@ -111,7 +111,7 @@ RELEASES = (
                     Known("bystander", "read_answers"),
                 ),
                 {"real_io": True},
-                {"patience": 2.0, "hang_after": 10.0},  # a child needs a moment to start
+                {"patience": 6.0, "hang_after": 20.0},  # a child needs a moment to start
             ),
         ),
         settings={"CLAUDE_AGENT_SDK_SKIP_VERSION_CHECK": "1"},

@@ -69,7 +69,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     virtual = metafunc.definition.get_closest_marker("real_time") is None
     pace = metafunc.definition.get_closest_marker("virtual_time")
     worlds = [make_world(name, virtual=virtual, **(pace.kwargs if pace else {})) for name in names]
-    metafunc.parametrize("world", worlds, ids=names)
+    # uvloop has the real clock: its tests take as long as they say.
+    marks = {"uvloop": [pytest.mark.slow]}
+    params = [pytest.param(made, marks=marks.get(name, ())) for name, made in zip(names, worlds, strict=True)]
+    metafunc.parametrize("world", params, ids=names)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

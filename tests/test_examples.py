@@ -1,28 +1,35 @@
-"""`make run` plays the tour. It must work without a terminal and without input, say what happened, and leave nothing."""
+"""The example that is a program of its own: a realtime session.
+
+It must work without a terminal and without input, say what happened, and leave nothing.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
 import sys
 import uuid
+import wave
 from pathlib import Path
 
 import pytest
 
 from tests.test_docs import wait_until_gone
 
+pytestmark = pytest.mark.slow
+
+
 ROOT = Path(__file__).parent.parent
-TOUR = ROOT / "examples" / "kernel_tour.py"
-SCENES = 6
+
+# A session from a WAV file
 
 
-@pytest.fixture(scope="module")
-def tour() -> str:
+def talk(*arguments: str) -> str:
     mark = uuid.uuid4().hex
     done = subprocess.run(
-        [sys.executable, "-W", "default", TOUR],
+        [sys.executable, "-W", "error", ROOT / "examples" / "realtime_wav.py", *arguments],
         env={**os.environ, "QUIESCE_TEST_MARK": mark},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -33,39 +40,50 @@ def tour() -> str:
     left = wait_until_gone(mark)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
-    assert not left, f"the tour left processes behind: {left}"
+    assert not left, f"the example left processes behind: {left}"
     return done.stdout
 
 
-def scene(tour: str, number: int) -> tuple[str, str]:
-    """What a scene printed: the ordinary way, and ours."""
-    text = re.split(r"^\d+\. ", tour, flags=re.MULTILINE)[number]
-    ordinary, ours = text.split("   with quiesce:\n")
-    return ordinary.split("   plain asyncio:\n")[1], ours.split("\n\n")[0]
+@pytest.mark.time_limit(60)
+@pytest.mark.slow
+def test_a_session_fed_from_a_wav_file_prints_its_timeline_and_its_transcript() -> None:
+    timeline, transcript = talk().split("\nTranscript:\n")
+    told = [line.split(" s  ", 1)[1] for line in timeline.splitlines() if re.match(r" *\d+\.\d\d s  ", line)]
+    assert told[0] == "session is connected"
+    assert told[-1] == "session is closed"
+    assert told.count("user    begins to speak") == 2
+    assert [line for line in told if line.startswith("tool")] == [
+        'tool    departures({"city":"Lyon"})',
+        "tool    -> Lyon: 14:02 from platform 7, 14:32 from platform 3",
+    ]
+    interrupted = next(n for n, line in enumerate(told) if line.startswith("agent   is interrupted"))
+    assert told[:interrupted].count("agent   begins to speak") == 1
+    assert any(line.startswith("server  forgets what was not heard") for line in told[interrupted:])
+    assert re.search(r"assistant: .+ \.\.\.\n", transcript), "it was cut where it was not heard"
+    assert "room for bicycles" not in transcript
+    assert "user: Which platform?\n  assistant: From platform seven.\n" in transcript
+    assert transcript.rstrip().endswith("nothing left")
 
 
 @pytest.mark.time_limit(60)
-def test_the_tour_shows_the_trouble_and_then_that_it_is_gone(tour: str) -> None:
-    assert len(re.findall(r"^\d+\. ", tour, flags=re.MULTILINE)) == SCENES
-    assert "Left behind: 4 by plain asyncio, 0 with quiesce." in tour
-    assert "Innocent tasks cancelled: 2 and 0." in tour
-
-
-@pytest.mark.parametrize(
-    ("number", "trouble", "instead"),
-    [
-        (1, r"still running: model call", r"still running: no task"),
-        (1, r"has spent [1-9]\d* more tokens", r"has spent 0 more tokens"),
-        (2, r"closed\n +still running: writer\n.*written", r"written\n +closed\n +still running: no task"),
-        (3, r"the thread has not ended", r"the thread has ended"),
-        (3, r"it has written [1-9]\d* more lines", r"nothing left"),
-        (4, r"cancelled [1-5] times in 5 awaits", r"cancelled 0 times in 5 awaits\n.*\n.*nothing left"),
-        (5, r"process \d+ is alive", r"process \d+ is gone\n.*nothing left"),
-        (6, r"RuntimeError: .*different task", r"left alone\n +still running: no task\n.*nothing left"),
-    ],
-)
-def test_each_scene_shows_it(tour: str, number: int, trouble: str, instead: str) -> None:
-    ordinary, ours = scene(tour, number)
-    assert re.search(trouble, ordinary), ordinary
-    assert re.search(instead, ours), ours
-    assert not re.search(trouble, ours), ours
+@pytest.mark.parametrize(("width", "channels", "rate"), [(1, 1, 8000), (3, 2, 48000)])
+@pytest.mark.slow
+def test_a_wav_file_of_another_kind_is_converted(
+    tmp_path: Path, width: int, channels: int, rate: int
+) -> None:
+    samples = bytearray()
+    for n in range(int(rate * 1.5)):
+        level = math.sin(2 * math.pi * 200 * n / rate) / 3 if 0.2 < n / rate < 0.8 else 0.0
+        whole = round(level * (2 ** (8 * width - 1) - 1))
+        one = bytes([whole + 128]) if width == 1 else whole.to_bytes(width, "little", signed=True)
+        samples += one * channels
+    path = tmp_path / "mine.wav"
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(channels)
+        file.setsampwidth(width)
+        file.setframerate(rate)
+        file.writeframes(bytes(samples))
+    printed = talk(str(path), "--speed", "10")
+    assert "mine.wav: 1.5 s" in printed
+    assert printed.count("user    begins to speak") == 1
+    assert "user: (the user's utterance 1)" in printed

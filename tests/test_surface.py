@@ -15,6 +15,7 @@ import pytest
 import quiesce
 
 PUBLIC = [
+    "Branch",
     "CancelToken",
     "ChildCancelled",
     "Containment",
@@ -45,6 +46,7 @@ PUBLIC = [
     "shielded",
     "stream",
     "to_thread",
+    "tree",
 ]
 
 

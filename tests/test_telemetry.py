@@ -24,7 +24,7 @@ from opentelemetry.trace import StatusCode
 from quiesce import Grace, Reason, Scope, StopReport, contain, own, telemetry
 from quiesce.kernel._seen import listeners
 from tests.kernel.temperaments import Stubborn
-from tests.world import asyncio_only
+from tests.world import World, asyncio_only
 
 SHORT = Grace(cancel=0.1, terminate=0.1, kill=0.0)
 
@@ -94,7 +94,7 @@ async def fail() -> None:
 
 
 async def test_a_block_that_leaves_something_logs_a_record_with_fields(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, world: World
 ) -> None:
     stubborn = Stubborn()
     with caplog.at_level(logging.WARNING, "quiesce"), anyio.move_on_after(0.1):
@@ -106,7 +106,7 @@ async def test_a_block_that_leaves_something_logs_a_record_with_fields(
     assert record.getMessage() == str(scope.report)
     assert fields["quiesce_scope"] == "crawl"
     assert fields["quiesce_reason"] in ("cancelled", "timeout")
-    assert fields["quiesce_elapsed"] == pytest.approx(0.2, abs=0.1)
+    assert 0.1 <= fields["quiesce_elapsed"] <= (0.3 if world.virtual else 10)
     assert fields["quiesce_outcomes"] == {"still running": 1}
     (left,) = fields["quiesce_left"]
     assert (left["kind"], left["name"]) == ("task", "worker")

@@ -152,6 +152,7 @@ async def bridge(websocket: ServerConnection) -> None:
 @pytest.mark.worlds("asyncio")
 @pytest.mark.real_time
 @pytest.mark.time_limit(60)
+@pytest.mark.slow
 async def test_a_thousand_health_checks_leave_nothing(caplog: pytest.LogCaptureFixture) -> None:
     checks = iter(range(1000))
     answered: list[int] = []

@@ -17,6 +17,7 @@ from quiesce.acp import RequestError
 from quiesce.acp import schema as s
 from quiesce.acp.tools import edit_file, read_file, run_command
 from quiesce.agents import Agent, Conversation, MemoryStore, function_tool
+from quiesce.kernel._pipe import Tail
 from quiesce.models import AssistantMessage, Note
 from quiesce.testing import ScriptedModel, call
 from quiesce.testing._scripted import Answer
@@ -197,14 +198,24 @@ async def test_while_a_command_runs_in_a_terminal_of_the_client() -> None:
 
 @pytest.mark.real_time
 @pytest.mark.worlds("asyncio", "trio")
-async def test_while_a_command_of_ours_runs(tmp_path: Path) -> None:
+async def test_while_a_command_of_ours_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[bytes] = []
+
+    class Told(Tail):
+        def add(self, data: bytes) -> None:
+            super().add(data)
+            heard.append(data)
+
+    monkeypatch.setattr("quiesce.acp._served_commands.Tail", Told)
     client = Client()
     sign = tmp_path / "pid"
     command = f"echo begun; echo $$ > {sign}; sleep 600 & wait"
     agent = helper(call("run_command", command=command), tools=[run_command])
-    async with cancelled(
-        agent, client, lambda talk: until(lambda: sign.exists() and sign.read_text()), cwd=str(tmp_path)
-    ) as talk:
+
+    async def ready(talk: Talk) -> None:
+        await until(lambda: heard and sign.exists() and sign.read_text())
+
+    async with cancelled(agent, client, ready, cwd=str(tmp_path)) as talk:
         assert is_gone(int(sign.read_text()))
         [result] = talk.check_history()
         assert "begun" in result.output

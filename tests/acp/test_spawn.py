@@ -28,6 +28,7 @@ from tests.kernel.processes import is_gone, running, token_of_processes, wait_un
 pytestmark = [pytest.mark.real_time, pytest.mark.worlds("asyncio", "trio"), pytest.mark.time_limit(60)]
 
 HASTY = {"grace": Grace(cancel=0.2, terminate=0.2, kill=5)}
+PATIENT = {"grace": Grace(cancel=30)}  # for what ends by itself, however slow the machine
 
 # The least that is an agent: it starts in an instant, and does what its arguments say.
 AGENT = """
@@ -82,7 +83,7 @@ async def meta_of(agent: ClientSideConnection) -> dict[str, Any]:
 
 
 async def test_when_the_block_is_over_the_agent_is_gone(token: str) -> None:
-    async with spawned(token) as (agent, process):
+    async with spawned(token, transport_kwargs=PATIENT) as (agent, process):
         assert (await meta_of(agent))["pid"] == process.pid
         session = await agent.new_session(cwd="/project", mcp_servers=[])
         assert (await agent.prompt(session.session_id, HELLO)).stop_reason == "end_turn"
@@ -201,7 +202,7 @@ quiesce.run(lambda: run_agent(Echo()))
 async def test_run_agent_serves_stdin_and_stdout_until_their_end(token: str) -> None:
     client = AClient()
     heard: list[bytes] = []
-    options = {"on_stderr": heard.append}
+    options: dict[str, Any] = {"on_stderr": heard.append, **PATIENT}
     command = (sys.executable, "-c", SERVED, token)
     async with spawn_agent_process(client, *command, transport_kwargs=options) as (agent, process):
         await agent.initialize(protocol_version=PROTOCOL_VERSION)
@@ -222,10 +223,9 @@ async def test_in_the_middle_of_a_turn_the_end_of_its_input_is_enough(token: str
 
     client = AClient(session_update=session_update)
     command = (sys.executable, "-c", SERVED, token)
-    options = {"grace": Grace(cancel=30)}
     async with (
         anyio.create_task_group() as group,
-        spawn_agent_process(client, *command, transport_kwargs=options) as (agent, process),
+        spawn_agent_process(client, *command, transport_kwargs=PATIENT) as (agent, process),
     ):
 
         async def prompts() -> None:

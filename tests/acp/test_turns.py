@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from quiesce import Grace, current_token
@@ -13,6 +14,7 @@ from quiesce.acp.schema import (
     CloseSessionResponse,
     DeleteSessionResponse,
     RequestPermissionResponse,
+    ToolCallUpdate,
 )
 from quiesce.wire import Limits, RequestCancelled, RpcError, memory_pair
 from tests.acp.pairs import (
@@ -110,6 +112,26 @@ async def test_the_end_of_the_client_ends_its_turns() -> None:
     assert report.clean
     assert agent.reasons[0].startswith("disconnect")
     assert agent.cancels == ["s"]
+
+
+async def test_a_turn_that_asks_a_client_who_has_just_gone_is_not_answered_with_an_error() -> None:
+    class Asks(AnAgent):
+        async def prompt(self, session_id: str, **kwargs: Any) -> PromptResponse:
+            begun.set()
+            while connection._peer._connection.ended is None:
+                await anyio.lowlevel.checkpoint()
+            await self.client.request_permission(session_id, ToolCallUpdate(tool_call_id="1"), [])
+            raise AssertionError("nobody was there to allow it")
+
+    begun, said = anyio.Event(), list[Any]()
+    async with agent_by_lines(
+        Asks(), observers=[lambda event: said.append((event.direction, event.message))]
+    ) as (lines, connection):
+        await lines.send(prompt(1))
+        await begun.wait()
+        lines.hang_up()
+        assert (await connection.wait_closed()).clean
+    assert [message["result"] for direction, message in said if direction == "outgoing"] == [CANCELLED]
 
 
 @pytest.mark.parametrize("way", [*WAYS, "close"])

@@ -1,7 +1,8 @@
-"""The official MCP server, over stdio or, with a port as argument, over HTTP. On whichever major is installed."""
+"""The official MCP server, over stdio or, with the descriptor of a bound socket as argument, over HTTP. On whichever major is installed."""
 
 from __future__ import annotations
 
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ async def add(a: int, b: int) -> int:
 
 
 async def work(log: str) -> str:
-    """Take for ever; write to a file that it was cancelled."""
+    """Take for ever; write to a file that it has begun, and that it was cancelled."""
+    Path(log).write_text("begun")  # noqa: ASYNC240
     try:
         await anyio.sleep_forever()
     finally:
@@ -35,16 +37,16 @@ async def work(log: str) -> str:
 
 
 def main() -> None:
-    port = int(sys.argv[1]) if len(sys.argv) > 1 else 0
-    server = make(port)
+    bound = socket.socket(fileno=int(sys.argv[1])) if len(sys.argv) > 1 else None
+    server = make(bound.getsockname()[1] if bound else 0)
     server.tool()(add)
     server.tool()(work)
-    if not port:
+    if bound is None:
         server.run()
         return
     import uvicorn
 
-    uvicorn.run(server.streamable_http_app(), host="127.0.0.1", port=port, log_level="warning")
+    uvicorn.Server(uvicorn.Config(server.streamable_http_app(), log_level="warning")).run([bound])
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -97,6 +97,24 @@ class SlowModel:
     def cut(self) -> int:
         """How many answers were stopped before they were complete, and are closed."""
         return self.closed - self.finished
+
+
+@asynccontextmanager
+async def time_limit_once(
+    holds: Callable[[], object], *, after: float = 0.0
+) -> AsyncIterator[anyio.CancelScope]:
+    """A time limit that runs out so long after this holds: no machine is too slow to come there first."""
+
+    async def look() -> None:
+        while not holds():
+            await anyio.sleep(0.002)
+        limit.deadline = anyio.current_time() + after
+
+    with anyio.CancelScope() as limit:
+        async with anyio.create_task_group() as group:
+            group.start_soon(look)
+            yield limit
+            group.cancel_scope.cancel()
 
 
 def passes(*_: object) -> GuardrailFunctionOutput:

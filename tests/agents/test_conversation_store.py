@@ -9,7 +9,8 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,19 @@ from quiesce.agents._log import (
     ToolStarted,
 )
 from quiesce.agents._memory_store import MemoryLog
-from quiesce.models import AssistantMessage, Note, ToolCall, ToolResult, Usage, UserMessage
+from quiesce.models import (
+    AssistantMessage,
+    ModelEvent,
+    ModelRequest,
+    Note,
+    ToolCall,
+    ToolResult,
+    Usage,
+    UserMessage,
+)
 from quiesce.testing import Answer, ScriptedModel, call
 from tests.agents.conversations import asked, parked_tool, running
-from tests.agents.scenes import Parked, SlowModel, assert_valid, outcomes
+from tests.agents.scenes import MIDDLE, Parked, SlowModel, assert_valid, outcomes, time_limit_once
 
 pytestmark = pytest.mark.real_time
 
@@ -134,7 +144,7 @@ async def test_cancelled_again_and_again_it_is_saved_all_the_same(tmp_path: Path
     parked = Parked()
     conversation = opened(tmp_path / "chat.db", call("park"), "never", tools=[parked_tool(parked)])
     await conversation.asend_message("Hi")
-    with anyio.move_on_after(0.12), anyio.move_on_after(0.1):
+    async with time_limit_once(lambda: parked.begun, after=MIDDLE), time_limit_once(lambda: parked.begun):
         await conversation.arun()
     parked.assert_tidy()
     items = conversation.items
@@ -506,15 +516,29 @@ def test_every_prefix_of_a_log_is_a_conversation_that_can_go_on() -> None:
     assert restore(events).items == conversation.items
 
 
+class StuckModel(SlowModel):
+    """Says one word, tells when that was taken, and is stuck."""
+
+    def __init__(self) -> None:
+        super().__init__("one two", pause=0.01)
+        self.was_heard = anyio.Event()
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        async with aclosing(super().stream(request)) as events:
+            async for event in events:
+                self._pause = 60.0
+                yield event
+                self.was_heard.set()
+
+
 async def test_partial_text_is_kept_on_disk_too(tmp_path: Path) -> None:
-    model = SlowModel("one two", pause=0.05)
+    model = StuckModel()
     async with Conversation(
         Agent(name="a", model=model), store=tmp_path / "chat.db", conversation_id="c"
     ) as conversation:
         await conversation.asend_message("count")
         async with running(conversation):
-            await model.begun.wait()
-            await anyio.sleep(0.075)
+            await model.was_heard.wait()
             await conversation.interrupt()
     async with opened(tmp_path / "chat.db") as conversation:
         assert AssistantMessage("one", interrupted=True) in conversation.items

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
+from quiesce import StopReport
 from quiesce.agents import (
     Agent,
     AgentsException,
@@ -17,6 +18,7 @@ from quiesce.agents import (
     InputGuardrailTripwireTriggered,
     OutputGuardrailTripwireTriggered,
     RunConfig,
+    RunHooks,
     Runner,
     ToolGuardrailFunctionOutput,
     ToolInputGuardrailTripwireTriggered,
@@ -101,6 +103,23 @@ async def test_parallel_guardrail_non_tripwire_error_cancels_model_task(start: S
     assert caught.value is failure
     assert model_cancelled.is_set()
     assert not model_finished.is_set()
+
+
+@both
+async def test_the_report_calls_a_guardrail_by_its_name(start: Start) -> None:
+    reports: list[StopReport] = []
+
+    class Keeping(RunHooks[Any]):
+        async def on_settled(self, context: Any, agent: Any, report: StopReport) -> None:
+            reports.append(report)
+
+    @input_guardrail(name="policy")
+    async def fails(*_: object) -> GuardrailFunctionOutput:
+        raise LookupError("no such policy")
+
+    with pytest.raises(LookupError):
+        await start(scripted("Hello", input_guardrails=[fails]), hooks=Keeping())
+    assert "guardrail policy" in str(reports[0].reason)
 
 
 @all_three
@@ -245,7 +264,7 @@ async def test_with_the_gate_off_several_failing_guards_are_told_as_one_with_not
 async def test_with_the_gate_off_the_callers_cancel_still_cuts_everything(start: Start) -> None:
     model = SlowModel(pause=3600)
     agent: Agent[Any] = Agent(name="a", model=model, input_guardrails=[guarded_input(trips())])
-    with anyio.move_on_after(0.1) as deadline:
+    with anyio.move_on_after(1) as deadline:
         await start(agent, run_config=LEFT_TO_FINISH)
     assert deadline.cancelled_caught
     assert model.cut == 1
@@ -530,8 +549,8 @@ async def test_an_error_of_the_run_says_how_far_it_came(start: Start) -> None:
 
 @both
 async def test_partial_text_of_a_model_that_a_guard_has_cut_is_kept_and_marked(start: Start) -> None:
-    model = SlowModel("so far so good", pause=0.02)
-    agent: Agent[Any] = Agent(name="a", model=model, input_guardrails=[guarded_input(trips(), after=0.05)])
+    model = SlowModel("so far so good", pause=0.4)
+    agent: Agent[Any] = Agent(name="a", model=model, input_guardrails=[guarded_input(trips(), after=1.0)])
     session = await session_with()
     with pytest.raises(InputGuardrailTripwireTriggered) as caught:
         await start(agent, session=session)

@@ -20,7 +20,7 @@ from quiesce import CancelToken, Grace, StopReport, current_token
 from quiesce.agents import Agent, Conversation, ConversationBusy, ToolContext, function_tool
 from quiesce.testing import ScriptedModel, call
 from tests.agents.conversations import asked, parked_tool, running, talk
-from tests.agents.scenes import Parked, SlowModel, assert_valid, outcomes
+from tests.agents.scenes import Parked, SlowModel, assert_valid, outcomes, time_limit_once
 from tests.world import World, asyncio_only
 
 pytestmark = pytest.mark.real_time
@@ -31,7 +31,7 @@ IMPATIENT = Grace(cancel=0.1, terminate=0.3, kill=0.1)
 class Polling:
     """A sync tool that works in a thread until its token says stop, and tells what it saw."""
 
-    def __init__(self, seconds: float = 5.0) -> None:
+    def __init__(self, seconds: float = 15.0) -> None:
         self.started = threading.Event()
         self.release = threading.Event()
         self.tokens: list[CancelToken] = []
@@ -68,10 +68,20 @@ class Deaf:
     def _block(self) -> str:
         """Block."""
         self.token = current_token()
+        self.thread = threading.current_thread()
+        self.name = self.thread.name
         self.started.set()
         self.release.wait(20)
         self.ended.set()
         return "late"
+
+    async def let_go(self) -> None:
+        """Let it end, and wait until its thread does something else, or nothing."""
+        self.release.set()
+        await until(self.ended)
+        with anyio.fail_after(10):
+            while self.thread.is_alive() and self.thread.name == self.name:
+                await anyio.sleep(0.002)
 
 
 async def until(event: threading.Event) -> None:
@@ -102,7 +112,7 @@ async def test_seed_002_a_cancelled_token_stays_observable_after_the_interrupt()
     assert after.cancelled, "a new run does not bring it back"
     assert deaf.token is not None
     assert deaf.token.cancelled
-    deaf.release.set()
+    await deaf.let_go()
     assert (await conversation.close()).clean
 
 
@@ -132,7 +142,7 @@ async def test_section_5_the_old_tool_sees_its_cancel_while_a_new_run_is_on() ->
         fresh = conversation.cancel_token
         assert fresh is not None
         assert not fresh.cancelled
-        deaf.release.set()
+        await deaf.let_go()
         await conversation.interrupt()
     assert (await conversation.close()).clean
 
@@ -146,7 +156,7 @@ async def test_e1_a_new_run_calls_the_same_tool_at_once() -> None:
     polling.release.set()
     before = time.monotonic()
     assert await conversation.arun() == "finished"
-    assert time.monotonic() - before < 2
+    assert time.monotonic() - before < 10
     assert polling.saw == ["cancel", "nothing"]
     assert [token.cancelled for token in polling.tokens] == [True, False]
 
@@ -157,9 +167,9 @@ async def test_e2_the_event_loop_is_not_frozen_while_threads_are_stopped() -> No
     conversation = talk(
         [call("block"), call("block2")],
         tools=(first.tool, second.tool),
-        grace=Grace(cancel=0.2, terminate=0.1, kill=0.1),
+        grace=Grace(cancel=1.0, terminate=0.1, kill=0.1),
     )
-    longest, over = 0.0, False
+    longest, longest_elsewhere, over = 0.0, 0.0, False
 
     async def tick() -> None:
         nonlocal longest
@@ -168,19 +178,33 @@ async def test_e2_the_event_loop_is_not_frozen_while_threads_are_stopped() -> No
             await anyio.sleep(0.005)
             longest, last = max(longest, time.monotonic() - last), time.monotonic()
 
-    async with anyio.create_task_group() as group:
-        group.start_soon(tick)
-        async with running(conversation):
-            await until(first.started)
-            await until(second.started)
-            before = time.monotonic()
-            await conversation.interrupt()
-            assert time.monotonic() - before < 1.5
+    def tick_elsewhere() -> None:
+        """In a thread, for comparison: there the machine alone makes it wait."""
+        nonlocal longest_elsewhere
+        last = time.monotonic()
+        while not over:
+            time.sleep(0.005)
+            longest_elsewhere, last = max(longest_elsewhere, time.monotonic() - last), time.monotonic()
+
+    elsewhere = threading.Thread(target=tick_elsewhere)
+    elsewhere.start()
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(tick)
+            async with running(conversation):
+                await until(first.started)
+                await until(second.started)
+                before = time.monotonic()
+                await conversation.interrupt()
+                assert time.monotonic() - before < 10
+            over = True
+    finally:
         over = True
-    assert longest < 0.4
+        elsewhere.join()
+    assert longest < 0.8 + longest_elsewhere
     assert outcomes(conversation.items) == ["still_running", "still_running"]
-    first.release.set()
-    second.release.set()
+    await first.let_go()
+    await second.let_go()
     assert (await conversation.close()).clean
 
 
@@ -235,7 +259,8 @@ async def test_e4b_interrupted_while_it_begins_no_cancel_escapes() -> None:
 
 def test_e5_a_sync_run_is_stopped_from_another_thread_which_is_not_blocked() -> None:
     deaf = Deaf()
-    conversation = talk(call("block"), "Done.", tools=(deaf.tool,), grace=IMPATIENT)
+    grace = Grace(cancel=2.0, terminate=0.1, kill=0.1)
+    conversation = talk(call("block"), "Done.", tools=(deaf.tool,), grace=grace)
     took: list[float] = []
     reports: list[StopReport | None] = []
 
@@ -244,19 +269,19 @@ def test_e5_a_sync_run_is_stopped_from_another_thread_which_is_not_blocked() -> 
         before = time.monotonic()
         stopping = conversation.interrupt()
         took.append(time.monotonic() - before)
-        reports.append(stopping.wait(5))
+        reports.append(stopping.wait(15))
 
     thread = threading.Thread(target=stop)
     thread.start()
     before = time.monotonic()
     assert conversation.run() == "paused"
-    assert time.monotonic() - before < 5
+    assert time.monotonic() - before < 15
     thread.join()
-    assert took[0] < 0.1
+    assert took[0] < 1.5
     assert reports[0] is not None
     assert [left.kind for left in reports[0].left] == ["thread"]
     assert outcomes(conversation.items) == ["still_running"]
-    deaf.release.set()
+    anyio.run(deaf.let_go)
     assert conversation.close_sync().clean
 
 
@@ -270,14 +295,13 @@ async def test_e6_close_waits_for_the_thread_or_names_it_and_the_history_says_so
     history = conversation.items
     report = await conversation.close()
     assert [(left.kind, left.name) for left in report.left] == [("thread", "block")]
-    deaf.release.set()
-    await until(deaf.ended)
+    await deaf.let_go()
     assert (await conversation.close()).clean, "it stays owned: closing again waits again"
     assert conversation.items == history, "a late result does not get into the history"
 
 
 async def test_e7_a_sub_agent_makes_no_call_after_the_interrupt() -> None:
-    polling = Polling(seconds=0.02)
+    polling = Polling()
     inner = ScriptedModel([call("poll")] * 500)
     sub: Agent[Any] = Agent(name="sub", model=inner, tools=[polling.tool])
     conversation = talk(call("sub", input="go"), tools=(sub.as_tool(max_turns=None),))
@@ -319,7 +343,7 @@ async def test_e8_a_tool_in_a_process_is_gone_when_the_interrupt_is_settled(tmp_
     tool = function_tool(sleep_long, isolation="process")
     path = tmp_path / "pid"
     conversation = talk(
-        call("sleep_long", path=str(path)), tools=(tool,), grace=Grace(cancel=0.05, terminate=0.5, kill=1)
+        call("sleep_long", path=str(path)), tools=(tool,), grace=Grace(cancel=0.05, terminate=0.5, kill=10)
     )
     async with running(conversation):
         pid = await anyio.to_thread.run_sync(pid_in, path)
@@ -336,7 +360,7 @@ def test_e8_so_is_one_under_a_sync_run(tmp_path: Path) -> None:
         call("sleep_long", path=str(path)),
         "Done.",
         tools=(tool,),
-        grace=Grace(cancel=0.05, terminate=0.5, kill=1),
+        grace=Grace(cancel=0.05, terminate=0.5, kill=10),
     )
     pids: list[int] = []
 
@@ -371,7 +395,7 @@ async def test_e9_a_cancel_of_the_task_sets_the_tools_token_too() -> None:
 async def test_e9_so_does_a_timeout() -> None:
     polling = Polling()
     conversation = talk(call("poll"), tools=(polling.tool,))
-    with anyio.move_on_after(0.1):
+    async with time_limit_once(polling.started.is_set):
         await conversation.arun()
     assert polling.saw == ["cancel"]
     token = conversation.cancel_token
@@ -395,7 +419,7 @@ async def test_e11a_send_message_and_pause_are_not_blocked_by_a_tool() -> None:
         await until(deaf.started)
         await anyio.to_thread.run_sync(use)
         deaf.release.set()
-    assert max(took) < 0.2
+    assert max(took) < 10  # and not the 20 s of the tool
     assert run.status == "paused"
     assert_valid(conversation.items)
     assert await conversation.arun() == "finished"

@@ -20,6 +20,7 @@ from quiesce.agents._context import ToolContext
 from quiesce.agents._errors import InvalidToolArguments, UserError
 from quiesce.agents._mcp import MCPServerError, MCPServerStdio, MCPServerStreamableHttp, MCPToolError
 from quiesce.agents._tool import FunctionTool
+from tests.agents.scenes import time_limit_once
 from tests.kernel.processes import is_gone
 
 pytestmark = pytest.mark.real_time
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.real_time
 HERE = Path(__file__).parent
 EVERYWHERE = pytest.mark.worlds("asyncio", "asyncio-eager", "uvloop", "trio")
 BOTH = pytest.mark.worlds("asyncio", "trio")
-SHORT = Grace(cancel=0.2, terminate=0.2, kill=2)
+SHORT = Grace(cancel=0.2, terminate=0.2, kill=10)
 
 
 def misbehaving(*modes: str, **options: Any) -> MCPServerStdio:
@@ -44,7 +45,7 @@ async def tools_of(server: Any) -> dict[str, FunctionTool]:
 
 
 async def wait_for(path: Path, text: str) -> None:
-    with anyio.fail_after(5):
+    with anyio.fail_after(15):
         while text not in written(path):
             await anyio.sleep(0.01)
 
@@ -85,7 +86,7 @@ async def test_the_official_server_is_understood_and_told_of_a_cancelled_call(tm
         tools = await tools_of(server)
         assert tools["add"].description == "Add two numbers."
         assert await tools["add"].invoke(context(), '{"a": 1, "b": 2}') == "3"
-        with anyio.move_on_after(0.2):
+        async with time_limit_once(log.exists):
             await tools["work"].invoke(context(), f'{{"log": "{log}"}}')
         await wait_for(log, "cancelled")
         assert await tools["add"].invoke(context(), '{"a": 3, "b": 4}') == "7"
@@ -126,7 +127,7 @@ async def test_a_cancelled_call_is_told_to_the_server_and_the_session_goes_on(tm
     async with misbehaving("--log", str(log)) as server:
         tools = await tools_of(server)
         ctx = context()
-        with anyio.move_on_after(0.2):
+        async with time_limit_once(lambda: ctx.output_so_far):
             await tools["work"].invoke(ctx, "")
         assert ctx.output_so_far == "half way\n"
         await wait_for(log, "cancelled ")
@@ -142,7 +143,7 @@ async def test_a_call_to_a_server_that_reads_no_more_is_cancelled_at_once() -> N
         began = time.monotonic()
         with anyio.move_on_after(0.1):
             await tools["echo"].invoke(context(), f'{{"text": "{"x" * 300_000}"}}')
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 10
 
 
 # Ending
@@ -179,7 +180,7 @@ async def test_a_server_that_ignores_eof_and_sigterm_is_killed_with_its_child() 
     children = children_of(pid)
     began = time.monotonic()
     report = await server.close()
-    assert time.monotonic() - began < 2.5
+    assert time.monotonic() - began < 10
     assert report is not None
     assert report.clean
     assert children
@@ -311,11 +312,13 @@ def test_a_session_of_a_loop_that_has_ended_is_not_taken_for_one_of_the_next() -
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    with subprocess.Popen([sys.executable, str(HERE / "official_mcp_server.py"), str(port)]) as server:
+    bound = socket.socket()  # nobody else gets its port, and nobody answers there before the server listens
+    bound.bind(("127.0.0.1", 0))
+    port, fd = bound.getsockname()[1], bound.fileno()
+    command = [sys.executable, str(HERE / "official_mcp_server.py"), str(fd)]
+    with bound, subprocess.Popen(command, pass_fds=[fd]) as server:
         try:
-            give_up_at = time.monotonic() + 15
+            give_up_at = time.monotonic() + 30
             while time.monotonic() < give_up_at:
                 try:
                     socket.create_connection(("127.0.0.1", port), timeout=1).close()
@@ -336,10 +339,10 @@ def url() -> Iterator[str]:
 @pytest.mark.worlds("asyncio", "uvloop", "trio")
 async def test_a_server_over_http_is_used_and_told_of_a_cancelled_call(url: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    async with MCPServerStreamableHttp({"url": url, "headers": {"x-test": "1"}, "timeout": 5}) as server:
+    async with MCPServerStreamableHttp({"url": url, "headers": {"x-test": "1"}, "timeout": 15}) as server:
         tools = await tools_of(server)
         assert await tools["add"].invoke(context(), '{"a": 1, "b": 2}') == "3"
-        with anyio.move_on_after(0.3):
+        async with time_limit_once(log.exists):
             await tools["work"].invoke(context(), f'{{"log": "{log}"}}')
         await wait_for(log, "cancelled")
         assert await tools["add"].invoke(context(), '{"a": 3, "b": 4}') == "7"

@@ -205,6 +205,6 @@ async def test_a_turn_that_never_comes_is_cancelled_like_any_model_call() -> Non
             cleaned_up.append(True)
         raise AssertionError("it slept for ever")
 
-    with anyio.move_on_after(0.01):
+    with anyio.move_on_after(1):
         await Runner.run(Agent(name="silent", model=ScriptedModel([silent])), "hello?")
     assert cleaned_up == [True]

@@ -24,7 +24,7 @@ from tests.world import world_names
 
 FULL = os.environ.get("QUIESCE_AUDIT") == "full"
 
-pytestmark = [pytest.mark.audit, pytest.mark.time_limit(110)]
+pytestmark = [pytest.mark.audit, pytest.mark.time_limit(300)]
 
 
 @pytest.fixture(autouse=True)

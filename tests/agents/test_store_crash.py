@@ -55,7 +55,9 @@ def test_a_writer_that_is_killed_at_any_moment_loses_nothing_that_it_has_acknowl
             [sys.executable, "-c", WRITER, str(path), str(CONVERSATIONS)], stdout=subprocess.PIPE, text=True
         )
         assert writer.stdout is not None
-        told = [writer.stdout.readline()]
+        told: list[str] = []
+        while len(told) < 2 * CONVERSATIONS or any(count_of(told, name) < 2 for name in acknowledged):
+            told.append(writer.stdout.readline())
         time.sleep(moments.uniform(0.0, 0.08))
         writer.kill()
         told += writer.stdout.read().splitlines()
@@ -71,6 +73,10 @@ def test_a_writer_that_is_killed_at_any_moment_loses_nothing_that_it_has_acknowl
                 assert_batches_are_whole(texts)
                 acknowledged[name] = len(texts)
     assert min(acknowledged.values()) > KILLS
+
+
+def count_of(told: list[str], name: str) -> int:
+    return sum(line.split()[0] == name for line in told)
 
 
 def assert_batches_are_whole(texts: list[str]) -> None:

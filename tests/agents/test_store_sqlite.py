@@ -8,12 +8,12 @@ import gc
 import os
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 import tempfile
 import textwrap
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,19 +43,27 @@ def store(path: Path) -> Iterator[SQLiteStore]:
 
 
 @contextlib.contextmanager
-def writing_elsewhere(path: Path, seconds: float) -> Iterator[None]:
-    """Somebody else has the write lock of the file, for so long.
+def writing_elsewhere(path: Path, seconds: float = 60.0) -> Iterator[threading.Event]:
+    """Somebody else has the write lock of the file, for so long, but not longer than this block; the event says when it is let go.
 
     SQLite keeps the descriptor of a second connection of this process until the first one is closed too.
     """
     other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
-    end = threading.Timer(seconds, other.execute, ["ROLLBACK"])
-    end.start()
+    is_over, let_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        is_over.wait(seconds)
+        let_go.set()
+        other.execute("ROLLBACK")
+
+    holder = threading.Thread(target=hold)
+    holder.start()
     try:
-        yield
+        yield let_go
     finally:
-        end.join()
+        is_over.set()
+        holder.join()
         other.close()
 
 
@@ -92,12 +100,11 @@ async def test_a_cancelled_append_is_there_in_full_before_its_caller_goes_on(
 ) -> None:
     log = store.open("a")
     await log.append([message("first")])
-    with writing_elsewhere(path, 0.2):
-        began = time.monotonic()
+    with writing_elsewhere(path, 0.6) as let_go:
         with anyio.move_on_after(0.02) as timeout:
             await log.append([message("second"), message("third")])
         assert timeout.cancelled_caught
-        assert time.monotonic() - began > 0.15
+        assert let_go.is_set()
     assert said(await log.read()) == ["first", "second", "third"]
     assert await log.append([message("fourth")]) == 4
     await store.close()
@@ -107,7 +114,7 @@ async def test_a_cancelled_append_is_there_in_full_before_its_caller_goes_on(
 async def test_an_append_survives_being_cancelled_three_times(store: SQLiteStore, path: Path) -> None:
     log = store.open("a")
     await log.append([message("first")])
-    with writing_elsewhere(path, 0.2):
+    with writing_elsewhere(path, 0.6):
         task = asyncio.create_task(log.append([message("second")]))
         for _ in range(3):
             await asyncio.sleep(0.02)
@@ -121,7 +128,7 @@ async def test_an_append_survives_being_cancelled_three_times(store: SQLiteStore
 async def test_a_scope_that_stops_waits_for_the_append_in_it(store: SQLiteStore, path: Path) -> None:
     log = store.open("a")
     await log.append([message("first")])
-    with writing_elsewhere(path, 0.15):
+    with writing_elsewhere(path, 0.6):
         scope = await Scope.open(grace=Grace(cancel=5))
         child = scope.spawn(log.append, [message("second")])
         await anyio.sleep(0.02)
@@ -135,11 +142,11 @@ async def test_a_scope_that_stops_waits_for_the_append_in_it(store: SQLiteStore,
 async def test_a_cancelled_caller_whose_append_fails_has_the_error_as_its_cause(
     path: Path,
 ) -> None:
-    async with SQLiteStore(path, busy_timeout=0.1) as store:
+    async with SQLiteStore(path, busy_timeout=0.6) as store:
         log = store.open("a")
         await log.append([message("first")])
         seen: list[BaseException | None] = []
-        with writing_elsewhere(path, 0.3), anyio.move_on_after(0.02):
+        with writing_elsewhere(path), anyio.move_on_after(0.02):
             try:
                 await log.append([message("second")])
             except BaseException as cancelled:
@@ -173,7 +180,7 @@ async def test_the_event_loop_goes_on_while_the_file_is_busy(store: SQLiteStore,
             await anyio.sleep(0.005)
             turns += 1
 
-    with writing_elsewhere(path, 0.2):
+    with writing_elsewhere(path, 0.6):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(tick)
             await log.append([message("second")])
@@ -187,7 +194,7 @@ async def test_close_waits_for_what_is_being_written_even_if_it_is_cancelled(pat
     log = store.open("a")
     await log.append([message("first")])
     async with anyio.create_task_group() as tasks:
-        with writing_elsewhere(path, 0.15):
+        with writing_elsewhere(path, 0.6):
             tasks.start_soon(log.append, [message("second")])
             await anyio.sleep(0.02)
             for _ in range(3):
@@ -207,13 +214,12 @@ def test_ctrl_c_in_a_sync_append_is_raised_when_it_is_known_how_it_ended(
 ) -> None:
     log = store.open("a")
     log.append_sync([message("first")])
-    with writing_elsewhere(path, 0.2):
-        press = threading.Timer(0.05, signal.pthread_kill, [threading.get_ident(), signal.SIGINT])
-        press.start()
-        began = time.monotonic()
+    with writing_elsewhere(path, 1.0) as let_go:
+        press = threading.Timer(0.3, signal.pthread_kill, [threading.get_ident(), signal.SIGINT])
         with pytest.raises(KeyboardInterrupt):
+            press.start()
             log.append_sync([message("second")])
-        assert time.monotonic() - began > 0.1
+        assert let_go.is_set()
         press.join()
     assert said(log.read_sync()) == ["first", "second"]
     store.close_sync()
@@ -241,7 +247,7 @@ async def test_many_waiting_appends_share_one_transaction_and_one_that_is_refuse
         except StoreError as error:
             refused.append(error)
 
-    with writing_elsewhere(path, 0.1):
+    with writing_elsewhere(path, 0.6):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(fresh.append, [message("leading")])
             await anyio.sleep(0.02)
@@ -271,7 +277,7 @@ async def test_if_a_shared_transaction_fails_its_appends_are_made_one_by_one(
         except StoreError as error:
             outcomes[texts[0]] = str(error)
 
-    with writing_elsewhere(path, 0.1):
+    with writing_elsewhere(path, 0.6):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(write, logs[0], "second")
             await anyio.sleep(0.02)
@@ -297,6 +303,35 @@ def test_nothing_touches_the_file_before_the_first_use(path: Path) -> None:
         assert not path.exists()
         store.ids_sync()
         assert path.exists()
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    """New files are for everybody, unless who makes them says otherwise."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("open_umask")
+@pytest.mark.parametrize("has_mknod", [True, False])
+def test_a_file_that_it_makes_is_for_its_owner_alone(
+    has_mknod: bool, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_mknod:
+        monkeypatch.delattr(os, "mknod", raising=False)
+    with SQLiteStore(path) as store:
+        store.open("a").append_sync([message("a secret")])
+        made = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    assert made == dict.fromkeys((path.name, f"{path.name}-wal", f"{path.name}-shm"), 0o600)
+
+
+def test_a_file_that_is_there_keeps_its_permissions(path: Path) -> None:
+    path.touch()
+    path.chmod(0o640)
+    with SQLiteStore(path) as store:
+        store.open("a").append_sync([message("for my group")])
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
 @one_world
@@ -361,7 +396,7 @@ async def test_a_lock_that_is_held_for_too_long_is_an_error_and_the_next_append_
     async with SQLiteStore(path, busy_timeout=0.05) as store:
         log = store.open("a")
         await log.append([message("first")])
-        with writing_elsewhere(path, 0.3):
+        with writing_elsewhere(path):
             with pytest.raises(StoreError, match=r"another process has held its write lock for 0.05 s"):
                 await log.append([message("second")])
             assert said(await log.read()) == ["first"]
@@ -595,6 +630,7 @@ def test_processes_that_write_to_one_file_at_once_keep_their_conversations_and_n
         from quiesce.models import UserMessage
 
         path, me = sys.argv[1:]
+        print("ready", flush=True)
         sys.stdin.readline()
         won = 0
         with SQLiteStore(path) as store:
@@ -619,7 +655,9 @@ def test_processes_that_write_to_one_file_at_once_keep_their_conversations_and_n
         )
         for name in "xyz"
     ]
-    time.sleep(0.5)  # all have imported by now: they make the file at the same time
+    for writer in writers:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"  # all have imported: they make the file at the same time
     for writer in writers:
         assert writer.stdin is not None
         writer.stdin.write("\n")

@@ -28,7 +28,7 @@ FULL = os.environ.get("QUIESCE_AUDIT") == "full"
 SERVER = Path(__file__).with_name("mcp_server.py")
 QUICK = Grace(cancel=0.5, terminate=2, kill=2)
 
-pytestmark = [pytest.mark.audit, pytest.mark.time_limit(110)]
+pytestmark = [pytest.mark.audit, pytest.mark.time_limit(300)]
 
 add = function_tool(undecorated, isolation="process")
 

@@ -34,6 +34,7 @@ from tests.agents.scenes import (
     results_in,
     scripted,
     session_with,
+    time_limit_once,
 )
 from tests.kernel.temperaments import Stubborn, forever, sleeper, tidy_up, virtual_worlds
 from tests.world import asyncio_only
@@ -99,7 +100,7 @@ async def test_calls_that_wait_for_a_slot_are_not_started_when_the_run_stops() -
     session = await session_with()
     agent = scripted([call("slow")] * 3, tools=[slow, tool])
     config = RunConfig(max_tool_concurrency=1)
-    with anyio.move_on_after(0.1):
+    with anyio.move_on_after(1):
         await Runner.run(agent, "?", run_config=config, session=session)
     parked.assert_tidy()
     # trio starts children in no particular order
@@ -349,7 +350,7 @@ async def test_the_token_of_a_stopped_call_stays_cancelled_while_the_next_run_ha
     agent = scripted(call("look"), call("look"), "ok", tools=[look])
     result = Runner.run_streamed(agent, "?")
     async with consumed(result) as ended:
-        await anyio.sleep(0.02)
+        await anyio.sleep(0.5)
         result.cancel()
         await ended.wait()
     assert tokens[0].cancelled
@@ -392,7 +393,7 @@ async def test_a_thread_that_listens_to_its_token_ends_with_the_run() -> None:
         return "never"
 
     session = await session_with()
-    with anyio.move_on_after(0.1):
+    async with time_limit_once(started.is_set):
         await Runner.run(scripted(call("sync"), tools=[sync]), "?", session=session)
     assert started.is_set()
     assert heard
@@ -404,20 +405,22 @@ async def test_a_thread_that_listens_to_its_token_ends_with_the_run() -> None:
 
 @pytest.mark.real_time
 async def test_a_thread_that_does_not_listen_is_named_as_still_running() -> None:
-    let_go = threading.Event()
+    started, let_go = threading.Event(), threading.Event()
 
     @function_tool
     def deaf() -> str:
-        let_go.wait(10)
+        started.set()
+        let_go.wait(30)
         return "late"
 
     session = await session_with()
     grace = Grace(cancel=0.4, terminate=0.2, kill=0.2)
     agent = scripted(call("deaf"), tools=[deaf])
     result = Runner.run_streamed(agent, "?", session=session, run_config=RunConfig(grace=grace))
-    async with Scope("app", grace=Grace(cancel=1)):
+    async with Scope("app", grace=Grace(cancel=10)):
         async with consumed(result):
-            await anyio.sleep(0.1)
+            while not started.is_set():
+                await anyio.sleep(0.005)
         try:
             assert outcomes(result.new_items) == ["still_running"], result.new_items
             assert result.report is not None
@@ -463,7 +466,7 @@ spin_tool = function_tool(spin, isolation="process")
 async def test_a_process_tool_that_cannot_cooperate_is_killed_with_the_run() -> None:
     session = await session_with()
     began = time.monotonic()
-    grace = Grace(cancel=0.1, terminate=0.1, kill=2)
+    grace = Grace(cancel=0.1, terminate=0.1, kill=10)
     with anyio.move_on_after(0.7):
         await Runner.run(
             scripted(call("spin", seconds=60), tools=[spin_tool]),
@@ -471,7 +474,7 @@ async def test_a_process_tool_that_cannot_cooperate_is_killed_with_the_run() -> 
             session=session,
             run_config=RunConfig(grace=grace),
         )
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 12
     items = await session.get_items()
     assert_valid(items)
     assert outcomes(items) == ["interrupted"]
@@ -482,11 +485,11 @@ async def test_a_process_tool_that_cannot_cooperate_is_killed_with_the_run() -> 
 async def test_a_process_tool_has_a_timeout_too() -> None:
     quick = function_tool(spin, isolation="process", timeout=0.5)
     began = time.monotonic()
-    grace = Grace(cancel=0.1, terminate=0.1, kill=2)
+    grace = Grace(cancel=0.1, terminate=0.1, kill=10)
     result = await Runner.run(
         scripted(call("spin", seconds=60), "ok", tools=[quick]), "?", run_config=RunConfig(grace=grace)
     )
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 12
     assert outcomes(result.new_items) == ["failed"]
     assert result.final_output == "ok"
 

@@ -143,7 +143,7 @@ async def an_upstream() -> AsyncIterator[Upstream]:
         tasks.cancel_scope.cancel()
 
 
-async def until(holds: Callable[[], bool], what: str, within: float = 5.0) -> None:
+async def until(holds: Callable[[], bool], what: str, within: float = 15.0) -> None:
     """Wait for something that happens on the other side of a socket."""
     with anyio.move_on_after(within):
         while not holds():
@@ -167,7 +167,7 @@ def request(path: str, *headers: str, body: bytes = b"", method: str | None = No
 async def read_until(stream: anyio.abc.SocketStream, end: bytes) -> bytes:
     """What comes, up to and with `end`."""
     found = b""
-    with anyio.fail_after(5):
+    with anyio.fail_after(15):
         while end not in found:
             found += await stream.receive()
     return found

@@ -51,7 +51,7 @@ async def endless(request: Request) -> StreamingResponse:
 
 def deaf(request: Request) -> PlainTextResponse:
     say("deaf begun")
-    time.sleep(1.5)
+    time.sleep(4)
     return PlainTextResponse("heard nothing")
 
 

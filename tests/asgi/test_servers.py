@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
@@ -41,6 +42,8 @@ from tests.asgi.servers import (
     serving,
     until,
 )
+
+pytestmark = pytest.mark.slow
 
 Main = Callable[..., Coroutine[Any, Any, None]]
 
@@ -179,31 +182,35 @@ async def test_a_sync_endpoint_that_does_not_listen_is_named_and_keeps_its_place
     where: str,
 ) -> None:
     reports, running, most = Reports(), [0], [0]
+    free = threading.Event()
     app = an_app(reports, grace=Grace(cancel=0.1, terminate=0, kill=0))
 
     @app.get("/deaf")
     def deaf() -> None:
         running[0] += 1
         most[0] = max(most[0], running[0])
-        time.sleep(0.5)
+        free.wait(15)
         running[0] -= 1
 
     async with serving(where, app) as port:
         limiter = anyio.to_thread.current_default_thread_limiter()
         before, limiter.total_tokens = limiter.total_tokens, 2
         try:
-            for _ in range(4):
+            for number in range(4):
                 client = await connect(port)
                 await client.send(request("/deaf"))
+                await until(lambda n=number: running[0] == min(n + 1, 2), "it has a thread")  # type: ignore[misc]
                 await anyio.sleep(0.05)
                 await client.aclose()
             await until(lambda: len(reports) == 4, "all are reported")
             assert most[0] == 2  # never more threads than allowed, though four clients have come and gone
             named = [left.name for report in reports for left in report.left]
             assert named.count("GET /deaf") >= 2
+            free.set()
             await until(lambda: running[0] == 0, "the threads have ended")
             await anyio.sleep(0.05)
         finally:
+            free.set()
             limiter.total_tokens = before
 
 
@@ -457,7 +464,7 @@ class SocketClient:
         await self.stream.send(self.wire.send(wsproto.events.TextMessage(data=text)))
 
     async def event(self) -> wsproto.events.Event:
-        with anyio.fail_after(5):
+        with anyio.fail_after(15):
             while True:
                 for event in self.wire.events():
                     return event
@@ -525,7 +532,7 @@ async def test_a_stream_of_http_2_that_is_reset_stops_its_handler_and_no_other(w
         assert reports.kinds == ["disconnect"]
         assert reports[0].name == "GET /slow/60"
         body = b""
-        with anyio.fail_after(5):
+        with anyio.fail_after(15):
             while body != b'"slow but sure"':
                 for event in wire.receive_data(await client.receive()):
                     if isinstance(event, h2.events.DataReceived):

@@ -15,8 +15,9 @@ from tests.audit.command_line import CommandLine
 def command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[CommandLine]:
-    """The command line, in an empty folder; what it imported from there is forgotten afterwards."""
+    """The command line, in an empty folder; what it imported from there, and where it looked, is forgotten afterwards."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
     yield CommandLine(tmp_path, capsys)
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):

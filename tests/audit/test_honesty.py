@@ -12,7 +12,7 @@ import time
 import anyio
 import pytest
 
-from quiesce.audit import audit
+from quiesce.audit import Limits, audit
 
 pytestmark = pytest.mark.time_limit(60)
 
@@ -97,7 +97,8 @@ def test_a_timeout_around_a_process_does_not_run_out_before_the_process_has_had_
             await process.wait()
             raise
 
-    result = audit(scenario, real_io=True, stops="cancel", phases="unstarted")
+    limits = Limits(hang_after=10)  # longer than any machine needs to start that process
+    result = audit(scenario, real_io=True, stops="cancel", phases="unstarted", limits=limits)
     assert result.clean, str(result)
 
 

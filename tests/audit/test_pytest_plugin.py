@@ -11,6 +11,8 @@ import pytest
 
 from tests.audit.inner_pytest import SOURCE, Inner, run_pytest, write
 
+pytestmark = pytest.mark.slow
+
 BESIDE_ASYNCIO = """
     import asyncio, os, subprocess, threading, warnings
     import pytest, pytest_asyncio

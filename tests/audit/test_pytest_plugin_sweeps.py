@@ -9,6 +9,8 @@ import pytest
 
 from tests.audit.inner_pytest import Inner, run_pytest, write
 
+pytestmark = pytest.mark.slow
+
 SWEEPS = """
     import asyncio, os
     import pytest

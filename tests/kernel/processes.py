@@ -18,7 +18,7 @@ def token_of_processes() -> Iterator[str]:
     """A new token. No process that carries it may be left at the end."""
     token = str(uuid.uuid4().int)[:12]
     yield token
-    wait_until(lambda: not running(token), 1)  # what was killed may take an instant to go
+    wait_until(lambda: not running(token))  # what was killed may take an instant to go
     left = running(token)
     for pid in left:
         os.kill(pid, signal.SIGKILL)
@@ -51,7 +51,7 @@ def is_gone(pid: int) -> bool:
     return proc is None or proc.zombie
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 5.0) -> bool:
+def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> bool:
     give_up_at = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > give_up_at:

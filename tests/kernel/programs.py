@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import termios
 import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+
+from tests.kernel.processes import wait_until
 
 # What every program begins with. `go(main)` runs it on the chosen event loop with a grace of half a second.
 PREAMBLE = """
@@ -67,13 +71,22 @@ class RunningProgram:
         self._signalled = False
 
     def send(self, *numbers: signal.Signals, gap: float = 0.1) -> None:
+        """Send signals, each when the program has said something about the last: two that meet on the way become one."""
         if not self._signalled:
             self._signalled = True
             self._since = time.monotonic()
         for position, number in enumerate(numbers):
             if position:
                 time.sleep(gap)
+            said = self._said()
             self._process.send_signal(number)
+            if position + 1 < len(numbers):
+                assert wait_until(lambda said=said: self._said() > said), "no word about the signal"  # type: ignore[misc]
+
+    def _said(self) -> int:
+        """The bytes on stderr that nobody has read."""
+        assert self._process.stderr is not None
+        return int.from_bytes(fcntl.ioctl(self._process.stderr, termios.FIONREAD, bytes(4)), sys.byteorder)
 
     def wait_for_line(self) -> str:
         assert self._process.stdout is not None

@@ -141,8 +141,10 @@ async def an_innocent_bystander(pace: float = 0.01) -> AsyncIterator[Bystander]:
         yield bystander
         before = bystander.count
         await anyio.sleep(3 * pace)
+        with anyio.fail_after(10):
+            while bystander.count <= before:  # on a machine that has stalled, its turn may come after ours
+                await anyio.sleep(pace)
         assert bystander.disturbed is None
-        assert bystander.count > before
 
 
 async def turns(count: int = 3) -> None:

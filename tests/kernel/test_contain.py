@@ -23,6 +23,8 @@ from tests.world import asyncio_only, trio_only
 pytestmark = asyncio_only
 
 QUICK = Grace(cancel=0.05, terminate=0.05, kill=0.0)
+PATIENT = Grace(cancel=60)
+SOON = 10.0  # seconds that a machine that stalls may take for what takes none; who waits in vain waits for a minute
 
 
 def start(fn: Callable[..., Any], *args: Any) -> asyncio.Task[Any]:
@@ -309,7 +311,7 @@ async def test_shielded_clean_up_inside_it_is_not_cut() -> None:
 async def test_closing_the_current_scope_inside_does_not_end_the_containment() -> None:
     cleaner = Cleaner()
     began = anyio.current_time()
-    async with contain() as box:
+    async with contain(grace=PATIENT) as box:
         start(cleaner)
         await turns()
         await current_scope().close()
@@ -317,7 +319,7 @@ async def test_closing_the_current_scope_inside_does_not_end_the_containment() -
     assert cleaner.tidy
     assert box.report is not None
     assert box.report.clean
-    assert anyio.current_time() - began < 1
+    assert anyio.current_time() - began < SOON
 
 
 async def test_its_token_is_cancelled_with_the_reason() -> None:
@@ -683,7 +685,7 @@ async def test_what_refuses_is_named_after_the_grace_and_stays_owned() -> None:
     async with contain(grace=QUICK, scope=owner) as box:
         start(refuser)
         await turns()
-    assert anyio.current_time() - began < 1
+    assert anyio.current_time() - began < SOON
     assert refuser.cancels == 2
     assert box.report is not None
     left = box.report.left[0]
@@ -747,7 +749,7 @@ async def test_a_task_that_starts_itself_anew_for_ever_is_named_when_time_is_ove
         start(phoenix)
         await turns()
     alive = False
-    assert anyio.current_time() - began < 1
+    assert anyio.current_time() - began < SOON
     assert box.report is not None
     assert {left.name.rpartition(".")[2] for left in box.report.left} == {"phoenix"}
     await asyncio.sleep(0.01)
@@ -1061,12 +1063,12 @@ async def test_an_owner_out_of_time_names_the_block() -> None:
 
 
 async def test_a_task_inside_that_closes_the_scope_around_it() -> None:
-    outer = await Scope.open("outer")
+    outer = await Scope.open("outer", grace=PATIENT)
     reports = []
     began = anyio.current_time()
 
     async def use() -> None:
-        async with contain():
+        async with contain(grace=PATIENT):
             start(closer)
             await asyncio.sleep(1000)
 
@@ -1075,7 +1077,7 @@ async def test_a_task_inside_that_closes_the_scope_around_it() -> None:
 
     await outer.spawn(use).wait()
     await turns()
-    assert anyio.current_time() - began < 1
+    assert anyio.current_time() - began < SOON
     assert (await outer.close()).clean
 
 

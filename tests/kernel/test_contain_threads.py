@@ -19,6 +19,8 @@ from tests.world import asyncio_only
 pytestmark = [asyncio_only, pytest.mark.real_time]
 
 BRIEF = Grace(cancel=0.1, terminate=0.1, kill=0.1)
+PATIENT = Grace(cancel=60)
+SOON = 10.0  # seconds that a machine that stalls may take for what takes a tenth; who waits in vain waits for longer
 
 
 class Tool:
@@ -30,7 +32,7 @@ class Tool:
 
     def run(self) -> str:
         self.began.set()
-        self.free.wait(5)
+        self.free.wait(60)
         return "late"
 
     async def wait_until_it_runs(self) -> None:
@@ -74,7 +76,7 @@ KNOWN: list[Way] = [asyncio.to_thread, by_anyio, by_anyio_without_abandoning, in
 
 
 async def stopped_while_at(
-    way: Way, tool: Tool, grace: Grace = BRIEF, *, free_after: float = 5
+    way: Way, tool: Tool, grace: Grace = BRIEF, *, free_after: float = 15
 ) -> Containment:
     """A block whose body is cancelled while it is at the tool."""
     boxes: list[Containment] = []
@@ -110,7 +112,7 @@ def the_only_one(box: Containment) -> Leftover:
 async def test_a_thread_that_runs_on_is_named_with_where_it_is(way: Way, tool: Tool) -> None:
     began = time.monotonic()
     box = await stopped_while_at(way, tool)
-    assert 0.1 <= time.monotonic() - began < 1
+    assert 0.1 <= time.monotonic() - began < SOON
     left = the_only_one(box)
     assert left.kind == "thread"
     assert "perhaps" not in left.made_at
@@ -122,11 +124,11 @@ async def test_a_thread_that_runs_on_is_named_with_where_it_is(way: Way, tool: T
 
 @pytest.mark.parametrize("way", KNOWN, ids=lambda way: way.__name__)
 async def test_one_that_ends_in_its_time_is_waited_for(way: Way, tool: Tool) -> None:
-    box = await stopped_while_at(way, tool, Grace(), free_after=0.05)
+    box = await stopped_while_at(way, tool, PATIENT, free_after=0.05)
     assert box.report is not None
     assert box.report.clean
     assert [outcome.state for outcome in box.report.outcomes] == ["finished"]
-    assert box.report.elapsed < 2
+    assert box.report.elapsed < SOON
 
 
 @pytest.mark.parametrize("way", [asyncio.to_thread, by_anyio], ids=lambda way: way.__name__)
@@ -137,11 +139,11 @@ async def test_its_token_says_that_the_block_has_ended(way: Way) -> None:
     def listens() -> None:
         tool.began.set()
         token = current_token()
-        assert token.wait_sync(5)
+        assert token.wait_sync(15)
         reasons.append(str(token.reason))
 
     tool.run = listens  # type: ignore[method-assign, assignment]
-    box = await stopped_while_at(way, tool, Grace())
+    box = await stopped_while_at(way, tool, PATIENT)
     assert box.report is not None
     assert box.report.clean
     assert len(reasons) == 1
@@ -161,8 +163,8 @@ async def test_work_of_an_executor_that_a_task_inside_awaits_is_known_by_it(tool
 @pytest.mark.parametrize("way", [in_executor, in_a_thread], ids=lambda way: way.__name__)
 async def test_one_of_which_nobody_can_say_whose_it_is_is_named_as_that(way: Way, tool: Tool) -> None:
     began = time.monotonic()
-    box = await stopped_while_at(way, tool, Grace())
-    assert time.monotonic() - began < 1  # nor is it waited for
+    box = await stopped_while_at(way, tool, PATIENT)
+    assert time.monotonic() - began < SOON  # nor is it waited for
     left = the_only_one(box)
     assert left.kind == "thread"
     assert "perhaps" in left.made_at
@@ -253,7 +255,7 @@ async def test_one_that_runs_on_stays_owned(tool: Tool) -> None:
     report = await owner.close()
     assert [(left.kind, left.name) for left in report.left] == [("thread", "Tool.run")]
     tool.free.set()
-    assert (await owner.close(deadline=5)).clean
+    assert (await owner.close(deadline=15)).clean
 
 
 async def test_of_two_containments_one_in_the_other_it_is_named_once_by_each(tool: Tool) -> None:
@@ -288,7 +290,7 @@ async def test_cancelled_again_and_again_it_waits_no_longer(times: int, tool: To
         task.cancel()
         await asyncio.sleep(0.01)
     await asyncio.wait([task])
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < SOON
     assert task.cancelled()
     await all_let_go(tool)
 

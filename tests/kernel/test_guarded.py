@@ -572,7 +572,7 @@ async def test_in_a_closed_scope_it_is_refused() -> None:
 
 async def test_a_task_that_cannot_be_started_ends_the_call_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []
-    scope = await Scope.open()
+    scope = await Scope.open(grace=Grace(cancel=60))
     start, started = ScopeCore.start, list[object]()
 
     def fails_the_second_time(self: ScopeCore, *args: Any) -> None:
@@ -589,7 +589,7 @@ async def test_a_task_that_cannot_be_started_ends_the_call_at_once(monkeypatch: 
             await guarded(partial(quick, 1), partial(sleeper, log, "guard"), quick, scope=scope)
     assert len(started) == 2
     assert log in (["guard stops", "guard is tidy"], [])
-    assert anyio.current_time() - began < 1
+    assert anyio.current_time() - began < 10
     assert (await scope.close()).clean
 
 

@@ -30,7 +30,7 @@ Run = Callable[[Main], Any]
 
 FAMILY = "sleep {0} & setsid sleep {0} & echo up; cat; wait"
 DEAF = "trap '' TERM; echo up; while :; do sleep {0}; done"
-BRISK = Grace(cancel=0.1, terminate=0.1, kill=2.0)
+BRISK = Grace(cancel=0.1, terminate=0.1, kill=10.0)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ if sys.version_info >= (3, 12):
 ALL: dict[str, Run] = {**ASYNCIO, "trio": trio.run}
 
 everywhere = pytest.mark.parametrize("run", ALL.values(), ids=ALL.keys())
-pytestmark = [pytest.mark.time_limit(10), pytest.mark.real_time]
+pytestmark = pytest.mark.real_time
 
 
 def shell(script: str, token: str) -> list[str]:
@@ -179,7 +179,7 @@ def test_the_loop_does_not_wait_for_ever_for_what_cannot_be_ended(
         patch.setattr(Tree, "signal", lambda tree, number: None)
         started_at = time.monotonic()
         run(main)
-        assert 0.195 <= time.monotonic() - started_at < 2
+        assert 0.195 <= time.monotonic() - started_at < 10
     assert wait_until(lambda: len(running(token)) == 2)
     assert len(trees(token)) == 2  # they are still known, and ended when the program ends
     for tree in trees(token):
@@ -202,7 +202,7 @@ def test_nor_for_what_could_not_be_ended_before(
         patch.setattr(Tree, "signal", lambda tree, number: None)
         started_at = time.monotonic()
         run(main)
-        assert time.monotonic() - started_at < 2
+        assert time.monotonic() - started_at < 10
     for tree in trees(token):
         tree.signal(signal.SIGKILL)
         assert wait_until(tree.reap)
@@ -261,7 +261,7 @@ def test_a_process_that_is_dropped_after_its_loop_is_killed(
     with pytest.warns(ResourceWarning, match="was dropped without close"):
         kept.clear()
     gc.collect()
-    assert wait_until(lambda: not running(token), 2)
+    assert wait_until(lambda: not running(token))
     assert set(complaints) <= {"Task was destroyed but it is pending!"}
     for tree in trees(token):
         assert wait_until(tree.reap)
@@ -346,9 +346,9 @@ run(main)
         guard = int(hear(dying))
         assert wait_until(lambda: len(running(token)) >= 4)
         dying.send_signal(number)
-        assert dying.wait(5) == -number
-        assert wait_until(lambda: not running(token), 2)
-        assert wait_until(lambda: is_gone(guard), 2)
+        assert dying.wait(15) == -number
+        assert wait_until(lambda: not running(token))
+        assert wait_until(lambda: is_gone(guard))
 
 
 @both
@@ -367,8 +367,8 @@ run(main)
     with program(token, backend, body) as dying:
         assert hear(dying) == "stopping"
         dying.kill()
-        dying.wait(5)
-        assert wait_until(lambda: not running(token), 2)
+        dying.wait(15)
+        assert wait_until(lambda: not running(token))
 
 
 @both
@@ -381,7 +381,7 @@ say("after", kept[0].returncode, kept[0]._child.core.state)
 """
     with program(token, backend, body) as forgetful:
         assert hear(forgetful).startswith("after -15 settled")
-        assert forgetful.wait(5) == 0
+        assert forgetful.wait(15) == 0
         assert running(token) == []
         assert forgetful.stderr is not None
         assert forgetful.stderr.read() == ""
@@ -399,7 +399,7 @@ say("after")
 """
     with program(token, backend, body) as careless:
         assert hear(careless) == "after"
-        assert careless.wait(5) == 0
+        assert careless.wait(15) == 0
         assert running(token) == []
         assert careless.stderr is not None
         assert "ResourceWarning: process 'sh' (pid " in careless.stderr.read()
@@ -415,7 +415,7 @@ async def main():
 run(main)
 """
     with program(token, backend, body) as failing:
-        assert failing.wait(5) == 1
+        assert failing.wait(15) == 1
         assert running(token) == []
         assert failing.stderr is not None
         assert "ValueError: no good" in failing.stderr.read()
@@ -433,7 +433,7 @@ run(main)
     with program(token, backend, body) as interrupted:
         assert hear(interrupted) == "up"
         interrupted.send_signal(signal.SIGINT)
-        assert interrupted.wait(5) == -signal.SIGINT
+        assert interrupted.wait(15) == -signal.SIGINT
         assert running(token) == []
 
 
@@ -459,7 +459,7 @@ run(main)
     with program(token, "asyncio", body) as forking:
         assert hear(forking) == "None"
         assert hear(forking) == "-15"
-        assert forking.wait(5) == 0
+        assert forking.wait(15) == 0
         assert forking.stderr is not None
         complaints = forking.stderr.read()
         assert "ResourceWarning" not in complaints

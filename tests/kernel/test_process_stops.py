@@ -28,7 +28,9 @@ from tests.world import World, asyncio_only, trio_only
 
 pytestmark = pytest.mark.real_time
 
-BRISK = Grace(cancel=0.1, terminate=0.1, kill=2.0)
+BRISK = Grace(cancel=0.1, terminate=0.1, kill=10.0)
+PATIENT = Grace(cancel=60, terminate=60, kill=10)
+SOON = 8.0  # seconds that a machine that stalls may take for what takes a tenth
 
 EARLY = 0.005  # uvloop counts in milliseconds, from the beginning of its turn
 
@@ -82,6 +84,11 @@ def state_of(pid: int) -> str | None:
     return proc.state if proc is not None else None
 
 
+def name_of(pid: int) -> str | None:
+    proc = look_up(pid)
+    return proc.comm if proc is not None else None
+
+
 async def until(condition: Callable[[], object]) -> None:
     with anyio.fail_after(10):
         while not condition():
@@ -121,9 +128,9 @@ async def test_they_are_gone_when_the_block_ends(token: str) -> None:
 
 async def test_a_polite_server_ends_by_the_end_of_its_input_alone(token: str) -> None:
     script = "trap 'echo term >&2' TERM; cat >/dev/null; echo bye >&2; exit 5 # {0}"
-    async with Process(shell(script, token), stdin="pipe") as process:
+    async with Process(shell(script, token), stdin="pipe", grace=PATIENT) as process:
         watch = Stopwatch()
-    assert watch.seconds < 1
+    assert watch.seconds < SOON
     assert process.returncode == 5
     assert process.stderr_tail == b"bye\n"
 
@@ -132,7 +139,7 @@ async def test_those_who_hear_neither_eof_nor_term_are_killed(token: str) -> Non
     process = await started(shell(DEAF, token), stdin="pipe", grace=BRISK)
     watch = Stopwatch()
     report = await process.close()
-    assert 0.2 <= watch.seconds + EARLY < 1
+    assert 0.2 <= watch.seconds + EARLY < SOON
     assert running(token) == []
     assert report.clean
     assert process.returncode == -signal.SIGKILL
@@ -140,7 +147,7 @@ async def test_those_who_hear_neither_eof_nor_term_are_killed(token: str) -> Non
 
 async def test_the_steps_come_when_grace_says_so(token: str) -> None:
     heard: dict[str, float] = {}
-    grace = Grace(cooperate=0.1, cancel=0.3, terminate=0.4, kill=3)
+    grace = Grace(cooperate=0.1, cancel=1.5, terminate=1.5, kill=10)
     process = Process(python(LOGGER, token), stdin="pipe", grace=grace)
     async with process, anyio.create_task_group() as group:
 
@@ -155,17 +162,17 @@ async def test_the_steps_come_when_grace_says_so(token: str) -> None:
         await process.close()
         killed = time.monotonic()
     assert list(heard) == ["up", "eof", "term"]
-    assert 0.1 <= heard["eof"] - asked + EARLY < 0.4
-    assert 0.4 <= heard["term"] - asked + EARLY < 0.8
-    assert 0.8 <= killed - asked + EARLY < 2
+    assert 0.1 <= heard["eof"] - asked + EARLY < 1.6
+    assert 1.6 <= heard["term"] - asked + EARLY < 3.1
+    assert 3.1 <= killed - asked + EARLY < 3.1 + SOON
     assert process.returncode == -signal.SIGKILL
 
 
 async def test_without_a_pipe_at_stdin_sigterm_comes_at_once_and_keeps_its_time(token: str) -> None:
-    process = await started(shell(DEAF, token), grace=Grace(cancel=3, terminate=0.2, kill=2))
+    process = await started(shell(DEAF, token), grace=Grace(cancel=60, terminate=0.2, kill=10))
     watch = Stopwatch()
     await process.close()
-    assert 0.2 <= watch.seconds + EARLY < 1
+    assert 0.2 <= watch.seconds + EARLY < SOON
 
 
 @pytest.mark.parametrize("how", ["by us", "by the child", "by the exit"])
@@ -175,13 +182,13 @@ async def test_an_input_that_nobody_reads_is_not_waited_for(token: str, how: str
         "by the child": "exec <&-; sleep {0} & echo up; wait",
         "by the exit": "sleep {0} & echo up",
     }[how]
-    process = await started(shell(script, token), stdin="pipe")
+    process = await started(shell(script, token), stdin="pipe", grace=PATIENT)
     if how == "by us":
         process.close_stdin()
     await until(lambda: len(running(token)) >= 1)
     watch = Stopwatch()
     await process.close()
-    assert watch.seconds < 1
+    assert watch.seconds < SOON
     assert running(token) == []
 
 
@@ -205,10 +212,11 @@ async def test_sigterm_is_sent_once(token: str, monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_those_whom_a_polite_leader_leaves_behind_are_not_given_its_time(token: str) -> None:
-    process = await started(shell("sleep {0} & sleep {0} & echo up; cat; exit 5", token), stdin="pipe")
+    script = "sleep {0} & sleep {0} & echo up; cat; exit 5"
+    process = await started(shell(script, token), stdin="pipe", grace=PATIENT)
     watch = Stopwatch()
     await process.close()
-    assert watch.seconds < 1
+    assert watch.seconds < SOON
     assert running(token) == []
     assert process.returncode == 5
 
@@ -223,18 +231,18 @@ async def test_the_time_of_a_longer_grace_is_not_cut(token: str) -> None:
 async def test_an_endless_cancel_step_still_ends_in_a_kill(token: str) -> None:
     process = await started(shell(DEAF, token), grace=BRISK)
     watch = Stopwatch()
-    report = await process.close(grace=Grace(cancel=float("inf"), terminate=0.1, kill=1))
+    report = await process.close(grace=Grace(cancel=float("inf"), terminate=0.1, kill=10))
     assert report.clean
-    assert watch.seconds < 1
+    assert watch.seconds < SOON
 
 
 async def test_a_grandchild_that_holds_the_pipes_does_not_hold_up_the_stop(token: str) -> None:
-    process = await started(shell("sleep {0} & echo up", token), stdin="pipe")
+    process = await started(shell("sleep {0} & echo up", token), stdin="pipe", grace=PATIENT)
     assert await process.wait() == 0
     await until(lambda: len(running(token)) == 1)
     watch = Stopwatch()
     report = await process.close()
-    assert watch.seconds < 1
+    assert watch.seconds < SOON
     assert report.clean
     assert running(token) == []
     assert process.returncode == 0
@@ -251,11 +259,11 @@ async def test_a_leader_that_exits_at_once_leaves_nobody(token: str) -> None:
 
 async def test_a_child_that_is_stopped_by_a_signal_is_woken_to_end(token: str) -> None:
     script = "trap 'echo term >&2; exit 9' TERM; echo up; kill -STOP $$; sleep {0}"
-    process = await started(shell(script, token))
+    process = await started(shell(script, token), grace=PATIENT)
     await until(lambda: state_of(process.pid) == "T")
     watch = Stopwatch()
     await process.close()
-    assert watch.seconds < 0.9  # by SIGTERM, not by SIGKILL
+    assert watch.seconds < SOON  # by SIGTERM, not by SIGKILL
     assert process.returncode == 9
     assert process.stderr_tail == b"term\n"
     assert running(token) == []
@@ -309,10 +317,11 @@ async def test_those_who_fork_while_they_are_killed_do_not_get_away(token: str) 
 async def test_a_stderr_that_floods_does_not_hold_up_the_stop(token: str) -> None:
     script = "trap '' TERM; echo up; yes {0} >&2"
     process = await started(shell(script, token), stdin="pipe", grace=BRISK, stderr_limit=100)
+    await until(lambda: len(process.stderr_tail) == 100)
     await anyio.sleep(0.05)
     watch = Stopwatch()
     await process.close()
-    assert watch.seconds < 1
+    assert watch.seconds < SOON
     assert len(process.stderr_tail) == 100
     assert running(token) == []
 
@@ -323,17 +332,17 @@ async def test_a_stdout_that_nobody_reads_does_not_hold_up_the_stop(token: str) 
         await anyio.sleep(0.05)
         watch = Stopwatch()
         await process.close()
-        assert watch.seconds < 1
+        assert watch.seconds < SOON
         assert running(token) == []
 
 
 async def test_one_that_is_blocked_on_its_stdout_still_sees_the_end_of_its_input(token: str) -> None:
     code = "import os; os.write(1, bytes(300_000)); os.read(0, 1); os.write(2, b'saw it'); os._exit(8)"
-    process = await Process.open(python(code, token), stdin="pipe")
+    process = await Process.open(python(code, token), stdin="pipe", grace=PATIENT)
     await anyio.sleep(0.1)
     watch = Stopwatch()
     await process.close()
-    assert watch.seconds < 1
+    assert watch.seconds < SOON
     assert process.returncode == 8
     assert process.stderr_tail == b"saw it"
 
@@ -400,7 +409,7 @@ async def test_asking_again_makes_it_faster(token: str) -> None:
     watch = Stopwatch()
     report = await process.close(grace=BRISK)
     assert report.clean
-    assert watch.seconds < 1
+    assert watch.seconds < SOON
 
 
 @asyncio_only
@@ -453,15 +462,15 @@ async def test_a_timeout_round_a_close_raises_timeout_error_when_it_is_over(toke
 
 
 async def test_a_closer_inside_a_cancelled_anyio_scope_waits_without_spinning(token: str) -> None:
-    process = await started(shell(DEAF, token), stdin="pipe", grace=Grace(cancel=0.3, terminate=0.1, kill=2))
+    process = await started(shell(DEAF, token), stdin="pipe", grace=Grace(cancel=0.3, terminate=0.1, kill=10))
     with anyio.CancelScope() as scope:
         scope.cancel()
         cpu = time.process_time()
         try:
             await process.close()
         finally:
-            assert running(token) == []
             cpu = time.process_time() - cpu
+            assert running(token) == []
     assert scope.cancelled_caught
     assert cpu < 0.2
 
@@ -576,6 +585,8 @@ async def test_a_close_from_elsewhere_ends_reads_writes_waits_and_lines(token: s
         group.start_soon(use, "write", lambda: process.write(bytes(1_000_000)))
         group.start_soon(use, "wait", process.wait)
         group.start_soon(use, "lines", all_lines)
+        # It is deaf once it runs something else, in a process of its own or in its place.
+        await until(lambda: len(running(token)) == 3 or name_of(process.pid) == "sleep")
         await anyio.sleep(0.05)
         await process.close()
         await lined.close()
@@ -606,13 +617,15 @@ async def test_half_a_line_that_a_close_cut_off_is_not_a_line(token: str) -> Non
     got: list[bytes] = []
 
     async def read_lines() -> None:
-        got.extend([line async for line in process.lines()])
+        async for line in process.lines():
+            got.append(line)  # noqa: PERF401 – each as it comes
 
     assert process._child is not None
     holder = os.open(f"/proc/{process.pid}/fd/1", os.O_WRONLY)
     try:
         async with anyio.create_task_group() as group:
             group.start_soon(read_lines)
+            await until(lambda: got)
             await anyio.sleep(0.05)
             await process.close()
     finally:
@@ -711,7 +724,7 @@ async def test_the_grace_of_the_owner_is_the_process_s_unless_it_has_one(token: 
         process = await started(shell(DEAF, token), stdin="pipe")
         watch = Stopwatch()
         await process.close()
-    assert 0.2 <= watch.seconds + EARLY < 1
+    assert 0.2 <= watch.seconds + EARLY < SOON
 
 
 async def test_a_process_opened_by_a_task_that_is_long_gone_is_closed_by_another(token: str) -> None:
@@ -756,7 +769,7 @@ async def test_a_deadline_of_a_tenth_of_a_second_is_kept_and_what_is_left_is_nam
     with Immortal(monkeypatch):
         watch = Stopwatch()
         report = await process.close(deadline=0.1)
-        assert 0.1 <= watch.seconds + EARLY < 0.4
+        assert 0.1 <= watch.seconds + EARLY < 4  # and not the five of the default
     assert not report.clean
     left = {leftover.kind: leftover for leftover in report.left}["process"]
     assert left.name == "the deaf one"
@@ -914,3 +927,14 @@ async def test_a_generator_that_is_left_in_the_middle_ends_its_process(token: st
     else:
         drop(kept)
     await until_settled(cores[1])
+
+
+@pytest.mark.parametrize("depth", [0, 3])
+async def test_a_process_deep_inside_has_time_to_heed_sigterm(token: str, depth: int) -> None:
+    slow_to_leave = "trap 'sleep 1.4; exit 7' TERM; echo up; while :; do sleep 0.01; done # {0}"
+    outer = inner = await Scope.open("outer", grace=Grace(cancel=0, terminate=6, kill=3))
+    for _ in range(depth):
+        inner = await Scope.open(scope=inner)
+    process = await started(shell(slow_to_leave, token), scope=inner)
+    assert (await outer.close()).clean
+    assert process.returncode == 7

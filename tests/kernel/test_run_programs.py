@@ -9,7 +9,9 @@ import pytest
 from tests.kernel.processes import is_gone
 from tests.kernel.programs import program
 
-SLACK = 1.5  # seconds that a loaded machine may take for the end of a process
+pytestmark = pytest.mark.slow
+
+SLACK = 8.0  # seconds that a machine that stalls may take for the end of a process; what is not ended takes a minute or more
 
 everywhere = pytest.mark.parametrize("flavour", ["asyncio", "uvloop", "trio"])
 on_two = pytest.mark.parametrize("flavour", ["asyncio", "trio"])
@@ -33,7 +35,7 @@ def test_a_program_cleans_up_after_ctrl_c_and_exits_with_130(flavour: str) -> No
             ready()
             await sleep(100)
 
-        go(main)
+        go(main, grace=Grace(cancel=60))
         """,
     ) as running:
         running.send(signal.SIGINT)
@@ -201,7 +203,7 @@ def test_foreign_threads_that_end_in_time_and_idle_pools_are_nobodys_business() 
             ready()
             return 7
 
-        sys.exit(go(main))
+        sys.exit(go(main, grace=Grace(cancel=60)))
         """,
     ) as running:
         ended = running.wait()
@@ -290,7 +292,7 @@ def test_a_refusing_task_on_trio_ends_with_the_process_and_mains_error_is_not_lo
         ended = running.wait()
     assert ended.status == 1
     assert "LookupError: what main raised" in ended.stderr
-    assert "left: task 'refuses', stuck at <string>" in ended.stderr
+    assert "left: task 'refuses'" in ended.stderr  # it spins, on trio, and may be seen in whatever it calls
     assert ended.seconds < 1.1 + SLACK
 
 
@@ -353,7 +355,7 @@ def test_whoever_catches_stopped_goes_on() -> None:
             await sleep(100)
 
         try:
-            go(main)
+            go(main, grace=Grace(cancel=60))
         except Stopped as stopped:
             print(stopped.code, stopped.reason, stopped.report.clean)
         time.sleep(1)

@@ -53,13 +53,13 @@ async def test_an_exception_in_the_body_cancels_the_children_and_waits_for_their
 
 async def test_an_empty_block_settles_at_once() -> None:
     before = anyio.current_time()
-    async with Scope() as scope:
+    async with Scope(grace=Grace(cancel=60)) as scope:
         pass
     assert scope.state == "settled"
     assert scope.report is not None
     assert scope.report.clean
     assert scope.report.reason is None
-    assert anyio.current_time() - before < 0.5
+    assert anyio.current_time() - before < 10
 
 
 async def test_a_child_may_spawn_siblings_while_the_block_waits() -> None:

@@ -111,11 +111,11 @@ async def test_concurrent_closers_wait_for_the_same_drain_and_the_child_is_cance
 
 
 async def test_closing_a_settled_or_empty_scope_returns_at_once() -> None:
-    scope = await Scope.open()
+    scope = await Scope.open(grace=Grace(cancel=60))
     before = anyio.current_time()
     assert (await scope.close()).clean
     assert (await scope.close()).clean
-    assert anyio.current_time() - before < 0.5
+    assert anyio.current_time() - before < 10
 
 
 async def test_close_cancels_even_children_that_would_have_finished() -> None:

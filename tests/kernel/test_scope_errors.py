@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import anyio
 import pytest
 import trio
+from anyio.lowlevel import checkpoint
 
-from quiesce import Reason, Scope, current_token
+from quiesce import Reason, Scope, current_token, own
 from tests.kernel.temperaments import (
     an_innocent_bystander,
     cancellation,
@@ -216,7 +219,7 @@ async def test_a_child_that_swallowed_a_cancel_is_interrupted_all_the_same_when_
             try:
                 async with Scope("next") as scope:
                     scope.spawn(fails, ValueError("grandchild"), 0.01)
-                    await anyio.sleep(1)
+                    await anyio.sleep(60)
             except ExceptionGroup as error:
                 raised.append(error)
         return "went on"
@@ -227,7 +230,7 @@ async def test_a_child_that_swallowed_a_cancel_is_interrupted_all_the_same_when_
     start = anyio.current_time()
     handle.cancel()
     await handle.wait()
-    assert anyio.current_time() - start < 0.5
+    assert anyio.current_time() - start < 10
     assert len(raised) == 1
     assert handle.result() == "went on"
     await scope.close()
@@ -244,7 +247,7 @@ async def test_a_block_in_a_clean_up_is_interrupted_when_it_fails() -> None:
                 try:
                     async with Scope("clean-up") as scope:
                         scope.spawn(fails, ValueError("grandchild"), 0.01)
-                        await anyio.sleep(1)
+                        await anyio.sleep(60)
                 except ExceptionGroup as error:
                     raised.append(error)
 
@@ -254,7 +257,7 @@ async def test_a_block_in_a_clean_up_is_interrupted_when_it_fails() -> None:
     start = anyio.current_time()
     handle.cancel()
     await handle.wait()
-    assert anyio.current_time() - start < 0.5
+    assert anyio.current_time() - start < 10
     assert len(raised) == 1
     assert handle.state == "cancelled"
     await scope.close()
@@ -382,3 +385,31 @@ def flatten(error: BaseException) -> list[str]:
     if isinstance(error, BaseExceptionGroup):
         return [text for inner in error.exceptions for text in flatten(inner)]
     return [str(error)]
+
+
+class OutOfTheOrdinary(BaseException):
+    """No `Exception`, and no cancellation either: pytest's own are of this kind."""
+
+
+@pytest.mark.parametrize("children", [0, 1])
+async def test_an_error_of_the_body_that_is_no_exception_is_raised_as_it_is(children: int) -> None:
+    error = OutOfTheOrdinary("out")
+    with pytest.raises(OutOfTheOrdinary) as caught:
+        async with Scope() as scope:
+            for _ in range(children):
+                scope.spawn(anyio.sleep_forever)
+            await checkpoint()
+            raise error
+    assert caught.value is error
+
+
+async def test_a_held_thing_does_not_swallow_one_either() -> None:
+    @asynccontextmanager
+    async def plain() -> AsyncIterator[None]:
+        yield
+
+    error = OutOfTheOrdinary("out")
+    with pytest.raises(OutOfTheOrdinary) as caught:
+        async with own(plain()):
+            raise error
+    assert caught.value is error

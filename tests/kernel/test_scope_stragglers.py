@@ -61,7 +61,7 @@ async def test_a_deadline_holds_on_the_real_clock() -> None:
     await turns()
     start = time.monotonic()
     report = await scope.close(deadline=0.1)
-    assert 0.09 < time.monotonic() - start < 1
+    assert 0.09 < time.monotonic() - start < 4  # and not the five of the default
     assert len(report.left) == 1
     stubborn.let_go()
     assert (await scope.close()).clean

@@ -530,15 +530,15 @@ async def test_close_from_inside_the_generator_does_not_wait_for_itself() -> Non
         yield 1
         report = await streams[0].close()
         log.append([outcome.state for outcome in report.outcomes])
-        await anyio.sleep(10)
+        await anyio.sleep(60)
         log.append("not reached")
         yield 2
 
     before = anyio.current_time()
-    streams.append(stream(closes_itself()))
+    streams.append(stream(closes_itself(), grace=Grace(cancel=60)))
     assert [item async for item in streams[0]] == [1]
     assert log == [["closing"]]
-    assert anyio.current_time() - before < 1
+    assert anyio.current_time() - before < 10
     streams.clear()
 
 
@@ -1385,10 +1385,10 @@ async def test_a_stream_that_a_stopping_scope_refuses_does_not_hold_up_the_stop(
             async for _ in late:
                 pass
 
-    scope = await Scope.open(grace=Grace(cooperate=0.2))
+    scope = await Scope.open(grace=Grace(cooperate=60))
     scope.spawn(child)
     await anyio.sleep(0.01)
     report = await scope.close()
     assert report.clean
-    assert report.elapsed < 0.2
+    assert report.elapsed < 10
     assert len(refused) == 1

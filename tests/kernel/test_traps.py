@@ -271,7 +271,7 @@ async def test_trap_11_asyncio_run_has_no_exit_deadline() -> None:
     await turns()
     start = time.monotonic()
     report = await scope.close(deadline=0.05)
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 4  # and not the five of the default
     assert len(report.left) == 1
     stubborn.let_go()
     await scope.close()

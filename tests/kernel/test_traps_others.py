@@ -208,7 +208,7 @@ async def test_trap_26_yield_inside_a_block() -> None:
 async def test_trap_27_a_cancel_from_another_thread_takes_effect_at_once() -> None:
     async def main(token: CancelToken) -> float:
         async with Scope(token=token) as scope:
-            scope.spawn(anyio.sleep, 1.0)
+            scope.spawn(anyio.sleep, 60)
         return time.monotonic()
 
     token = CancelToken()
@@ -221,7 +221,7 @@ async def test_trap_27_a_cancel_from_another_thread_takes_effect_at_once() -> No
 
     thread = threading.Thread(target=cancel)
     thread.start()
-    assert await main(token) - at[0] < 0.5
+    assert await main(token) - at[0] < 5
     thread.join()
 
 

@@ -140,11 +140,11 @@ def test_trap_22_ctrl_c_reaches_main_whoever_was_running() -> None:
         async with Scope() as scope:
             scope.spawn(sleeper, log, "sibling", 0.01)
             scope.spawn(spins)
-            await trio.sleep(5)
+            timer.start()
+            await trio.sleep(15)
             log.append("never")
 
     timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
     with pytest.raises(KeyboardInterrupt):
         trio.run(main)
     timer.join()

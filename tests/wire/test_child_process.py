@@ -17,7 +17,7 @@ from quiesce.wire import ConnectionEnded, Limits, Notification, Peer
 from quiesce.wire._child_process import ChildProcess, ProcessExited
 from tests.kernel.processes import running, token_of_processes
 
-pytestmark = pytest.mark.real_time
+pytestmark = [pytest.mark.slow, pytest.mark.real_time]
 
 MakeAgent = Callable[..., ChildProcess]
 
@@ -74,6 +74,7 @@ sys.stderr.write("end of input\\n")
 """
 
 HASTY = Grace(cancel=0.05, terminate=0.05, kill=5)
+PATIENT = Grace(cancel=15)  # for what ends by itself, however slow the machine
 
 
 @pytest.fixture
@@ -97,8 +98,8 @@ async def until(condition: Any) -> None:
 
 
 async def test_it_is_asked_and_answers_and_is_gone_at_the_end(agent: MakeAgent, token: str) -> None:
-    child = agent()
-    async with Peer(child) as peer:
+    child = agent(grace=PATIENT)
+    async with Peer(child, grace=PATIENT) as peer:
         assert await peer.request("echo", {"a": [1]}) == {"a": [1]}
         assert peer.name == "agent"
         assert child.process.pid in running(token)
@@ -119,7 +120,7 @@ async def test_it_has_the_environment_and_the_directory_that_it_was_given(
 
 async def test_stderr_is_heard_piece_by_piece(agent: MakeAgent) -> None:
     heard: list[bytes] = []
-    async with Peer(agent(on_stderr=heard.append)) as peer:
+    async with Peer(agent(on_stderr=heard.append, grace=PATIENT), grace=PATIENT) as peer:
         await peer.request("echo")
     assert b"".join(heard) == b"end of input\n"
 

@@ -55,6 +55,25 @@ async def test_a_close_stops_handlers_and_sends_their_answers_before_the_end() -
         assert [it["error"] for it in last] == [CANCELLED, CANCELLED]
 
 
+async def test_the_report_of_a_block_says_why_it_was_left() -> None:
+    near, _ = memory_pair()
+    peer = Peer(near)
+    async with Scope() as scope:
+        begun = anyio.Event()
+
+        async def use() -> None:
+            async with peer:
+                begun.set()
+                await anyio.sleep_forever()
+
+        handle = scope.spawn(use)
+        await begun.wait()
+        handle.cancel("Esc")
+        await handle.wait()
+    assert peer.report is not None
+    assert str(peer.report.reason) == "user: Esc"
+
+
 async def test_requests_that_wait_for_their_turn_are_answered_too_and_never_begin() -> None:
     worker = Worker()
     async with bare_and_peer({"work": worker}, limits=Limits(concurrent=1)) as (bare, peer):
@@ -158,12 +177,12 @@ async def test_a_handler_that_shields_its_question_gets_an_end_to_it() -> None:
             seen.append(str(error))
         return "done"
 
-    async with bare_and_peer({"work": work}) as (bare, peer):
+    async with bare_and_peer({"work": work}, grace=Grace(cancel=30)) as (bare, peer):
         await bare.send(asks(1, "work"))
         await bare.line()
         started = anyio.current_time()
         await peer.close(reason="enough")
-        assert anyio.current_time() - started < 1
+        assert anyio.current_time() - started < 10
         assert await bare.rest() == [answers(1, "done")]
     assert seen[1] == "'y' cannot be sent: one end is closed (user: enough)"
 
@@ -210,11 +229,11 @@ async def test_the_other_side_sees_the_end_and_ends_too() -> None:
 
 
 async def test_a_close_of_an_idle_peer_is_clean_and_quick() -> None:
-    async with two_peers() as (us, _):
+    async with two_peers(our_options={"grace": Grace(cancel=30)}) as (us, _):
         started = anyio.current_time()
         report = await us.close()
         assert report.clean
-        assert anyio.current_time() - started < 1
+        assert anyio.current_time() - started < 10
 
 
 async def test_what_was_sent_before_the_close_arrives() -> None:
@@ -453,9 +472,11 @@ async def test_a_closer_that_is_cancelled_twice_has_closed_and_is_cancelled() ->
 async def test_a_timeout_around_a_block_is_a_timeout() -> None:
     worker = Worker(tidy=0.02)
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
+        async with asyncio.timeout(None) as limit:
             async with bare_and_peer({"work": worker}) as (bare, _):
                 await bare.send(asks(1, "work"))
+                await worker.begun.wait()
+                limit.reschedule(asyncio.get_running_loop().time() + 0.01)
                 await asyncio.sleep(3600)
     assert worker.log == ["begins", "cancelled"]
 
@@ -485,6 +506,9 @@ async def test_a_deadline_of_trio_around_a_block_ends_it() -> None:
 
 # Who does not let it end -------------------------------------------------------------------------------------
 
+# Squeezed into a deadline: little of it is for what is cancelled, and there is time for the rest to go, on any machine.
+LONG_AFTER_A_CANCEL = Grace(cancel=1, terminate=30, kill=30)
+
 
 async def test_a_handler_that_ignores_its_cancel_is_named_and_the_deadline_holds() -> None:
     stubborn = Stubborn()
@@ -495,15 +519,18 @@ async def test_a_handler_that_ignores_its_cancel_is_named_and_the_deadline_holds
         await stubborn()
         return "at last"
 
-    async with bare_and_peer({"work": work}) as (bare, peer), anyio.create_task_group() as group:
+    async with (
+        bare_and_peer({"work": work}, grace=LONG_AFTER_A_CANCEL) as (bare, peer),
+        anyio.create_task_group() as group,
+    ):
         group.start_soon(ends_with_the_connection, peer, "x")
         await bare.line()
         await bare.send(asks(1, "work"))
         await begun.wait()
         started = anyio.current_time()
-        report = await peer.close(deadline=0.2)
+        report = await peer.close(deadline=3)
         stubborn.let_go()
-        assert anyio.current_time() - started < 2
+        assert anyio.current_time() - started < 10
         assert [left.name.split()[0] for left in report.left] == ["work"], str(report)
         assert "Stubborn" in str(report)
         assert await bare.rest() == []  # the link is closed all the same
@@ -518,7 +545,7 @@ async def test_a_handler_of_notifications_that_ignores_its_cancel_holds_up_no_an
 
     got: list[Any] = []
     async with (
-        bare_and_peer(notifications={"note": note}) as (bare, peer),
+        bare_and_peer(notifications={"note": note}, grace=LONG_AFTER_A_CANCEL) as (bare, peer),
         anyio.create_task_group() as group,
     ):
 
@@ -529,7 +556,7 @@ async def test_a_handler_of_notifications_that_ignores_its_cancel_holds_up_no_an
         number = (await bare.line())["id"]
         await bare.send(tells("note"), answers(number, "answer"))
         await bare.ping()
-        report = await peer.close(deadline=0.2)
+        report = await peer.close(deadline=3)
         await turns()
         assert got == ["answer"]
         stubborn.let_go()
@@ -546,7 +573,7 @@ async def test_a_second_close_with_less_time_is_quicker() -> None:
         begun.set()
         await stubborn()
 
-    async with bare_and_peer({"work": work}) as (bare, peer):
+    async with bare_and_peer({"work": work}, grace=Grace(cancel=30)) as (bare, peer):
         await bare.send(asks(1, "work"))
         await begun.wait()
         async with anyio.create_task_group() as group:
@@ -555,7 +582,7 @@ async def test_a_second_close_with_less_time_is_quicker() -> None:
             started = anyio.current_time()
             report = await peer.close(deadline=0.1)
             stubborn.let_go()
-            assert anyio.current_time() - started < 2
+            assert anyio.current_time() - started < 10
             assert not report.clean
         assert (await peer.close()).clean
 
@@ -568,7 +595,10 @@ async def test_a_close_while_the_peer_does_not_read_returns_in_time_and_frees_wh
         return "x" * 5000
 
     limits = Limits(unsent=1000)
-    async with bare_and_peer({"long": long}, capacity=100, limits=limits) as (bare, peer):
+    async with bare_and_peer({"long": long}, capacity=100, limits=limits, grace=LONG_AFTER_A_CANCEL) as (
+        bare,
+        peer,
+    ):
         async with anyio.create_task_group() as group:
 
             async def use() -> None:
@@ -588,9 +618,9 @@ async def test_a_close_while_the_peer_does_not_read_returns_in_time_and_frees_wh
                 await turns()
             await turns()
             started = anyio.current_time()
-            report = await peer.close(deadline=0.2)
+            report = await peer.close(deadline=6)  # a tenth of a second before it is broken off
             assert report.clean
-            assert anyio.current_time() - started < 2
+            assert anyio.current_time() - started < 5.5
         if what == "notify":
             assert freed == ["'note' cannot be sent: one end is closed (user: closed)"]
         elif what == "request":
@@ -608,12 +638,12 @@ async def test_a_close_from_inside_while_the_peer_does_not_read_returns_in_time(
             closed.append(True)  # a cancel, when the time was over, is its own and is raised
         return "bye"
 
-    grace = Grace(cancel=0.1, terminate=0.05, kill=0.05)
+    grace = Grace(cancel=0.1, terminate=5, kill=5)
     async with bare_and_peer({"leave": leave}, capacity=100, grace=grace) as (bare, peer):
         await bare.send(asks(1, "leave"))
         started = anyio.current_time()
         assert (await peer.wait_closed()).clean
-        assert anyio.current_time() - started < 2
+        assert anyio.current_time() - started < 5
     assert len(closed) == 1
 
 

@@ -12,7 +12,7 @@ import trio
 from quiesce import CancelToken, current_token
 from quiesce.wire import Limits, Peer, Request, RequestCancelled, RpcError, _calls
 from tests.kernel.temperaments import cancellation, tidy_up, turns
-from tests.wire.bare import Worker, answers, asks, bare_and_peer, cancels, two_peers
+from tests.wire.bare import Worker, answers, asks, bare_and_peer, cancels, complaints, two_peers
 from tests.world import asyncio_only, trio_only
 
 CANCELLED = {"code": -32800, "message": "Request cancelled"}
@@ -253,7 +253,7 @@ async def test_a_cancelled_caller_has_told_the_peer_and_the_late_answer_is_dropp
         assert not peer._connection.calls._cancelled
         await bare.send(answers(number, "and again"))
         await bare.ping()
-    assert not caplog.records
+    assert not complaints(caplog)
 
 
 async def test_cancelling_the_caller_cancels_the_handler_and_waits_for_nothing() -> None:
@@ -276,10 +276,16 @@ async def test_a_timeout_of_asyncio_around_a_request_is_a_timeout() -> None:
     worker = Worker()
     async with two_peers(theirs={"work": worker}) as (us, _):
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.01):
+            async with asyncio.timeout(None) as limit, asyncio.TaskGroup() as group:
+
+                async def run_out() -> None:
+                    await worker.begun.wait()
+                    limit.reschedule(asyncio.get_running_loop().time())
+
+                group.create_task(run_out())
                 await us.request("work")
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(us.request("work"), 0.01)
+            await asyncio.wait_for(us.request("work"), 1)  # enough for it to begin
         assert await us.request("echo", 1) == 1
         assert worker.log.count("cancelled") == 2
 

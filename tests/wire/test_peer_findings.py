@@ -50,10 +50,12 @@ async def test_a_long_queue_of_quick_requests_is_answered_to_the_last() -> None:
 async def test_what_the_other_side_told_before_it_went_is_handled_and_then_its_answer_delivered() -> None:
     one, other = memory_pair()
     handled: list[int] = []
+    worked = anyio.Event()
 
     async def work(params: Any) -> str:
         for number in range(50):
             await server.notify("progress", number)
+        worked.set()
         return "done"
 
     async def progress(number: int) -> None:
@@ -69,7 +71,7 @@ async def test_what_the_other_side_told_before_it_went_is_handled_and_then_its_a
 
     async with server, client, anyio.create_task_group() as tasks:
         tasks.start_soon(ask)
-        await anyio.sleep(0.002)
+        await worked.wait()
         await server.close()
     assert handled == list(range(50))
 
@@ -153,7 +155,11 @@ async def test_a_result_for_a_cancelled_request_that_cannot_be_said_costs_nobody
             tasks.start_soon(ask, client)
             tasks.start_soon(ask, client)
             tasks.start_soon(ask, server)
-            await anyio.sleep(0.01)
+            while not (
+                server.statistics().requests_at_work == server.statistics().requests_waiting == 1
+                and client.statistics().requests_at_work == 1
+            ):
+                await anyio.sleep(0.001)
             await server.close()
             await client.close()
     assert sorted(outcomes) == [str(REQUEST_CANCELLED), str(REQUEST_CANCELLED), "ended"]

@@ -430,7 +430,7 @@ async def test_a_path_that_is_somebody_elses_by_now_is_left_alone(tmp_path: Path
 
 async def test_a_peer_that_does_not_read_holds_up_the_close_no_longer_than_its_grace() -> None:
     ours, raw = socket.socketpair()
-    peer = await Peer.open(SocketTransport(ours), grace=Grace(cancel=0.05, terminate=0.05, kill=0.05))
+    peer = await Peer.open(SocketTransport(ours), grace=Grace(cancel=0.05, terminate=0.05, kill=5))
     with anyio.move_on_after(0.05):
         while True:
             await peer.notify("more", "x" * 100_000)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 import anyio
 
+from quiesce.audit import Limits
+
 from .entry import TICK, Entry, Finds
 
 # A process is ended at the end only.
@@ -163,7 +165,7 @@ ENTRIES = [
         takes_the_token_away,
         leaves_the_token,
         (Finds("thread", "conversation tool", "cancel/early", says="runs Conversation.tool"),),
-        REAL,
+        {**REAL, "limits": Limits(linger=1.0)},  # for the thread of a run that nobody stops
         tidy=end_tools,
     ),
     Entry(
