@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
+
+from quiesce.cli.chat._face import READ_IN
 
 from .chat_parts import calls, write_script
 from .chat_programs import SIGINT, SIGTERM, Here, at_terminal, processes_with, run, started
@@ -173,6 +176,7 @@ def test_a_terminal_that_does_lines_alone_can_be_talked_at_and_interrupted(tmp_p
         program.type("and now?\n")
         program.until("Again.")
         program.until("scripted ›", times=3)
+        time.sleep(READ_IN)  # from here on it is not meant for the answer
         program.type("\x03")
         assert program.ended() == 0
     assert "\x1b" not in program.seen.decode()

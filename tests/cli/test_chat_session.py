@@ -99,6 +99,27 @@ async def test_stopping_the_model_in_mid_sentence_keeps_what_it_said_and_tells_i
         assert not desk.chat.stop()  # nothing runs any more
 
 
+async def test_a_ctrl_c_just_behind_the_end_of_a_run_does_not_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_session, "READ_IN", 3600.0)
+    async with chatting(tmp_path, "Good day.", {"after": 3600}) as (desk, face):
+        assert desk.chat.is_at_rest
+        assert not desk.chat.interrupt()  # nothing ran: it leaves
+        await desk.take("hello")
+        await desk.chat.idle()
+        assert desk.chat.interrupt()
+        assert desk.chat.interrupt()
+        assert face.all("said") == ["that has ended already; Ctrl-C again leaves"] * 2
+        await desk.take("more")
+        await face.until(lambda: MODEL in desk.chat.running)
+        assert desk.chat.interrupt()
+        await desk.chat.idle()
+        assert face.all("said")[2].startswith("stopped scripted answering in ")
+        monkeypatch.setattr(_session, "READ_IN", 0.0)
+        assert not desk.chat.interrupt()
+
+
 async def test_stopping_between_two_pieces_marks_the_text_as_cut(tmp_path: Path) -> None:
     async with chatting(tmp_path, {"pieces": ["Once ", *["and "] * 1000], "delay": 0.02}) as (desk, face):
         await desk.take("tell")

@@ -271,3 +271,64 @@ async def test_a_loop_that_is_blocked_in_a_second_close_is_reported_too(
         group.start_soon(block)
         report = await scope.close()
     assert any("blocked" in note for note in report.notes)
+
+
+BRIEF = Grace(cooperate=0.05, cancel=0.2, terminate=0.1, kill=0.1)
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("depth", [1, 3])
+async def test_who_had_no_turn_while_the_loop_was_blocked_has_one_to_clean_up_in(depth: int) -> None:
+    """A clean-up of a few awaits beside one that blocks for longer than the whole stop may take."""
+    cleaned: list[str] = []
+
+    async def tidy() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                for _ in range(10):
+                    await anyio.sleep(0)
+            cleaned.append("tidy")
+
+    async def blocks() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            time.sleep(BRIEF.total + 0.2)
+
+    async def nest(left: int) -> None:
+        async with Scope() as inner:
+            inner.spawn(tidy)
+            inner.spawn(nest if left else blocks, *([left - 1] if left else []))
+            inner.spawn(tidy)
+
+    scope = await Scope.open(grace=BRIEF)
+    scope.spawn(nest, depth - 1)
+    await turns(20)
+    report = await scope.close()
+    assert report.clean
+    assert cleaned == ["tidy"] * 2 * depth
+
+
+@pytest.mark.real_time
+async def test_who_stays_after_the_loop_was_blocked_is_named_soon() -> None:
+    stubborn = Stubborn()
+
+    async def blocks() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            time.sleep(BRIEF.total + 0.2)
+            unblocked.append(time.monotonic())
+
+    unblocked: list[float] = []
+    scope = await Scope.open(grace=BRIEF)
+    scope.spawn(stubborn)
+    scope.spawn(blocks)
+    await turns()
+    report = await scope.close()
+    assert time.monotonic() - unblocked[0] < 2
+    assert [left.kind for left in report.left] == ["task"]
+    stubborn.let_go()
+    assert (await scope.close()).clean

@@ -88,7 +88,7 @@ class Backend(ABC):
     def _ring(self) -> None:
         self._alarm, self._alarm_at = None, inf
         for core in list(self.stopping):
-            core.climb()
+            core.ring()
 
     @abstractmethod
     def now(self) -> float:

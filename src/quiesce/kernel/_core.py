@@ -37,7 +37,7 @@ from ._child import FAILED, Child, Handle
 from ._closing import close, only_closers_left, who_waits_for
 from ._current import Node, current_node
 from ._grace import CANCEL, COOPERATE, DEFAULT_GRACE, TERMINATE, Grace, Rung
-from ._ladder import NO_ENDS, Ends, earlier, entered_at, fitted, halved
+from ._ladder import NO_ENDS, STALLED, Ends, after_a_stall, earlier, entered_at, fitted, halved
 from ._misuse import check_function, warn_of_leak
 from ._reason import Reason
 from ._report import Leftover, Row, StopReport
@@ -356,6 +356,13 @@ class ScopeCore(TokenHolder):
         for scope in list(self.nested):
             if scope.state is STOPPING:
                 scope._hasten(fitted(scope.ends, self.ends, now))
+
+    def ring(self) -> None:
+        """The alarm: a rung of some stop is due, perhaps of ours, and perhaps long since."""
+        now = self.backend.now()
+        if self.state is STOPPING and now - self.ends[self.rung] > STALLED:
+            self.ends = after_a_stall(self.rung, self.ends, now)
+        self.climb()
 
     def climb(self) -> None:
         """Do what is due, and come back when the next rung is."""

@@ -10,6 +10,8 @@ from ._grace import Grace, Rung
 Ends: TypeAlias = tuple[float, float, float, float]
 
 NO_ENDS: Ends = (inf, inf, inf, inf)
+STALLED = 0.1  # seconds by which an alarm is late only if the loop had no turn
+TURN = 0.1  # the seconds, at most, that each step that is left has after that
 TO_TERMINATE = 0.8  # the least share of what a nested ladder has for its last two steps
 
 
@@ -25,6 +27,17 @@ def entered_at(rung: Rung, ends: Ends, grace: Grace, now: float) -> Ends:
     changed, end = list(ends), now
     for step in range(rung, Rung.EXPIRED):
         end += steps[step]
+        changed[step] = end
+    first, second, third, fourth = changed
+    return first, second, third, fourth
+
+
+def after_a_stall(rung: Rung, ends: Ends, now: float) -> Ends:
+    """Time in which the loop stood still was nobody's to clean up in: each step that is left has a turn, or all of its time if that is shorter."""
+    changed, end = list(ends), now
+    for step in range(rung, Rung.EXPIRED):
+        length = ends[step] - ends[step - 1] if step else TURN
+        end = max(ends[step], end + min(length, TURN))
         changed[step] = end
     first, second, third, fourth = changed
     return first, second, third, fourth

@@ -182,7 +182,7 @@ def _ctrl_c(desk: Desk) -> Iterator[None]:
 
     def pressed() -> None:
         nonlocal left
-        if not desk.chat.stop() and not left:
+        if not desk.chat.interrupt() and not left:
             left = True
             main.cancel("Ctrl-C")
 

@@ -17,6 +17,9 @@ ANSWERS: Final[dict[str, Decision]] = {
 }
 """What may be typed. Whatever else is typed means no, and is the next message: a word on what to do instead."""
 
+READ_IN: Final = 0.5
+"""Seconds from when something is to be seen until somebody may have read it: what is typed before is no answer to it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Call:

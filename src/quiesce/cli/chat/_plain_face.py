@@ -14,18 +14,14 @@ import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Final, TextIO
+from typing import TextIO
 
 from quiesce import Scope
 from quiesce.cli._terminal import Terminal, look_at
 
-from ._face import ANSWERS, Approval, Call, Decision
+from ._face import ANSWERS, READ_IN, Approval, Call, Decision
 from ._safe_text import one_line, shown
 from ._told import outcome_in_words, seconds
-
-READ_IN: Final = (
-    0.5  # seconds from when a question is to be seen: nobody has read it before, so nobody answers it
-)
 
 
 class PlainFace:

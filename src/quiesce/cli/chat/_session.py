@@ -5,13 +5,16 @@ Invariants
 - What is sent while a run is on is the next message: it is in the conversation, durable, and the model hears of it before its next turn.
 - The first stop is the activity's own grace. The second halves what is left of it, the third leaves no time but for SIGKILL. Each is
   told, and when all is over one line says what was stopped, how long that took, and what is left.
+- A Ctrl-C that comes just behind the end of what ran was meant for that: it is told so, and does not leave the chat.
 - A call that needs approval is not made before somebody has said so here; a stop while the question is open leaves it unanswered.
 - Whatever fails is told, and the chat goes on.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
+from math import inf
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
@@ -32,7 +35,7 @@ from quiesce.agents import (
 from quiesce.cli._models import UnknownModel, describe
 from quiesce.models import Model, ModelError, TextDelta, ToolCall, ToolResult
 
-from ._face import Approval, Call, Face
+from ._face import READ_IN, Approval, Call, Face
 from ._programs import run_program, users_command
 from ._safe_text import exact, whole
 from ._told import stop_line
@@ -69,6 +72,7 @@ class Chat:
         self.activity: Activity | None = None
         self.presses = 0
         self.failures = 0
+        self._ended_at = -inf  # when something ran last
         self.last_output = ""  # of the user's own command
         self._process: Process | None = None
         self._looking: Handle | None = None  # for another model
@@ -183,6 +187,7 @@ class Chat:
         finally:
             self.running.clear()
             self.activity = None
+            self._ended_at = time.monotonic()
             self.face.changed()
         if sends:
             self.start_run()
@@ -306,6 +311,21 @@ class Chat:
             self._looking.cancel(_PRESSED)
         self.face.changed()
         return True
+
+    def interrupt(self) -> bool:
+        """Ctrl-C: stop what runs, or stop it faster; False if nothing does, nor did a moment ago, when it was meant."""
+        if self.stop():
+            return True
+        if self.is_at_rest:
+            return False
+        self.face.say("that has ended already; Ctrl-C again leaves")
+        self.face.changed()
+        return True
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing runs, and whoever looks at it may have noticed."""
+        return self.activity is None and time.monotonic() - self._ended_at >= READ_IN
 
     def _tell_stop(self, report: StopReport) -> None:
         self.face.stopped(stop_line(self._stopped, report), clean=report.clean)

@@ -29,7 +29,7 @@ from quiesce.cli._terminal import look_at
 from quiesce.kernel._overview import note_ages
 from quiesce.models import UserMessage
 
-from ._face import ANSWERS, Approval, Call, Decision
+from ._face import ANSWERS, READ_IN, Approval, Call, Decision
 from ._safe_text import shortened, shown, whole
 from ._terminal_layout import make_application
 from ._terminal_text import (
@@ -54,9 +54,6 @@ if TYPE_CHECKING:
 _SPINNER: Final = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _SEEN: Final = 20_000  # characters: no screen shows more of what is being said
 _TICK: Final = 0.1  # seconds between two looks of the live line
-READ_IN: Final = (
-    0.5  # seconds from when a question is to be seen: nobody has read it before, so nobody answers it
-)
 _DECIDED: Final[dict[Decision, str]] = {
     "yes": "allowed",
     "no": "not allowed",
@@ -121,11 +118,12 @@ class TerminalFace:
     async def _tick(self) -> None:
         ticks = 0
         while True:
+            was_at_rest = self._desk is None or self._desk.chat.is_at_rest
             await asyncio.sleep(_TICK)
             ticks += 1
             if ticks % 5 == 0:
                 note_ages()
-            if self.is_active():
+            if not was_at_rest:
                 self.changed()
 
     def _leave(self) -> None:
@@ -279,7 +277,7 @@ class TerminalFace:
             return []
         chat = self._desk.chat
         if chat.activity is None:
-            return [("", "/help · !command · Ctrl-C leaves")]
+            return [("", "/help · !command" + (" · Ctrl-C leaves" if chat.is_at_rest else ""))]
         spin = _SPINNER[int(time.monotonic() / _TICK) % len(_SPINNER)]
         how = {0: "Esc stops", 1: "stopping; Esc again: faster", 2: "stopping; Esc again: at once"}
         hint = how.get(chat.presses, "stopping now")
@@ -324,7 +322,7 @@ class TerminalFace:
 
     def ctrl_c(self) -> None:
         """Stop what runs; else clear the line; else leave."""
-        if self._desk is not None and self._desk.chat.stop():
+        if self._desk is not None and self._desk.chat.interrupt():
             return
         if self.buffer.text:
             self.buffer.reset()
