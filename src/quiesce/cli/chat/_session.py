@@ -85,6 +85,7 @@ class Chat:
         self._is_model_missing = False  # the one that was looked for last
         self._handle: Handle | None = None
         self._scope: Scope | None = None
+        self._next_look: asyncio.TimerHandle | None = None
         self._stopped: list[str] = []
         self._mid_text = False
         self._waiting: list[str] = []  # sent while something else than a run was on
@@ -102,7 +103,7 @@ class Chat:
 
     async def __aenter__(self) -> Self:
         self._scope = await Scope.open("chat", on_error="report", on_child_error=self._child_failed)
-        self._scope.spawn(_note_ages, name="ages")
+        self._note_ages()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -110,10 +111,17 @@ class Chat:
             self._stopped = self.running.in_words()
             self.presses = 1
         assert self._scope is not None
+        assert self._next_look is not None
+        self._next_look.cancel()
         try:
             await self._scope.close(reason=Reason("user", "the chat ended"), grace=GRACE)
         finally:
             await self.conversation.close()
+
+    def _note_ages(self) -> None:
+        """So that `/tree` can say how old everything is; by a timer, which is not part of it."""
+        note_ages()
+        self._next_look = asyncio.get_running_loop().call_later(_LOOK_EVERY, self._note_ages)
 
     def _child_failed(self, handle: Handle, error: BaseException) -> None:
         self.fail(error)
@@ -401,13 +409,6 @@ class Chat:
         fresh = make_agent(model, self.folder, self.face.heard)
         agent = self.conversation.agent
         agent.model, agent.tools, agent.instructions = fresh.model, fresh.tools, fresh.instructions
-
-
-async def _note_ages() -> None:
-    """So that `/tree` can say how old everything is."""
-    while True:
-        await asyncio.sleep(_LOOK_EVERY)
-        note_ages()
 
 
 def _nothing_ran() -> StopReport:
