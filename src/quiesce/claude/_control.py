@@ -14,14 +14,13 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from quiesce.kernel._core import ScopeClosed
 from quiesce.kernel._inflight import DuplicateId, Inflight
 from quiesce.kernel._reason import Reason
 from quiesce.kernel._scope import current_token
 
 from ._errors import ClaudeSDKError, CLIConnectionError
+from ._json import encode
 
 if TYPE_CHECKING:
     from quiesce.kernel._backend import Backend, Waiter
@@ -31,7 +30,6 @@ logger = logging.getLogger("quiesce")
 # Any: what the CLI asks, and is answered, is JSON. None is no answer: it has taken its question back by other means.
 Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any] | None]]
 
-_encode = msgspec.json.encode
 _CANCELLED = Reason("user", "the CLI has cancelled the request")
 
 
@@ -89,7 +87,7 @@ class Control:
         self._count += 1
         number = f"req_{self._count}_{secrets.token_hex(4)}"
         request = {"subtype": subtype, **fields}
-        return number, _encode({"type": "control_request", "request_id": number, "request": request})
+        return number, encode({"type": "control_request", "request_id": number, "request": request})
 
     async def ask(self, subtype: str, fields: dict[str, Any]) -> dict[str, Any]:
         """Ask the CLI something, and wait for its answer."""
@@ -179,7 +177,7 @@ class Control:
             response = await handler(request)
             if response is None:
                 return
-            frame = _encode(
+            frame = encode(
                 {
                     "type": "control_response",
                     "response": {"subtype": "success", "request_id": number, "response": response},
@@ -189,7 +187,7 @@ class Control:
             # Also a cancel that nobody asked for, and SystemExit: the CLI waits for an answer.
             if not token.cancelled:
                 logger.debug("a handler of the CLI's %r failed", request.get("subtype"), exc_info=error)
-                self._refuse(number, str(error) or type(error).__name__)
+                self._refuse(number, _words_of(error))
             if isinstance(error, Exception):
                 return
             raise
@@ -198,13 +196,22 @@ class Control:
 
     def _refuse(self, number: str, error: str) -> None:
         self._send(
-            _encode(
+            encode(
                 {
                     "type": "control_response",
                     "response": {"subtype": "error", "request_id": number, "error": error},
                 }
             )
         )
+
+
+def _words_of(error: BaseException) -> str:
+    """What it says, as far as that can be said: the CLI hands it on to the model."""
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    return (text or type(error).__name__).encode(errors="backslashreplace").decode()
 
 
 def ended(why: str) -> Callable[[str], BaseException]:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import uuid4
 
 import anyio
-import msgspec
 
 from quiesce.kernel._backend import Backend, current_backend
 from quiesce.kernel._owner import is_cancel
@@ -29,6 +28,7 @@ from quiesce.wire._child_process import ProcessExited
 from ._control import Call, Control, Handler, ended
 from ._errors import CLIConnectionError, CLIJSONDecodeError, ProcessError, ResultError, result_text
 from ._initialize import check_initialized
+from ._json import decode, encode
 from ._mailbox import Mailbox
 from ._parse import parse_message
 from ._transport import CliProcess
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("quiesce")
 
-_decode = msgspec.json.Decoder().decode
 _INTERRUPT_SHARE: Final = 1 / 3  # of the time to clean up
 _LOOK_AGAIN: Final = 0.01  # seconds between two looks whether the process is still there
 UNREAD_LIMIT: Final = 64 * 1024 * 1024  # bytes of messages, before the CLI has to wait
@@ -220,7 +219,7 @@ class Session:
             if frame[:1] != b"{" and not frame.strip().startswith(b"{"):
                 continue  # what a program in between has printed
             try:
-                message = _decode(frame)
+                message = decode(frame)
             except (ValueError, RecursionError) as error:
                 self.fail(CLIJSONDecodeError(frame[:1000].decode(errors="replace"), error))
                 return
@@ -319,7 +318,7 @@ class Session:
         is_prompt = message.get("type") == "user"
         if is_prompt and not message.get("uuid"):
             message = {**message, "uuid": str(uuid4())}  # by which the CLI says what becomes of it
-        frame = msgspec.json.encode(message)  # before it counts as asked: it may be nothing that can be said
+        frame = encode(message)  # before it counts as asked: it may be nothing that can be said
         turn = self.mailbox.prompted(str(message["uuid"])) if is_prompt else self.mailbox.asked
         link.send(frame)
         if link.pending > self.limits.unsent:
