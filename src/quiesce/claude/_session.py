@@ -23,7 +23,7 @@ from quiesce.kernel._backend import Backend, current_backend
 from quiesce.kernel._owner import is_cancel
 from quiesce.kernel._reason import Reason
 from quiesce.kernel._scope import Scope, current_core, current_scope
-from quiesce.wire._child_process import ProcessExited
+from quiesce.wire._child_process import ProcessExited, hear_last_words
 
 from ._control import Call, Control, Handler, ended
 from ._errors import CLIConnectionError, CLIJSONDecodeError, ProcessError, ResultError, result_text
@@ -36,6 +36,7 @@ from ._transport import CliProcess
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from quiesce.kernel._child import Handle
     from quiesce.kernel._core import ScopeCore
     from quiesce.kernel._process import Process
     from quiesce.wire._limits import Limits
@@ -74,6 +75,7 @@ class Session:
         self.failed_result: dict[str, Any] | None = None  # the last result, if it is an error
         self.interrupted = False  # whether the turn of that result was
         self.prompts: Scope | None = None  # where a stream of them is said
+        self.fed: Handle | None = None  # who says it
         self.closing = False
         self._initialize = initialize
         self._connect_timeout = connect_timeout
@@ -82,6 +84,7 @@ class Session:
         self._interrupt: Call | None = None
         self._turn_interrupted = False
         self._error: BaseException | None = None
+        self._end: BaseException | None = None  # how the CLI has ended by itself, be it in order
         self._take_back: Any = None
         self._gone = False
 
@@ -209,19 +212,17 @@ class Session:
         """What the CLI has written, line by line."""
         for frame in frames:
             if frame is None:
-                self.fail(
-                    CLIJSONDecodeError(
-                        f"a message of more than {self.limits.frame} bytes",
-                        ValueError("it is longer than max_buffer_size"),
-                    )
-                )
+                too_long = ValueError("it is longer than max_buffer_size")
+                self._fail_to_read(f"a message of more than {self.limits.frame} bytes", too_long)
                 return
             if frame[:1] != b"{" and not frame.strip().startswith(b"{"):
                 continue  # what a program in between has printed
             try:
                 message = decode(frame)
             except (ValueError, RecursionError) as error:
-                self.fail(CLIJSONDecodeError(frame[:1000].decode(errors="replace"), error))
+                if self._link is not None and self._link.at_end:
+                    return  # it has died in the middle of a line: of that we are told next
+                self._fail_to_read(frame[:1000].decode(errors="replace"), error)
                 return
             self._came(message, len(frame))
 
@@ -262,19 +263,28 @@ class Session:
         self._gone = True
         told: BaseException
         if not isinstance(error, ProcessExited):
-            told = CLIConnectionError(f"the CLI has closed the connection{f': {error!r}' if error else ''}")
-        elif error.returncode and self.failed_result is not None:
+            why = f": {error!r}" if error else ""
+            told = CLIConnectionError(f"the CLI has closed the connection{why}{self._last_words()}")
+        elif error.returncode and self.failed_result is not None and not self.mailbox.busy:
             told = error_of(self.failed_result, error.returncode)
         else:
             tail = _text(error.stderr_tail)
             told = ProcessError("the CLI has ended", exit_code=error.returncode, stderr=tail)
         told.__cause__ = error
-        early = self.mailbox.busy or not hasattr(self, "info")
-        if not self.core.closed and (early or (isinstance(error, ProcessExited) and error.returncode)):
-            self._error = self._error or told  # else it is our own doing, or in order
+        all_said = self.fed is None or self.fed.done
+        early = self._at_work or not all_said or not hasattr(self, "info")
+        if not self.core.closed:  # else it is our own doing
+            self._end = told
+            if early or (isinstance(error, ProcessExited) and error.returncode):
+                self._error = self._error or told  # else it is in order
         self.control.fail_all(ended(str(told)))
         self.mailbox.end(self._error)
         self._stop(Reason("disconnect", str(told), told))
+
+    def _fail_to_read(self, line: str, why: Exception) -> None:
+        error = CLIJSONDecodeError(line, why)
+        error.stderr = self._stderr_tail()
+        self.fail(error)
 
     def fail(self, error: BaseException) -> None:
         """What it says makes no sense: end it."""
@@ -329,13 +339,20 @@ class Session:
     def check_open(self) -> None:
         """An error if nothing can be said any more."""
         if self.closing or self.mailbox.over:
-            why = f": {self._error}" if self._error is not None else ""
-            raise CLIConnectionError(f"the session is closed{why}") from self._error
+            cause = self._error or self._end
+            why = f": {cause}" if cause is not None else ""
+            raise CLIConnectionError(f"the session is closed{why}") from cause
 
     def _last_words(self) -> str:
-        process = getattr(self.transport, "process", None)
-        tail = _text(process.stderr_tail) if process is not None else ""
+        tail = self._stderr_tail()
         return f"; the last of its stderr:\n{tail}" if tail else ""
+
+    def _stderr_tail(self) -> str:
+        process: Process | None = getattr(self.transport, "process", None)
+        if process is None:
+            return ""
+        hear_last_words(process)
+        return _text(process.stderr_tail)
 
 
 def error_of(result: dict[str, Any], exit_code: int | None) -> ResultError:

@@ -149,7 +149,7 @@ class _ChildLink(Link):
 
     _process: Process
     _watch: Scope
-    _cut: BaseException | None = None  # what has ended the pipes
+    _cut: BaseException | None = None  # what has ended the pipes first; None is the end of its stdout
     _explained = False
 
     def _attend(self, process: Process, watch: Scope) -> None:
@@ -177,14 +177,15 @@ class _ChildLink(Link):
         self._explain()
 
     def _end(self, error: BaseException | None) -> None:
-        self._cut = self._cut or error
-        self._pipes_ended.set()
+        if not self._pipes_ended.is_set():
+            self._cut = error
+            self._pipes_ended.set()
 
     def _explain(self) -> None:
         """Tell the connection, once, what became of the process."""
         process, error = self._process, self._cut
         if process.returncode is not None:
-            _hear_last_words(process)
+            hear_last_words(process)
             error = ProcessExited(process.name, process.returncode, process.stderr_tail)
             error.__cause__ = self._cut
         receiver, self.receiver = self.receiver, None
@@ -232,8 +233,8 @@ class _ChannelChild(_ChildLink, ChannelLink):
         return self._ends.read_now()
 
 
-def _hear_last_words(process: Process) -> None:
-    """What it had written to stderr when it exited, though nobody has got round to reading that yet."""
+def hear_last_words(process: Process) -> None:
+    """What it has written to stderr, though nobody has got round to reading that yet."""
     child = process._started()
     for _ in range(0, LARGEST, CHUNK):
         data = child.stderr.read_now(CHUNK) if child.stderr is not None else None
