@@ -3,7 +3,7 @@
 Invariants
 - A request of ours ends once: by its answer, by its caller's cancellation, or by the end of the session, at once and with an error that says why.
 - A request of the CLI is worked on in a task of its own. `control_cancel_request` cancels exactly that one, which then answers nothing, whatever its
-  handler makes of the cancel; an id that is unknown, or done, is nobody's.
+  handler makes of the cancel; an id that is unknown, or done, is nobody's. A second request by the id of one that is at work is not worked on.
 - Nothing here waits to be sent: `Link.send` takes it at once.
 """
 
@@ -161,7 +161,10 @@ class Control:
         try:
             self._inflight.start(number, self._answer, number, handler, request)
         except DuplicateId:
-            self._refuse(number, f"request {number} is still being worked on")
+            # A refusal would be taken for the answer to the first.
+            logger.warning(
+                "the CLI has used the id %r, which is still being worked on, for another request", number
+            )
         except ScopeClosed:
             pass  # the session is closing: its answer would come to nobody
 
