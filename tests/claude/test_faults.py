@@ -343,3 +343,9 @@ async def test_a_cli_that_is_not_where_the_options_say_is_not_found(cli: Cli, pa
     with pytest.raises(CLIConnectionError, match="no folder") as caught:
         await ClaudeSDKClient(options).connect()
     assert not isinstance(caught.value, CLINotFoundError)
+
+
+async def test_a_cli_is_run_as_the_user_whom_the_options_name_or_not_at_all(cli: Cli) -> None:
+    with pytest.raises(CLIConnectionError, match="no user 'no-such-user'"):
+        await ClaudeSDKClient(cli.options(user="no-such-user"), grace=HASTY).connect()
+    cli.assert_gone()

@@ -66,6 +66,7 @@ class Session:
         initialize: dict[str, Any],
         limits: Limits,
         *,
+        verbatim: bool,
         connect_timeout: float,
     ) -> None:
         self.transport = transport
@@ -77,6 +78,7 @@ class Session:
         self.prompts: Scope | None = None  # where a stream of them is said
         self.fed: Handle | None = None  # who says it
         self.closing = False
+        self._verbatim = verbatim  # whether prompts are to be taken as they are
         self._initialize = initialize
         self._connect_timeout = connect_timeout
         self._link: Link | None = None
@@ -328,6 +330,8 @@ class Session:
         is_prompt = message.get("type") == "user"
         if is_prompt and not message.get("uuid"):
             message = {**message, "uuid": str(uuid4())}  # by which the CLI says what becomes of it
+        if is_prompt and self._verbatim:
+            message = {**message, "client_composed": True}
         frame = encode(message)  # before it counts as asked: it may be nothing that can be said
         turn = self.mailbox.prompted(str(message["uuid"])) if is_prompt else self.mailbox.asked
         link.send(frame)

@@ -66,6 +66,7 @@ class CliProcess(ChildProcess):
             command_of(options, find_cli(options)),
             env=environment_of(options),
             cwd=options.cwd,
+            user=options.user,
             name="claude",
             on_stderr=self._lines,
             grace=grace,

@@ -71,8 +71,8 @@ class ChildProcess(Transport):
     `ProcessExited`. Closing the peer closes its stdin, then sends SIGTERM, then SIGKILL, the signals to the whole tree, each with the seconds that
     `Grace` gives.
 
-    `env` is the whole environment, ours unless given; `on_stderr` is called with every piece of its stderr; `grace` holds the deadlines of its stop
-    (those of its owner unless given).
+    `env` is the whole environment, ours unless given; `user` is whom to run it as, which only root may say; `on_stderr` is called with every piece of
+    its stderr; `grace` holds the deadlines of its stop (those of its owner unless given).
     """
 
     def __init__(
@@ -81,12 +81,13 @@ class ChildProcess(Transport):
         *,
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] | None = None,
+        user: str | int | None = None,
         name: str | None = None,
         on_stderr: Callable[[bytes], object] | None = None,
         stderr_limit: int = 65536,
         grace: Grace | None = None,
     ) -> None:
-        self._options = (argv, env, cwd, on_stderr, stderr_limit, grace)
+        self._options = (argv, env, cwd, user, on_stderr, stderr_limit, grace)
         self._process: Process | None = None
         self.name = name or Process(argv).name
 
@@ -101,11 +102,12 @@ class ChildProcess(Transport):
         """Start it."""
         if self._process is not None:
             raise RuntimeError(f"{self.name!r} was started before; it is used once: make a new ChildProcess")
-        argv, env, cwd, on_stderr, stderr_limit, grace = self._options
+        argv, env, cwd, user, on_stderr, stderr_limit, grace = self._options
         self._process = process = await Process.open(
             argv,
             env=env,
             cwd=cwd,
+            user=user,
             stdin="pipe",
             on_stderr=on_stderr,
             stderr_limit=stderr_limit,
