@@ -6,7 +6,9 @@ Invariants
   until its turn is over. Then, in the owner: wait for the interrupt's answer (a part of the `cancel` seconds of `Grace`); cancel the handlers
   and wait for them; end its input; SIGTERM; SIGKILL, to the whole tree. If there is no answer, it is at work still: then its input ends and SIGTERM
   comes first, and all the rest after that.
-- Control messages are dealt with as they come, by plain functions; nothing that a consumer does or does not read is in their way.
+- Control messages are dealt with as they come, by plain functions. What a consumer does not read is in nobody's way, up to `UNREAD_LIMIT`: beyond that
+  the CLI is read only while a control request, of ours or of its own, is open. So the answers to ours always come; a new question of the CLI's
+  may wait behind messages, as there is no way to it but to keep them all.
 - However it ends, whoever waits for anything is told at once, and why: with how the process ended and the last of its stderr.
 """
 
