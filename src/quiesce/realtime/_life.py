@@ -221,16 +221,25 @@ class Life(RealtimeModelListener):
         scope = await Scope.open(
             "update_agent", on_error="report", on_child_error=_told_elsewhere, scope=self.work
         )
-        handle = scope.spawn(self._take_over, agent, name="update_agent")
+        handle = scope.spawn(self._cast_and_take_over, agent, name="update_agent")
         try:
             await handle.wait()
         finally:
             await scope.close()
         handle.result()
 
-    async def _take_over(self, agent: RealtimeAgent[Any]) -> None:
-        self.cast = cast = await self.casting.cast(agent)
-        await self.send(RealtimeModelSendSessionUpdate(cast.settings))
+    async def _cast_and_take_over(self, agent: RealtimeAgent[Any]) -> None:
+        await self.take_over(await self.casting.cast(agent))
+
+    async def take_over(self, cast: Cast) -> None:
+        """Another agent speaks from now on, unless the model cannot be told so."""
+        before, self.cast = self.cast, cast
+        try:
+            await self.send(RealtimeModelSendSessionUpdate(cast.settings))
+        except Exception:
+            if self.cast is cast:
+                self.cast = before
+            raise
 
     # What comes from the model
 

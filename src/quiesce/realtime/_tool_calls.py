@@ -29,7 +29,7 @@ from quiesce.models._errors import ModelBehaviorError
 from quiesce.wire._ending import when_ended
 
 from ._events import RealtimeHandoffEvent, RealtimeToolApprovalRequired, RealtimeToolEnd, RealtimeToolStart
-from ._model_inputs import RealtimeModelSendSessionUpdate, RealtimeModelSendToolOutput
+from ._model_inputs import RealtimeModelSendToolOutput
 
 if TYPE_CHECKING:
     from quiesce.agents._agent import Agent
@@ -195,16 +195,14 @@ class ToolCalls:
             agent = await handoff.invoke(life.context, call.event.arguments)
             if life.closing:
                 return  # it would not be cancelled; nothing must be connected for it now
-            cast_ = await life.casting.cast(agent)
+            await life.take_over(await life.casting.cast(agent))
         except Exception as error:
             if life.closing:
                 raise
             life.failed(error)
             await self._answer(call, f"The handoff failed: {error}")
             return
-        life.cast = cast_
         life.add(RealtimeHandoffEvent(before, agent, life.info))
-        await life.send(RealtimeModelSendSessionUpdate(cast_.settings))
         await self._answer(call, f"The agent {agent.name} takes over.")
 
     async def _answer(self, call: Call, output: str) -> None:
@@ -212,7 +210,11 @@ class ToolCalls:
         if life.closing or call.answered:
             return
         call.answered = True
-        await life.send(RealtimeModelSendToolOutput(call.event, output, start_response=True))
+        try:
+            await life.send(RealtimeModelSendToolOutput(call.event, output, start_response=True))
+        except UserError:  # the model cannot be told that: it is told that there is no output
+            call.answered = False
+            raise
         life.tool_answered(call.event.call_id, output)
 
     def _ended(self, call: Call, handle: Handle) -> None:
