@@ -245,9 +245,7 @@ class Life(RealtimeModelListener):
 
     async def on_event(self, event: told.RealtimeModelEvent) -> None:
         """Take it in; wait if there is more than anybody reads."""
-        if self.closing or (
-            self._cut and event.type == "audio" and (event.item_id, event.content_index) in self._cut
-        ):
+        if self.closing or (event.type == "audio" and self._is_unwanted(event)):
             return
         self.add(RealtimeRawModelEvent(event, self.info))
         take_in = _TAKE_IN.get(event.type)
@@ -262,6 +260,10 @@ class Life(RealtimeModelListener):
             await call.parked.wait()
         if event.type in _BULK and self.buffer.is_full and self._connected and not self._is_telling():
             await self.buffer.wait_for_room()
+
+    def _is_unwanted(self, event: told.RealtimeModelAudioEvent) -> bool:
+        """Whether it was interrupted, or a guardrail has said no to it."""
+        return (event.item_id, event.content_index) in self._cut or self.guards.has_tripped(event.response_id)
 
     def _is_telling(self) -> bool:
         """Whether this task tells the model something: it may be the one that is to read what we are told meanwhile."""
