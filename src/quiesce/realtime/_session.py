@@ -183,7 +183,8 @@ class RealtimeSession:
         """
         life = self._open()
         life.guards.hushed(None)
-        await life.tell_model(RealtimeModelSendInterrupt())
+        # Nobody may be speaking: then no server would end the response by itself.
+        await life.tell_model(RealtimeModelSendInterrupt(force_response_cancel=True))
 
     async def update_agent(self, agent: RealtimeAgent[Any]) -> None:
         """Another agent goes on with this conversation."""
