@@ -108,6 +108,8 @@ class Life(RealtimeModelListener):
         self.background_errors: list[
             tuple[str, BaseException]
         ] = []  # of tools and guardrails, known at the end
+        self.closing_errors: list[tuple[str, BaseException]] = []  # that nobody else would see
+        self._noted: list[str] = []  # of tools and guardrails
         self.playback: AssumedPlayback | None = None  # unless the user keeps an account
         self._agent = agent
         self._casts: dict[str | None, Cast] = {}  # of the responses that are on, as they began
@@ -185,7 +187,7 @@ class Life(RealtimeModelListener):
                 seconds = grace.terminate + grace.kill
                 raise
             finally:
-                self._note_background()
+                self.note_background()
                 self.calls.clear()
                 self.guards.clear()
                 await self._end("the model", self.model.close, seconds)
@@ -199,20 +201,27 @@ class Life(RealtimeModelListener):
         except BaseException as error:
             if isinstance(error.__cause__, Exception) and not isinstance(error, Exception):
                 # A cancel goes first, and what went wrong would be seen by nobody.
-                self.background_errors.append((f"closing {name}", error.__cause__))
+                self.closing_errors.append((f"closing {name}", error.__cause__))
             raise
 
-    def _note_background(self) -> None:
-        """The report tells of the tools and guardrails too that were at work."""
+    def note_background(self) -> None:
+        """The report tells of the tools and guardrails too that were at work, as far as they have ended by now."""
         report = self.work._opened().report()
         self.background_errors = list(report._failures)
+        others = [note for note in self.core.notes if note not in self._noted]
+        self._noted = list(report.notes)
         # Once each: a tool in a thread is a task and a thread of the same name.
         outcomes = list(dict.fromkeys(str(outcome) for outcome in report.outcomes))
         if outcomes:
             shown = ", ".join(outcomes[:_NAMED]) + (
                 f" and {len(outcomes) - _NAMED} more" if outcomes[_NAMED:] else ""
             )
-            self.core.notes = [*self.core.notes, f"at work: {shown}"]
+            self._noted.append(f"at work: {shown}")
+        self.core.notes = [*others, *self._noted]
+
+    def is_drained(self) -> bool:
+        """Whether all tools and guardrails have ended, and none can begin."""
+        return hasattr(self, "work") and self.work._opened().is_settled()
 
     # What the user asks for
 

@@ -178,7 +178,7 @@ class Responses:
                 del self._outside[response.id]
                 return []
         if not self.on:
-            self._asked = None  # the server has not said that it began
+            self._asked = self._doubted = None  # the server has not said that it began
         elif not self.is_on(response.id):
             return []  # it is another one that is on
         return self._free(response.id)

@@ -243,10 +243,14 @@ class RealtimeSession:
         return self._with_background(report) if report is not None else None
 
     def _with_background(self, report: StopReport) -> StopReport:
-        """What tools and guardrails have raised is no failure of the session, but belongs into its report."""
+        """What tools and guardrails have raised is no failure of the session, but belongs into its report; also if it came late."""
+        life = self._life
+        if life.is_drained():
+            life.note_background()
+            report.notes = life.core.notes
         known = {id(error) for error in report.errors}
-        more = [each for each in self._life.background_errors if id(each[1]) not in known]
-        report._failures = (*report._failures, *more)
+        raised = [*life.background_errors, *life.closing_errors]
+        report._failures = (*report._failures, *(each for each in raised if id(each[1]) not in known))
         return report
 
     def __repr__(self) -> str:
