@@ -587,6 +587,31 @@ async def test_a_server_of_tools_that_an_agent_brings_along_is_closed_with_the_s
     assert is_gone(int(ended.output))
 
 
+@pytest.mark.real_time
+@pytest.mark.worlds("asyncio", "trio")
+async def test_what_is_always_approved_of_a_server_is_so_when_its_tools_were_listed_anew() -> None:
+    server = mcp()
+    server.needs_approval = True
+    other = mcp()
+    other.needs_approval = True
+    turns = [call("pid"), "a", call("pid"), "b", call("pid"), "c"]
+    session = session_of(turns, mcp_servers=[server])
+    async with talking(session, "go") as heard:
+        asked = await heard.until_kind("tool_approval_required")
+        await session.approve_tool_call(asked.call_id, always=True)
+        await heard.until_kind("agent_end", 2)
+        await session.update_agent(RealtimeAgent("second", mcp_servers=[server]))
+        await session.send_message("again")
+        await heard.until_kind("tool_end", 2)
+        await heard.until_kind("agent_end", 4)
+        assert len(heard.of("tool_approval_required")) == 1
+        await session.update_agent(RealtimeAgent("third", mcp_servers=[other]))
+        await session.send_message("again")
+        await heard.until_kind(
+            "tool_approval_required", 2
+        )  # a tool of that name of another server is another
+
+
 def children() -> list[str]:
     return Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
 
