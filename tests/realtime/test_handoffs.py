@@ -237,6 +237,20 @@ async def test_settings_of_the_session_stay_and_those_of_the_agent_change() -> N
         assert settings["instructions"] == "You handle money."
 
 
+async def test_a_prompt_of_the_beginning_is_of_the_first_agent_and_one_of_the_run_of_all() -> None:
+    for of_the_run, expected in ({}, None), ({"prompt": {"id": "ours"}}, {"id": "ours"}):
+        session = session_of(
+            config={"model_settings": of_the_run},
+            model_config={"initial_model_settings": {"prompt": {"id": "first"}, "voice": "marin"}},
+        )
+        async with session:
+            options: Any = scripted(session).options
+            assert options["initial_model_settings"]["prompt"] == {"id": "first"}
+            await session.update_agent(BILLING)
+            [settings] = updates(session)
+            assert (settings.get("prompt"), settings["voice"]) == (expected, "marin")
+
+
 async def test_the_way_back() -> None:
     front = RealtimeAgent("front", "You greet.")
     back = RealtimeAgent("back", handoffs=[front])

@@ -150,7 +150,9 @@ class Life(RealtimeModelListener):
     async def _connect(self) -> None:
         given = self._model_config
         initial = given.get("initial_model_settings")
-        base = {**self._run_config.get("model_settings", {}), **(initial or {})}
+        # A prompt says what to do, like instructions, which the next agent has of its own.
+        lasting = {name: value for name, value in (initial or {}).items() if name != "prompt"}
+        base = {**self._run_config.get("model_settings", {}), **lasting}
         self.casting = Casting(self.context, base, self._servers, lambda: self.closing)  # type: ignore[arg-type]
         self.cast = await self.casting.cast(self._agent, initial)
         options: RealtimeModelConfig = {"limits": self.limits, **given}
