@@ -61,8 +61,9 @@ class Casting:
         for server in agent.mcp_servers:
             if server not in self._in_use:
                 await self._use(server)
-            servers.update(dict.fromkeys(await server.list_tools(), server))
-        tools += servers
+            listed = await server.list_tools()
+            servers.update(dict.fromkeys(listed, server))
+            tools += listed
         settings: RealtimeSessionModelSettings = {**self._base, "instructions": instructions or ""}
         settings["tools"] = tools
         settings["handoffs"] = [as_handoff(target) for target in agent.handoffs]
