@@ -272,10 +272,6 @@ class Life(RealtimeModelListener):
         if event.type in _BULK and self.buffer.is_full and self._connected and not self._is_telling():
             await self.buffer.wait_for_room()
 
-    def _is_unwanted(self, event: told.RealtimeModelAudioEvent) -> bool:
-        """Whether it was interrupted, or a guardrail has said no to it."""
-        return (event.item_id, event.content_index) in self._cut or self.guards.has_tripped(event.response_id)
-
     def _is_telling(self) -> bool:
         """Whether this task tells the model something: it may be the one that is to read what we are told meanwhile."""
         return current_task(self.backend) in self._tellers
@@ -318,6 +314,10 @@ class Life(RealtimeModelListener):
 
     def _history_changed(self) -> None:
         self.add(RealtimeHistoryUpdated(list(self.history.items), self.info))
+
+    def _is_unwanted(self, event: told.RealtimeModelAudioEvent) -> bool:
+        """Whether it was interrupted, or a guardrail has said no to it."""
+        return (event.item_id, event.content_index) in self._cut or self.guards.has_tripped(event.response_id)
 
     def _audio(self, event: told.RealtimeModelAudioEvent) -> None:
         self.add(RealtimeAudio(event, event.item_id, event.content_index, self.info))
