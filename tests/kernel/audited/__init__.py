@@ -17,7 +17,7 @@ from typing import Any, TypeVar, get_args
 import anyio
 
 from quiesce import Scope, StopReport
-from quiesce.audit import AuditResult, audit
+from quiesce.audit import AuditResult, Limits, audit
 from quiesce.kernel import _watchdog
 from quiesce.kernel._reason import Kind
 
@@ -112,6 +112,8 @@ class Audited:
         """Stop it in every way, as its own options and these say."""
         clock.pace = 0.01 if world == "uvloop" else 1.0
         options["ignore"] = self.ignore_on_trio if world == "trio" else self.ignore
+        if world == "uvloop":  # where time is real, a busy machine is quiet for a second without being hung
+            options.setdefault("limits", Limits(hang_after=5.0))
         with unwatched():
             return audit(
                 self.function, backend=world, **{"stops": "all", "depth": 2, **self.options, **options}
