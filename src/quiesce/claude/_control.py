@@ -58,6 +58,7 @@ class Control:
         self._handlers = handlers
         self._adjust = adjust
         self._calls: dict[str, Call] = {}
+        self._unattended: set[str] = set()  # interrupts that were sent, and whose caller has gone
         self._count = 0
         self._inflight: Inflight | None = None
         self._backend: Backend | None = None
@@ -71,6 +72,15 @@ class Control:
     def is_asked(self, subtype: str) -> bool:
         """Whether such a request of ours waits for its answer."""
         return any(call.subtype == subtype for call in self._calls.values())
+
+    @property
+    def is_interrupting(self) -> bool:
+        """Whether an interrupt was sent that is not answered, though nobody may wait for that."""
+        return bool(self._unattended) or self.is_asked("interrupt")
+
+    def forget_interrupts(self) -> None:
+        """The turn is over: it was theirs, if they have come to anything. Those that somebody waits for are kept."""
+        self._unattended.clear()
 
     async def open(self, backend: Backend) -> None:
         """Make the table of handlers."""
@@ -115,7 +125,8 @@ class Control:
             while call.answer is None and call.error is None:
                 await call.waiter
         finally:
-            self._calls.pop(call.number, None)
+            if self._calls.pop(call.number, None) is not None and call.subtype == "interrupt":
+                self._unattended.add(call.number)
         if call.error is not None:
             raise call.error
         assert call.answer is not None
@@ -126,7 +137,11 @@ class Control:
         response = message.get("response")
         if not isinstance(response, dict):
             return None
-        call = self._calls.pop(str(response.get("request_id")), None)
+        number = str(response.get("request_id"))
+        if number in self._unattended:
+            self._unattended.remove(number)
+            return "interrupt"
+        call = self._calls.pop(number, None)
         if call is None:
             return None  # its caller was cancelled
         if response.get("subtype") == "error":

@@ -56,6 +56,7 @@ class Mailbox:
         """A prompt of this name is sent; returns its number."""
         self.asked += 1
         self._open[name] = self.asked
+        self._wake()
         return self.asked
 
     def command(self, name: str, state: str) -> None:
@@ -130,6 +131,11 @@ class Mailbox:
                 if self.over and self.error is not None:
                     raise self.error
                 return None
+            await self._wait()
+
+    async def wait_for_prompt(self) -> None:
+        """Wait until one was sent, or nothing more comes."""
+        while not self.asked and not self.over:
             await self._wait()
 
     def _is_answered(self, turn: int) -> bool:

@@ -42,8 +42,11 @@ class Query(Stream[Message]):
         return self
 
     async def interrupt(self) -> None:
-        """Interrupt the turn; the run goes on to its result, which is then no failure of the run."""
-        await self._session.control.ask("interrupt", {})
+        """Interrupt the turn; the run goes on to its result, which is then no failure of the run.
+
+        While the CLI is being started this waits until the first prompt is said, and interrupts that.
+        """
+        await self._session.interrupt()
 
 
 def query(
