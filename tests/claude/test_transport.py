@@ -161,6 +161,36 @@ async def test_one_that_fails_to_close_is_an_error_of_whoever_closes() -> None:
             await client.disconnect()
 
 
+async def test_one_that_fails_to_close_does_not_lose_the_error_of_the_body() -> None:
+    async with MemoryCli() as cli:
+        with pytest.raises(ConnectionResetError, match="cut while closing") as told:
+            async with ClaudeSDKClient(cli.options, Foreign(cli, "close")):
+                raise LookupError("the body")
+        assert isinstance(told.value.__context__, LookupError)
+
+
+async def test_one_that_fails_to_close_does_not_lose_the_cancellation_of_the_body() -> None:
+    connected = anyio.Event()
+    told: list[BaseException] = []
+
+    async def use(client: ClaudeSDKClient) -> None:
+        try:
+            async with client:
+                connected.set()
+                await anyio.sleep_forever()
+        except BaseException as error:
+            told.append(error)
+            raise
+
+    async with MemoryCli() as cli, Scope("users", on_error="report") as users:
+        user = users.spawn(use, ClaudeSDKClient(cli.options, Foreign(cli, "close")))
+        await connected.wait()
+        user.cancel()  # once: asyncio does not tell it again
+        await user.wait()
+    assert isinstance(told[0], anyio.get_cancelled_exc_class())
+    assert isinstance(told[0].__cause__, ConnectionResetError)
+
+
 @pytest.mark.worlds(
     "asyncio", "trio"
 )  # in virtual time: its own limit comes a second before that of the stop
