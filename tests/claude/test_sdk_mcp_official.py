@@ -11,6 +11,7 @@ import pytest
 
 from quiesce import Scope
 from quiesce.claude._sdk_mcp_server import McpAnswers, server_of
+from tests.claude.test_control import assert_given_up
 
 types: Any = pytest.importorskip("mcp.types")
 lowlevel: Any = pytest.importorskip("mcp.server.lowlevel")
@@ -125,6 +126,12 @@ async def test_a_call_that_the_cli_gives_up_is_cancelled_and_not_answered() -> N
     assert seen.events == ["started", "cancelled"]
     assert await server.handle(call("echo")) is not None
     await server.close()
+
+
+async def test_a_call_that_is_given_up_at_once_is_given_up_whichever_is_worked_on_first() -> None:
+    seen = Seen()
+    made = lowlevel.Server("theirs", version="3", lifespan=seen.lifespan, on_call_tool=seen.called)
+    await assert_given_up({"type": "sdk", "name": "theirs", "instance": made}, "wait")
 
 
 async def test_who_is_cancelled_while_waiting_takes_the_call_along() -> None:

@@ -22,6 +22,7 @@ from quiesce.kernel._reason import Reason
 from quiesce.kernel._scope import current_token
 
 from ._errors import ClaudeSDKError, CLIConnectionError
+from ._mcp_calls import McpCalls
 
 if TYPE_CHECKING:
     from quiesce.kernel._backend import Backend, Waiter
@@ -59,6 +60,7 @@ class Control:
         self._adjust = adjust
         self._calls: dict[str, Call] = {}
         self._unattended: set[str] = set()  # interrupts that were sent, and whose caller has gone
+        self._mcp_calls = McpCalls()
         self._count = 0
         self._inflight: Inflight | None = None
         self._backend: Backend | None = None
@@ -176,11 +178,14 @@ class Control:
             self._refuse(number, f"Unsupported control request subtype: {request.get('subtype')}")
             return
         try:
-            self._inflight.start(number, self._answer, number, handler, request)
+            handle = self._inflight.start(number, self._answer, number, handler, request)
         except DuplicateId:
             self._refuse(number, f"request {number} is still being worked on")
         except ScopeClosed:
             pass  # the session is closing: its answer would come to nobody
+        else:
+            if request.get("subtype") == "mcp_message":
+                self._mcp_calls.came(request, handle)
 
     def cancelled(self, message: dict[str, Any]) -> None:
         """The CLI does not want it any more."""
