@@ -326,6 +326,51 @@ async def test_handlers_are_awaited_at_close_and_answer_nothing() -> None:
         assert cli.answers() == []
 
 
+@pytest.mark.parametrize("end", ["taken back", "close"])
+async def test_a_clean_up_that_fails_is_told(end: str, caplog: pytest.LogCaptureFixture) -> None:
+    began = anyio.Event()
+
+    async def hook(given: Any, tool_use_id: str | None, context: Any) -> Any:
+        try:
+            began.set()
+            await anyio.sleep_forever()
+        finally:
+            raise RuntimeError("could not roll back")
+
+    options = ClaudeAgentOptions(hooks={"PreToolUse": [HookMatcher(hooks=[hook])]})
+    async with MemoryCli([hook_call("one"), ["wait", "now"], ["cancel", "one"]]) as cli:
+        async with ClaudeSDKClient(options, cli.transport) as client:
+            await client.query("hi")
+            await began.wait()
+            if end == "taken back":
+                cli.raise_flag("now")
+                await read_all(client)
+                with anyio.fail_after(10):
+                    while "could not roll back" not in caplog.text:
+                        await anyio.sleep(0.001)
+        assert "could not roll back" in caplog.text
+        assert client.report is not None
+        assert client.report.clean
+        assert cli.answers() == []
+
+
+async def test_a_hook_that_is_told_of_the_end_by_what_it_asks_for_is_no_failure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def hook(given: Any, tool_use_id: str | None, context: Any) -> Any:
+        await client.get_mcp_status()
+
+    options = ClaudeAgentOptions(hooks={"PreToolUse": [HookMatcher(hooks=[hook])]})
+    async with (
+        MemoryCli([hook_call("one"), ["hang"]], mute=["mcp_status"]) as cli,
+        ClaudeSDKClient(options, cli.transport) as client,
+    ):
+        await client.query("hi")
+        while "mcp_status" not in cli.asked():
+            await anyio.sleep(0.001)
+    assert not caplog.records
+
+
 class Whim(BaseException):
     """No `Exception`, and nobody's cancellation."""
 

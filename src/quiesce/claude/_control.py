@@ -210,9 +210,11 @@ class Control:
             if not token.cancelled:
                 logger.debug("a handler of the CLI's %r failed", request.get("subtype"), exc_info=error)
                 self._refuse(number, str(error) or type(error).__name__)
-            if isinstance(error, Exception):
-                return
-            raise
+                if isinstance(error, Exception):
+                    return
+            elif isinstance(error, CLIConnectionError):
+                return  # the end of the session, of which a request of the handler's own was told
+            raise  # a clean-up that failed is told by the table of handlers
         if not token.cancelled:
             self._send(frame)
 
