@@ -41,6 +41,9 @@ class Foreign(Transport):
     async def write(self, data: str) -> None:
         if self._fail == "write":
             raise BrokenPipeError("cut")
+        if self._fail == "write hangs" and '"user"' in data:
+            self.calls.append("write")
+            await anyio.sleep_forever()
         await self._channel.send(data.encode())
 
     async def read_messages(self) -> AsyncIterator[dict[str, Any]]:
@@ -151,6 +154,30 @@ async def test_one_that_cannot_be_told_of_the_end_is_closed_all_the_same(fail: s
         assert mine.calls == CONNECTED
         assert client.report is not None
         assert client.report.clean, str(client.report)
+
+
+@pytest.mark.worlds("asyncio", "trio")  # in virtual time
+async def test_one_whose_time_is_over_while_it_is_told_of_the_end_is_closed_all_the_same() -> None:
+    async with MemoryCli() as cli:
+        mine = Foreign(cli, "end_input hangs")
+        client = ClaudeSDKClient(cli.options, mine, grace=Grace(cancel=60))
+        await client.connect()
+        await client.close(deadline=1)
+        assert mine.calls == CONNECTED
+        await client.close()
+
+
+@pytest.mark.worlds("asyncio", "trio")  # in virtual time: it takes as long as a stop may
+async def test_one_that_does_not_write_is_told_of_the_end_all_the_same() -> None:
+    async with MemoryCli() as cli:
+        mine = Foreign(cli, "write hangs")
+        client = ClaudeSDKClient(cli.options, mine)
+        await client.connect("hi")
+        while "write" not in mine.calls:
+            await anyio.sleep(0.001)
+        report = await client.close()
+        assert mine.calls == ["connect", "write", "end_input", "close"]
+        assert report.clean, str(report)
 
 
 async def test_one_that_fails_to_close_is_an_error_of_whoever_closes() -> None:
