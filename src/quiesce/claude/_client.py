@@ -173,7 +173,10 @@ class ClaudeSDKClient:
         return MessageReader(self, self._open(), None)
 
     def receive_response(self) -> MessageReader:
-        """The messages of the turn that was asked for last, up to its result. What is left of turns before it is passed over."""
+        """The messages of the turn that was asked for last, up to its result.
+
+        What is left of turns before it is passed over; whoever still reads one of those gets it.
+        """
         session = self._open()
         return MessageReader(self, session, max(session.mailbox.asked, 1))
 
