@@ -123,11 +123,16 @@ async def test_giving_up_what_then_fails_to_connect_is_no_error_of_whoever_gives
     await client.disconnect()
 
 
-async def test_if_its_first_prompt_cannot_be_said_nothing_is_left_of_it() -> None:
+async def test_if_its_first_prompt_cannot_be_said_nothing_is_left_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "quiesce.claude._client.user_message", lambda *_: {"type": "user", "message": object()}
+    )
     async with MemoryCli([["text", "hello"]]) as cli:
         client = ClaudeSDKClient(cli.options, cli.transport)
-        with pytest.raises(UnicodeEncodeError):
-            await client.connect("half a pair: \ud800")
+        with pytest.raises(TypeError, match="unsupported"):
+            await client.connect("hi")
         assert client.report is not None
         while ("eof", None) not in cli.events:
             await anyio.sleep(0.001)

@@ -153,16 +153,21 @@ async def test_an_id_is_forgotten_when_its_request_is_done_and_may_be_used_again
         assert [answer["subtype"] for answer in cli.answers()] == ["success", "success"]
 
 
-async def test_an_id_that_is_still_at_work_is_refused() -> None:
+async def test_an_id_that_is_still_at_work_is_passed_over_and_the_first_is_answered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A refusal would be taken for the answer to the first."""
     hooks = Hooks()
-    turn = [hook_call("one"), hook_call("one"), ["await", "one"], ["text", "refused"], ["hang"]]
+    turn = [hook_call("one"), hook_call("one"), hook_call("two"), ["await", "one"], ["await", "two"]]
     async with MemoryCli(turn) as cli, ClaudeSDKClient(hooks.options, cli.transport) as client:
         await client.query("hi")
-        async for message in client.receive_messages():
-            if isinstance(message, AssistantMessage):
-                break
-        assert [answer["error"] for answer in cli.answers()] == ["request one is still being worked on"]
-        assert hooks.began == ["one"]
+        await hooks.until(began=2)
+        assert sorted(hooks.began) == ["one", "two"]
+        assert "'one', which is still being worked on" in caplog.text
+        hooks.go_on.set()
+        await read_all(client)
+        answers = sorted((answer["request_id"], answer["subtype"]) for answer in cli.answers())
+        assert answers == [("one", "success"), ("two", "success")]
 
 
 async def test_a_permission_and_a_call_of_a_tool_can_be_taken_back_too() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
@@ -17,6 +18,7 @@ from quiesce.claude import (
     ClaudeSDKError,
     CLIConnectionError,
     CLIJSONDecodeError,
+    CLINotFoundError,
     MessageParseError,
     ProcessError,
     ResultError,
@@ -255,3 +257,95 @@ async def test_what_a_cli_says_after_nonsense_is_not_heard() -> None:
             while True:
                 await anext(iterator)
         await messages.close()
+
+
+async def test_a_failed_turn_does_not_hide_how_the_cli_died_in_a_later_one(cli: Cli) -> None:
+    """Not even one that was asked for before the failed one had ended."""
+    turns = [["hang"]], [["text", "b"], ["complain", "out of memory\n"], ["exit", 9]]
+    client = ClaudeSDKClient(cli.options(*turns), grace=HASTY)
+    await client.connect("1")
+    await client.query("2")
+    await client.interrupt()
+    with pytest.raises(ProcessError) as caught:
+        _ = [message async for message in client.receive_response()]
+    assert not isinstance(caught.value, ResultError)
+    assert caught.value.exit_code == 9
+    assert "out of memory" in str(caught.value)
+    await client.disconnect()
+    cli.assert_gone()
+
+
+async def test_a_cli_that_dies_in_the_middle_of_a_line_is_told_by_its_death(cli: Cli) -> None:
+    dies = [["complain", "out of paper\n"], ["raw", '{"type": "assistant", "mess'], ["exit", 7]]
+    heard, error = await heard_from(cli, cli.options([["text", "hi"], *dies]), ProcessError)
+    assert isinstance(heard[-1], AssistantMessage)
+    assert error.exit_code == 7
+    assert "out of paper" in str(error)
+
+
+async def test_a_cli_that_exits_with_0_in_a_turn_that_it_began_by_itself_is_an_error(cli: Cli) -> None:
+    own = [["say", {**RESULT, "is_error": False, "subtype": "success"}], ["text", "half of"]]
+    options = cli.options([["text", "hi"], *own, ["complain", "out of paper\n"], ["exit", 0]])
+    heard, error = await heard_from(cli, options, ProcessError)
+    assert isinstance(heard[-1], AssistantMessage)
+    assert error.exit_code == 0
+    assert "out of paper" in str(error)
+
+
+async def test_a_cli_that_exits_with_0_before_all_prompts_are_said_is_an_error(cli: Cli) -> None:
+    async def prompts() -> AsyncIterator[dict[str, Any]]:
+        yield {"type": "user", "message": {"role": "user", "content": "1"}}
+        await anyio.sleep_forever()
+
+    options = cli.options([["text", "hi"], ["complain", "out of paper\n"]], script={"then_exit": 0})
+    with pytest.raises(ProcessError, match="out of paper") as caught:
+        async for _ in query(prompt=prompts(), options=options, grace=HASTY):
+            pass
+    assert caught.value.exit_code == 0
+    cli.assert_gone()
+
+
+@pytest.mark.parametrize("nonsense", [["raw", '{"type": \n'], ["text", "x" * 100_000]])
+async def test_nonsense_is_told_with_the_last_of_its_stderr(cli: Cli, nonsense: list[str]) -> None:
+    turn = [["complain", "out of paper\n"], nonsense, ["hang"]]
+    _, error = await heard_from(cli, cli.options(turn, max_buffer_size=50_000), CLIJSONDecodeError)
+    assert error.stderr == "out of paper"
+    assert "out of paper" in str(error)
+
+
+async def test_a_cli_that_closes_its_stdout_and_stays_is_told_with_the_last_of_its_stderr(cli: Cli) -> None:
+    cli.path.write_text("#!/bin/sh\necho 'out of paper' >&2\nexec 1>&-\nexec sleep 3600\n")
+    with pytest.raises(CLIConnectionError, match="closed the connection") as caught:
+        await ClaudeSDKClient(cli.options(), grace=HASTY).connect()
+    assert "out of paper" in str(caught.value)
+    assert "cancelled" not in str(caught.value)
+    cli.assert_gone()
+
+
+async def test_after_an_end_in_order_a_prompt_is_told_how_it_ended(cli: Cli) -> None:
+    turn = [["text", "hi"], ["complain", "licence expired\n"]]
+    client = ClaudeSDKClient(cli.options(turn, script={"then_exit": 0}), grace=HASTY)
+    await client.connect("hi")
+    _ = [message async for message in client.receive_messages()]
+    with pytest.raises(CLIConnectionError, match="exit code: 0") as caught:
+        await client.query("again")
+    assert "licence expired" in str(caught.value)
+    await client.disconnect()
+    cli.assert_gone()
+
+
+@pytest.mark.parametrize("path", ["claude-nowhere", "./claude-nowhere"])
+async def test_a_cli_that_is_not_where_the_options_say_is_not_found(cli: Cli, path: str) -> None:
+    options = ClaudeAgentOptions(cli_path=path, cwd=cli.folder)
+    with pytest.raises(CLINotFoundError, match="claude-nowhere"):
+        await ClaudeSDKClient(options).connect()
+    options.cwd = cli.file("no folder")
+    with pytest.raises(CLIConnectionError, match="no folder") as caught:
+        await ClaudeSDKClient(options).connect()
+    assert not isinstance(caught.value, CLINotFoundError)
+
+
+async def test_a_cli_is_run_as_the_user_whom_the_options_name_or_not_at_all(cli: Cli) -> None:
+    with pytest.raises(CLIConnectionError, match="no user 'no-such-user'"):
+        await ClaudeSDKClient(cli.options(user="no-such-user"), grace=HASTY).connect()
+    cli.assert_gone()

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from quiesce import Grace, Scope
-from quiesce.claude import ClaudeSDKClient, CLIConnectionError, query
+from quiesce.claude import ClaudeAgentOptions, ClaudeSDKClient, CLIConnectionError, query
 from tests.claude.memory_cli import MemoryCli
 
 
@@ -75,6 +75,17 @@ async def test_a_prompt_may_have_a_name_and_one_without_is_given_one() -> None:
         assert names[-1] == "mine"
         assert all(isinstance(name, str) and name for name in names)
         assert len(set(names)) == 4
+
+
+@pytest.mark.parametrize("verbatim", [False, True])
+async def test_the_cli_is_told_of_each_prompt_that_is_to_be_taken_as_it_is(verbatim: bool) -> None:
+    options = ClaudeAgentOptions(verbatim_prompts=verbatim)
+    async with MemoryCli([["text", "yes"]]) as cli, ClaudeSDKClient(options, cli.transport) as client:
+        for each in ("/compact @file", said(prompt("1"), prompt("2"))):
+            await client.query(each)
+            with anyio.fail_after(10):
+                await result(client)
+        assert [frame.get("client_composed", False) for frame in cli.got("user")] == [verbatim] * 3
 
 
 async def test_a_stream_may_be_any_async_iterable() -> None:

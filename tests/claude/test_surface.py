@@ -100,6 +100,10 @@ RESULT = {
 }
 
 
+BROKEN = claude.CLIJSONDecodeError("{", ValueError("end"))
+BROKEN.stderr = "tail"
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -107,7 +111,7 @@ RESULT = {
         claude.CLINotFoundError(cli_path="/x"),
         claude.ProcessError("failed", 3, "tail"),
         claude.ResultError("failed", RESULT, 1),
-        claude.CLIJSONDecodeError("{", ValueError("end")),
+        BROKEN,
         claude.MessageParseError("odd", {"type": "user"}),
     ],
     ids=lambda error: type(error).__name__,

@@ -5,21 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sqlite3
+import subprocess
 import sys
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from quiesce import Scope
+from quiesce.agents import SQLiteStore
 from quiesce.cli._ask import _answer_questions
-from quiesce.cli.chat import _plain_face
+from quiesce.cli.chat import _keeping, _plain_face
 from quiesce.cli.chat._face import Approval, Call
 from quiesce.cli.chat._input_lines import InputLines
 from quiesce.cli.chat._plain_face import PlainFace
 from quiesce.cli.chat._start import can_be_asked
 
 from .chat_parts import calls, write_script
-from .chat_programs import LONGEST, SIGINT, Here, at_terminal, processes_with, started
+from .chat_programs import LONGEST, SIGINT, Here, at_terminal, environment, processes_with, run, started
 
 pytestmark = pytest.mark.time_limit(60)
 
@@ -198,3 +203,70 @@ def test_a_command_that_says_much_and_is_ended_for_its_time_gives_the_beginning_
     assert "had not ended by itself after 2 s" in tool["output"]
     assert "characters left out" in tool["output"]
     assert len(tool["output"]) < 33_000
+
+
+# What a script may meet
+
+
+def test_after_two_dashes_nothing_is_an_option(here: Here, tmp_path: Path) -> None:
+    script = write_script(tmp_path / "s.json", calls("shell", command="echo no"), "Refused.")
+    done = here.run("ask", "--script", script, "--json", "--", "--yes", "-", typed="and this")
+    assert [tool["outcome"] for tool in json.loads(done.out)["tools"]] == ["rejected"]
+    done = here.run("ask", "--script", write_script(tmp_path / "t.json", "Hm."), "--", "-x")
+    assert (done.code, done.out) == (0, "Hm.\n")
+
+
+@pytest.mark.parametrize("words", [["two"], ["two", "--resume"]])
+def test_a_store_that_fails_is_a_line_and_json_says_so(
+    words: list[str], here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_keeping, "SQLiteStore", partial(SQLiteStore, busy_timeout=0.05))
+    script, store = write_script(tmp_path / "s.json", "Yes.", "Never."), str(tmp_path / "kept.db")
+    assert here.run("ask", "--script", script, "--store", store, "one").code == 0
+    with closing(sqlite3.connect(store, isolation_level=None)) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        done = here.run("ask", *words, "--json", "--script", script, "--store", store)
+    said = json.loads(done.out)
+    assert (done.code, said["status"], said["answer"]) == (1, "error", None)
+    assert "locked" in said["error"]
+    assert "Traceback" not in done.err
+    assert all("locked" in line for line in done.err.splitlines())
+
+
+def test_json_is_printed_though_no_chat_was_begun(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    done = here.run("ask", "--json", "--model", "openai:some", "what?")
+    said = json.loads(done.out)
+    assert (done.code, said["status"], said["answer"], said["tools"]) == (1, "error", None, [])
+    assert "OPENAI_API_KEY" in said["error"]
+    assert (
+        said.keys()
+        == json.loads(
+            here.run("ask", "--json", "--script", write_script(tmp_path / "s.json", "Yes."), "what?").out
+        ).keys()
+    )
+
+
+def test_json_is_written_in_letters_that_the_stream_has(tmp_path: Path) -> None:
+    script = write_script(tmp_path / "s.json", "caf\xe9")
+    done = run(tmp_path, "ask", "--json", "--script", script, "what?", PYTHONIOENCODING="ascii")
+    assert (done.code, json.loads(done.out)["answer"]) == (0, "caf\xe9")
+    assert "caf\\u00e9" in done.out
+
+
+@pytest.mark.parametrize("to", ["2>&-", "2>/dev/full", "2> >(true)"])
+def test_the_answer_comes_though_nobody_takes_what_else_is_said(to: str, tmp_path: Path) -> None:
+    script = write_script(tmp_path / "s.json", *[calls("list_files")] * 20, "An answer.")
+    line = f'exec "$0" -m quiesce ask --json --script "$1" what {to}'
+    done = subprocess.run(
+        ["bash", "-c", line, sys.executable, script],
+        env=environment(tmp_path),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["answer"] == "An answer."

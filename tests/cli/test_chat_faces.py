@@ -142,9 +142,12 @@ async def test_only_what_was_said_to_a_question_is_a_no_to_it() -> None:
     await asyncio.sleep(0.01)
     assert taken == ["said before"]
     assert not asked.done()
-    face.buffer.text = "use ls instead"
+    face.buffer.text = "/tree"  # looks, and decides nothing
+    face.send()
+    face.buffer.text = "/etc/hosts is the wrong one"
     face.send()
     assert await asked == "no"
+    assert taken == ["said before", "/tree", "/etc/hosts is the wrong one"]
     face.buffer.text = "/quit"
     face.send()
     await taking

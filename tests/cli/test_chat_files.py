@@ -58,6 +58,12 @@ def test_what_is_no_regular_expression_is_said(tmp_path: Path) -> None:
     assert b"'(a' is no regular expression: missing )" in done.stdout
 
 
+def test_a_search_counts_lines_as_reading_does(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("a\fb\u2028c\r\nd\re\nneedle\n".encode())
+    assert found(tmp_path, "needle") == ["a.txt:4: needle"]
+    assert _files.read(tmp_path, "a.txt", 4) == "     4  needle\n"
+
+
 # Reading
 
 
@@ -131,6 +137,8 @@ def test_a_change_names_its_file_and_shows_what_goes_and_what_comes(tmp_path: Pa
         (b"a\x0cb\n", "a\nb\n", "a.txt: changed\n@@ -1,1 +1,2 @@\n-a␌b\n+a\n+b"),
         (b"a\xe2\x80\xa8b\n", "a\nb\n", "a.txt: changed\n@@ -1,1 +1,2 @@\n-a\\u2028b\n+a\n+b"),
         (b"", "a\n", "a.txt: changed\n@@ -1,0 +1,1 @@\n+a"),
+        (b"a    b\n", "a\tb\n", "a.txt: changed\n@@ -1,1 +1,1 @@\n-a    b\n+a\u2409b"),
+        (b"a\n", "a  \n", "a.txt: changed\n@@ -1,1 +1,1 @@\n-a\n+a\u2420\u2420"),
     ],
 )
 def test_whatever_differs_in_a_byte_can_be_seen(

@@ -222,3 +222,17 @@ def _wait_for(holds: object) -> None:
     while not holds():  # type: ignore[operator]
         assert time.monotonic() < ends
         time.sleep(0.02)
+
+
+def test_an_answer_begins_on_a_line_of_its_own(tmp_path: Path) -> None:
+    script = write_script(tmp_path / "s.json", "One.")
+    done = run(tmp_path, "chat", "--script", script, typed="!printf abc\nhello\n")
+    assert done.out == "abc\nOne.\n"
+
+
+def test_a_store_of_ones_own_is_part_of_what_to_say_to_go_on(here: Here, tmp_path: Path) -> None:
+    store = str(tmp_path / "my store.db")
+    script = write_script(tmp_path / "s.json", "One.")
+    assert here.run("chat", "--script", script, "--store", store, typed="hello\n").code == 0
+    said = here.run("chat", "--script", script, "--store", store, "--resume", "nonesuch").err
+    assert f"`quiesce chat --store '{store}' --list` shows them all" in said

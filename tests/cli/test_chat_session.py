@@ -418,7 +418,7 @@ async def test_a_store_that_fails_is_told_and_the_chat_goes_on(tmp_path: Path) -
         await desk.take("hello?")
         await desk.chat.idle()
         assert face.all("complained")[0].startswith("somebody else goes on with this conversation")
-        assert "with --resume c" in face.all("complained")[0]
+        assert "with quiesce chat --resume c" in face.all("complained")[0]
     await store.close()
 
 
@@ -454,7 +454,38 @@ async def test_the_search_for_a_model_is_seen_stopped_and_waited_for(tmp_path: P
         assert any(
             line.startswith("stopped looking for http://localhost:1/v1 in") for line in face.all("said")
         )
-        assert face.all("text") == ["Still me."]  # what was sent meanwhile is answered by who is there
+        assert face.all("text") == []  # it was not meant for who is there
+        assert face.all("said")[-1].startswith("what you sent meanwhile is kept: Enter alone sends it on")
+        await desk.take("")
+        await desk.chat.idle()
+        assert face.all("text") == ["Still me."]
+
+
+async def test_what_was_sent_during_a_run_that_fails_is_not_forgotten(tmp_path: Path) -> None:
+    async with chatting(tmp_path, {"after": 0.1, "error": "no credit left"}, "Two, then.") as (desk, face):
+        await desk.take("one")
+        await face.until(lambda: MODEL in desk.chat.running)
+        await desk.take("two")
+        await desk.chat.idle()
+        assert face.all("complained") == ["no credit left"]
+        assert face.all("said")[-1].startswith("what you sent meanwhile is kept: Enter alone sends it on")
+        await desk.take("")
+        await desk.chat.idle()
+        assert face.all("text") == ["Two, then."]
+
+
+async def test_an_agent_that_comes_to_no_end_is_stopped_and_may_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_session, "MAX_TURNS", 2)
+    turns = [calls("list_files"), calls("list_files", path="."), "Enough."]
+    async with chatting(tmp_path, *turns) as (desk, face):
+        await desk.take("look")
+        await desk.chat.idle()
+        assert face.all("complained") == ["2 turns, and it is not at an end: resume it, if it is to go on"]
+        await desk.take("/resume")
+        await desk.chat.idle()
+        assert face.all("text") == ["Enough."]
 
 
 async def test_another_model_answers_from_now_on(tmp_path: Path) -> None:

@@ -41,3 +41,11 @@ def test_of_a_store_that_others_can_read_one_is_told(here: Here, folder: Path) -
     assert f"others on this machine can read {file}, where conversations are kept: chmod 600 {file}" in said
     folder.chmod(0o700)  # nobody else gets as far as the file
     assert "others on this machine" not in here.run("chat", "--list", "--store", str(file)).err
+
+
+def test_what_is_no_store_is_left_as_it_is(here: Here, folder: Path) -> None:
+    notes = folder / "notes.txt"
+    notes.write_text("not a store, whatever it was named for\n")
+    notes.chmod(0o644)
+    for file in (notes, Path(os.devnull)):
+        assert "chmod" not in here.run("chat", "--list", "--store", str(file)).err

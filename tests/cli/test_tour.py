@@ -352,3 +352,20 @@ def test_who_has_seen_enough_may_hang_up() -> None:
         program.stdout.close()
         assert program.stderr.read() == ""
         assert program.wait(20) == 0
+
+
+def test_a_full_disk_is_said_in_a_line() -> None:
+    with no_process_left() as environment, open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*TOUR, "--only", "guardrail", "--speed", "10"],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("quiesce tour: [Errno 28]")
+    assert done.stderr.count("\n") == 1

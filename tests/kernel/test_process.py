@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import os
+import pwd
 import signal
 import sys
 import threading
@@ -583,6 +584,7 @@ NO_SUCH = "/no/such/place"
         (["no-such-program-anywhere"], {}, FileNotFoundError, "cannot start 'no-such-program-anywhere'"),
         (["/etc/passwd"], {}, PermissionError, "may not be executed"),
         (["true"], {"cwd": NO_SUCH}, FileNotFoundError, f"its working directory '{NO_SUCH}' does not exist"),
+        (["true"], {"user": "no-such-user"}, OSError, "cannot start 'true': there is no user 'no-such-user'"),
         ("ls -l", {}, TypeError, "a command is a list of strings, not 'ls -l'"),
         ([], {}, ValueError, "it is empty"),
         ([""], {}, ValueError, "its name is empty"),
@@ -607,6 +609,19 @@ async def test_what_cannot_be_started_says_so_and_leaves_nothing(
     report = await scope.close()
     assert report.clean
     assert report.ended == 0
+
+
+async def test_it_runs_as_another_user_where_that_is_allowed_and_is_ended_all_the_same() -> None:
+    nobody = pwd.getpwnam("nobody")
+    for user in (nobody.pw_name, nobody.pw_uid):
+        command = Process(["sh", "-c", "id -u; exec sleep 3600"], user=user)
+        if os.geteuid() != 0:
+            with pytest.raises(PermissionError, match=f"may not be run as {user!r}"):
+                await command.__aenter__()
+            continue
+        async with command as process:
+            assert await anext(process.lines()) == str(nobody.pw_uid).encode()
+        assert process.returncode == -signal.SIGTERM
 
 
 @pytest.mark.parametrize(

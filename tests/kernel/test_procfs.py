@@ -289,3 +289,14 @@ def test_a_scan_leaves_no_descriptor_open(token: str) -> None:
         before = os.listdir("/proc/self/fd")
         _procfs.find({1: 0}, "none")
         assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_description_is_one_line_that_no_terminal_obeys(token: str) -> None:
+    code = "import time; print(flush=True)\ntime.sleep(300)"
+    with session(*python(code, token), "\x1b]2;owned\x07 \x9b2J \u202e caf\xe9") as leader:
+        assert leader.stdout is not None
+        leader.stdout.readline()
+        (found,) = _procfs.find({leader.pid: 0}, "none")
+        assert found.describe().isprintable()
+        assert r"print(flush=True)\ntime.sleep(300)" in found.describe()
+        assert r"\x1b]2;owned\x07 \x9b2J \u202e café" in found.describe()

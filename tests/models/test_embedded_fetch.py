@@ -226,3 +226,13 @@ def test_a_cache_that_is_no_absolute_path_is_ignored(said: str, monkeypatch: pyt
     monkeypatch.setenv("XDG_CACHE_HOME", said)
     assert cache_folder().is_absolute()
     assert Path.home() in SMOLLM2.path.parents
+
+
+def test_without_a_home_it_is_said_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setattr(Path, "home", unknown)
+    with pytest.raises(WeightsError, match="set HOME or XDG_CACHE_HOME"):
+        cache_folder()

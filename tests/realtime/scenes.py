@@ -16,13 +16,14 @@ from quiesce.agents import (
     function_tool,
     output_guardrail,
 )
-from quiesce.realtime import RealtimeAgent, RealtimeSession
+from quiesce.realtime import RealtimeAgent, RealtimePlaybackTracker, RealtimeSession
 from quiesce.realtime._model_inputs import (
     RealtimeModelSendInterrupt,
     RealtimeModelSendSessionUpdate,
     RealtimeModelSendToolOutput,
     RealtimeModelSendUserInput,
 )
+from quiesce.realtime._protocol import Protocol
 from quiesce.realtime.testing import ScriptedRealtimeModel
 
 LONG = "This is a sentence which is long enough for whoever looks at it while it is still being said."
@@ -112,6 +113,14 @@ def scripted(session: RealtimeSession) -> ScriptedRealtimeModel:
     model = session.model
     assert isinstance(model, ScriptedRealtimeModel)
     return model
+
+
+class StrictModel(ScriptedRealtimeModel):
+    """Refuses what cannot be sent over a wire, as one that has a wire does."""
+
+    async def send_event(self, event: Any) -> None:
+        Protocol(RealtimePlaybackTracker()).send(event)
+        await super().send_event(event)
 
 
 class Reading:

@@ -561,6 +561,51 @@ async def test_a_deadline_bounds_it_even_then() -> None:
     assert (await session.close()).clean
 
 
+@virtual_worlds
+async def test_an_error_of_a_clean_up_that_outlives_the_deadline_is_in_the_next_report() -> None:
+    late = Part("late", tidy=1, error=LookupError("no such lock"))
+    session = await begun(working(late), late)
+    report = await session.close(deadline=0.1)
+    assert not report.clean
+    assert report.errors == []
+    assert report.notes == ["at work: late: still running"]
+    await until(lambda: late.clean)
+    for again in (await session.close(), session.report):
+        assert again is not None
+        assert again.clean, str(again)
+        assert [str(error) for error in again.errors] == ["no such lock"]
+        assert again.notes == ["at work: late: failed, LookupError: no such lock"]
+
+
+@pytest.mark.real_time
+async def test_the_report_tells_what_threads_of_tools_and_guardrails_raise_while_it_is_closed() -> None:
+    at_work, over = threading.Barrier(3), threading.Event()
+
+    @output_guardrail
+    def guard(context: Any, agent: Any, output: str) -> GuardrailFunctionOutput:
+        at_work.wait(15)
+        over.wait(15)
+        raise LookupError("of the guardrail")
+
+    @function_tool
+    def tool(token: CancelToken) -> str:
+        at_work.wait(15)
+        token.wait_sync(15)
+        over.set()
+        raise LookupError("of the tool")
+
+    session = session_of([[LONG, call("tool")]], tool, output_guardrails=[guard], config=EAGER_GUARDS)
+    await session.enter()
+    await session.send_message("go")
+    await until(lambda: at_work.n_waiting == 2)
+    at_work.wait(15)
+    report = await session.close(deadline=15)
+    assert report.clean, str(report)
+    # As an error, or as a note if whoever had called it was cancelled first.
+    assert "LookupError('of the guardrail')" in str(report)
+    assert "LookupError('of the tool')" in str(report)
+
+
 @pytest.mark.real_time
 async def test_a_thread_that_does_not_look_at_its_token_is_named_and_the_model_is_closed() -> None:
     go, begun_ = threading.Event(), threading.Event()

@@ -336,6 +336,18 @@ async def test_interrupt_cancels_the_response_and_nothing_of_it_is_played_any_mo
             assert heard.of("error") == []
 
 
+async def test_interrupt_cancels_a_response_of_which_nothing_more_is_heard() -> None:
+    """It thinks, or writes a tool call; and as nobody speaks, no server would end it by itself."""
+    with served([Speech("one two", pace=3600)]) as server:
+        session = session_to(server)
+        async with talking(session, "count") as heard:
+            await heard.until_kind("audio")
+            await session.interrupt()
+            await until(lambda: received(server, "response.cancel"))
+            await heard.until_kind("agent_end")
+            assert heard.of("error") == []
+
+
 async def test_a_guardrail_interrupts_the_response_at_once() -> None:
     async def polite(context: Any, agent: Any, output: str) -> GuardrailFunctionOutput:
         return GuardrailFunctionOutput(None, "three" in output)

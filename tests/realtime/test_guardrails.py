@@ -18,7 +18,7 @@ from quiesce.realtime import (
 from quiesce.realtime.testing import Speech
 from quiesce.testing import call
 from tests.kernel.temperaments import on_trio, virtual_worlds
-from tests.realtime.scenes import Part, inputs, interrupts, session_of, talking
+from tests.realtime.scenes import Part, inputs, interrupts, scripted, session_of, talking, until
 
 pytestmark = virtual_worlds  # how fast somebody speaks is a matter of time
 
@@ -148,6 +148,19 @@ async def test_what_is_said_just_when_a_look_ends_is_not_forgotten(steps: int) -
         assert session._life.guards._responses == {}
 
 
+async def test_what_a_model_that_names_no_turns_has_said_is_looked_at_when_a_turn_ends() -> None:
+    looking = Looking()
+    session = session_of(output_guardrails=[looking.named()])
+    async with session:
+        for turn in range(3):
+            await scripted(session).emit(RealtimeModelTurnStartedEvent())
+            await scripted(session).emit(RealtimeModelTranscriptDeltaEvent(f"i{turn}", "a word", f"r{turn}"))
+            await scripted(session).emit(RealtimeModelTurnEndedEvent())
+            await until(lambda: len(looking.texts) > turn and not session._life.work.children)  # noqa: B023
+        assert session._life.guards._responses == {}
+    assert looking.texts == ["a word"] * 3
+
+
 # A trip
 
 
@@ -186,6 +199,25 @@ async def test_audio_that_nobody_has_read_yet_is_dropped_by_a_trip() -> None:
             if event.type == "agent_end" and audio:
                 break
         assert set(audio) == {"resp_2"}
+
+
+async def test_nothing_is_heard_of_a_response_while_the_model_is_told_of_the_trip() -> None:
+    """The model takes its time to hear of it, and talks on."""
+    looking = Looking("alpha")
+    speech = Speech(WORDS, pace=0.05)
+    session = session_of([speech, "Sorry."], output_guardrails=[looking.named()], config=debounced(5))
+    async with talking(session, "go") as heard:
+        scripted(session).send_delay = 0.3
+        tripped = heard.events.index(await heard.until_kind("guardrail_tripped"))
+        await heard.until_kind("agent_end")
+        later = heard.events[tripped:]
+        words = [event for event in later if event.type == "raw_model_event"]
+        assert (
+            len([event for event in words if event.data.type == "transcript_delta"]) > 2
+        )  # it has talked on
+        assert [event for event in later if event.type == "audio"] == []
+        await heard.until_kind("agent_end", 2)
+        assert heard.of("audio")[-1].audio.response_id == "resp_2"
 
 
 async def test_the_first_that_says_no_stops_the_others() -> None:

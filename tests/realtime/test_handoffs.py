@@ -12,7 +12,7 @@ from quiesce.agents import UserError, function_tool
 from quiesce.realtime import RealtimeAgent, RealtimeHandoff, realtime_handoff
 from quiesce.testing import call
 from tests.kernel.temperaments import virtual_worlds
-from tests.realtime.scenes import outputs, scripted, session_of, talking, updates
+from tests.realtime.scenes import StrictModel, outputs, scripted, session_of, talking, updates
 
 pytestmark = virtual_worlds  # how fast somebody speaks is a matter of time
 
@@ -138,6 +138,40 @@ async def test_an_agent_that_cannot_begin_does_not_take_over() -> None:
         assert session.current_agent.name == "front"
 
 
+def unsendable() -> RealtimeAgent[Any]:
+    prompt: Any = {"id": object()}
+    return RealtimeAgent("odd", prompt=prompt, tools=[refund])
+
+
+async def test_an_agent_that_the_model_cannot_be_told_of_does_not_take_over() -> None:
+    model = StrictModel([call("transfer_to_odd"), "Hm."])
+    session = session_of(model=model, handoffs=[unsendable()], name="front")
+    async with talking(session, "go") as heard:
+        await heard.until_kind("agent_end", 2)
+        assert "cannot be sent" in str(heard.of("error")[0].error)
+        assert heard.of("handoff") == []
+        [said] = outputs(session)
+        assert said.startswith("The handoff failed: ")
+        assert session.current_agent.name == "front"
+        assert [event.agent.name for event in heard.of("agent_start")] == ["front", "front"]
+
+
+async def test_an_update_that_cannot_be_sent_changes_no_agent() -> None:
+    @function_tool
+    async def lookup() -> str:
+        return "found"
+
+    model = StrictModel([call("lookup"), "Hm."])
+    session = session_of((), lookup, model=model, name="front")
+    async with talking(session) as heard:
+        with pytest.raises(UserError, match="cannot be sent"):
+            await session.update_agent(unsendable())
+        assert session.current_agent.name == "front"
+        await session.send_message("go")
+        await heard.until_kind("agent_end", 2)
+        assert outputs(session) == ["found"]
+
+
 async def test_a_handoff_that_is_not_enabled_is_not_offered() -> None:
     async def for_ann(context: Any, who: RealtimeAgent[Any]) -> bool:
         return bool(context.context == "Ann")
@@ -201,6 +235,20 @@ async def test_settings_of_the_session_stay_and_those_of_the_agent_change() -> N
         [settings] = updates(session)
         assert (settings["voice"], settings["speed"]) == ("marin", 1.5)
         assert settings["instructions"] == "You handle money."
+
+
+async def test_a_prompt_of_the_beginning_is_of_the_first_agent_and_one_of_the_run_of_all() -> None:
+    for of_the_run, expected in ({}, None), ({"prompt": {"id": "ours"}}, {"id": "ours"}):
+        session = session_of(
+            config={"model_settings": of_the_run},
+            model_config={"initial_model_settings": {"prompt": {"id": "first"}, "voice": "marin"}},
+        )
+        async with session:
+            options: Any = scripted(session).options
+            assert options["initial_model_settings"]["prompt"] == {"id": "first"}
+            await session.update_agent(BILLING)
+            [settings] = updates(session)
+            assert (settings.get("prompt"), settings["voice"]) == (expected, "marin")
 
 
 async def test_the_way_back() -> None:

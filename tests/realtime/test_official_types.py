@@ -94,6 +94,8 @@ SETTINGS: list[dict[str, Any]] = [
         "tool_choice": {"type": "function", "name": "weather"},
     },
     {"turn_detection": None},
+    {"turn_detection": {"interrupt_response": False}},
+    {"turn_detection": {"silence_duration_ms": 200}},
 ]
 
 

@@ -190,30 +190,48 @@ def test_what_was_heard_before_something_that_is_cut_or_deleted_is_not_cut() -> 
         assert talk.sent == [truncation("item_3", 0)]
 
 
+def take(talk: Talk, events: list[Any]) -> None:
+    """What a session does whose user keeps no account."""
+    tracker = talk.tracker
+    assert isinstance(tracker, AssumedPlayback)
+    for event in events:
+        if event.type == "audio":
+            tracker.on_taken(event.item_id, event.content_index, len(event.data))
+        elif event.type == "audio_interrupted":
+            tracker.on_cut(event.item_id, event.content_index)
+
+
+def test_what_waits_behind_a_response_that_is_cut_while_it_is_played_is_known_to_be_heard_then() -> None:
+    now = 0.0
+    talk = Talk(tracker=AssumedPlayback(lambda: now))
+    for number, ms in ((1, 3_000), (2, 2_000)):
+        talk.begins(f"resp_{number}")
+        take(talk, talk.says(ms, f"item_{number}", f"resp_{number}"))
+        talk.has_said(f"item_{number}", f"resp_{number}")
+        talk.ends(f"resp_{number}")
+    now = 1.0  # in the midst of the first
+    take(talk, talk.user(RealtimeModelSendInterrupt(force_response_cancel=True, response_id="resp_1")))
+    assert talk.sent == [truncation("item_1", 1_000)]
+    now = 1.75
+    take(talk, talk.user(INTERRUPT))
+    assert talk.sent == [truncation("item_2", 750)]
+
+
 def test_the_assumed_account_knows_what_was_heard_around_a_response_that_is_cut_alone() -> None:
     now = 0.0
-    tracker = AssumedPlayback(lambda: now)
-    talk = Talk(tracker=tracker)
-
-    def take(events: list[Any]) -> None:  # as a session does whose user keeps no account
-        for event in events:
-            if event.type == "audio":
-                tracker.on_taken(event.item_id, event.content_index, len(event.data))
-            elif event.type == "audio_interrupted":
-                tracker.on_cut(event.item_id, event.content_index)
-
+    talk = Talk(tracker=AssumedPlayback(lambda: now))
     for number, ms in ((1, 10_000), (2, 30_000)):
         talk.begins(f"resp_{number}")
-        take(talk.says(ms, f"item_{number}", f"resp_{number}"))
+        take(talk, talk.says(ms, f"item_{number}", f"resp_{number}"))
         talk.ends(f"resp_{number}")
     now = 2.0  # in the midst of the first
-    take(talk.user(RealtimeModelSendInterrupt(force_response_cancel=True, response_id="resp_2")))
+    take(talk, talk.user(RealtimeModelSendInterrupt(force_response_cancel=True, response_id="resp_2")))
     assert talk.sent == [truncation("item_2", 0)]
     talk.begins("resp_3")
-    take(talk.says(20_000, "item_3", "resp_3"))
+    take(talk, talk.says(20_000, "item_3", "resp_3"))
     talk.ends("resp_3")
     now = 25.0
-    take(speech(talk))
+    take(talk, speech(talk))
     assert talk.sent == [truncation("item_3", 15_000)]
 
 
@@ -357,6 +375,48 @@ def test_a_response_that_is_interrupted_before_it_begins_ends_when_it_does_and_i
     assert talk.sent == []
 
 
+ELSEWHERE = {"type": "invalid_request_error", "code": "x", "message": "something is wrong", "event_id": None}
+
+
+@pytest.mark.parametrize("first", ["interrupt", "error"])
+def test_an_error_of_which_nobody_knows_what_it_is_about_does_not_make_an_interrupt_forgotten(
+    first: str,
+) -> None:
+    talk = Talk()
+    talk.user(RealtimeModelSendUserInput("hello"))
+    for what in ("interrupt", "error") if first == "interrupt" else ("error", "interrupt"):
+        if what == "interrupt":
+            talk.user(INTERRUPT)
+        else:
+            talk.server("error", error=ELSEWHERE)
+    assert talk.sent_types == ["conversation.item.create", "response.create"]
+    talk.begins()
+    assert talk.sent == [CANCEL]
+    assert talk.says(100) == []
+    talk.ends(status="cancelled")
+    talk.begins("resp_2")
+    assert types(talk.says(100, "item_2", "resp_2")) == ["audio"]
+
+
+@pytest.mark.parametrize("by", ["request", "speech", "silence"])
+def test_a_request_that_was_refused_after_an_interrupt_takes_no_other_answer_with_it(by: str) -> None:
+    talk = Talk()
+    talk.user(RealtimeModelSendUserInput("hello"))
+    talk.user(INTERRUPT)
+    talk.server("error", error=ELSEWHERE)
+    if by == "request":
+        talk.user(RealtimeModelSendUserInput("and?"))
+        assert talk.sent_types[-1] == "response.create"
+    elif by == "speech":
+        speech(talk)
+    else:
+        kind = "input_audio_buffer.timeout_triggered"
+        talk.server(kind, item_id="item_9", audio_start_ms=0, audio_end_ms=1)
+    talk.begins()
+    assert types(talk.says(100)) == ["audio"]
+    assert CANCEL not in talk.sent
+
+
 def test_playback_alone_cannot_end_before_it_begins() -> None:
     talk = Talk()
     talk.user(RealtimeModelSendUserInput("hello"))
@@ -420,8 +480,11 @@ def test_only_what_is_asked_for_is_interrupted() -> None:
     event = RealtimeModelSendInterrupt(force_response_cancel=True, response_id="resp_1")
     assert talk.user(event) == [Interrupted("item_1", 0)]
     assert talk.sent == [truncation("item_1", 300)]
-    assert talk.tracker.get_state()["current_item_id"] is None
     assert types(talk.says(100, "item_2", "resp_2")) == ["audio"]
+    talk.tracker.on_play_ms("item_2", 0, 200)  # it waited behind the other, and is played on
+    talk.user(INTERRUPT)
+    assert talk.sent == [truncation("item_2", 200)]
+    assert talk.tracker.get_state()["current_item_id"] is None
 
     talk = two_responses()
     event = RealtimeModelSendInterrupt(force_response_cancel=True, response_id="resp_2")

@@ -218,6 +218,22 @@ def test_tracing_is_asked_for_once() -> None:
     assert talk.sent[0]["session"]["tracing"] == "auto"
 
 
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ({"interrupt_response": False}, "semantic_vad"),
+        ({"eagerness": "low", "type": None}, "semantic_vad"),
+        ({"create_response": False, "threshold": 0.5}, "server_vad"),
+        ({"idle_timeout_ms": 6000}, "server_vad"),
+        ({}, "semantic_vad"),
+    ],
+)
+def test_turn_detection_is_of_a_type_whether_that_is_given_or_not(given: Any, kind: str) -> None:
+    for made in (first, later):
+        for settings in ({"turn_detection": given}, {"audio": {"input": {"turn_detection": given}}}):
+            assert made(**settings)["audio"]["input"]["turn_detection"] == {**given, "type": kind}
+
+
 def test_settings_may_be_any_mapping() -> None:
     detection = MappingProxyType({"type": "server_vad"})
     assert later(turn_detection=detection)["audio"]["input"]["turn_detection"] == {"type": "server_vad"}

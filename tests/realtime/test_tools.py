@@ -33,7 +33,7 @@ from tests.agents import process_tools
 from tests.kernel.processes import is_gone
 from tests.kernel.temperaments import on_trio, virtual_worlds
 from tests.realtime.process_tools import settle, tree_of
-from tests.realtime.scenes import Part, outputs, scripted, session_of, talking, until
+from tests.realtime.scenes import Part, StrictModel, outputs, scripted, session_of, talking, until
 
 pytestmark = virtual_worlds  # how fast somebody speaks is a matter of time
 
@@ -197,6 +197,32 @@ async def test_a_tool_whose_process_is_killed_has_failed_and_the_session_goes_on
 
 
 # How they end
+
+
+@pytest.mark.parametrize("how", ["returned", "rejected", "guarded"])
+async def test_a_call_whose_output_cannot_be_sent_is_answered_without_one(how: str) -> None:
+    unsendable = "caf\udce9.txt"  # a file name that is no UTF-8, as the os module gives it
+
+    @tool_output_guardrail
+    async def guard(data: Any) -> ToolGuardrailFunctionOutput:
+        if how == "guarded":
+            return ToolGuardrailFunctionOutput.reject_content(unsendable)
+        return ToolGuardrailFunctionOutput.allow()
+
+    @function_tool(tool_output_guardrails=[guard], needs_approval=how == "rejected")
+    async def newest() -> str:
+        return unsendable if how == "returned" else "plain.txt"
+
+    session = session_of((), newest, model=StrictModel([call("newest"), "Sorry."]))
+    async with talking(session, "go") as heard:
+        if how == "rejected":
+            asked = await heard.until_kind("tool_approval_required")
+            await session.reject_tool_call(asked.call_id, rejection_message=unsendable)
+        await heard.until_kind("agent_end", 2)
+        assert outputs(session) == ["The tool has failed, and there is no output."]
+        [failed] = heard.of("error")
+        assert "cannot be sent" in str(failed.error)
+        assert heard.of("tool_end") == []
 
 
 async def test_a_tool_that_fails_is_answered_with_what_is_said_of_its_failure() -> None:
@@ -559,6 +585,31 @@ async def test_a_server_of_tools_that_an_agent_brings_along_is_closed_with_the_s
         ended = await heard.until_kind("tool_end")
         await session.update_agent(second)
     assert is_gone(int(ended.output))
+
+
+@pytest.mark.real_time
+@pytest.mark.worlds("asyncio", "trio")
+async def test_what_is_always_approved_of_a_server_is_so_when_its_tools_were_listed_anew() -> None:
+    server = mcp()
+    server.needs_approval = True
+    other = mcp()
+    other.needs_approval = True
+    turns = [call("pid"), "a", call("pid"), "b", call("pid"), "c"]
+    session = session_of(turns, mcp_servers=[server])
+    async with talking(session, "go") as heard:
+        asked = await heard.until_kind("tool_approval_required")
+        await session.approve_tool_call(asked.call_id, always=True)
+        await heard.until_kind("agent_end", 2)
+        await session.update_agent(RealtimeAgent("second", mcp_servers=[server]))
+        await session.send_message("again")
+        await heard.until_kind("tool_end", 2)
+        await heard.until_kind("agent_end", 4)
+        assert len(heard.of("tool_approval_required")) == 1
+        await session.update_agent(RealtimeAgent("third", mcp_servers=[other]))
+        await session.send_message("again")
+        await heard.until_kind(
+            "tool_approval_required", 2
+        )  # a tool of that name of another server is another
 
 
 def children() -> list[str]:

@@ -1,7 +1,7 @@
 """The command line and the environment that a CLI is started with, and nothing else: no process, no waiting.
 
 Both are, to the letter, what claude-agent-sdk gives for the same options (`SDK_VERSION`), so that the CLI cannot tell who started it;
-`tests/claude/sdk_answers.json` holds them against it. Values that may come from strangers (`resume` and its like) are joined to their flag by
+`tests/claude/sdk_surface.json` holds them against it. Values that may come from strangers (`resume` and its like) are joined to their flag by
 `=`: as an argument of its own, one that begins with a dash would be read as a flag.
 """
 

@@ -41,6 +41,7 @@ def session_for(
         handlers,
         request,
         limits,
+        verbatim=options.verbatim_prompts,
         connect_timeout=_CONNECT_TIMEOUT,
     )
 

@@ -3,7 +3,7 @@
 Invariants
 - A request of ours ends once: by its answer, by its caller's cancellation, or by the end of the session, at once and with an error that says why.
 - A request of the CLI is worked on in a task of its own. `control_cancel_request` cancels exactly that one, which then answers nothing, whatever its
-  handler makes of the cancel; an id that is unknown, or done, is nobody's.
+  handler makes of the cancel; an id that is unknown, or done, is nobody's. A second request by the id of one that is at work is not worked on.
 - Nothing here waits to be sent: `Link.send` takes it at once.
 """
 
@@ -14,14 +14,13 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from quiesce.kernel._core import ScopeClosed
 from quiesce.kernel._inflight import DuplicateId, Inflight
 from quiesce.kernel._reason import Reason
 from quiesce.kernel._scope import current_token
 
 from ._errors import ClaudeSDKError, CLIConnectionError
+from ._json import encode
 from ._mcp_calls import McpCalls
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ logger = logging.getLogger("quiesce")
 # Any: what the CLI asks, and is answered, is JSON. None is no answer: it has taken its question back by other means.
 Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any] | None]]
 
-_encode = msgspec.json.encode
 _CANCELLED = Reason("user", "the CLI has cancelled the request")
 
 
@@ -101,7 +99,7 @@ class Control:
         self._count += 1
         number = f"req_{self._count}_{secrets.token_hex(4)}"
         request = {"subtype": subtype, **fields}
-        return number, _encode({"type": "control_request", "request_id": number, "request": request})
+        return number, encode({"type": "control_request", "request_id": number, "request": request})
 
     async def ask(self, subtype: str, fields: dict[str, Any]) -> dict[str, Any]:
         """Ask the CLI something, and wait for its answer."""
@@ -180,7 +178,10 @@ class Control:
         try:
             handle = self._inflight.start(number, self._answer, number, handler, request)
         except DuplicateId:
-            self._refuse(number, f"request {number} is still being worked on")
+            # A refusal would be taken for the answer to the first.
+            logger.warning(
+                "the CLI has used the id %r, which is still being worked on, for another request", number
+            )
         except ScopeClosed:
             pass  # the session is closing: its answer would come to nobody
         else:
@@ -199,7 +200,7 @@ class Control:
             response = await handler(request)
             if response is None:
                 return
-            frame = _encode(
+            frame = encode(
                 {
                     "type": "control_response",
                     "response": {"subtype": "success", "request_id": number, "response": response},
@@ -209,7 +210,7 @@ class Control:
             # Also a cancel that nobody asked for, and SystemExit: the CLI waits for an answer.
             if not token.cancelled:
                 logger.debug("a handler of the CLI's %r failed", request.get("subtype"), exc_info=error)
-                self._refuse(number, str(error) or type(error).__name__)
+                self._refuse(number, _words_of(error))
                 if isinstance(error, Exception):
                     return
             elif isinstance(error, CLIConnectionError):
@@ -220,13 +221,22 @@ class Control:
 
     def _refuse(self, number: str, error: str) -> None:
         self._send(
-            _encode(
+            encode(
                 {
                     "type": "control_response",
                     "response": {"subtype": "error", "request_id": number, "error": error},
                 }
             )
         )
+
+
+def _words_of(error: BaseException) -> str:
+    """What it says, as far as that can be said: the CLI hands it on to the model."""
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    return (text or type(error).__name__).encode(errors="backslashreplace").decode()
 
 
 def ended(why: str) -> Callable[[str], BaseException]:

@@ -61,7 +61,9 @@ class ResultError(ProcessError):
 
 
 class CLIJSONDecodeError(ClaudeSDKError):
-    """The CLI wrote a line that begins as JSON and is none."""
+    """The CLI wrote a line that begins as JSON and is none, or is too long; `stderr` holds the last of what it complained about."""
+
+    stderr: str | None = None  # set afterwards: the SDK's cannot be made with one
 
     def __init__(self, line: str, original_error: Exception) -> None:
         self.line = line
@@ -69,7 +71,10 @@ class CLIJSONDecodeError(ClaudeSDKError):
         super().__init__(f"Failed to decode JSON: {line[:100]}{'...' if len(line) > 100 else ''}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.line, self.original_error)
+        return type(self), (self.line, self.original_error), vars(self)
+
+    def __str__(self) -> str:
+        return super().__str__() + (f"\nError output: {self.stderr}" if self.stderr else "")
 
 
 class MessageParseError(ClaudeSDKError):

@@ -15,7 +15,6 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
-import msgspec
 
 from quiesce.kernel._backend import current_backend
 from quiesce.kernel._own import Held, own
@@ -24,6 +23,8 @@ from quiesce.kernel._stream import Stream, stream
 from quiesce.wire._channel_link import ChannelLink
 from quiesce.wire._framing import Lines
 from quiesce.wire._transport import Transport as WireTransport
+
+from ._json import encode
 
 if TYPE_CHECKING:
     from quiesce.kernel._scope import Scope
@@ -97,7 +98,7 @@ class _ForeignChannel:
             self._stream = stream(source, name="read_messages", scope=self._scope)
             self._messages = aiter(self._stream)
         try:
-            return msgspec.json.encode(await anext(self._messages)) + b"\n"
+            return encode(await anext(self._messages)) + b"\n"
         except StopAsyncIteration:
             return b""
 

@@ -44,7 +44,7 @@ async def feed(session: Session, prompts: AsyncIterable[dict[str, Any]]) -> Hand
     """Say these, as they come, beside whatever else is done; the end of the session ends that."""
     session.check_open()
     session.prompts = await Scope.open("prompts", on_error="report", scope=session.scope)
-    fed = session.prompts.spawn(_feed, session, prompts, name="prompts")
+    session.fed = fed = session.prompts.spawn(_feed, session, prompts, name="prompts")
     when_ended(fed, partial(_fed, session, fed))
     return fed
 

@@ -6,7 +6,9 @@ Invariants
   until its turn is over. Then, in the owner: wait for the interrupt's answer (a part of the `cancel` seconds of `Grace`); cancel the handlers
   and wait for them; end its input; SIGTERM; SIGKILL, to the whole tree. If there is no answer, it is at work still: then its input ends and SIGTERM
   comes first, and all the rest after that.
-- Control messages are dealt with as they come, by plain functions; nothing that a consumer does or does not read is in their way.
+- Control messages are dealt with as they come, by plain functions. What a consumer does not read is in nobody's way, up to `UNREAD_LIMIT`: beyond that
+  the CLI is read only while a control request, of ours or of its own, is open. So the answers to ours always come; a new question of the CLI's
+  may wait behind messages, as there is no way to it but to keep them all.
 - However it ends, whoever waits for anything is told at once, and why: with how the process ended and the last of its stderr.
 """
 
@@ -18,17 +20,17 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import uuid4
 
 import anyio
-import msgspec
 
 from quiesce.kernel._backend import Backend, current_backend
 from quiesce.kernel._owner import is_cancel
 from quiesce.kernel._reason import Reason
 from quiesce.kernel._scope import Scope, current_core, current_scope
-from quiesce.wire._child_process import ProcessExited
+from quiesce.wire._child_process import ProcessExited, hear_last_words
 
 from ._control import Call, Control, Handler, ended
 from ._errors import CLIConnectionError, CLIJSONDecodeError, ProcessError, ResultError, result_text
 from ._initialize import check_initialized
+from ._json import decode, encode
 from ._mailbox import Mailbox
 from ._parse import parse_message
 from ._transport import CliProcess
@@ -36,6 +38,7 @@ from ._transport import CliProcess
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from quiesce.kernel._child import Handle
     from quiesce.kernel._core import ScopeCore
     from quiesce.kernel._process import Process
     from quiesce.wire._limits import Limits
@@ -44,7 +47,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("quiesce")
 
-_decode = msgspec.json.Decoder().decode
 _INTERRUPT_SHARE: Final = 1 / 3  # of the time to clean up
 _LOOK_AGAIN: Final = 0.01  # seconds between two looks whether the process is still there
 UNREAD_LIMIT: Final = 64 * 1024 * 1024  # bytes of messages, before the CLI has to wait
@@ -66,6 +68,7 @@ class Session:
         initialize: dict[str, Any],
         limits: Limits,
         *,
+        verbatim: bool,
         connect_timeout: float,
     ) -> None:
         self.transport = transport
@@ -75,7 +78,9 @@ class Session:
         self.failed_result: dict[str, Any] | None = None  # the last result, if it is an error
         self.interrupted = False  # whether the turn of that result was
         self.prompts: Scope | None = None  # where a stream of them is said
+        self.fed: Handle | None = None  # who says it
         self.closing = False
+        self._verbatim = verbatim  # whether prompts are to be taken as they are
         self._initialize = initialize
         self._connect_timeout = connect_timeout
         self._link: Link | None = None
@@ -83,6 +88,7 @@ class Session:
         self._interrupt: Call | None = None
         self._turn_interrupted = False
         self._error: BaseException | None = None
+        self._end: BaseException | None = None  # how the CLI has ended by itself, be it in order
         self._take_back: Any = None
         self._gone = False
 
@@ -212,19 +218,17 @@ class Session:
         """What the CLI has written, line by line."""
         for frame in frames:
             if frame is None:
-                self.fail(
-                    CLIJSONDecodeError(
-                        f"a message of more than {self.limits.frame} bytes",
-                        ValueError("it is longer than max_buffer_size"),
-                    )
-                )
+                too_long = ValueError("it is longer than max_buffer_size")
+                self._fail_to_read(f"a message of more than {self.limits.frame} bytes", too_long)
                 return
             if frame[:1] != b"{" and not frame.strip().startswith(b"{"):
                 continue  # what a program in between has printed
             try:
-                message = _decode(frame)
+                message = decode(frame)
             except (ValueError, RecursionError) as error:
-                self.fail(CLIJSONDecodeError(frame[:1000].decode(errors="replace"), error))
+                if self._link is not None and self._link.at_end:
+                    return  # it has died in the middle of a line: of that we are told next
+                self._fail_to_read(frame[:1000].decode(errors="replace"), error)
                 return
             self._came(message, len(frame))
 
@@ -267,19 +271,28 @@ class Session:
         self._gone = True
         told: BaseException
         if not isinstance(error, ProcessExited):
-            told = CLIConnectionError(f"the CLI has closed the connection{f': {error!r}' if error else ''}")
-        elif error.returncode and self.failed_result is not None:
+            why = f": {error!r}" if error else ""
+            told = CLIConnectionError(f"the CLI has closed the connection{why}{self._last_words()}")
+        elif error.returncode and self.failed_result is not None and not self.mailbox.busy:
             told = error_of(self.failed_result, error.returncode)
         else:
             tail = _text(error.stderr_tail)
             told = ProcessError("the CLI has ended", exit_code=error.returncode, stderr=tail)
         told.__cause__ = error
-        early = self.mailbox.busy or not hasattr(self, "info")
-        if not self.core.closed and (early or (isinstance(error, ProcessExited) and error.returncode)):
-            self._error = self._error or told  # else it is our own doing, or in order
+        all_said = self.fed is None or self.fed.done
+        early = self._at_work or not all_said or not hasattr(self, "info")
+        if not self.core.closed:  # else it is our own doing
+            self._end = told
+            if early or (isinstance(error, ProcessExited) and error.returncode):
+                self._error = self._error or told  # else it is in order
         self.control.fail_all(ended(str(told)))
         self.mailbox.end(self._error)
         self._stop(Reason("disconnect", str(told), told))
+
+    def _fail_to_read(self, line: str, why: Exception) -> None:
+        error = CLIJSONDecodeError(line, why)
+        error.stderr = self._stderr_tail()
+        self.fail(error)
 
     def fail(self, error: BaseException) -> None:
         """What it says makes no sense: end it."""
@@ -323,7 +336,9 @@ class Session:
         is_prompt = message.get("type") == "user"
         if is_prompt and not message.get("uuid"):
             message = {**message, "uuid": str(uuid4())}  # by which the CLI says what becomes of it
-        frame = msgspec.json.encode(message)  # before it counts as asked: it may be nothing that can be said
+        if is_prompt and self._verbatim:
+            message = {**message, "client_composed": True}
+        frame = encode(message)  # before it counts as asked: it may be nothing that can be said
         turn = self.mailbox.prompted(str(message["uuid"])) if is_prompt else self.mailbox.asked
         link.send(frame)
         if link.pending > self.limits.unsent:
@@ -340,13 +355,20 @@ class Session:
     def check_open(self) -> None:
         """An error if nothing can be said any more."""
         if self.closing or self.mailbox.over:
-            why = f": {self._error}" if self._error is not None else ""
-            raise CLIConnectionError(f"the session is closed{why}") from self._error
+            cause = self._error or self._end
+            why = f": {cause}" if cause is not None else ""
+            raise CLIConnectionError(f"the session is closed{why}") from cause
 
     def _last_words(self) -> str:
-        process = getattr(self.transport, "process", None)
-        tail = _text(process.stderr_tail) if process is not None else ""
+        tail = self._stderr_tail()
         return f"; the last of its stderr:\n{tail}" if tail else ""
+
+    def _stderr_tail(self) -> str:
+        process: Process | None = getattr(self.transport, "process", None)
+        if process is None:
+            return ""
+        hear_last_words(process)
+        return _text(process.stderr_tail)
 
 
 def error_of(result: dict[str, Any], exit_code: int | None) -> ResultError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
@@ -10,12 +11,16 @@ from quiesce.wire._child_process import ChildProcess
 from quiesce.wire._transport import Transport as WireTransport
 
 from ._command import command_of, environment_of
+from ._errors import CLINotFoundError
 from ._find_cli import find_cli
 from ._foreign_transport import Foreign
 from ._stderr_lines import StderrLines
 
 if TYPE_CHECKING:
     from quiesce.kernel._grace import Grace
+    from quiesce.kernel._scope import Scope
+    from quiesce.wire._limits import Limits
+    from quiesce.wire._link import Link
 
     from ._options import ClaudeAgentOptions
 
@@ -56,14 +61,28 @@ class CliProcess(ChildProcess):
 
     def __init__(self, options: ClaudeAgentOptions, grace: Grace | None) -> None:
         self._lines = StderrLines(options.stderr) if options.stderr is not None else None
+        self._cwd = options.cwd
         super().__init__(
             command_of(options, find_cli(options)),
             env=environment_of(options),
             cwd=options.cwd,
+            user=options.user,
             name="claude",
             on_stderr=self._lines,
             grace=grace,
         )
+
+    async def open(self, limits: Limits, scope: Scope) -> Link:
+        """Start it."""
+        try:
+            return await super().open(limits, scope)
+        except FileNotFoundError as error:
+            if self._has_cwd():
+                raise CLINotFoundError(f"Claude Code not found: {error}") from error
+            raise
+
+    def _has_cwd(self) -> bool:
+        return self._cwd is None or os.path.isdir(self._cwd)
 
     def said_all(self) -> None:
         """It is gone: its last line may have no end."""

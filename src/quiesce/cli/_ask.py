@@ -7,7 +7,6 @@ allows it, or with `--yes`; else the model is told that it was not.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -23,10 +22,12 @@ def main(words: Sequence[str]) -> int:
     """Run `quiesce ask` with these arguments; the exit code."""
     from .chat._arguments import ask_parser
 
+    end = words.index("--") if "--" in words else len(words)
     try:
-        given = ask_parser().parse_intermixed_args(words)
+        given = ask_parser().parse_intermixed_args(words[:end])
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 2
+    given.prompt += words[end + 1 :]  # argparse itself would still find options among these
     from quiesce._extras import require
 
     require("msgspec", "cli", "quiesce ask")
@@ -38,10 +39,10 @@ def main(words: Sequence[str]) -> int:
 async def _ask(given: argparse.Namespace) -> int:
     from quiesce import Scope
 
-    from ._terminal import is_interactive
+    from ._terminal import is_interactive, print_json
     from .chat._input_lines import standard_input
     from .chat._plain_face import PlainFace
-    from .chat._session import Chat
+    from .chat._session import Chat, explained
     from .chat._start import BadUsage, can_be_asked, folder_of, opened_model, opened_store
 
     folder, lines = folder_of(given), standard_input()
@@ -57,11 +58,12 @@ async def _ask(given: argparse.Namespace) -> int:
     person = can_be_asked() and not reads
     face = PlainFace(asks=person, quiet=given.json, forget=lines.forget)
     begun: Chat | None = None
+    is_sent = False
     status = "interrupted"
     try:
         async with (
             opened_store(given, keeps=False) as (store, conversation_id),
-            opened_model(given, ask=is_interactive(), script_will_do=False) as model,
+            opened_model(given, ask=is_interactive() and can_be_asked(), script_will_do=False) as model,
             Chat(
                 model[0],
                 face,
@@ -74,20 +76,32 @@ async def _ask(given: argparse.Namespace) -> int:
             begun = chat
 
             async def talk() -> None:
-                await chat.say(prompt.strip("\n"))
+                nonlocal is_sent, status
+                try:
+                    await chat.say(prompt.strip("\n"))
+                    is_sent = True
+                except Exception as error:
+                    chat.fail(error)
+                    status = "error"
+                    return
                 async with Scope("answers") as scope:
                     if person:
                         scope.spawn(_answer_questions, face, lines, name="answers")
                     await chat.idle()
                     scope.cancel("the answer is there")
+                status = chat.conversation.status
 
             is_read = await face.while_read(talk)
-            status = chat.conversation.status
             return 1 if not is_read or chat.failures else 0
+    except Exception as error:
+        status = "error"
+        face.complaints.append(explained(error))
+        raise
     finally:  # also of an interrupt: the machine that reads it is to know how far it came
-        if given.json and begun is not None:
-            told = _as_json(begun, status, face.complaints)
-            print(json.dumps(told, indent=2, ensure_ascii=False), flush=True)
+        if given.json:
+            complaint = face.complaints[-1] if face.complaints else None
+            told = _NOTHING if begun is None else _as_json(begun, is_sent)
+            print_json({**told, "status": status, "error": complaint})
 
 
 def _prompt_of(given: argparse.Namespace) -> tuple[list[str], bool]:
@@ -119,11 +133,22 @@ async def _answer_questions(face: PlainFace, lines: InputLines) -> None:
         face.answer(line)
 
 
-def _as_json(chat: Chat, status: str, complaints: Sequence[str]) -> dict[str, object]:
+_NOTHING: dict[str, object] = {
+    "answer": None,
+    "status": None,
+    "error": None,
+    "model": None,
+    "tools": [],
+    "usage": {"requests": 0, "input_tokens": 0, "output_tokens": 0},
+    "conversation": None,
+}
+
+
+def _as_json(chat: Chat, is_sent: bool) -> dict[str, object]:
     from quiesce.models import AssistantMessage, ToolCall, ToolResult, UserMessage
 
     conversation = chat.conversation
-    items = conversation.items
+    items = conversation.items if is_sent else []  # what was said before answers something else
     last = max((place for place, item in enumerate(items) if isinstance(item, UserMessage)), default=0)
     calls = {item.call_id: item for item in items[last:] if isinstance(item, ToolCall)}
     tools = [
@@ -139,9 +164,8 @@ def _as_json(chat: Chat, status: str, complaints: Sequence[str]) -> dict[str, ob
     said = [item.text for item in items[last:] if isinstance(item, AssistantMessage)]
     usage = conversation.usage
     return {
+        **_NOTHING,
         "answer": said[-1] if said else None,
-        "status": status,
-        "error": complaints[-1] if complaints else None,
         "model": chat.model_name,
         "tools": tools,
         "usage": {

@@ -9,8 +9,8 @@ from pathlib import Path
 
 
 def warn_if_shared(file: Path) -> None:
-    """Say on standard error if others on this machine can read that file."""
-    if is_shared(file):
+    """Say on standard error if others on this machine can read that file; what is no store is none of our business."""
+    if _is_store(file) and is_shared(file):
         name = shlex.quote(str(file))
         print(
             f"quiesce: others on this machine can read {name}, where conversations are kept: chmod 600 {name} changes that",
@@ -27,4 +27,15 @@ def is_shared(file: Path) -> bool:
         readable = real.stat().st_mode & 0o044
         return bool(readable) and all(folder.stat().st_mode & 0o011 for folder in real.parents)
     except OSError:  # it is not there, or not for us to see
+        return False
+
+
+def _is_store(file: Path) -> bool:
+    """Or will be one: a file with nothing in it."""
+    try:
+        if not file.is_file():
+            return False
+        with file.open("rb") as opened:
+            return opened.read(16) in (b"", b"SQLite format 3\0")
+    except OSError:
         return False

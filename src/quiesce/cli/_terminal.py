@@ -7,6 +7,7 @@ which also holds where there is none. `rich` is used if it is there, and nothing
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 from collections.abc import Mapping
@@ -106,13 +107,27 @@ def _can_encode(stream: TextIO) -> bool:
     return True
 
 
+def print_json(told: object) -> None:
+    """For a machine, in letters that standard output has: others, and halves of them, are spelled as JSON does."""
+    text = json.dumps(told, indent=2, ensure_ascii=False)
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(told, indent=2)
+    print(text, flush=True)
+
+
 def fill_closed_descriptors() -> None:
     """Give a program that was started without standard input, output or error something harmless in their place.
 
-    What is opened next would be taken for them otherwise, also by its child processes.
+    What is opened next would be taken for them otherwise, also by its child processes; and what is printed to a stream that is
+    None goes to standard output.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115  # to the end

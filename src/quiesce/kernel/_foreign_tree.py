@@ -120,4 +120,4 @@ def _wait_until_stopped(told: list[Proc]) -> None:
 def _name_of(proc: Proc) -> str:
     command = _procfs._read_if_there(f"/proc/{proc.pid}/cmdline") or b""
     program = command.partition(b"\0")[0].decode(errors="replace")
-    return os.path.basename(program) or proc.comm
+    return _procfs.printable(os.path.basename(program) or proc.comm)

@@ -67,7 +67,8 @@ class Process:
       stays in the pipe, and when that is full the process waits.
     - `stderr`: `"tail"` is always read, so that the process never waits for it; the last `stderr_limit` bytes are
       in `stderr_tail`, and `on_stderr` is called with every piece. `"stdout"` sends it there too.
-    - `env` is the whole environment, ours unless given; `cwd` the working directory.
+    - `env` is the whole environment, ours unless given; `cwd` the working directory; `user` the name or number of whom to
+      run it as, which only root may say.
     - `grace` holds the deadlines of its stop (those of its owner unless given), and `scope` is its owner: the
       current scope unless another is given. When the owner is stopped, its tasks end first and the process after them.
 
@@ -82,6 +83,7 @@ class Process:
         *,
         cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
+        user: str | int | None = None,
         stdin: Stream = "null",
         stdout: Stream = "pipe",
         stderr: ErrorStream = "tail",
@@ -96,7 +98,7 @@ class Process:
             raise ValueError(f'on_stderr needs stderr="tail", not {stderr!r}')
         if isinstance(stderr_limit, bool) or not isinstance(stderr_limit, int) or stderr_limit < 0:
             raise ValueError(f"stderr_limit must be a number of bytes, not {stderr_limit!r}")
-        self._command = (argv, cwd, env)
+        self._command = (argv, cwd, env, user)
         self._stdio = (
             _chosen("stdin", stdin, _STREAMS),
             _chosen("stdout", stdout, _STREAMS),
@@ -117,6 +119,7 @@ class Process:
         *,
         cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
+        user: str | int | None = None,
         stdin: Stream = "null",
         stdout: Stream = "pipe",
         stderr: ErrorStream = "tail",
@@ -131,6 +134,7 @@ class Process:
             argv,
             cwd=cwd,
             env=env,
+            user=user,
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
@@ -153,10 +157,10 @@ class Process:
         core = backend.make_core(
             name=self.name, site=site, on_error="report", grace=self._grace or owner.grace, parent=owner
         )
-        argv, cwd, env = self._command
+        argv, cwd, env, user = self._command
         stdin, stdout, stderr = self._stdio
         try:
-            tree = Tree(argv, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr)
+            tree = Tree(argv, cwd=cwd, env=env, user=user, stdin=stdin, stdout=stdout, stderr=stderr)
         except BaseException:
             core.settle()
             raise

@@ -84,7 +84,18 @@ class Proc:
         except OSError:
             command = b""
         text = command.rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace") or self.comm
+        text = printable(text[:201])
         return f"pid {self.pid}: {text if len(text) <= 200 else text[:199] + '…'}"
+
+
+def printable(text: str) -> str:
+    """In one line, with nothing in it that a terminal would obey: whoever started a process chose its words."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
 
 
 def available() -> bool:

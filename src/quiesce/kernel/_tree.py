@@ -50,6 +50,7 @@ class Tree:
         *,
         cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
+        user: str | int | None = None,
         stdin: Stdio = None,
         stdout: Stdio = None,
         stderr: Stdio = None,
@@ -59,6 +60,7 @@ class Tree:
                 "process trees need POSIX sessions and signals, which this platform does not have"
             )
         self.argv = _checked(argv)
+        uid = _uid_of(user, self.argv[0])
         _guardian.ensure()
         self.mark = _guardian.new_mark()
         self._owner = os.getpid()
@@ -78,13 +80,14 @@ class Tree:
                 bufsize=0,
                 cwd=cwd,
                 env=_guardian.marked(environment, self.mark),
+                user=uid,
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
                 start_new_session=True,
             )
         except OSError as error:
-            raise _explained(error, self.argv[0], cwd, environment.get("PATH")) from error
+            raise _explained(error, self.argv[0], cwd, environment.get("PATH"), user) from error
         except BaseException:  # Ctrl-C, say
             self.pid = getattr(self._popen, "pid", 0)
             self._undo()
@@ -246,7 +249,26 @@ def _checked(argv: Sequence[str | os.PathLike[str]]) -> list[str]:
     return checked
 
 
-def _explained(error: OSError, command: str, cwd: str | os.PathLike[str] | None, path: str | None) -> OSError:
+def _uid_of(user: str | int | None, command: str) -> int | None:
+    """Looked up here: where Popen does not find it, it leaves its pipes open."""
+    if not isinstance(user, str):
+        return user
+    import pwd  # not on Windows
+
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        problem = f"there is no user {user!r} on this machine"
+        raise OSError(errno.EINVAL, f"cannot start {command!r}: {problem}") from None
+
+
+def _explained(
+    error: OSError,
+    command: str,
+    cwd: str | os.PathLike[str] | None,
+    path: str | None,
+    user: str | int | None,
+) -> OSError:
     """The same error, saying what was wrong with what."""
     place = "" if cwd is None else os.fspath(cwd)
     where = os.path.join(place, command) if os.path.dirname(command) else shutil.which(command, path=path)
@@ -256,6 +278,8 @@ def _explained(error: OSError, command: str, cwd: str | os.PathLike[str] | None,
         )
     elif cwd is not None and not os.access(place, os.X_OK):
         problem = f"its working directory {place!r} may not be entered"
+    elif error.errno == errno.EPERM and user is not None:
+        problem = f"it may not be run as {user!r}; only root may run a program as somebody else"
     elif error.errno == errno.ENOENT and where is not None and os.path.exists(where):
         problem = f"{where!r} exists, but the interpreter that its first line names does not"
     elif error.errno == errno.ENOENT and where is None:

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from ._anthropic import AnthropicModel as AnthropicModel
     from ._embedded import EmbeddedModel as EmbeddedModel
     from ._embedded_fetch import FetchProgress as FetchProgress
-    from ._embedded_fetch import WeightsError as WeightsError
+    from ._embedded_weights import WeightsError as WeightsError
     from ._openai import OpenAIModel as OpenAIModel
 
 __all__ = [

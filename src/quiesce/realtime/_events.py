@@ -110,7 +110,7 @@ class RealtimeAudioEnd(msgspec.Struct):
 
 
 class RealtimeAudioInterrupted(msgspec.Struct):
-    """Stop playing, and throw away what was not played."""
+    """Stop playing this content, and throw away what was not played of it."""
 
     type: ClassVar[Literal["audio_interrupted"]] = "audio_interrupted"
     item_id: str

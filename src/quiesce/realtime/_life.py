@@ -108,6 +108,8 @@ class Life(RealtimeModelListener):
         self.background_errors: list[
             tuple[str, BaseException]
         ] = []  # of tools and guardrails, known at the end
+        self.closing_errors: list[tuple[str, BaseException]] = []  # that nobody else would see
+        self._noted: list[str] = []  # of tools and guardrails
         self.playback: AssumedPlayback | None = None  # unless the user keeps an account
         self._agent = agent
         self._casts: dict[str | None, Cast] = {}  # of the responses that are on, as they began
@@ -148,7 +150,9 @@ class Life(RealtimeModelListener):
     async def _connect(self) -> None:
         given = self._model_config
         initial = given.get("initial_model_settings")
-        base = {**self._run_config.get("model_settings", {}), **(initial or {})}
+        # A prompt says what to do, like instructions, which the next agent has of its own.
+        lasting = {name: value for name, value in (initial or {}).items() if name != "prompt"}
+        base = {**self._run_config.get("model_settings", {}), **lasting}
         self.casting = Casting(self.context, base, self._servers, lambda: self.closing)  # type: ignore[arg-type]
         self.cast = await self.casting.cast(self._agent, initial)
         options: RealtimeModelConfig = {"limits": self.limits, **given}
@@ -185,7 +189,7 @@ class Life(RealtimeModelListener):
                 seconds = grace.terminate + grace.kill
                 raise
             finally:
-                self._note_background()
+                self.note_background()
                 self.calls.clear()
                 self.guards.clear()
                 await self._end("the model", self.model.close, seconds)
@@ -199,20 +203,27 @@ class Life(RealtimeModelListener):
         except BaseException as error:
             if isinstance(error.__cause__, Exception) and not isinstance(error, Exception):
                 # A cancel goes first, and what went wrong would be seen by nobody.
-                self.background_errors.append((f"closing {name}", error.__cause__))
+                self.closing_errors.append((f"closing {name}", error.__cause__))
             raise
 
-    def _note_background(self) -> None:
-        """The report tells of the tools and guardrails too that were at work."""
+    def note_background(self) -> None:
+        """The report tells of the tools and guardrails too that were at work, as far as they have ended by now."""
         report = self.work._opened().report()
         self.background_errors = list(report._failures)
+        others = [note for note in self.core.notes if note not in self._noted]
+        self._noted = list(report.notes)
         # Once each: a tool in a thread is a task and a thread of the same name.
         outcomes = list(dict.fromkeys(str(outcome) for outcome in report.outcomes))
         if outcomes:
             shown = ", ".join(outcomes[:_NAMED]) + (
                 f" and {len(outcomes) - _NAMED} more" if outcomes[_NAMED:] else ""
             )
-            self.core.notes = [*self.core.notes, f"at work: {shown}"]
+            self._noted.append(f"at work: {shown}")
+        self.core.notes = [*others, *self._noted]
+
+    def is_drained(self) -> bool:
+        """Whether all tools and guardrails have ended, and none can begin."""
+        return hasattr(self, "work") and self.work._opened().is_settled()
 
     # What the user asks for
 
@@ -221,24 +232,31 @@ class Life(RealtimeModelListener):
         scope = await Scope.open(
             "update_agent", on_error="report", on_child_error=_told_elsewhere, scope=self.work
         )
-        handle = scope.spawn(self._take_over, agent, name="update_agent")
+        handle = scope.spawn(self._cast_and_take_over, agent, name="update_agent")
         try:
             await handle.wait()
         finally:
             await scope.close()
         handle.result()
 
-    async def _take_over(self, agent: RealtimeAgent[Any]) -> None:
-        self.cast = cast = await self.casting.cast(agent)
-        await self.send(RealtimeModelSendSessionUpdate(cast.settings))
+    async def _cast_and_take_over(self, agent: RealtimeAgent[Any]) -> None:
+        await self.take_over(await self.casting.cast(agent))
+
+    async def take_over(self, cast: Cast) -> None:
+        """Another agent speaks from now on, unless the model cannot be told so."""
+        before, self.cast = self.cast, cast
+        try:
+            await self.send(RealtimeModelSendSessionUpdate(cast.settings))
+        except Exception:
+            if self.cast is cast:
+                self.cast = before
+            raise
 
     # What comes from the model
 
     async def on_event(self, event: told.RealtimeModelEvent) -> None:
         """Take it in; wait if there is more than anybody reads."""
-        if self.closing or (
-            self._cut and event.type == "audio" and (event.item_id, event.content_index) in self._cut
-        ):
+        if self.closing or (event.type == "audio" and self._is_unwanted(event)):
             return
         self.add(RealtimeRawModelEvent(event, self.info))
         take_in = _TAKE_IN.get(event.type)
@@ -296,6 +314,10 @@ class Life(RealtimeModelListener):
 
     def _history_changed(self) -> None:
         self.add(RealtimeHistoryUpdated(list(self.history.items), self.info))
+
+    def _is_unwanted(self, event: told.RealtimeModelAudioEvent) -> bool:
+        """Whether it was interrupted, or a guardrail has said no to it."""
+        return (event.item_id, event.content_index) in self._cut or self.guards.has_tripped(event.response_id)
 
     def _audio(self, event: told.RealtimeModelAudioEvent) -> None:
         self.add(RealtimeAudio(event, event.item_id, event.content_index, self.info))

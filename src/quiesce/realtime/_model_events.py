@@ -44,7 +44,7 @@ class RealtimeModelAudioEvent(msgspec.Struct):
 
 
 class RealtimeModelAudioInterruptedEvent(msgspec.Struct):
-    """What is being played must not be played on."""
+    """This content must not be played, or not be played on."""
 
     type: ClassVar[Literal["audio_interrupted"]] = "audio_interrupted"
     item_id: str

@@ -105,11 +105,18 @@ class OutputGuards:
         guardrails = [*agent.output_guardrails, *self._always]
         return [each for place, each in enumerate(guardrails) if each not in guardrails[:place]]
 
+    def has_tripped(self, response_id: str) -> bool:
+        """Whether nothing of this response, which is on, is played any more."""
+        response = self._responses.get(response_id)
+        return response is not None and response.tripped and not response.over
+
     def ended(self, response_id: str | None) -> None:
-        """The model has ended a response: what nobody has looked at is looked at now."""
-        response = self._responses.get(response_id) if response_id is not None else None
-        if response is None:
-            return
+        """The model has ended a response, or does not say which: then all. What nobody has looked at is looked at now."""
+        for known, response in list(self._responses.items()):
+            if not response.over and response_id in (None, known):
+                self._end(known, response)
+
+    def _end(self, response_id: str, response: Response) -> None:
         response.over = True
         for said in response.items.values():
             for look in said.looks:
@@ -172,9 +179,9 @@ class OutputGuards:
             name = look.guardrail.get_name()
             await life.send(RealtimeModelSendUserInput(f"guardrail triggered: {name}"))
 
-    def _forget(self, response_id: str | None, response: Response) -> None:
+    def _forget(self, response_id: str, response: Response) -> None:
         looking = any(look.handle is not None for said in response.items.values() for look in said.looks)
-        if response.over and not looking and response_id is not None:
+        if response.over and not looking:
             self._responses.pop(response_id, None)
 
     def clear(self) -> None:

@@ -54,7 +54,7 @@ class RealtimePlaybackTracker:
         self._elapsed_ms += ms
 
     def on_interrupted(self) -> None:
-        """Called when nothing more of it is played."""
+        """Called when nothing more is played, of anything that has come."""
         self._current = None
         self._elapsed_ms = 0.0
 

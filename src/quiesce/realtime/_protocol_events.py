@@ -223,6 +223,7 @@ def _transcription_failed(state: Exchange, event: server.TranscriptionFailed, ev
 def _speech_started(state: Exchange, event: server.SpeechStarted, events: Events) -> list[bytes]:
     responses = state.responses
     other(events)
+    responses.begins_by_itself()
     frames = state.speech.cut(responses, events)
     if responses.id is not None:
         responses.silenced.add(responses.id)
@@ -230,6 +231,7 @@ def _speech_started(state: Exchange, event: server.SpeechStarted, events: Events
 
 
 def _timeout_triggered(state: Exchange, event: server.TimeoutTriggered, events: Events) -> list[bytes]:
+    state.responses.begins_by_itself()
     events.append(
         RealtimeModelInputAudioTimeoutTriggeredEvent(event.item_id, event.audio_start_ms, event.audio_end_ms)
     )

@@ -56,6 +56,9 @@ class Responses:
         self.stopped: set[str] = set()  # somebody has said stop: they call no tools any more
         self._wanted: list[Request] = []
         self._asked: Request | None = None  # sent, and nothing was heard of it
+        self._doubted: Request | None = (
+            None  # sent, and perhaps refused: the server did not say what was wrong
+        )
         # The last ones that were sent: they may have crossed with others, and be refused yet.
         self._sent: dict[str, Request] = {}
         self._cancels: dict[str, None] = {}  # ids of the last events that were to end a response
@@ -136,6 +139,12 @@ class Responses:
         self._wanted.clear()
         for request in self._sent.values():
             request.is_stopped = True
+        if self._doubted is not None:
+            self._doubted.is_stopped = True
+
+    def begins_by_itself(self) -> None:
+        """The server is about to begin a response that nobody has asked for; one that was asked for would have begun before."""
+        self._doubted = None
 
     def stop(self, response_id: str) -> list[bytes]:
         """It goes on though somebody has said stop, and the server was to end it: end it."""
@@ -149,9 +158,10 @@ class Responses:
             del self._asked_outside[0]
             self._outside[response.id] = False
             return []
-        is_stopped = self._asked is not None and self._asked.is_stopped
+        request = self._asked or self._doubted
+        is_stopped = request is not None and request.is_stopped
         self.on, self.id = True, response.id
-        self._asked = self._cancelled_as = None
+        self._asked = self._doubted = self._cancelled_as = None
         if not is_stopped:
             return []
         if response.id is not None:
@@ -168,7 +178,7 @@ class Responses:
                 del self._outside[response.id]
                 return []
         if not self.on:
-            self._asked = None  # the server has not said that it began
+            self._asked = self._doubted = None  # the server has not said that it began
         elif not self.is_on(response.id):
             return []  # it is another one that is on
         return self._free(response.id)
@@ -199,6 +209,8 @@ class Responses:
         elif _has_failed(error) and request.tries < TRIES and not request.is_stopped:
             request.tries += 1
             self._wanted.insert(0, request)
+        elif error.event_id is None:
+            self._doubted = request
         # Else it is told as an error: to ask again would not help.
         return self._next()
 

@@ -183,7 +183,8 @@ class RealtimeSession:
         """
         life = self._open()
         life.guards.hushed(None)
-        await life.tell_model(RealtimeModelSendInterrupt())
+        # Nobody may be speaking: then no server would end the response by itself.
+        await life.tell_model(RealtimeModelSendInterrupt(force_response_cancel=True))
 
     async def update_agent(self, agent: RealtimeAgent[Any]) -> None:
         """Another agent goes on with this conversation."""
@@ -242,10 +243,14 @@ class RealtimeSession:
         return self._with_background(report) if report is not None else None
 
     def _with_background(self, report: StopReport) -> StopReport:
-        """What tools and guardrails have raised is no failure of the session, but belongs into its report."""
+        """What tools and guardrails have raised is no failure of the session, but belongs into its report; also if it came late."""
+        life = self._life
+        if life.is_drained():
+            life.note_background()
+            report.notes = life.core.notes
         known = {id(error) for error in report.errors}
-        more = [each for each in self._life.background_errors if id(each[1]) not in known]
-        report._failures = (*report._failures, *more)
+        raised = [*life.background_errors, *life.closing_errors]
+        report._failures = (*report._failures, *(each for each in raised if id(each[1]) not in known))
         return report
 
     def __repr__(self) -> str:

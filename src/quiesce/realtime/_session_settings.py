@@ -50,6 +50,8 @@ _INPUT = {  # under audio.input: the flat name of it
 }
 _OUTPUT = {"format": "output_audio_format", "voice": "voice", "speed": "speed"}
 
+_OF_SERVER_VAD = frozenset(("idle_timeout_ms", "prefix_padding_ms", "silence_duration_ms", "threshold"))
+
 _AS_THEY_ARE = ("prompt", "max_output_tokens", "parallel_tool_calls", "reasoning", "tracing")
 
 
@@ -128,6 +130,9 @@ def _audio(name: str, value: Any) -> Any:
             raise UserError(f"the setting {name!r}: {error}") from None
     if name == "turn_detection" and value is not None:
         _check_names(value, RealtimeTurnDetectionConfig, f"setting {name!r}")
+        if value.get("type") is None:
+            kind = "server_vad" if _OF_SERVER_VAD & set(value) else _DEFAULTS["turn_detection"]["type"]
+            return {**value, "type": kind}
     if name == "input_audio_transcription" and value is not None:
         _check_names(value, RealtimeInputAudioTranscriptionConfig, f"setting {name!r}")
     return value

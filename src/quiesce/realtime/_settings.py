@@ -29,6 +29,12 @@ class Cast:
     tools: dict[str, FunctionTool]
     handoffs: dict[str, RealtimeHandoff]
     settings: RealtimeSessionModelSettings
+    servers: dict[FunctionTool, MCPServer]  # where tools come from that are not the agent's own
+
+    def identity(self, tool: FunctionTool) -> object:
+        """What a tool is known by from one cast to the next: an MCP server lists the same one anew each time."""
+        server = self.servers.get(tool)
+        return tool if server is None else (server, tool.name)
 
 
 class Casting:
@@ -51,10 +57,13 @@ class Casting:
         """Find out what holds for this agent now; `over` wins over what the agent says."""
         instructions = await agent.get_system_prompt(self._context)
         tools = list(agent.tools)
+        servers: dict[FunctionTool, MCPServer] = {}
         for server in agent.mcp_servers:
             if server not in self._in_use:
                 await self._use(server)
-            tools += await server.list_tools()
+            listed = await server.list_tools()
+            servers.update(dict.fromkeys(listed, server))
+            tools += listed
         settings: RealtimeSessionModelSettings = {**self._base, "instructions": instructions or ""}
         settings["tools"] = tools
         settings["handoffs"] = [as_handoff(target) for target in agent.handoffs]
@@ -72,6 +81,7 @@ class Casting:
             {tool.name: tool for tool in offered},
             {handoff.tool_name: handoff for handoff in handoffs},
             settings,
+            servers,
         )
 
     async def _use(self, server: MCPServer) -> None:

@@ -2,7 +2,7 @@
 
 Invariants
 - After an interruption, all audio that came and was not heard is cut from the conversation: the content that is being played to what was
-  played of it, and those after it to nothing. Each is cut once.
+  played of it, and those after it to nothing. Each is cut once. If one response is interrupted, what came of others is played on.
 - No more is said to have been heard than came, and nothing is cut that was heard to its end. All that came before what is being played was;
   a content keeps its place for that, though it was cut or deleted.
 - Of the words of a content that was cut, as many count as heard as were in the part of it which was: in proportion, for the wire does not
@@ -133,12 +133,12 @@ class Speech:
             events.append(RealtimeModelErrorEvent(error))
             is_known = False
         frames: list[bytes] = []
-        is_silent = response_id is None  # nothing is being played any more
+        was_played = False
         for place, content in self._contents.items():
             if content.is_settled or (response_id is not None and content.response_id != response_id):
                 continue
             content.is_settled = True
-            is_silent = is_silent or place == playing
+            was_played = was_played or place == playing
             goes_on = responses.is_on(content.response_id)
             if goes_on:
                 responses.silenced.add(content.response_id)
@@ -150,7 +150,8 @@ class Speech:
             events.append(RealtimeModelAudioInterruptedEvent(*place))
             if is_known and not content.is_outside:
                 frames.append(truncate(*place, int(heard)))
-        if is_silent:
+        # What waits behind one response that is cut is played on.
+        if response_id is None or (was_played and all(each.is_settled for each in self._contents.values())):
             try:
                 self._tracker.on_interrupted()
             except Exception as error:

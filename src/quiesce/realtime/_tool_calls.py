@@ -29,7 +29,7 @@ from quiesce.models._errors import ModelBehaviorError
 from quiesce.wire._ending import when_ended
 
 from ._events import RealtimeHandoffEvent, RealtimeToolApprovalRequired, RealtimeToolEnd, RealtimeToolStart
-from ._model_inputs import RealtimeModelSendSessionUpdate, RealtimeModelSendToolOutput
+from ._model_inputs import RealtimeModelSendToolOutput
 
 if TYPE_CHECKING:
     from quiesce.agents._agent import Agent
@@ -56,9 +56,10 @@ class Call:
     parked: anyio.Event = field(default_factory=anyio.Event)  # it has ended, or waits for a decision
 
     @property
-    def tool(self) -> FunctionTool:
-        """The one that it is a call of, if there is such a tool."""
-        return self.cast.tools[self.event.name]
+    def identity(self) -> object:
+        """What the tool is known by that it is a call of; None if there is no such tool."""
+        tool = self.cast.tools.get(self.event.name)
+        return None if tool is None else self.cast.identity(tool)
 
 
 class ToolCalls:
@@ -67,9 +68,8 @@ class ToolCalls:
     def __init__(self, life: Life) -> None:
         self._life = life
         self._calls: dict[str, Call] = {}
-        self._always: dict[
-            FunctionTool, tuple[bool, str | None]
-        ] = {}  # a tool of that name of another agent is another
+        # By the identity of a tool: one of that name of another agent is another.
+        self._always: dict[object, tuple[bool, str | None]] = {}
 
     def came(self, event: RealtimeModelToolCallEvent) -> Call | None:
         """The model wants a tool to be called."""
@@ -99,11 +99,9 @@ class ToolCalls:
             )
         meant = [call]
         if always:
-            tool = call.tool
-            self._always[tool] = (approved, message)
-            meant = [
-                other for other in self._calls.values() if other.cast.tools.get(other.event.name) is tool
-            ]
+            identity = call.identity
+            self._always[identity] = (approved, message)
+            meant = [other for other in self._calls.values() if other.identity == identity]
         for each in meant:
             if each.decided is not None:
                 each.decision = (approved, message)
@@ -113,7 +111,7 @@ class ToolCalls:
     async def _is_approved(self, call: Call, tool: FunctionTool, context: ToolContext[Any]) -> bool:
         if tool.needs_approval is False or not await needs_approval(tool, context):
             return True
-        decision = self._always.get(tool)
+        decision = self._always.get(call.identity)
         if decision is None:
             life, event = self._life, call.event
             call.decided = decided = anyio.Event()
@@ -195,16 +193,14 @@ class ToolCalls:
             agent = await handoff.invoke(life.context, call.event.arguments)
             if life.closing:
                 return  # it would not be cancelled; nothing must be connected for it now
-            cast_ = await life.casting.cast(agent)
+            await life.take_over(await life.casting.cast(agent))
         except Exception as error:
             if life.closing:
                 raise
             life.failed(error)
             await self._answer(call, f"The handoff failed: {error}")
             return
-        life.cast = cast_
         life.add(RealtimeHandoffEvent(before, agent, life.info))
-        await life.send(RealtimeModelSendSessionUpdate(cast_.settings))
         await self._answer(call, f"The agent {agent.name} takes over.")
 
     async def _answer(self, call: Call, output: str) -> None:
@@ -212,7 +208,11 @@ class ToolCalls:
         if life.closing or call.answered:
             return
         call.answered = True
-        await life.send(RealtimeModelSendToolOutput(call.event, output, start_response=True))
+        try:
+            await life.send(RealtimeModelSendToolOutput(call.event, output, start_response=True))
+        except UserError:  # the model cannot be told that: it is told that there is no output
+            call.answered = False
+            raise
         life.tool_answered(call.event.call_id, output)
 
     def _ended(self, call: Call, handle: Handle) -> None:

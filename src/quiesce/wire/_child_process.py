@@ -71,8 +71,8 @@ class ChildProcess(Transport):
     `ProcessExited`. Closing the peer closes its stdin, then sends SIGTERM, then SIGKILL, the signals to the whole tree, each with the seconds that
     `Grace` gives.
 
-    `env` is the whole environment, ours unless given; `on_stderr` is called with every piece of its stderr; `grace` holds the deadlines of its stop
-    (those of its owner unless given).
+    `env` is the whole environment, ours unless given; `user` is whom to run it as, which only root may say; `on_stderr` is called with every piece of
+    its stderr; `grace` holds the deadlines of its stop (those of its owner unless given).
     """
 
     def __init__(
@@ -81,12 +81,13 @@ class ChildProcess(Transport):
         *,
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] | None = None,
+        user: str | int | None = None,
         name: str | None = None,
         on_stderr: Callable[[bytes], object] | None = None,
         stderr_limit: int = 65536,
         grace: Grace | None = None,
     ) -> None:
-        self._options = (argv, env, cwd, on_stderr, stderr_limit, grace)
+        self._options = (argv, env, cwd, user, on_stderr, stderr_limit, grace)
         self._process: Process | None = None
         self.name = name or Process(argv).name
 
@@ -101,11 +102,12 @@ class ChildProcess(Transport):
         """Start it."""
         if self._process is not None:
             raise RuntimeError(f"{self.name!r} was started before; it is used once: make a new ChildProcess")
-        argv, env, cwd, on_stderr, stderr_limit, grace = self._options
+        argv, env, cwd, user, on_stderr, stderr_limit, grace = self._options
         self._process = process = await Process.open(
             argv,
             env=env,
             cwd=cwd,
+            user=user,
             stdin="pipe",
             on_stderr=on_stderr,
             stderr_limit=stderr_limit,
@@ -149,7 +151,7 @@ class _ChildLink(Link):
 
     _process: Process
     _watch: Scope
-    _cut: BaseException | None = None  # what has ended the pipes
+    _cut: BaseException | None = None  # what has ended the pipes first; None is the end of its stdout
     _explained = False
 
     def _attend(self, process: Process, watch: Scope) -> None:
@@ -177,14 +179,15 @@ class _ChildLink(Link):
         self._explain()
 
     def _end(self, error: BaseException | None) -> None:
-        self._cut = self._cut or error
-        self._pipes_ended.set()
+        if not self._pipes_ended.is_set():
+            self._cut = error
+            self._pipes_ended.set()
 
     def _explain(self) -> None:
         """Tell the connection, once, what became of the process."""
         process, error = self._process, self._cut
         if process.returncode is not None:
-            _hear_last_words(process)
+            hear_last_words(process)
             error = ProcessExited(process.name, process.returncode, process.stderr_tail)
             error.__cause__ = self._cut
         receiver, self.receiver = self.receiver, None
@@ -232,8 +235,8 @@ class _ChannelChild(_ChildLink, ChannelLink):
         return self._ends.read_now()
 
 
-def _hear_last_words(process: Process) -> None:
-    """What it had written to stderr when it exited, though nobody has got round to reading that yet."""
+def hear_last_words(process: Process) -> None:
+    """What it has written to stderr, though nobody has got round to reading that yet."""
     child = process._started()
     for _ in range(0, LARGEST, CHUNK):
         data = child.stderr.read_now(CHUNK) if child.stderr is not None else None

@@ -49,6 +49,7 @@ class Link(ABC):
             inf  # more than that unsent, and the link is given up: nobody reads at the other end
         )
         self.over = False  # nothing is sent any more
+        self.at_end = False  # nothing more comes: the last line may have no end because it was cut off
         self._hurried = False
         self._callers: list[Waiter] = []  # those of `_waiters` whose request waits to be sent
         self._out: list[bytes] = []
@@ -94,6 +95,7 @@ class Link(ABC):
 
     def _tell_end(self) -> None:
         """The other side sends nothing more."""
+        self.at_end = True
         frames = self.framing.finish()
         if frames and self.receiver is not None:
             self.receiver.frames_came(frames)

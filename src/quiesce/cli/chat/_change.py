@@ -102,6 +102,13 @@ def _same_ends(old: list[str], new: list[str]) -> tuple[int, int]:
 
 def _marked(mark: str, lines: Sequence[str]) -> Iterator[str]:
     for line in lines:
-        yield mark + line.removesuffix("\n")
+        text = line.removesuffix("\n")
+        yield mark + (text if mark == " " else _blanks_shown(text))
         if not line.endswith("\n"):
             yield _NO_END
+
+
+def _blanks_shown(line: str) -> str:
+    """With pictures for tabs, and for blanks at its end, which nobody would see."""
+    kept = line.rstrip(" ")
+    return kept.replace("\t", "\u2409") + "\u2420" * (len(line) - len(kept))

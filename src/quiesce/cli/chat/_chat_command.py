@@ -21,11 +21,11 @@ from quiesce.models import Model
 
 from ._face import Face
 from ._input_lines import InputLines, standard_input
-from ._keeping import kept_in, open_store
+from ._keeping import kept_in, open_store, store_option
 from ._plain_face import PlainFace
 from ._safe_text import exact
 from ._session import Chat
-from ._slash import Desk
+from ._slash import Desk, is_command
 from ._start import BadUsage, can_be_asked, folder_of, let_go, opened_model, opened_store
 from ._told import history
 
@@ -51,7 +51,9 @@ async def chat(given: argparse.Namespace) -> int:
     talk = _at_terminal if at_terminal else _plainly
     async with (
         opened_store(given, keeps=True) as (store, conversation_id),
-        opened_model(given, ask=is_interactive(), script_will_do=at_terminal or can_be_asked()) as model,
+        opened_model(
+            given, ask=is_interactive() and can_be_asked(), script_will_do=at_terminal or can_be_asked()
+        ) as model,
     ):
 
         def make(face: Face) -> Chat:
@@ -62,6 +64,7 @@ async def chat(given: argparse.Namespace) -> int:
                 store=store,
                 conversation_id=conversation_id,
                 approve_all=given.yes,
+                resumed_by=f"quiesce chat{store_option(given.store)} --resume",
             )
 
         return await talk(given, make, model, store)
@@ -75,7 +78,9 @@ async def _at_terminal(given: argparse.Namespace, make: Make, model: list[Model]
         desk = make_desk(session, model, store)
         await face.run(desk, banner(session, resumed=given.resume is not None))
     if given.store != "none" and session.conversation.items:
-        print(f"Kept as {session.conversation.id}: quiesce chat --resume goes on with it.")
+        print(
+            f"Kept as {session.conversation.id}: quiesce chat{store_option(given.store)} --resume goes on with it."
+        )
     return 0
 
 
@@ -110,7 +115,9 @@ def _short(folder: Path) -> str:
         home = Path.home()
     except RuntimeError:  # nobody knows it
         return str(folder)
-    return f"~/{folder.relative_to(home)}".rstrip("/.") if folder.is_relative_to(home) else str(folder)
+    if folder == home:
+        return "~"
+    return f"~/{folder.relative_to(home)}" if folder.is_relative_to(home) else str(folder)
 
 
 async def _list(given: argparse.Namespace) -> int:
@@ -159,7 +166,7 @@ async def take_lines(desk: Desk, face: PlainFace, lines: InputLines, *, one_at_a
         if face.is_too_early(line):
             face.say("not taken as an answer: it came before anybody could have read the question")
             continue
-        if face.is_asking and not line.startswith("/"):
+        if face.is_asking and not is_command(line):
             if line.strip() and not face.is_answer(line):
                 await desk.take(line)  # whoever says something else than an answer, wants something else
             face.answer(line)
@@ -167,7 +174,7 @@ async def take_lines(desk: Desk, face: PlainFace, lines: InputLines, *, one_at_a
         await desk.take(line)
         if one_at_a_time:
             await desk.chat.idle()
-        elif line.startswith("/") or not line.strip():
+        elif is_command(line) or not line.strip():
             face.changed()
     face.give_up()
 

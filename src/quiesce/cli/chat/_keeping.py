@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -53,6 +54,11 @@ def default_store() -> Path:
     return base / "quiesce" / "chat.db"
 
 
+def store_option(path: str | None) -> str:
+    """What has to be said to find that store again, with a blank before it; nothing for the user's own."""
+    return f" --store {shlex.quote(path)}" if path is not None else ""
+
+
 def open_store(path: str | None) -> SQLiteStore:
     """The store in that file; in the user's own if None. Its folder is made, for nobody else to look into.
 
@@ -90,7 +96,7 @@ async def kept_in(store: Store) -> list[Kept]:
     return sorted(found, key=lambda kept: kept.last, reverse=True)
 
 
-async def to_resume(store: Store, asked: str) -> str:
+async def to_resume(store: Store, asked: str, listed_by: str = "quiesce chat --list") -> str:
     """The id that was asked for, by its beginning; the last conversation if that is empty."""
     kept = await kept_in(store)
     if not kept:
@@ -101,5 +107,5 @@ async def to_resume(store: Store, asked: str) -> str:
     matching = exact or [one.id for one in kept if one.id.startswith(asked)]
     if len(matching) != 1:
         what = "no conversation begins" if not matching else f"{len(matching)} conversations begin"
-        raise NoSuchConversation(f"{what} with {asked!r}; `quiesce chat --list` shows them all")
+        raise NoSuchConversation(f"{what} with {asked!r}; `{listed_by}` shows them all")
     return matching[0]

@@ -5,7 +5,8 @@ ever overwritten, and nothing is coloured.
 
 Invariants
 - A question shows all that it is about, and no line that was typed before it could be read is its answer.
-- If whoever reads us has gone (`| head`), nothing more is written, and `gone` says so: there is nobody to work for.
+- If whoever reads us has gone (`| head`), nothing more is written, and `gone` says so: there is nobody to work for. Who reads standard error alone is
+  not missed.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ class PlainFace:
             self._write(self._err, shown(text))
 
     def returned(self, call: Call, outcome: str, elapsed: float | None, output: str) -> None:
+        if call.call_id == "!" and not self._column_zero:
+            self._write(self._out, "\n")
         how = outcome_in_words(outcome) or "done"
         took = f" after {seconds(elapsed)}" if elapsed is not None else ""
         if call.call_id != "!" or outcome != "finished":
@@ -150,8 +153,12 @@ class PlainFace:
         try:
             to.stream.write(to.writable(text))
             to.stream.flush()
-        except BrokenPipeError:
-            self.gone.set()
+        except OSError as error:
+            is_output = to is self._out or _are_the_same(self._out.stream, to.stream)
+            if is_output and not isinstance(error, BrokenPipeError):
+                raise
+            if is_output:
+                self.gone.set()
             let_be(to.stream)
         if to is self._out:
             self._column_zero = text.endswith("\n")
@@ -167,6 +174,14 @@ class PlainFace:
     async def _stop_when_gone(self, scope: Scope) -> None:
         await self.gone.wait()
         scope.cancel("nobody reads what is written")
+
+
+def _are_the_same(one: TextIO, other: TextIO) -> bool:
+    """Whether both go to the same place, as with `2>&1`."""
+    try:
+        return os.path.sameopenfile(one.fileno(), other.fileno())
+    except OSError:
+        return False
 
 
 def let_be(stream: TextIO) -> None:

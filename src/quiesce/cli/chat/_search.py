@@ -8,6 +8,7 @@ Links are not followed: what they lead to is in the folder, and found there, or 
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -60,7 +61,12 @@ def _lines_of(file: str) -> list[str]:
             text = data.read(LARGEST)
         except OSError:
             return []
-    return [] if b"\0" in text[:4096] else text.decode("utf-8", "replace").splitlines()
+    return [] if b"\0" in text[:4096] else _split(text.decode("utf-8", "replace"))
+
+
+def _split(text: str) -> list[str]:
+    """At the ends of lines that `open` knows, so that their numbers are those of `read_file`."""
+    return [line.removesuffix("\n") for line in io.StringIO(text, newline=None)]
 
 
 def main() -> int:

@@ -12,6 +12,7 @@ Invariants
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from math import inf
@@ -24,6 +25,7 @@ from quiesce.agents import (
     AgentsException,
     Conversation,
     FunctionTool,
+    MaxTurnsExceeded,
     RawResponseEvent,
     RunConfig,
     RunItemStreamEvent,
@@ -33,6 +35,7 @@ from quiesce.agents import (
     ToolContext,
 )
 from quiesce.cli._models import UnknownModel, describe
+from quiesce.kernel._overview import note_ages
 from quiesce.models import Model, ModelError, TextDelta, ToolCall, ToolResult
 
 from ._face import READ_IN, Approval, Call, Face
@@ -48,6 +51,7 @@ GRACE = Grace(cancel=2.0, terminate=1.0, kill=1.0)
 NO_GRACE = Grace(cooperate=0.0, cancel=0.0, terminate=0.0, kill=0.5)
 _PRESSED = Reason("user", "stopped at the prompt")
 MAX_TURNS = 100
+_LOOK_EVERY = 0.5  # seconds
 
 
 class Chat:
@@ -62,11 +66,13 @@ class Chat:
         store: Store | None = None,
         conversation_id: str | None = None,
         approve_all: bool = False,
+        resumed_by: str = "quiesce chat --resume",
     ) -> None:
         self.face = face
         self.folder = folder
         self.model = model
         self.approve_all = approve_all
+        self._resumed_by = resumed_by
         self.always: set[str] = set()
         self.running = WhatRuns(face.changed)
         self.activity: Activity | None = None
@@ -76,8 +82,10 @@ class Chat:
         self.last_output = ""  # of the user's own command
         self._process: Process | None = None
         self._looking: Handle | None = None  # for another model
+        self._is_model_missing = False  # the one that was looked for last
         self._handle: Handle | None = None
         self._scope: Scope | None = None
+        self._next_look: asyncio.TimerHandle | None = None
         self._stopped: list[str] = []
         self._mid_text = False
         self._waiting: list[str] = []  # sent while something else than a run was on
@@ -95,6 +103,7 @@ class Chat:
 
     async def __aenter__(self) -> Self:
         self._scope = await Scope.open("chat", on_error="report", on_child_error=self._child_failed)
+        self._note_ages()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -102,10 +111,17 @@ class Chat:
             self._stopped = self.running.in_words()
             self.presses = 1
         assert self._scope is not None
+        assert self._next_look is not None
+        self._next_look.cancel()
         try:
             await self._scope.close(reason=Reason("user", "the chat ended"), grace=GRACE)
         finally:
             await self.conversation.close()
+
+    def _note_ages(self) -> None:
+        """So that `/tree` can say how old everything is; by a timer, which is not part of it."""
+        note_ages()
+        self._next_look = asyncio.get_running_loop().call_later(_LOOK_EVERY, self._note_ages)
 
     def _child_failed(self, handle: Handle, error: BaseException) -> None:
         self.fail(error)
@@ -117,8 +133,10 @@ class Chat:
             self.face.complain(
                 "somebody else goes on with this conversation, in another chat perhaps: what you said last is not part of it, and "
                 "nothing more can be added here. Leave with /quit, and open it again, as it is by then, with "
-                f"--resume {self.conversation.id}"
+                f"{self._resumed_by} {self.conversation.id}"
             )
+        elif isinstance(error, MaxTurnsExceeded):
+            self.face.complain(f"{MAX_TURNS} turns, and it is not at an end: resume it, if it is to go on")
         else:
             self.face.complain(explained(error))
 
@@ -181,7 +199,8 @@ class Chat:
                 self._tell_stop(_nothing_ran())
             else:
                 await main()
-            sends = bool(self._waiting)
+            sends = bool(self._waiting) and not (self.activity == "model" and self._is_model_missing)
+            kept = bool(self._waiting) and not sends
             while self._waiting:  # what comes meanwhile waits, too: two runs at once there must never be
                 await self.conversation.asend_message(self._waiting.pop(0))
         finally:
@@ -191,6 +210,8 @@ class Chat:
             self.face.changed()
         if sends:
             self.start_run()
+        elif kept:  # it may not be meant for the model that there is
+            self._tell_kept()
 
     # A run
 
@@ -210,6 +231,8 @@ class Chat:
         except Exception as error:
             self._end_text(cut=True)
             self.fail(error)
+            if not self.is_stopped:
+                self._tell_kept()
         finally:
             self._end_text(cut=self.is_stopped)
             self.running.clear()
@@ -329,6 +352,9 @@ class Chat:
 
     def _tell_stop(self, report: StopReport) -> None:
         self.face.stopped(stop_line(self._stopped, report), clean=report.clean)
+        self._tell_kept()
+
+    def _tell_kept(self) -> None:
         if self.has_kept_messages:
             self.face.say("what you sent meanwhile is kept: Enter alone sends it on, or say more")
 
@@ -372,6 +398,7 @@ class Chat:
         try:
             await self._looking.wait()
         finally:
+            self._is_model_missing = self._looking.state != "finished"
             self._looking = None
             if self.is_stopped:
                 self._tell_stop(_nothing_ran())

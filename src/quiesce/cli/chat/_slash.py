@@ -28,6 +28,11 @@ _LONG_NAME = re.compile(
 )  # and so will the function's own name
 
 
+def is_command(text: str) -> bool:
+    """Whether that is a `/command`, and no message."""
+    return _COMMAND.fullmatch(text.strip()) is not None
+
+
 @dataclass(slots=True)
 class Desk:
     """A chat, and what its commands need besides."""
@@ -51,7 +56,7 @@ class Desk:
         if not stripped:
             if self.chat.activity is None and self.chat.has_kept_messages:
                 self.chat.resume()
-        elif _COMMAND.fullmatch(stripped):
+        elif is_command(stripped):
             await self._obey(stripped)
         elif stripped.startswith("!"):
             command = stripped[1:].strip()

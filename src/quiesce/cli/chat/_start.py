@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import inspect
+import logging
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from quiesce.cli._model_script import NoLanguageModel
 from quiesce.cli._models import ModelUnavailable, UnknownModel, resolve
 from quiesce.models import Model, ModelError
 
-from ._keeping import NoSuchConversation, new_id, open_store, to_resume
+from ._keeping import NoSuchConversation, new_id, open_store, store_option, to_resume
 from ._plain_face import let_be
 from ._safe_text import exact
 from ._script import BadScript, load_script
@@ -33,7 +34,8 @@ class BadUsage(Exception):
 def run_command(name: str, main: Callable[[], Awaitable[int]]) -> int:
     """Run it as a program; the exit code. What goes wrong is said in a line on standard error."""
     try:
-        return quiesce.run(main)
+        with _logged_in_lines():
+            return quiesce.run(main)
     except quiesce.Stopped as stopped:
         return stopped.code if isinstance(stopped.code, int) else 1
     except BadUsage as wrong:
@@ -45,6 +47,28 @@ def run_command(name: str, main: Callable[[], Awaitable[int]]) -> int:
     except (BadScript, NoSuchConversation, StoreError, ModelError, MissingExtra, OSError) as failed:
         print(f"quiesce {name}: {failed}", file=sys.stderr)
         return 1
+
+
+class _InALine(logging.Formatter):
+    """The message, and the error's, without where it came from."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        error = record.exc_info[1] if record.exc_info else None
+        return exact(record.getMessage() + (f": {error}" if error is not None else ""))
+
+
+@contextmanager
+def _logged_in_lines() -> Iterator[None]:
+    """What quiesce itself logs is for the user of a command, too."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(_InALine())
+    logger = logging.getLogger("quiesce")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def can_be_asked() -> bool:
@@ -81,7 +105,7 @@ async def find_model(given: argparse.Namespace, *, ask: bool, script_will_do: bo
         raise BadUsage(str(unknown)) from unknown
     finally:
         slow.cancel()
-    if isinstance(found, NoLanguageModel) and not given.model and not script_will_do:
+    if isinstance(found, NoLanguageModel) and not (given.model or "").strip() and not script_will_do:
         raise ModelUnavailable(found.excuse)
     return found
 
@@ -123,7 +147,10 @@ async def opened_store(given: argparse.Namespace, *, keeps: bool) -> AsyncIterat
         return
     store = open_store(given.store)
     try:
-        conversation_id = await to_resume(store, given.resume) if given.resume is not None else new_id()
+        listed_by = f"quiesce chat{store_option(given.store)} --list"
+        conversation_id = (
+            await to_resume(store, given.resume, listed_by) if given.resume is not None else new_id()
+        )
         yield store, conversation_id
     finally:
         await quiesce.shielded(store.close)

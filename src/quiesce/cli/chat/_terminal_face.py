@@ -26,11 +26,11 @@ from rich.text import Text
 
 from quiesce import Scope
 from quiesce.cli._terminal import look_at
-from quiesce.kernel._overview import note_ages
 from quiesce.models import UserMessage
 
 from ._face import ANSWERS, READ_IN, Approval, Call, Decision
 from ._safe_text import shortened, shown, whole
+from ._slash import is_command
 from ._terminal_layout import make_application
 from ._terminal_text import (
     Blocks,
@@ -111,18 +111,14 @@ class TerminalFace:
             text, asked = await self._sent.get()
             self._desk.width = look_at().width
             await self._desk.take(text)
-            if asked is self._question and not text.lstrip().startswith("/"):
+            if asked is self._question and not is_command(text):
                 self._answer("no")  # whoever says something else than an answer, wants something else
         self._leave()
 
     async def _tick(self) -> None:
-        ticks = 0
         while True:
             was_at_rest = self._desk is None or self._desk.chat.is_at_rest
             await asyncio.sleep(_TICK)
-            ticks += 1
-            if ticks % 5 == 0:
-                note_ages()
             if not was_at_rest:
                 self.changed()
 

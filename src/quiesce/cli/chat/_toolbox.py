@@ -39,7 +39,7 @@ def make_agent(model: Model, folder: Path, heard: Heard) -> Agent[Any]:
     """An agent that works in `folder`; `heard` is told what its programs print."""
     if not calls_tools(model):
         return Agent(name="assistant", instructions=_WITHOUT_TOOLS, model=model)
-    instructions = _INSTRUCTIONS.format(folder=folder)
+    instructions = _INSTRUCTIONS.format(folder=exact(str(folder)))
     return Agent(name="assistant", instructions=instructions, model=model, tools=make_tools(folder, heard))
 
 

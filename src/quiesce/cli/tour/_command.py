@@ -17,7 +17,7 @@ from typing import Any
 
 from quiesce.cli import INTERRUPTED
 from quiesce.cli._parser import Parser, one_of
-from quiesce.cli._terminal import COLOR_CHOICES, fill_closed_descriptors, look_at
+from quiesce.cli._terminal import COLOR_CHOICES, look_at
 
 from ._lanes import Lane
 from ._show import Show, Silence
@@ -41,7 +41,6 @@ Results = list[tuple[Situation, dict[Side, Played]]]
 
 def main(words: Sequence[str]) -> int:
     """Run `quiesce tour` with these arguments; the exit code."""
-    fill_closed_descriptors()
     try:
         given = _parser().parse_args(words)
     except SystemExit as ended:
@@ -56,10 +55,11 @@ def main(words: Sequence[str]) -> int:
         _write_to_nobody()
         return 0
     except OSError as error:
-        if error.errno != errno.EIO:
-            raise
-        _write_to_nobody()  # the terminal was closed
-        return HUNG_UP
+        _write_to_nobody()
+        if error.errno == errno.EIO:  # the terminal was closed
+            return HUNG_UP
+        print(f"quiesce tour: {error}", file=sys.stderr)
+        return 1
 
 
 def _write_to_nobody() -> None:
