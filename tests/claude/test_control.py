@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -221,6 +222,53 @@ async def test_an_interrupt_cancels_the_tool_of_ours_that_the_cli_waits_for() ->
         assert hooks.ended == [("add", "cancelled")]
 
 
+def given_up_at_once(server: str, tool: str, times: int) -> list[Any]:
+    """A step: the CLI calls a tool and gives that up, so many times, in one breath."""
+    lines = []
+    for number in range(100, 100 + times):
+        call = {"id": number, "method": "tools/call", "params": {"name": tool, "arguments": {}}}
+        gone = {"method": "notifications/cancelled", "params": {"requestId": number}}
+        for what, message in (("call", call), ("gone", gone)):
+            request = {
+                "subtype": "mcp_message",
+                "server_name": server,
+                "message": {"jsonrpc": "2.0", **message},
+            }
+            lines.append(
+                json.dumps({"type": "control_request", "request_id": f"{what} {number}", "request": request})
+            )
+    return ["raw", "".join(line + "\n" for line in lines)]
+
+
+async def assert_given_up(server: Any, tool: str) -> None:
+    """None of its calls is at work a while later, and none is answered; the notices are."""
+    times = 20
+    options = ClaudeAgentOptions(mcp_servers={"calc": server})
+    async with (
+        MemoryCli([given_up_at_once("calc", tool, times), ["hang"]], mcp_servers=["calc"]) as cli,
+        ClaudeSDKClient(options, cli.transport) as client,
+    ):
+        greetings = len(cli.answers())
+        await client.query("hi")
+        session: Any = client._session
+        with anyio.fail_after(10):
+            while len(cli.answers()) < greetings + times or session.control.is_busy:
+                await anyio.sleep(0.001)
+        assert {answer["request_id"].split()[0] for answer in cli.answers()[greetings:]} == {"gone"}
+
+
+async def test_a_call_of_a_tool_that_is_given_up_at_once_is_given_up_whichever_is_worked_on_first() -> None:
+    hooks = Hooks()
+
+    @tool("add", "Adds.", {})
+    async def add(given: dict[str, Any]) -> dict[str, Any]:
+        await hooks({"name": "add"}, None, None)
+        return {"content": []}
+
+    await assert_given_up(create_sdk_mcp_server("calc", tools=[add]), "add")
+    assert hooks.ended == [(name, "cancelled") for name in hooks.began]
+
+
 async def test_an_interrupt_takes_back_the_hook_that_the_cli_waits_for_before_it_is_answered() -> None:
     hooks = Hooks()
 
@@ -281,6 +329,51 @@ async def test_handlers_are_awaited_at_close_and_answer_nothing() -> None:
             await began.wait()
         assert tidy == ["tidy"]
         assert cli.answers() == []
+
+
+@pytest.mark.parametrize("end", ["taken back", "close"])
+async def test_a_clean_up_that_fails_is_told(end: str, caplog: pytest.LogCaptureFixture) -> None:
+    began = anyio.Event()
+
+    async def hook(given: Any, tool_use_id: str | None, context: Any) -> Any:
+        try:
+            began.set()
+            await anyio.sleep_forever()
+        finally:
+            raise RuntimeError("could not roll back")
+
+    options = ClaudeAgentOptions(hooks={"PreToolUse": [HookMatcher(hooks=[hook])]})
+    async with MemoryCli([hook_call("one"), ["wait", "now"], ["cancel", "one"]]) as cli:
+        async with ClaudeSDKClient(options, cli.transport) as client:
+            await client.query("hi")
+            await began.wait()
+            if end == "taken back":
+                cli.raise_flag("now")
+                await read_all(client)
+                with anyio.fail_after(10):
+                    while "could not roll back" not in caplog.text:
+                        await anyio.sleep(0.001)
+        assert "could not roll back" in caplog.text
+        assert client.report is not None
+        assert client.report.clean
+        assert cli.answers() == []
+
+
+async def test_a_hook_that_is_told_of_the_end_by_what_it_asks_for_is_no_failure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def hook(given: Any, tool_use_id: str | None, context: Any) -> Any:
+        await client.get_mcp_status()
+
+    options = ClaudeAgentOptions(hooks={"PreToolUse": [HookMatcher(hooks=[hook])]})
+    async with (
+        MemoryCli([hook_call("one"), ["hang"]], mute=["mcp_status"]) as cli,
+        ClaudeSDKClient(options, cli.transport) as client,
+    ):
+        await client.query("hi")
+        while "mcp_status" not in cli.asked():
+            await anyio.sleep(0.001)
+    assert not caplog.records
 
 
 class Whim(BaseException):

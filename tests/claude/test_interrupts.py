@@ -8,8 +8,10 @@ from typing import Any
 import anyio
 import pytest
 
-from quiesce.claude import CLIConnectionError, Query, ResultError, ResultMessage, query
+from quiesce import Scope
+from quiesce.claude import AssistantMessage, CLIConnectionError, Query, ResultError, ResultMessage, query
 from tests.claude.memory_cli import MemoryCli
+from tests.claude.test_transport import Foreign
 
 
 class Prompts:
@@ -31,6 +33,69 @@ async def test_before_it_has_begun_there_is_nothing_to_interrupt() -> None:
             await messages.interrupt()
         said: list[Any] = [message async for message in messages]
         assert said[-1].result == "hi"
+
+
+class Slow(Foreign):
+    """One that takes its time to connect, or to write what it is given first."""
+
+    def __init__(self, cli: MemoryCli, slow: str) -> None:
+        super().__init__(cli)
+        self._slow = slow
+        self.reached = anyio.Event()
+        self.go_on = anyio.Event()
+
+    async def connect(self) -> None:
+        await super().connect()
+        if self._slow != "write":
+            await self._hold()
+        if self._slow == "connect fails":
+            raise ConnectionRefusedError("nobody there")
+
+    async def write(self, data: str) -> None:
+        await self._hold()
+        await super().write(data)
+
+    async def _hold(self) -> None:
+        self.reached.set()
+        await self.go_on.wait()
+
+
+async def all_of(messages: Query) -> list[Any]:
+    return [message async for message in messages]
+
+
+@pytest.mark.parametrize("slow", ["connect", "write"])
+async def test_an_interrupt_while_it_is_being_started_is_that_of_the_first_turn(slow: str) -> None:
+    async with MemoryCli([["hang"]]) as cli, Scope() as users:
+        mine = Slow(cli, slow)
+        messages = query(prompt="hi", options=cli.options, transport=mine)
+        read = users.spawn(all_of, messages)
+        await mine.reached.wait()
+        interrupted = users.spawn(messages.interrupt)
+        await anyio.sleep(0.01)
+        mine.go_on.set()
+        await interrupted.wait()
+        await read.wait()
+        assert read.result()[-1].subtype == "error_during_execution"
+        assert cli.asked() == ["initialize", "interrupt"]
+
+
+@pytest.mark.parametrize("end", ["connect fails", "connect", "write"])
+async def test_an_interrupt_of_what_is_never_started_is_an_error_when_that_is_known(end: str) -> None:
+    async with MemoryCli([["hang"]]) as cli, Scope(on_error="report") as users:
+        mine = Slow(cli, end)
+        messages = query(prompt="hi", options=cli.options, transport=mine)
+        users.spawn(all_of, messages)
+        await mine.reached.wait()
+        interrupted = users.spawn(messages.interrupt)
+        await anyio.sleep(0.01)
+        if end == "connect fails":
+            mine.go_on.set()
+        else:
+            await messages.close()
+        await interrupted.wait()
+        assert "'interrupt' was not answered: the " in str(interrupted.error)
+        assert isinstance(interrupted.error, CLIConnectionError)
 
 
 async def read_on(messages: Query, prompts: Prompts, *, interrupt: str) -> list[tuple[str, bool]]:
@@ -98,3 +163,43 @@ async def test_a_result_that_comes_while_an_interrupt_is_not_answered_is_excused
             cli.raise_flag("now")
             results = [message async for message in iterator if isinstance(message, ResultMessage)]
         assert [result.errors for result in results] == [["aborted"]]
+
+
+async def interrupt_and_go(messages: Query, cli: MemoryCli) -> None:
+    """Give up the wait for its answer once it is sent."""
+    async with anyio.create_task_group() as group:
+        group.start_soon(messages.interrupt)
+        await anyio.lowlevel.checkpoint()
+        while not (cli.has_unread("interrupt") or "interrupt" in cli.asked()):
+            await anyio.lowlevel.checkpoint()
+        group.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("mute", [[], ["interrupt"]])
+async def test_the_result_of_an_interrupt_that_nobody_waits_for_is_no_failure_either(mute: list[str]) -> None:
+    last = ["fail", "aborted"] if mute else ["hang"]
+    async with MemoryCli([["text", "one"], ["wait", "now"], last], mute=mute) as cli:
+        messages = query(prompt="1", options=cli.options, transport=cli.transport)
+        results: list[ResultMessage] = []
+        async for message in messages:
+            if isinstance(message, AssistantMessage):
+                await interrupt_and_go(messages, cli)
+                cli.raise_flag("now")
+            elif isinstance(message, ResultMessage):
+                results.append(message)
+        assert [result.subtype for result in results] == ["error_during_execution"]
+
+
+@pytest.mark.parametrize("mute", [[], ["interrupt"]])
+async def test_an_interrupt_that_nobody_waits_for_excuses_no_turn_but_its_own(mute: list[str]) -> None:
+    prompts = Prompts()
+    first = [["text", "one"], ["wait", "now"]]
+    async with MemoryCli(first, [["fail", "API down"]], mute=mute) as cli:
+        messages = query(prompt=prompts, options=cli.options, transport=cli.transport)
+        with pytest.raises(ResultError, match="API down"):
+            async for message in messages:
+                if isinstance(message, AssistantMessage):
+                    await interrupt_and_go(messages, cli)
+                    cli.raise_flag("now")
+                elif isinstance(message, ResultMessage):
+                    prompts.go_on.set()

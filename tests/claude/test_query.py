@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from quiesce import Scope
 from quiesce.claude import (
     AssistantMessage,
     ClaudeAgentOptions,
@@ -55,6 +56,28 @@ async def test_a_query_gives_the_messages_of_its_run_and_leaves_nothing(cli: Cli
     assert messages[-1].result == "hi"
     assert cli.happened("exit") == [0]
     assert not cli.got("control_request", subtype="interrupt")  # it had nothing to be stopped in
+
+
+async def test_a_query_is_an_iterator_itself_and_goes_on_where_it_was_left(cli: Cli) -> None:
+    async with query(
+        prompt="hi", options=cli.options([["text", "one"], ["text", "two"]]), grace=PATIENT
+    ) as messages:
+        assert isinstance(messages, AsyncIterator)
+        assert isinstance(await anext(messages), SystemMessage)
+        assert isinstance(await anext(messages), AssistantMessage)
+        rest = [message async for message in messages]
+        assert [type(message) for message in rest] == [AssistantMessage, ResultMessage]
+        assert await anext(messages, None) is None
+    cli.assert_gone()
+
+
+async def test_the_first_message_of_a_query_can_be_had_alone(cli: Cli) -> None:
+    async with Scope("the user's"):
+        first = await anext(
+            query(prompt="hi", options=cli.options([["text", "one"], ["hang"]]), grace=PATIENT)
+        )
+        assert isinstance(first, SystemMessage)
+    cli.assert_gone()
 
 
 async def test_a_stream_of_prompts_is_one_run_with_a_result_for_each(cli: Cli) -> None:

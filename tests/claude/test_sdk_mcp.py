@@ -204,6 +204,30 @@ async def test_a_tool_that_makes_a_result_of_its_cancellation_is_not_answered() 
     assert (answers, swallowed) == ([None], [True])
 
 
+@pytest.mark.parametrize("end", ["notice", "close", "cancel"])
+async def test_a_clean_up_of_a_tool_that_fails_is_told(end: str, caplog: pytest.LogCaptureFixture) -> None:
+    begun = anyio.Event()
+
+    async def careless(args: Any) -> Any:
+        try:
+            begun.set()
+            await anyio.sleep_forever()
+        finally:
+            raise RuntimeError("could not roll back")
+
+    server = serving(careless)
+    async with Scope("cli") as scope:
+        asked = scope.spawn(server.handle, call("careless"))
+        await begun.wait()
+        if end == "notice":
+            await server.handle(cancelled(1))
+        elif end == "close":
+            await server.close()
+        else:
+            asked.cancel()
+    assert "could not roll back" in caplog.text
+
+
 async def test_whoever_is_cancelled_while_waiting_for_a_tool_waits_until_it_has_cleaned_up() -> None:
     seen: list[str] = []
     begun = anyio.Event()

@@ -10,7 +10,10 @@ import anyio
 import pytest
 
 from quiesce import Scope
+from quiesce.claude import ClaudeAgentOptions, ClaudeSDKClient
 from quiesce.claude._sdk_mcp_server import McpAnswers, server_of
+from tests.claude.memory_cli import MemoryCli
+from tests.claude.test_control import assert_given_up
 
 types: Any = pytest.importorskip("mcp.types")
 lowlevel: Any = pytest.importorskip("mcp.server.lowlevel")
@@ -127,6 +130,12 @@ async def test_a_call_that_the_cli_gives_up_is_cancelled_and_not_answered() -> N
     await server.close()
 
 
+async def test_a_call_that_is_given_up_at_once_is_given_up_whichever_is_worked_on_first() -> None:
+    seen = Seen()
+    made = lowlevel.Server("theirs", version="3", lifespan=seen.lifespan, on_call_tool=seen.called)
+    await assert_given_up({"type": "sdk", "name": "theirs", "instance": made}, "wait")
+
+
 async def test_who_is_cancelled_while_waiting_takes_the_call_along() -> None:
     seen = Seen()
     server = seen.server()
@@ -155,6 +164,33 @@ async def test_closing_it_ends_its_calls() -> None:
         await server.close()
         assert seen.events == ["started", "cancelled", "ended"]
     assert answers[0]["error"]["code"] == -32603
+
+
+async def test_an_ordinary_close_is_no_failure_of_the_server(caplog: pytest.LogCaptureFixture) -> None:
+    seen = Seen()
+    made = lowlevel.Server("theirs", version="3", lifespan=seen.lifespan, on_call_tool=seen.called)
+    options = ClaudeAgentOptions(mcp_servers={"calc": {"type": "sdk", "name": "theirs", "instance": made}})
+    async with MemoryCli([["mcp", "calc", "wait", {}]], mcp_servers=["calc"]) as cli:
+        async with ClaudeSDKClient(options, cli.transport) as client:
+            await client.query("hi")
+            await seen.waits.wait()
+        assert seen.events == ["started", "cancelled", "ended"]
+    assert not caplog.records
+
+
+async def test_a_clean_up_that_fails_at_the_close_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    class Fails(Seen):
+        @asynccontextmanager
+        async def lifespan(self, server: Any) -> AsyncIterator[dict[str, Any]]:
+            try:
+                yield {}
+            finally:
+                raise OSError("could not roll back")
+
+    server = Fails().server()
+    await greeted(server)
+    await server.close()
+    assert "could not roll back" in caplog.text
 
 
 async def test_what_it_asks_of_its_client_is_refused_at_once() -> None:

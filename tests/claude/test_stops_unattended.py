@@ -70,6 +70,16 @@ async def test_an_iterator_that_is_dropped_does_the_same(cli: Cli) -> None:
     await messages.close()
 
 
+async def test_a_query_that_was_its_own_iterator_does_the_same_when_it_is_dropped(cli: Cli) -> None:
+    async with Scope("the user's"):
+        messages = working(cli)
+        await anext(messages)
+        await cli.until_ticking()
+        del messages
+        assert_stopped_by_now(cli)
+    cli.assert_gone()
+
+
 async def test_a_query_that_is_dropped_in_the_middle_is_drained_by_the_scope_around_it(cli: Cli) -> None:
     async with Scope("the user's"):
         async for message in working(cli):

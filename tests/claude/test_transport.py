@@ -41,6 +41,9 @@ class Foreign(Transport):
     async def write(self, data: str) -> None:
         if self._fail == "write":
             raise BrokenPipeError("cut")
+        if self._fail == "write hangs" and '"user"' in data:
+            self.calls.append("write")
+            await anyio.sleep_forever()
         await self._channel.send(data.encode())
 
     async def read_messages(self) -> AsyncIterator[dict[str, Any]]:
@@ -153,12 +156,66 @@ async def test_one_that_cannot_be_told_of_the_end_is_closed_all_the_same(fail: s
         assert client.report.clean, str(client.report)
 
 
+@pytest.mark.worlds("asyncio", "trio")  # in virtual time
+async def test_one_whose_time_is_over_while_it_is_told_of_the_end_is_closed_all_the_same() -> None:
+    async with MemoryCli() as cli:
+        mine = Foreign(cli, "end_input hangs")
+        client = ClaudeSDKClient(cli.options, mine, grace=Grace(cancel=60))
+        await client.connect()
+        await client.close(deadline=1)
+        assert mine.calls == CONNECTED
+        await client.close()
+
+
+@pytest.mark.worlds("asyncio", "trio")  # in virtual time: it takes as long as a stop may
+async def test_one_that_does_not_write_is_told_of_the_end_all_the_same() -> None:
+    async with MemoryCli() as cli:
+        mine = Foreign(cli, "write hangs")
+        client = ClaudeSDKClient(cli.options, mine)
+        await client.connect("hi")
+        while "write" not in mine.calls:
+            await anyio.sleep(0.001)
+        report = await client.close()
+        assert mine.calls == ["connect", "write", "end_input", "close"]
+        assert report.clean, str(report)
+
+
 async def test_one_that_fails_to_close_is_an_error_of_whoever_closes() -> None:
     async with MemoryCli() as cli:
         client = ClaudeSDKClient(cli.options, Foreign(cli, "close"))
         await client.connect()
         with pytest.raises(ConnectionResetError, match="cut while closing"):
             await client.disconnect()
+
+
+async def test_one_that_fails_to_close_does_not_lose_the_error_of_the_body() -> None:
+    async with MemoryCli() as cli:
+        with pytest.raises(ConnectionResetError, match="cut while closing") as told:
+            async with ClaudeSDKClient(cli.options, Foreign(cli, "close")):
+                raise LookupError("the body")
+        assert isinstance(told.value.__context__, LookupError)
+
+
+async def test_one_that_fails_to_close_does_not_lose_the_cancellation_of_the_body() -> None:
+    connected = anyio.Event()
+    told: list[BaseException] = []
+
+    async def use(client: ClaudeSDKClient) -> None:
+        try:
+            async with client:
+                connected.set()
+                await anyio.sleep_forever()
+        except BaseException as error:
+            told.append(error)
+            raise
+
+    async with MemoryCli() as cli, Scope("users", on_error="report") as users:
+        user = users.spawn(use, ClaudeSDKClient(cli.options, Foreign(cli, "close")))
+        await connected.wait()
+        user.cancel()  # once: asyncio does not tell it again
+        await user.wait()
+    assert isinstance(told[0], anyio.get_cancelled_exc_class())
+    assert isinstance(told[0].__cause__, ConnectionResetError)
 
 
 @pytest.mark.worlds(

@@ -458,6 +458,100 @@ async def test_what_is_passed_over_is_kept_within_bounds(monkeypatch: pytest.Mon
 # Readers
 
 
+@pytest.mark.parametrize("no_states", [False, True])
+async def test_two_who_read_the_answers_to_two_prompts_get_each_their_own(no_states: bool) -> None:
+    words = [["text", str(number)] for number in range(5)]
+    async with (
+        MemoryCli(
+            [["text", "first"], ["wait", "now"], *words], [["text", "two"]], no_states=no_states
+        ) as cli,
+        ClaudeSDKClient(cli.options, cli.transport) as client,
+        Scope() as users,
+    ):
+        await client.query("1")
+        reader = client.receive_response()
+        said = [await anext(reader), await anext(reader)]
+        await client.query("2")
+        other = users.spawn(response, client)  # and has to wait for its turn
+        await is_waited_for(client, 1)
+        cli.raise_flag("now")
+        await other.wait()
+        assert other.result() == ["two", "success 2"]
+        said += [message async for message in reader]
+        assert texts(said) == ["first", "0", "1", "2", "3", "4", "success 1"]
+        assert mailbox_of(client).bytes == 0
+
+
+async def test_two_who_wait_for_the_answers_to_two_prompts_get_each_their_own() -> None:
+    async with (
+        MemoryCli([["wait", "now"], ["text", "one"]], [["text", "two"]]) as cli,
+        ClaudeSDKClient(cli.options, cli.transport) as client,
+        Scope() as users,
+    ):
+        readers = []
+        for number in (1, 2):
+            await client.query(str(number))
+            readers.append(users.spawn(response, client))
+            await is_waited_for(client, number)
+        cli.raise_flag("now")
+        for reader in readers:
+            await reader.wait()
+        assert [reader.result() for reader in readers] == [["one", "success 1"], ["two", "success 2"]]
+
+
+async def test_two_whose_prompts_are_answered_by_one_turn_get_both_its_result() -> None:
+    async with (
+        MemoryCli([["text", "first"], ["tool", {"ask": False}], ["text", "last"]]) as cli,
+        ClaudeSDKClient(cli.options, cli.transport) as client,
+        Scope() as users,
+    ):
+        await client.query("1")
+        one = users.spawn(response, client)
+        await is_at_work(cli)
+        await client.query("2")
+        two = users.spawn(response, client)
+        await has_heard(cli, 2)
+        cli.end_tool()
+        for reader in (one, two):
+            await reader.wait()
+        assert one.result() == ["first", "last", "success 1"]
+        assert two.result() == ["last", "success 1"]
+
+
+async def test_what_is_set_aside_for_a_reader_that_is_held_is_kept_within_bounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("quiesce.claude._mailbox.SET_ASIDE", 10_000)
+    words = [["text", "x" * 1000]] * 100
+    async with (
+        MemoryCli([["text", "one"], *words], [["text", "two"]]) as cli,
+        ClaudeSDKClient(cli.options, cli.transport) as client,
+    ):
+        await client.query("1")
+        reader = client.receive_response()
+        await anext(reader)
+        await client.query("2")
+        assert await response(client) == ["two", "success 2"]
+        rest = texts([message async for message in reader])
+        assert 1 < len(rest) < 10
+        assert rest[-1] == "success 1"
+
+
+async def test_whoever_reads_keeps_the_client_and_no_longer() -> None:
+    async with MemoryCli([["text", "one"]]) as cli, Scope("the user's"):
+
+        async def ask() -> AsyncIterator[Any]:
+            client = ClaudeSDKClient(cli.options, cli.transport)
+            await client.connect("1")
+            return client.receive_response()
+
+        reader = await ask()
+        said = [await anext(reader) for _ in range(3)]
+        assert texts(said) == ["one", "success 1"]
+        with pytest.warns(ResourceWarning, match=r"dropped without close\(\)"):
+            assert [message async for message in reader] == []
+
+
 async def test_a_reader_can_be_closed_and_the_session_goes_on() -> None:
     async with (
         MemoryCli([["text", "a"], ["text", "b"]]) as cli,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from anyio.lowlevel import checkpoint
 
-from quiesce.kernel._owner import reason_of_block
+from quiesce.kernel._owner import raise_unchanged, reason_of_block, without_cancels
 from quiesce.kernel._reason import Reason
 
 from ._connect import begin, connected, session_for
@@ -131,8 +131,16 @@ class ClaudeSDKClient:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._held is not None:
+        if self._held is None:
+            return
+        try:
             await self.close(reason=reason_of_block(self._held._keeper.core, error))
+        except Exception as failure:
+            if error is None:
+                raise
+            if without_cancels(error) is not None:
+                raise_unchanged(failure, error)
+            error.__cause__ = failure  # the cancellation goes on, and carries it
 
     def _connected(self) -> Held[Session]:
         if self._held is None:
@@ -162,12 +170,15 @@ class ClaudeSDKClient:
 
     def receive_messages(self) -> MessageReader:
         """All messages, of all turns, until the session ends: those too of turns that the CLI has begun by itself."""
-        return MessageReader(self._open(), None)
+        return MessageReader(self, self._open(), None)
 
     def receive_response(self) -> MessageReader:
-        """The messages of the turn that was asked for last, up to its result. What is left of turns before it is passed over."""
+        """The messages of the turn that was asked for last, up to its result.
+
+        What is left of turns before it is passed over; whoever still reads one of those gets it.
+        """
         session = self._open()
-        return MessageReader(session, max(session.mailbox.asked, 1))
+        return MessageReader(self, session, max(session.mailbox.asked, 1))
 
     # Controlling
 
@@ -216,23 +227,32 @@ class ClaudeSDKClient:
 
 
 class MessageReader(AsyncIterator[Message]):
-    """An iterator, not a generator: breaking out of it leaves nothing to be finalised, and the next one goes on from there."""
+    """An iterator, not a generator: breaking out of it leaves nothing to be finalised, and the next one goes on from there.
 
-    def __init__(self, session: Session, turn: int | None) -> None:
+    Until it has come to its end it keeps its client, which would end the session if nobody held it.
+    """
+
+    def __init__(self, client: ClaudeSDKClient, session: Session, turn: int | None) -> None:
+        self._client: ClaudeSDKClient | None = client
         self._session = session
-        self._turn = turn
+        self._reading = session.mailbox.reading(turn) if turn is not None else None
         self._closed = False
 
     async def __anext__(self) -> Message:
         if self._closed:
             await checkpoint()
             raise StopAsyncIteration
-        message: Message | None = await self._session.mailbox.next_of(self._turn, lambda: self._closed)
+        message: Message | None = await self._session.mailbox.next_of(self._reading, lambda: self._closed)
         if message is None:
+            self._end()
             raise StopAsyncIteration
         return message
 
     async def aclose(self) -> None:
         """Give nothing any more; whoever waits for a message here gets the end of the iteration. The session goes on."""
-        self._closed = True
+        self._end()
         self._session.mailbox.poke()
+
+    def _end(self) -> None:
+        self._closed = True
+        self._client = self._reading = None

@@ -21,6 +21,7 @@ from quiesce.kernel._scope import current_token
 
 from ._errors import ClaudeSDKError, CLIConnectionError
 from ._json import encode
+from ._mcp_calls import McpCalls
 
 if TYPE_CHECKING:
     from quiesce.kernel._backend import Backend, Waiter
@@ -56,6 +57,8 @@ class Control:
         self._handlers = handlers
         self._adjust = adjust
         self._calls: dict[str, Call] = {}
+        self._unattended: set[str] = set()  # interrupts that were sent, and whose caller has gone
+        self._mcp_calls = McpCalls()
         self._count = 0
         self._inflight: Inflight | None = None
         self._backend: Backend | None = None
@@ -69,6 +72,15 @@ class Control:
     def is_asked(self, subtype: str) -> bool:
         """Whether such a request of ours waits for its answer."""
         return any(call.subtype == subtype for call in self._calls.values())
+
+    @property
+    def is_interrupting(self) -> bool:
+        """Whether an interrupt was sent that is not answered, though nobody may wait for that."""
+        return bool(self._unattended) or self.is_asked("interrupt")
+
+    def forget_interrupts(self) -> None:
+        """The turn is over: it was theirs, if they have come to anything. Those that somebody waits for are kept."""
+        self._unattended.clear()
 
     async def open(self, backend: Backend) -> None:
         """Make the table of handlers."""
@@ -113,7 +125,8 @@ class Control:
             while call.answer is None and call.error is None:
                 await call.waiter
         finally:
-            self._calls.pop(call.number, None)
+            if self._calls.pop(call.number, None) is not None and call.subtype == "interrupt":
+                self._unattended.add(call.number)
         if call.error is not None:
             raise call.error
         assert call.answer is not None
@@ -124,7 +137,11 @@ class Control:
         response = message.get("response")
         if not isinstance(response, dict):
             return None
-        call = self._calls.pop(str(response.get("request_id")), None)
+        number = str(response.get("request_id"))
+        if number in self._unattended:
+            self._unattended.remove(number)
+            return "interrupt"
+        call = self._calls.pop(number, None)
         if call is None:
             return None  # its caller was cancelled
         if response.get("subtype") == "error":
@@ -159,7 +176,7 @@ class Control:
             self._refuse(number, f"Unsupported control request subtype: {request.get('subtype')}")
             return
         try:
-            self._inflight.start(number, self._answer, number, handler, request)
+            handle = self._inflight.start(number, self._answer, number, handler, request)
         except DuplicateId:
             # A refusal would be taken for the answer to the first.
             logger.warning(
@@ -167,6 +184,9 @@ class Control:
             )
         except ScopeClosed:
             pass  # the session is closing: its answer would come to nobody
+        else:
+            if request.get("subtype") == "mcp_message":
+                self._mcp_calls.came(request, handle)
 
     def cancelled(self, message: dict[str, Any]) -> None:
         """The CLI does not want it any more."""
@@ -191,9 +211,11 @@ class Control:
             if not token.cancelled:
                 logger.debug("a handler of the CLI's %r failed", request.get("subtype"), exc_info=error)
                 self._refuse(number, _words_of(error))
-            if isinstance(error, Exception):
-                return
-            raise
+                if isinstance(error, Exception):
+                    return
+            elif isinstance(error, CLIConnectionError):
+                return  # the end of the session, of which a request of the handler's own was told
+            raise  # a clean-up that failed is told by the table of handlers
         if not token.cancelled:
             self._send(frame)
 

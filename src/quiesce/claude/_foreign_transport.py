@@ -60,12 +60,13 @@ async def _connection(transport: Transport) -> AsyncIterator[None]:
     with anyio.CancelScope() as clean_up:
         try:
             await transport.connect()
-            yield
             try:
-                with anyio.move_on_after(to_end):
-                    await transport.end_input()
-            except Exception as error:  # it may be cut already, and is closed next
-                logger.debug("end_input() of %s failed: %r", type(transport).__name__, error)
+                yield
+            except BaseException:
+                clean_up.shield = True  # its time is over, and it is told all the same
+                raise
+            finally:
+                await _end_input(transport, to_end)
         finally:
             clean_up.shield = True
             clean_up.deadline = anyio.current_time() + to_close
@@ -73,6 +74,14 @@ async def _connection(transport: Transport) -> AsyncIterator[None]:
     if clean_up.cancelled_caught:
         name = type(transport).__name__
         raise TimeoutError(f"close() of {name} was cancelled: it took longer than {to_close:g} s")
+
+
+async def _end_input(transport: Transport, seconds: float) -> None:
+    try:
+        with anyio.move_on_after(seconds):
+            await transport.end_input()
+    except Exception as error:  # it may be cut already, and is closed next
+        logger.debug("end_input() of %s failed: %r", type(transport).__name__, error)
 
 
 class _ForeignChannel:

@@ -4,7 +4,8 @@ Each prompt has a number, in the order in which they were sent. A turn is what t
 while a tool is at work may be made part of the turn that is on, which then answers both with one result. So we give each prompt a name
 (its `uuid`), and the CLI says of each when it is `queued`, `started`, and `completed` or `cancelled` (`command_lifecycle`). Whoever reads the answer
 to a prompt gets what was said since it was started, up to the result of its turn, and nothing else: what is left of an interrupted turn is
-passed over. What belongs to no prompt of ours, as a turn that the CLI has begun by itself, is for whoever reads all messages; if somebody who reads
+passed over. If somebody else still reads that turn, or reads the same one for another prompt, it is set aside for them, within bounds.
+What belongs to no prompt of ours, as a turn that the CLI has begun by itself, is for whoever reads all messages; if somebody who reads
 an answer passes it over, it is kept for them, within bounds.
 
 CLIs that do not say so (older ones) are taken to answer each prompt with a turn of its own, in order.
@@ -18,6 +19,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 from anyio.lowlevel import checkpoint
 
@@ -26,6 +28,31 @@ if TYPE_CHECKING:
 
 NOBODY: Final = 0  # the last prompt that a message answers, if it answers none
 KEPT: Final = 4 * 1024 * 1024  # bytes of messages that were passed over, and that may still be wanted
+SET_ASIDE: Final = 64 * 1024 * 1024  # bytes of messages that somebody else came upon before their reader did
+
+
+class Reading:
+    """Somebody reads the answer to this prompt, for as long as they hold this; `aside` is what readers of other ones have come upon."""
+
+    __slots__ = ("__weakref__", "aside", "bytes", "turn")
+
+    def __init__(self, turn: int) -> None:
+        self.turn = turn
+        self.aside: deque[tuple[Any, int]] = deque()
+        self.bytes = 0
+
+    def set_aside(self, message: Any, size: int) -> None:
+        """The oldest go if it is too much: the result is the last."""
+        self.aside.append((message, size))
+        self.bytes += size
+        while self.bytes > SET_ASIDE:
+            self.bytes -= self.aside.popleft()[1]
+
+    def take(self) -> Any:
+        """The first of them."""
+        message, size = self.aside.popleft()
+        self.bytes -= size
+        return message
 
 
 class Mailbox:
@@ -37,6 +64,7 @@ class Mailbox:
         self._unread: deque[tuple[int, int, Any, int]] = deque()
         self._kept: deque[tuple[Any, int]] = deque()  # came before what is unread, and answers nobody
         self._kept_bytes = 0
+        self._readings: WeakSet[Reading] = WeakSet()
         self._waiters: list[Waiter] = []
         self._open: dict[str, int] = {}  # prompts that were sent and not answered, by name
         self._told = False  # whether the CLI says what becomes of prompts
@@ -56,6 +84,7 @@ class Mailbox:
         """A prompt of this name is sent; returns its number."""
         self.asked += 1
         self._open[name] = self.asked
+        self._wake()
         return self.asked
 
     def command(self, name: str, state: str) -> None:
@@ -103,9 +132,18 @@ class Mailbox:
             self.error = error
             self._wake()
 
-    async def next_of(self, turn: int | None, is_over: Callable[[], bool] = lambda: False) -> Any:
+    def reading(self, turn: int) -> Reading:
+        """Somebody begins to read the answer to this prompt."""
+        reading = Reading(turn)
+        self._readings.add(reading)
+        return reading
+
+    async def next_of(self, reading: Reading | None, is_over: Callable[[], bool] = lambda: False) -> Any:
         """The next message that answers this prompt, or of any; None when there is none left and it, or what `is_over` tells of, is over."""
+        turn = reading.turn if reading is not None else None
         while True:
+            if reading is not None and reading.aside:
+                return reading.take()
             if turn is None and self._kept:
                 message, size = self._kept.popleft()
                 self._kept_bytes -= size
@@ -118,7 +156,10 @@ class Mailbox:
                 self._unread.popleft()
                 self.bytes -= size
                 self._on_change()
-                if turn is None or last >= turn:
+                if turn is None:
+                    return message
+                self._set_aside(first, last, message, size, but=turn)
+                if last >= turn:
                     return message
                 if last == NOBODY:
                     self._keep(message, size)
@@ -132,8 +173,19 @@ class Mailbox:
                 return None
             await self._wait()
 
+    async def wait_for_prompt(self) -> None:
+        """Wait until one was sent, or nothing more comes."""
+        while not self.asked and not self.over:
+            await self._wait()
+
     def _is_answered(self, turn: int) -> bool:
         return turn <= self.asked and turn not in self._open.values()
+
+    def _set_aside(self, first: int, last: int, message: Any, size: int, *, but: int) -> None:
+        """For those who read the answer to the other prompts; two who read that to the same one share it."""
+        for turn, reading in {reading.turn: reading for reading in self._readings}.items():
+            if turn != but and first <= turn <= last:
+                reading.set_aside(message, size)
 
     def _keep(self, message: Any, size: int) -> None:
         """It was passed over: whoever reads all messages still gets it, unless that is long ago."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, AsyncIterable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable
 from typing import TYPE_CHECKING, Any, Self
 
 from quiesce.kernel._backend import current_backend
 from quiesce.kernel._pump import Pump
 from quiesce.kernel._scope import Scope, current_core
 from quiesce.kernel._site import site_of
-from quiesce.kernel._stream import Stream
+from quiesce.kernel._stream import Stream, StreamIterator
 
 from ._connect import begin, connected, session_for
 from ._messages import Message
@@ -28,6 +28,7 @@ class Query(Stream[Message]):
     """The messages of one run: iterate it; close it, from any task, with `async with`, `aclose()` or `close()`."""
 
     _session: Session
+    _iterator: StreamIterator[Message] | None = None
 
     @property
     def process(self) -> Process:
@@ -41,9 +42,18 @@ class Query(Stream[Message]):
         await super().__aenter__()
         return self
 
+    def __anext__(self) -> Awaitable[Message]:
+        """The next message, by an iterator that it keeps: releasing the query is then as leaving a bare `async for`."""
+        if self._iterator is None:
+            self._iterator = aiter(self)
+        return self._iterator.__anext__()
+
     async def interrupt(self) -> None:
-        """Interrupt the turn; the run goes on to its result, which is then no failure of the run."""
-        await self._session.control.ask("interrupt", {})
+        """Interrupt the turn; the run goes on to its result, which is then no failure of the run.
+
+        While the CLI is being started this waits until the first prompt is said, and interrupts that.
+        """
+        await self._session.interrupt()
 
 
 def query(

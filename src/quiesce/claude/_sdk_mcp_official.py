@@ -121,7 +121,8 @@ class _Run:
             )
         except Exception as error:
             self.why = _innermost(error)
-            logger.exception("the MCP server %r failed", self._name)
+            if not (self._scope.token.cancelled and _is_of_the_end(error)):
+                logger.exception("the MCP server %r failed", self._name)
         finally:
             self._said_writer.close()  # what it said before is still heard
 
@@ -220,6 +221,13 @@ def _innermost(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}"
+
+
+def _is_of_the_end(error: Exception) -> bool:
+    """Whether it is only that nobody hears it any more."""
+    if isinstance(error, ExceptionGroup):
+        return error.split(_GONE)[1] is None
+    return isinstance(error, _GONE)
 
 
 def _told_already(handle: object, error: BaseException) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 from quiesce.kernel._child import Handle
 from quiesce.kernel._reason import Reason
-from quiesce.kernel._scope import Scope
+from quiesce.kernel._scope import Scope, current_token
 
 from ._sdk_mcp import ToolServer
 
@@ -144,7 +144,9 @@ class InProcessServer:
                 return tool_error(complaint)
             return tool_result(name, await _awaited(name, found.handler, arguments))
         except Exception as error:
-            logger.debug("the tool %r failed", name, exc_info=True)
+            given_up = current_token().cancelled  # then nobody reads the answer
+            level = logging.ERROR if given_up else logging.DEBUG
+            logger.log(level, "the tool %r failed", name, exc_info=True)
             return tool_error(str(error) or type(error).__name__)
 
 

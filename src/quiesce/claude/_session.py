@@ -107,6 +107,8 @@ class Session:
         finally:
             if self._link is None:
                 self.transport.discard()
+                self.control.fail_all(ended("the CLI was not started"))
+                self.mailbox.end(None)
         try:
             link.start(self)
             self._take_back = self.core.token.on_cancel(self._stop_asked)
@@ -248,11 +250,13 @@ class Session:
                 self.state = message.get("state")
                 if not self._at_work:
                     self._turn_interrupted = False  # it had no result
+                    self.control.forget_interrupts()
                 self.mailbox.poke()
             elif kind == "result":
                 self.failed_result = message if message.get("is_error") else None
-                self.interrupted = self._turn_interrupted or self.control.is_asked("interrupt")
+                self.interrupted = self._turn_interrupted or self.control.is_interrupting
                 self._turn_interrupted = False
+                self.control.forget_interrupts()
             try:
                 parsed = parse_message(message)
             except Exception as error:
@@ -341,6 +345,12 @@ class Session:
             await link.wait_for_room(self.limits.unsent)
             self.check_open()
         return turn
+
+    async def interrupt(self) -> None:
+        """Interrupt the turn; the first one as soon as its prompt is said, for before that there is nothing to interrupt."""
+        if hasattr(self, "mailbox"):  # else it is not started, which is an error
+            await self.mailbox.wait_for_prompt()
+        await self.control.ask("interrupt", {})
 
     def check_open(self) -> None:
         """An error if nothing can be said any more."""
