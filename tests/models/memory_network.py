@@ -77,6 +77,10 @@ class Network(httpcore2.AsyncNetworkBackend):
     def next_reply(self) -> list[bytes]:
         return self._replies.popleft()
 
+    def pass_over_all_but_the_last(self) -> None:
+        """Also the reply to a request that was given up before it was sent."""
+        self._replies = deque([self._replies[-1]])
+
     async def connect_tcp(
         self,
         host: str,

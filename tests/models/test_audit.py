@@ -107,6 +107,7 @@ async def answer_that_takes_too_long(api: Api) -> None:
             async for _ in model.stream(ModelRequest(HELLO, settings=settings)):
                 pass
         except ModelTimeoutError:
+            networks[-1].pass_over_all_but_the_last()
             async for _ in model.stream(ModelRequest(HELLO)):
                 pass
 
