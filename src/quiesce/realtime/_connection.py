@@ -4,7 +4,8 @@ Invariants
 - One task reads: it tells the listeners each event, and waits for them. When they take no more, the socket is not read, and the server has to wait.
 - What is sent is sent without waiting, in the order in which it was decided; then whoever sent it waits for a server that does not read.
 - Somebody asks, again and again, whether the other side is still there (`RealtimeLimits.ping`), unless nothing is being read.
-- The end of the socket is told as the last events. Closing tells nothing.
+- The end of the socket is told as the last events. Whoever makes the reader wait is let go before that: see `on_connection_ended`. Who does not read
+  the socket does not see its end either, and looks for it. Closing tells nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from ._model_events import (
 )
 
 if TYPE_CHECKING:
-    from quiesce.kernel._backend import Waiter
+    from quiesce.kernel._backend import Timer, Waiter
     from quiesce.wire._link import Link
     from quiesce.wire._websocket import WebSocketTransport
 
@@ -43,6 +44,7 @@ logger = logging.getLogger("quiesce")
 
 _FAREWELL_SHARE: Final = 1 / 6  # of the time to clean up, for a server that does not read
 _UNREAD: Final = 64  # messages, before the socket has to wait
+_LOOK_AGAIN: Final = 1.0  # seconds, while it waits, between looks whether the other side is still there
 
 
 class Connection:
@@ -56,15 +58,19 @@ class Connection:
         protocol: Protocol,
         limits: RealtimeLimits,
         tell: Callable[[RealtimeModelEvent], Awaitable[None]],
+        tell_ended: Callable[[], None],
     ) -> None:
         self._protocol = protocol
         self._limits = limits
         self._tell = tell
+        self._tell_ended = tell_ended
         self._backend = current_backend()
         self._frames: deque[bytes | None] = deque()
         self._reader: Waiter | None = None
         self._paused = False
         self._was_paused = False  # since the last ping
+        self._hung_up = False  # the other side has sent its last
+        self._timer: Timer | None = None
         self._ended = False
         self._error: BaseException | None = None
         self._closing = False
@@ -98,16 +104,40 @@ class Connection:
     def frames_came(self, frames: list[bytes | None]) -> None:
         """What the server has sent."""
         self._frames.extend(frames)
-        if len(self._frames) >= _UNREAD and not self._paused:
+        if len(self._frames) >= _UNREAD and not self._paused and not self._hung_up:
             self._paused = self._was_paused = True
             assert self._link is not None
             self._link.pause()
+            self._look_later(self._link)
         self._wake()
+
+    def _look_later(self, link: Link) -> None:
+        self._stop_looking()
+        self._timer = self._backend.call_at(self._backend.now() + _LOOK_AGAIN, lambda: self._look(link))
+
+    def _stop_looking(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self, link: Link) -> None:
+        if link.hung_up():
+            self._hung_up = True  # what it had said is read to its end, which is near
+            self._go_on(link)
+        else:
+            self._look_later(link)
+
+    def _go_on(self, link: Link) -> None:
+        self._paused = False
+        self._stop_looking()
+        link.resume()
 
     def link_ended(self, error: BaseException | None) -> None:
         """Nothing more will come."""
         self._ended = True
         self._error = error
+        self._stop_looking()
+        self._tell_ended()
         self._wake()
 
     def _wake(self) -> None:
@@ -122,7 +152,7 @@ class Connection:
             logger.exception("the reader of a realtime connection failed")
             link.stop_reading()
             self.link_ended(error)
-        await self._tell_end()
+        await self._tell_last()
 
     async def _read_all(self, link: Link) -> None:
         frames = self._frames
@@ -132,8 +162,7 @@ class Connection:
             if self._ended:
                 return
             if self._paused:
-                self._paused = False
-                link.resume()
+                self._go_on(link)
             self._reader = waiter = self._backend.make_waiter()
             await waiter
 
@@ -150,7 +179,7 @@ class Connection:
         for event in events:
             await self._tell(event)
 
-    async def _tell_end(self) -> None:
+    async def _tell_last(self) -> None:
         await self._tell(RealtimeModelConnectionStatusEvent("disconnected"))
         if self._error is not None:
             lost = ConnectionEnded(f"the connection to the model was lost: {self._error}")
@@ -199,6 +228,7 @@ class Connection:
             await self._scope.close()
             return
         link.stop_reading()
+        self._stop_looking()
         try:
             await self._scope.close()
             with anyio.move_on_after(self._grace.cancel * _FAREWELL_SHARE):

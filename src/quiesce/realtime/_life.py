@@ -103,6 +103,7 @@ class Life(RealtimeModelListener):
         self.history = History()
         self.closing = False
         self._connected = False
+        self._is_cut_off = False  # the connection has ended, of which not all may have been told
         self._tellers: set[object] = set()  # tasks that tell the model something now
         self.error: Exception | None = None  # that ended the model
         self.background_errors: list[
@@ -254,6 +255,12 @@ class Life(RealtimeModelListener):
         if event.type in _BULK and self.buffer.is_full and self._connected and not self._is_telling():
             await self.buffer.wait_for_room()
 
+    def on_connection_ended(self) -> None:
+        """The end is told behind what had come: neither a tool nor whoever reads may hold that up."""
+        self._is_cut_off = True
+        self.calls.let_go()
+        self.buffer.let_in()
+
     def _is_telling(self) -> bool:
         """Whether this task tells the model something: it may be the one that is to read what we are told meanwhile."""
         return current_task(self.backend) in self._tellers
@@ -313,6 +320,8 @@ class Life(RealtimeModelListener):
         self.add(RealtimeAudioInterrupted(event.item_id, event.content_index, self.info))
 
     def _called(self, event: told.RealtimeModelToolCallEvent) -> Call | None:
+        if self._is_cut_off:
+            return None  # nobody would hear what it returns
         return self.calls.came(event)
 
     def _said(

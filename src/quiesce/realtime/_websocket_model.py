@@ -65,6 +65,13 @@ class OpenAIRealtimeWebSocketModel(RealtimeModel):
                     if other is not listener:
                         await other.on_event(RealtimeModelErrorEvent(error))
 
+    def _tell_ended(self) -> None:
+        for listener in tuple(self._listeners):
+            try:
+                listener.on_connection_ended()
+            except Exception:
+                logger.exception("a listener of a realtime model failed at the end of the connection")
+
     async def connect(self, options: RealtimeModelConfig) -> None:
         """Connect, and say what the session is to be like."""
         from quiesce.wire import connect_websocket
@@ -89,7 +96,7 @@ class OpenAIRealtimeWebSocketModel(RealtimeModel):
                 send_buffer=_SEND_BUFFER,
             )
             tracker = options.get("playback_tracker") or RealtimePlaybackTracker()
-            connection = Connection(Protocol(tracker), limits, self._tell)
+            connection = Connection(Protocol(tracker), limits, self._tell, self._tell_ended)
             await connection.open(transport, settings, is_joined=options.get("call_id") is not None)
             self._connection = connection
         finally:
