@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import openai.types.realtime  # noqa: F401  # which the server imports: a collection after each test is quicker if it is there before
 import pytest
+from anyio.lowlevel import checkpoint
 
 from quiesce import Grace, Scope
 from quiesce.agents import GuardrailFunctionOutput, UserError, function_tool, output_guardrail
@@ -434,6 +435,25 @@ async def test_nobody_reads_and_the_server_has_to_wait_then_it_goes_on() -> None
                     if event.type == "agent_end":
                         break
             assert got >= room
+
+
+@pytest.mark.worlds("asyncio", "trio")
+async def test_a_server_that_talks_nonsense_without_end_has_to_wait_too() -> None:
+    nonsense: Any = ("not_json",) * 1000
+    with served(["Hello."], faults=Faults(malformed=nonsense)) as server:
+        session = session_to(server, limits=RealtimeLimits(events=50))
+        async with session:
+            await session.send_message("go")
+            await until(lambda: session._life.buffer.is_full)
+            errors = 0
+            with anyio.fail_after(15):
+                async for event in session:
+                    await checkpoint()  # whoever may tell us more, can
+                    assert len(session._life.buffer) < 60
+                    errors += event.type == "error"
+                    if event.type == "agent_end":
+                        break
+            assert errors == 1000
 
 
 @pytest.mark.worlds("asyncio", "trio")

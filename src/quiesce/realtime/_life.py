@@ -74,8 +74,8 @@ _NAMED = 8  # tools and guardrails in a report
 # Which session each model serves. One that finds its model in use must not close it for the other.
 _served: WeakValueDictionary[int, Life] = WeakValueDictionary()
 
-# What comes in any number, and may have to wait; what else a model tells follows from that, or from what it was told.
-_BULK = frozenset(("raw_server_event", "audio", "transcript_delta", "output_text_delta", "other"))
+# What a model tells in the task of whoever tells it something, and who may be the one that is to read it: that waits for nobody.
+_AT_ONCE = frozenset(("audio_interrupted", "item_updated"))
 
 
 class Life(RealtimeModelListener):
@@ -252,7 +252,7 @@ class Life(RealtimeModelListener):
                 self.failed(error)
         if call is not None and self._waits_for_tools:
             await call.parked.wait()
-        if event.type in _BULK and self.buffer.is_full and self._connected and not self._is_telling():
+        if event.type not in _AT_ONCE and self.buffer.is_full and self._connected and not self._is_telling():
             await self.buffer.wait_for_room()
 
     def on_connection_ended(self) -> None:
