@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("quiesce")
 
 _FAREWELL_SHARE: Final = 1 / 6  # of the time to clean up, for a server that does not read
-_UNREAD: Final = 64  # messages, before the socket has to wait
+_UNREAD: Final = 64  # messages, before the socket has to wait; or as many bytes as `RealtimeLimits` allows
 _LOOK_AGAIN: Final = 1.0  # seconds, while it waits, between looks whether the other side is still there
 
 
@@ -66,6 +66,7 @@ class Connection:
         self._tell_ended = tell_ended
         self._backend = current_backend()
         self._frames: deque[bytes | None] = deque()
+        self._bytes = 0  # in them
         self._reader: Waiter | None = None
         self._paused = False
         self._was_paused = False  # since the last ping
@@ -104,7 +105,9 @@ class Connection:
     def frames_came(self, frames: list[bytes | None]) -> None:
         """What the server has sent."""
         self._frames.extend(frames)
-        if len(self._frames) >= _UNREAD and not self._paused and not self._hung_up:
+        self._bytes += sum(len(frame) for frame in frames if frame is not None)
+        is_enough = len(self._frames) >= _UNREAD or self._bytes >= self._limits.bytes
+        if is_enough and not self._paused and not self._hung_up:
             self._paused = self._was_paused = True
             assert self._link is not None
             self._link.pause()
@@ -158,7 +161,9 @@ class Connection:
         frames = self._frames
         while True:
             while frames:
-                await self._take_in(link, frames.popleft())
+                frame = frames.popleft()
+                self._bytes -= len(frame or b"")
+                await self._take_in(link, frame)
             if self._ended:
                 return
             if self._paused:

@@ -1,0 +1,130 @@
+"""What a connection does with the link below it, which is the test: when it stops reading, when it asks whether the other side is there, when it gives up."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+from websockets.client import ClientProtocol
+from websockets.frames import Frame, Opcode
+from websockets.protocol import OPEN
+from websockets.uri import parse_uri
+
+from quiesce.kernel._backend import current_backend
+from quiesce.realtime import RealtimeLimits, RealtimePlaybackTracker
+from quiesce.realtime._connection import Connection
+from quiesce.realtime._protocol import Protocol
+from quiesce.wire._link import Link, Receiver
+from quiesce.wire._websocket_framing import WebSocketFraming
+from tests.kernel.temperaments import turns, virtual_worlds
+
+pytestmark = virtual_worlds  # how often somebody looks is a matter of time
+
+
+class HandLink(Link):
+    """The test is the socket: it hears what is sent, and says what comes. It takes everything off our hands, unless `takes` is False."""
+
+    def __init__(self, limit: int) -> None:
+        protocol = ClientProtocol(parse_uri("ws://memory/"), state=OPEN)
+        super().__init__(current_backend(), WebSocketFraming(protocol, limit))
+        self.takes = True
+        self.paused = False
+        self.pings: list[float] = []
+
+    async def open(self, limits: Any, scope: Any) -> Link:
+        return self
+
+    def comes(self, opcode: Opcode, data: bytes) -> None:
+        self._tell(Frame(opcode, data).serialize(mask=False))
+
+    def says(self, size: int = 0) -> None:
+        event = {"type": "weather.changed", "event_id": "event_1", "pad": "x" * size}
+        self.comes(Opcode.TEXT, msgspec.json.encode(event))
+
+    def start(self, receiver: Receiver) -> None:
+        self.receiver = receiver
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+
+    def stop_reading(self) -> None:
+        self.receiver = None
+
+    def send_raw(self, data: bytes) -> None:
+        if data[:1] == b"\x89":
+            self.pings.append(anyio.current_time())
+        super().send_raw(data)
+
+    def _write_soon(self) -> None:
+        if self.takes:
+            self._take()
+            self.pending = 0
+            self._wrote()
+
+    def abort(self) -> None:
+        self._lose(None)
+
+
+class Listening:
+    """Hears what a connection tells, or makes it wait."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+        self.goes_on = anyio.Event()
+        self.goes_on.set()
+        self.ended_at: float | None = None
+
+    async def tell(self, event: Any) -> None:
+        self.events.append(event)
+        await self.goes_on.wait()
+
+    def tell_ended(self) -> None:
+        self.ended_at = anyio.current_time()
+
+    @property
+    def error(self) -> str:
+        [error] = [event.exception for event in self.events if event.type == "exception"]
+        return str(error)
+
+
+@asynccontextmanager
+async def connected(**limits: Any) -> AsyncIterator[tuple[HandLink, Listening]]:
+    given = RealtimeLimits(**limits)
+    link, listening = HandLink(given.frame), Listening()
+    connection = Connection(Protocol(RealtimePlaybackTracker()), given, listening.tell, listening.tell_ended)
+    await connection.open(link, {})  # type: ignore[arg-type]
+    try:
+        yield link, listening
+    finally:
+        listening.goes_on.set()
+        await connection.close()
+
+
+# Reading
+
+
+@pytest.mark.parametrize(("size", "most"), [(10, 64), (300_000, 4)])
+async def test_so_many_messages_wait_or_so_many_bytes_and_nothing_more_is_read(size: int, most: int) -> None:
+    async with connected(bytes=1_000_000) as (link, listening):
+        listening.goes_on = anyio.Event()
+        link.says(size)
+        await turns()  # which is told, and takes its time
+        came = 0
+        while not link.paused:
+            assert came < most
+            link.says(size)
+            came += 1
+        assert came == most
+        await anyio.sleep(10)
+        assert link.paused
+        listening.goes_on.set()
+        await anyio.sleep(1)
+        assert not link.paused
+        assert len([event for event in listening.events if event.type == "raw_server_event"]) == came + 1
