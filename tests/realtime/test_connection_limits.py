@@ -32,7 +32,7 @@ class HandLink(Link):
         protocol = ClientProtocol(parse_uri("ws://memory/"), state=OPEN)
         super().__init__(current_backend(), WebSocketFraming(protocol, limit))
         self.takes = True
-        self.paused = False
+        self._is_paused = False
         self.pings: list[float] = []
 
     async def open(self, limits: Any, scope: Any) -> Link:
@@ -45,14 +45,17 @@ class HandLink(Link):
         event = {"type": "weather.changed", "event_id": "event_1", "pad": "x" * size}
         self.comes(Opcode.TEXT, msgspec.json.encode(event))
 
+    def paused(self) -> bool:
+        return self._is_paused
+
     def start(self, receiver: Receiver) -> None:
         self.receiver = receiver
 
     def pause(self) -> None:
-        self.paused = True
+        self._is_paused = True
 
     def resume(self) -> None:
-        self.paused = False
+        self._is_paused = False
 
     def stop_reading(self) -> None:
         self.receiver = None
@@ -117,14 +120,60 @@ async def test_so_many_messages_wait_or_so_many_bytes_and_nothing_more_is_read(s
         link.says(size)
         await turns()  # which is told, and takes its time
         came = 0
-        while not link.paused:
+        while not link.paused():
             assert came < most
             link.says(size)
             came += 1
         assert came == most
         await anyio.sleep(10)
-        assert link.paused
+        assert link.paused()
         listening.goes_on.set()
         await anyio.sleep(1)
-        assert not link.paused
+        assert not link.paused()
         assert len([event for event in listening.events if event.type == "raw_server_event"]) == came + 1
+
+
+# Asking whether the other side is there
+
+
+async def test_it_is_asked_once_in_a_while() -> None:
+    async with connected(ping=20) as (link, listening):
+        began = anyio.current_time()
+        for _ in range(5):
+            await anyio.sleep(21)
+            link.comes(Opcode.PONG, b"")
+        assert [round(at - began) for at in link.pings] == [20, 40, 60, 80, 100]
+        assert listening.ended_at is None
+
+
+@pytest.mark.parametrize("after", [0, 25, 39])
+async def test_one_that_vanished_is_noticed_within_twice_that(after: float) -> None:
+    async with connected(ping=20) as (link, listening):
+        for _ in range(after):
+            await anyio.sleep(1)
+            link.comes(Opcode.PONG, b"")
+        vanished = anyio.current_time()
+        await anyio.sleep(100)
+        assert listening.ended_at is not None
+        assert 20 <= listening.ended_at - vanished <= 40
+        assert "has not answered for 20 s" in listening.error
+        assert listening.events[-1].type == "end_of_stream"
+
+
+async def test_one_that_reads_slowly_or_has_to_wait_for_us_has_not_vanished() -> None:
+    async with connected(ping=20) as (link, listening):
+        link.takes = False
+        link.send(bytes(1000))
+        for _ in range(200):
+            await anyio.sleep(1)
+            link.pending -= 1
+        assert listening.ended_at is None
+        listening.goes_on = anyio.Event()
+        for _ in range(66):
+            link.says()
+        await anyio.sleep(200)
+        assert link.paused()
+        assert listening.ended_at is None
+        listening.goes_on.set()
+        await anyio.sleep(100)
+        assert "has not answered for 20 s" in listening.error

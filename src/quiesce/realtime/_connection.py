@@ -196,8 +196,8 @@ class Connection:
         """A peer that vanished says nothing, and no read ever fails."""
         framing, seconds = link.framing, self._limits.ping
         assert isinstance(framing, WebSocketFraming)
+        await anyio.sleep(seconds)
         while not self._ended:
-            await anyio.sleep(seconds)
             # Without the ping itself, which the system takes off our hands whether the server reads or not.
             heard, self._was_paused, pending = framing.heard, self._paused, link.pending
             link.send_raw(framing.ping())
