@@ -2,7 +2,9 @@
 
 Invariants
 - One task reads: it tells the listeners each event, and waits for them. When they take no more, the socket is not read, and the server has to wait.
-- What is sent is sent without waiting, in the order in which it was decided; then whoever sent it waits for a server that does not read.
+- What is sent is sent without waiting, in the order in which it was decided; then whoever sent it waits for a server that does not read. Nobody waits
+  for answers (pongs among them): a server that makes us answer and does not read is given up. Not to read it meanwhile would be no way: it may be one
+  that reads when it has said what it has to say, and what is unsent may be the user's.
 - Somebody asks, again and again, whether the other side is still there (`RealtimeLimits.ping`), unless nothing is being read.
 - The end of the socket is told as the last events. Whoever makes the reader wait is let go before that: see `on_connection_ended`. Who does not read
   the socket does not see its end either, and looks for it. Closing tells nothing.
@@ -89,6 +91,7 @@ class Connection:
         self._scope = await Scope.open("realtime connection", on_error="report")
         try:
             link = await transport.open(Limits(frame=limits.frame, unsent=limits.unsent), current_scope())
+            link.most_owed = limits.unsent
             self._link = link
             for frame in self._protocol.connected(settings, is_joined=is_joined):
                 link.send(frame)
@@ -181,6 +184,7 @@ class Connection:
         events, answers = self._protocol.came(frame)
         for answer in answers:
             link.send(answer)
+            link.owe(len(answer))
         for event in events:
             await self._tell(event)
 
