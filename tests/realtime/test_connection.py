@@ -262,6 +262,27 @@ async def test_a_server_that_does_not_let_us_in_is_a_clear_error(handshake: Any,
         await until(lambda: not server.open_connections)
 
 
+async def test_a_key_that_takes_too_long_is_a_clear_error_too() -> None:
+    given_up = False
+
+    async def later() -> str:
+        nonlocal given_up
+        try:
+            await anyio.sleep_forever()
+        finally:
+            given_up = True
+        raise AssertionError
+
+    with served() as server:
+        options: Any = {"url": server.url, "api_key": later}
+        runner = RealtimeRunner(RealtimeAgent("agent"), config={"limits": RealtimeLimits(connect=0.2)})
+        with pytest.raises(ConnectionError, match=r"0\.2 s") as caught:
+            await (await runner.run(model_config=options)).enter()
+        assert str(server.port) in str(caught.value)
+        assert given_up
+        assert server.connections == []
+
+
 async def test_nobody_listens_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+import anyio
+
 from quiesce._extras import require
 from quiesce.agents._errors import UserError
 from quiesce.wire import ConnectionEnded
@@ -85,20 +87,23 @@ class OpenAIRealtimeWebSocketModel(RealtimeModel):
             limits = options.get("limits") or RealtimeLimits()
             settings = options.get("initial_model_settings") or {}
             url = options.get("url") or _url(settings, options.get("call_id"))
-            headers = options.get("headers")
-            if headers is None:
-                headers = await _headers(options)
-            transport = connect_websocket(
-                url,
-                headers=headers,
-                ssl=self._ssl if url.startswith("wss:") else None,
-                within=limits.connect,
-                send_buffer=_SEND_BUFFER,
-            )
-            tracker = options.get("playback_tracker") or RealtimePlaybackTracker()
-            connection = Connection(Protocol(tracker), limits, self._tell, self._tell_ended)
-            await connection.open(transport, settings, is_joined=options.get("call_id") is not None)
-            self._connection = connection
+            with anyio.move_on_after(limits.connect) as limit:  # the key too may take its time
+                headers = options.get("headers")
+                if headers is None:
+                    headers = await _headers(options)
+                transport = connect_websocket(
+                    url,
+                    headers=headers,
+                    ssl=self._ssl if url.startswith("wss:") else None,
+                    within=limits.connect,
+                    send_buffer=_SEND_BUFFER,
+                )
+                tracker = options.get("playback_tracker") or RealtimePlaybackTracker()
+                connection = Connection(Protocol(tracker), limits, self._tell, self._tell_ended)
+                await connection.open(transport, settings, is_joined=options.get("call_id") is not None)
+                self._connection = connection
+            if limit.cancelled_caught:
+                raise ConnectionError(f"cannot connect to {url}: it took longer than {limits.connect:g} s")
         finally:
             self._is_connecting = False
 
