@@ -171,8 +171,12 @@ class Life(RealtimeModelListener):
 
     async def _leave(self) -> None:
         self.closing = True
-        self.model.remove_listener(self)
         self.buffer.end()
+        try:
+            self.model.remove_listener(self)
+        except Exception as error:  # of a model of one's own: it is closed all the same
+            logger.exception("a realtime model could not remove its listener")
+            self.background_errors.append(("removing the listener", error))
         if not hasattr(self, "work"):  # stopped before it began
             _served.pop(id(self.model), None)
             return
@@ -206,7 +210,7 @@ class Life(RealtimeModelListener):
     def _note_background(self) -> None:
         """The report tells of the tools and guardrails too that were at work."""
         report = self.work._opened().report()
-        self.background_errors = list(report._failures)
+        self.background_errors += report._failures
         # Once each: a tool in a thread is a task and a thread of the same name.
         outcomes = list(dict.fromkeys(str(outcome) for outcome in report.outcomes))
         if outcomes:
