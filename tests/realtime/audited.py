@@ -390,7 +390,7 @@ class MemoryModel(OpenAIRealtimeWebSocketModel):
 
     async def connect(self, options: Any) -> None:
         tracker = options.get("playback_tracker") or RealtimePlaybackTracker()
-        connection = Connection(Protocol(tracker), options["limits"], self._tell)
+        connection = Connection(Protocol(tracker), options["limits"], self._tell, self._tell_ended)
         await connection.open(MemoryWebSocket(self._end), options["initial_model_settings"])  # type: ignore[arg-type]
         self._connection = connection
 

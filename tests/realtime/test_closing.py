@@ -482,6 +482,42 @@ async def test_a_model_that_fails_to_close_is_in_the_report_and_raised_by_the_bl
             pass
 
 
+class Clinging(ScriptedRealtimeModel):
+    """Cannot let go of a listener."""
+
+    def remove_listener(self, listener: Any) -> None:
+        raise LookupError("no such listener")
+
+
+@virtual_worlds
+async def test_a_model_that_cannot_let_go_of_its_listener_is_closed_nevertheless(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tool = Part("tool")
+    model = Clinging([call("tool")])
+    session = RealtimeSession(model, agent(tool.tool))
+    heard = Reading(session)
+    async with Scope() as scope:
+        await begun(session, tool)
+        scope.spawn(heard.read)
+        report = await session.close()
+        assert [str(error) for error in report.errors] == ["no such listener"]
+        await heard.until_end()
+    assert (heard.error, tool.clean, model.closes) == (None, True, 1)
+    assert "no such listener" in caplog.text
+    assert session._opened()._keeper.core.state == "settled"
+    async with RealtimeSession(model, agent()):
+        pass
+
+
+async def test_a_model_that_cannot_let_go_of_its_listener_does_not_hide_why_it_was_not_connected() -> None:
+    model = Clinging(connect_error=ConnectionRefusedError("nobody there"))
+    with pytest.raises(ConnectionRefusedError, match="nobody there"):
+        async with RealtimeSession(model, agent()):
+            raise AssertionError
+    assert model.closes == 1
+
+
 @virtual_worlds
 async def test_a_model_that_never_closes_is_given_up_in_bounded_time() -> None:
     session = await begun(session_of(model=ScriptedRealtimeModel(close_delay=3600)))

@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import openai.types.realtime  # noqa: F401  # which the server imports: a collection after each test is quicker if it is there before
 import pytest
+from anyio.lowlevel import checkpoint
 
 from quiesce import Grace, Scope
 from quiesce.agents import GuardrailFunctionOutput, UserError, function_tool, output_guardrail
@@ -261,6 +262,27 @@ async def test_a_server_that_does_not_let_us_in_is_a_clear_error(handshake: Any,
         await until(lambda: not server.open_connections)
 
 
+async def test_a_key_that_takes_too_long_is_a_clear_error_too() -> None:
+    given_up = False
+
+    async def later() -> str:
+        nonlocal given_up
+        try:
+            await anyio.sleep_forever()
+        finally:
+            given_up = True
+        raise AssertionError
+
+    with served() as server:
+        options: Any = {"url": server.url, "api_key": later}
+        runner = RealtimeRunner(RealtimeAgent("agent"), config={"limits": RealtimeLimits(connect=0.2)})
+        with pytest.raises(ConnectionError, match=r"0\.2 s") as caught:
+            await (await runner.run(model_config=options)).enter()
+        assert str(server.port) in str(caught.value)
+        assert given_up
+        assert server.connections == []
+
+
 async def test_nobody_listens_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -446,6 +468,25 @@ async def test_nobody_reads_and_the_server_has_to_wait_then_it_goes_on() -> None
                     if event.type == "agent_end":
                         break
             assert got >= room
+
+
+@pytest.mark.worlds("asyncio", "trio")
+async def test_a_server_that_talks_nonsense_without_end_has_to_wait_too() -> None:
+    nonsense: Any = ("not_json",) * 1000
+    with served(["Hello."], faults=Faults(malformed=nonsense)) as server:
+        session = session_to(server, limits=RealtimeLimits(events=50))
+        async with session:
+            await session.send_message("go")
+            await until(lambda: session._life.buffer.is_full)
+            errors = 0
+            with anyio.fail_after(15):
+                async for event in session:
+                    await checkpoint()  # whoever may tell us more, can
+                    assert len(session._life.buffer) < 60
+                    errors += event.type == "error"
+                    if event.type == "agent_end":
+                        break
+            assert errors == 1000
 
 
 @pytest.mark.worlds("asyncio", "trio")

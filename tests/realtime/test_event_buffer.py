@@ -12,10 +12,10 @@ from quiesce.kernel._backend import current_backend
 from quiesce.realtime import RealtimeLimits, RealtimeModelRawServerEvent
 from quiesce.realtime._event_buffer import EventBuffer
 from quiesce.realtime._events import RealtimeAudio, RealtimeError, RealtimeRawModelEvent
-from quiesce.realtime._model_events import RealtimeModelAudioEvent
+from quiesce.realtime._model_events import RealtimeModelAudioEvent, RealtimeModelErrorEvent
 from quiesce.realtime.testing import Speech
 from tests.kernel.temperaments import turns, virtual_worlds
-from tests.realtime.scenes import inputs, session_of, talking
+from tests.realtime.scenes import inputs, scripted, session_of, talking
 
 pytestmark = virtual_worlds  # how fast somebody speaks is a matter of time
 
@@ -218,6 +218,29 @@ async def test_nobody_reads_and_the_model_is_made_to_wait_then_goes_on() -> None
             if event.type == "agent_end":
                 break
         assert pieces == 4800 * 200
+
+
+async def test_a_model_that_only_complains_has_to_wait_too() -> None:
+    session = session_of(config={"limits": RealtimeLimits(events=50)})
+    async with session:
+        told = 0
+
+        async def complain() -> None:
+            nonlocal told
+            for number in range(500):
+                await scripted(session).emit(RealtimeModelErrorEvent(ValueError(number)))
+                told += 1
+
+        async with Scope() as scope:
+            scope.spawn(complain)
+            await anyio.sleep(0.05)
+            assert told < 50
+            got = 0
+            async for event in session:
+                assert len(session._life.buffer) < 55
+                got += event.type == "error"
+                if got == 500:
+                    break
 
 
 async def test_memory_is_bounded_by_bytes_too() -> None:

@@ -14,7 +14,7 @@ from anyio.streams.stapled import StapledByteStream
 
 from quiesce import Grace
 from quiesce.wire import ConnectionEnded, Limits, Peer, SocketTransport
-from quiesce.wire._streams import AnyioStream, AsyncioStreams, MessageTransport
+from quiesce.wire._streams import AnyioChannel, AnyioStream, AsyncioStreams, MessageTransport
 from tests.world import asyncio_only, trio_only
 
 pytestmark = pytest.mark.real_time
@@ -154,6 +154,20 @@ async def test_an_anyio_stream_ends_in_order_when_the_other_side_does() -> None:
         other.close()
         await peer.wait_closed()
         assert peer.error is None
+
+
+async def test_that_the_other_side_has_gone_is_seen_without_reading() -> None:
+    one, other = socket.socketpair()
+    stream = await anyio_stream(one)
+    channel = AnyioChannel(stream)
+    assert not channel.hung_up()
+    other.send(b"some words, and gone")
+    assert not channel.hung_up()
+    other.close()
+    await until(channel.hung_up)
+    assert await channel.receive() == b"some words, and gone"
+    await stream.aclose()
+    assert channel.hung_up()
 
 
 async def test_an_anyio_stream_that_is_stuck_is_broken_off() -> None:

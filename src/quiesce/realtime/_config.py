@@ -128,8 +128,8 @@ class RealtimeLimits:
     """Every bound of a session, in one place.
 
     - `events`: how many events wait for whoever reads them, and `bytes`: how much audio, and how many bytes of raw messages, are among them.
-      When there are more, nothing more is read from the model.
-    - `unsent`: bytes that wait for a server that does not read. Whoever sends more waits.
+      When there are more, nothing more is read from the model. Messages that were read by then, and wait to become events, are no more bytes than that again.
+    - `unsent`: bytes that wait for a server that does not read. Whoever sends more waits. A server that makes us answer (to pings, say) that much on top is given up.
     - `frame`: bytes of one message of the server.
     - `ping`: seconds between two looks whether the other side is there, and how long it may take to answer.
     - `connect`: seconds in which it must be connected.

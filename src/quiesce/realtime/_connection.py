@@ -2,9 +2,12 @@
 
 Invariants
 - One task reads: it tells the listeners each event, and waits for them. When they take no more, the socket is not read, and the server has to wait.
-- What is sent is sent without waiting, in the order in which it was decided; then whoever sent it waits for a server that does not read.
+- What is sent is sent without waiting, in the order in which it was decided; then whoever sent it waits for a server that does not read. Nobody waits
+  for answers (pongs among them): a server that makes us answer and does not read is given up. Not to read it meanwhile would be no way: it may be one
+  that reads when it has said what it has to say, and what is unsent may be the user's.
 - Somebody asks, again and again, whether the other side is still there (`RealtimeLimits.ping`), unless nothing is being read.
-- The end of the socket is told as the last events. Closing tells nothing.
+- The end of the socket is told as the last events. Whoever makes the reader wait is let go before that: see `on_connection_ended`. Who does not read
+  the socket does not see its end either, and looks for it. Closing tells nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from ._model_events import (
 )
 
 if TYPE_CHECKING:
-    from quiesce.kernel._backend import Waiter
+    from quiesce.kernel._backend import Timer, Waiter
     from quiesce.wire._link import Link
     from quiesce.wire._websocket import WebSocketTransport
 
@@ -42,7 +45,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("quiesce")
 
 _FAREWELL_SHARE: Final = 1 / 6  # of the time to clean up, for a server that does not read
-_UNREAD: Final = 64  # messages, before the socket has to wait
+_UNREAD: Final = 64  # messages, before the socket has to wait; or as many bytes as `RealtimeLimits` allows
+_LOOK_AGAIN: Final = 1.0  # seconds, while it waits, between looks whether the other side is still there
 
 
 class Connection:
@@ -56,15 +60,20 @@ class Connection:
         protocol: Protocol,
         limits: RealtimeLimits,
         tell: Callable[[RealtimeModelEvent], Awaitable[None]],
+        tell_ended: Callable[[], None],
     ) -> None:
         self._protocol = protocol
         self._limits = limits
         self._tell = tell
+        self._tell_ended = tell_ended
         self._backend = current_backend()
         self._frames: deque[bytes | None] = deque()
+        self._bytes = 0  # in them
         self._reader: Waiter | None = None
         self._paused = False
         self._was_paused = False  # since the last ping
+        self._hung_up = False  # the other side has sent its last
+        self._timer: Timer | None = None
         self._ended = False
         self._error: BaseException | None = None
         self._closing = False
@@ -82,6 +91,7 @@ class Connection:
         self._scope = await Scope.open("realtime connection", on_error="report")
         try:
             link = await transport.open(Limits(frame=limits.frame, unsent=limits.unsent), current_scope())
+            link.most_owed = limits.unsent
             self._link = link
             for frame in self._protocol.connected(settings, is_joined=is_joined):
                 link.send(frame)
@@ -98,16 +108,42 @@ class Connection:
     def frames_came(self, frames: list[bytes | None]) -> None:
         """What the server has sent."""
         self._frames.extend(frames)
-        if len(self._frames) >= _UNREAD and not self._paused:
+        self._bytes += sum(len(frame) for frame in frames if frame is not None)
+        is_enough = len(self._frames) >= _UNREAD or self._bytes >= self._limits.bytes
+        if is_enough and not self._paused and not self._hung_up:
             self._paused = self._was_paused = True
             assert self._link is not None
             self._link.pause()
+            self._look_later(self._link)
         self._wake()
+
+    def _look_later(self, link: Link) -> None:
+        self._stop_looking()
+        self._timer = self._backend.call_at(self._backend.now() + _LOOK_AGAIN, lambda: self._look(link))
+
+    def _stop_looking(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self, link: Link) -> None:
+        if link.hung_up():
+            self._hung_up = True  # what it had said is read to its end, which is near
+            self._go_on(link)
+        else:
+            self._look_later(link)
+
+    def _go_on(self, link: Link) -> None:
+        self._paused = False
+        self._stop_looking()
+        link.resume()
 
     def link_ended(self, error: BaseException | None) -> None:
         """Nothing more will come."""
         self._ended = True
         self._error = error
+        self._stop_looking()
+        self._tell_ended()
         self._wake()
 
     def _wake(self) -> None:
@@ -122,18 +158,19 @@ class Connection:
             logger.exception("the reader of a realtime connection failed")
             link.stop_reading()
             self.link_ended(error)
-        await self._tell_end()
+        await self._tell_last()
 
     async def _read_all(self, link: Link) -> None:
         frames = self._frames
         while True:
             while frames:
-                await self._take_in(link, frames.popleft())
+                frame = frames.popleft()
+                self._bytes -= len(frame or b"")
+                await self._take_in(link, frame)
             if self._ended:
                 return
             if self._paused:
-                self._paused = False
-                link.resume()
+                self._go_on(link)
             self._reader = waiter = self._backend.make_waiter()
             await waiter
 
@@ -147,10 +184,11 @@ class Connection:
         events, answers = self._protocol.came(frame)
         for answer in answers:
             link.send(answer)
+            link.owe(len(answer))
         for event in events:
             await self._tell(event)
 
-    async def _tell_end(self) -> None:
+    async def _tell_last(self) -> None:
         await self._tell(RealtimeModelConnectionStatusEvent("disconnected"))
         if self._error is not None:
             lost = ConnectionEnded(f"the connection to the model was lost: {self._error}")
@@ -162,8 +200,8 @@ class Connection:
         """A peer that vanished says nothing, and no read ever fails."""
         framing, seconds = link.framing, self._limits.ping
         assert isinstance(framing, WebSocketFraming)
+        await anyio.sleep(seconds)
         while not self._ended:
-            await anyio.sleep(seconds)
             # Without the ping itself, which the system takes off our hands whether the server reads or not.
             heard, self._was_paused, pending = framing.heard, self._paused, link.pending
             link.send_raw(framing.ping())
@@ -199,6 +237,7 @@ class Connection:
             await self._scope.close()
             return
         link.stop_reading()
+        self._stop_looking()
         try:
             await self._scope.close()
             with anyio.move_on_after(self._grace.cancel * _FAREWELL_SHARE):

@@ -2,7 +2,7 @@
 
 Invariants
 - `add` never waits: it is called from callbacks, from tasks that are being cancelled, from clean-ups. Whoever may wait, waits for room afterwards
-  (`wait_for_room`), so that the buffer stays bounded.
+  (`wait_for_room`), so that the buffer stays bounded. Only the last that comes, after a lost connection, waits for nobody (`let_in`).
 - An event is taken by one reader. A reader that is cancelled while it waits loses nothing.
 - After `end`, what waits can still be read; then every reader is at its end, or gets the error that ended it.
 """
@@ -34,6 +34,7 @@ class EventBuffer:
         self._bytes = 0
         self._readers: deque[Waiter] = deque()
         self._writers: list[Waiter] = []
+        self._is_bounded = True
         self.ended = False
         self.error: BaseException | None = None
 
@@ -52,7 +53,14 @@ class EventBuffer:
     @property
     def is_full(self) -> bool:
         """Whether as much waits as may."""
-        return len(self._events) >= self._most_events or self._bytes >= self._most_bytes
+        return self._is_bounded and (
+            len(self._events) >= self._most_events or self._bytes >= self._most_bytes
+        )
+
+    def let_in(self) -> None:
+        """There is room for what comes now: it is the last."""
+        self._is_bounded = False
+        self._make_room()
 
     async def wait_for_room(self) -> None:
         """Wait until less waits, or nothing is taken any more."""

@@ -74,8 +74,8 @@ _NAMED = 8  # tools and guardrails in a report
 # Which session each model serves. One that finds its model in use must not close it for the other.
 _served: WeakValueDictionary[int, Life] = WeakValueDictionary()
 
-# What comes in any number, and may have to wait; what else a model tells follows from that, or from what it was told.
-_BULK = frozenset(("raw_server_event", "audio", "transcript_delta", "output_text_delta", "other"))
+# What a model tells in the task of whoever tells it something, and who may be the one that is to read it: that waits for nobody.
+_AT_ONCE = frozenset(("audio_interrupted", "item_updated"))
 
 
 class Life(RealtimeModelListener):
@@ -103,6 +103,7 @@ class Life(RealtimeModelListener):
         self.history = History()
         self.closing = False
         self._connected = False
+        self._is_cut_off = False  # the connection has ended, of which not all may have been told
         self._tellers: set[object] = set()  # tasks that tell the model something now
         self.error: Exception | None = None  # that ended the model
         self.background_errors: list[
@@ -174,8 +175,12 @@ class Life(RealtimeModelListener):
 
     async def _leave(self) -> None:
         self.closing = True
-        self.model.remove_listener(self)
         self.buffer.end()
+        try:
+            self.model.remove_listener(self)
+        except Exception as error:  # of a model of one's own: it is closed all the same
+            logger.exception("a realtime model could not remove its listener")
+            self.closing_errors.append(("removing the listener", error))
         if not hasattr(self, "work"):  # stopped before it began
             _served.pop(id(self.model), None)
             return
@@ -269,8 +274,14 @@ class Life(RealtimeModelListener):
                 self.failed(error)
         if call is not None and self._waits_for_tools:
             await call.parked.wait()
-        if event.type in _BULK and self.buffer.is_full and self._connected and not self._is_telling():
+        if event.type not in _AT_ONCE and self.buffer.is_full and self._connected and not self._is_telling():
             await self.buffer.wait_for_room()
+
+    def on_connection_ended(self) -> None:
+        """The end is told behind what had come: neither a tool nor whoever reads may hold that up."""
+        self._is_cut_off = True
+        self.calls.let_go()
+        self.buffer.let_in()
 
     def _is_telling(self) -> bool:
         """Whether this task tells the model something: it may be the one that is to read what we are told meanwhile."""
@@ -335,6 +346,8 @@ class Life(RealtimeModelListener):
         self.add(RealtimeAudioInterrupted(event.item_id, event.content_index, self.info))
 
     def _called(self, event: told.RealtimeModelToolCallEvent) -> Call | None:
+        if self._is_cut_off:
+            return None  # nobody would hear what it returns
         return self.calls.came(event)
 
     def _said(

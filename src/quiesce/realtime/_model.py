@@ -1,7 +1,8 @@
 """What a session is connected by: a `RealtimeModel`.
 
 A model tells its listeners what happens, one event after the other, and waits for each (`await listener.on_event(event)`): a session that
-cannot take more makes its model wait. It is told what to do by `send_event`, which waits for a server that does not read.
+cannot take more makes its model wait. It is told what to do by `send_event`, which waits for a server that does not read. When the connection
+has ended, a model says so at once (`listener.on_connection_ended()`), then tells the rest of what had come, then the end.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ class RealtimeModelListener(ABC):
     @abstractmethod
     async def on_event(self, event: RealtimeModelEvent) -> None:
         """Something has happened."""
+
+    def on_connection_ended(self) -> None:  # noqa: B027 - most make nobody wait
+        """Nothing more will come but what is on its way: make the model wait for nothing any more. (Most never do.)"""
 
 
 class RealtimeModel(ABC):

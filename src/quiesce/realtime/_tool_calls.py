@@ -230,6 +230,11 @@ class ToolCalls:
         except ScopeClosed:
             pass  # nobody would hear it
 
+    def let_go(self) -> None:
+        """The connection is lost: nothing waits for them any more, as if all were parked."""
+        for call in self._calls.values():
+            call.parked.set()
+
     def clear(self) -> None:
         """The session has ended."""
         self._calls.clear()

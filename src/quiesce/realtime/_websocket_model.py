@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+import anyio
+
 from quiesce._extras import require
 from quiesce.agents._errors import UserError
 from quiesce.wire import ConnectionEnded
@@ -65,6 +67,13 @@ class OpenAIRealtimeWebSocketModel(RealtimeModel):
                     if other is not listener:
                         await other.on_event(RealtimeModelErrorEvent(error))
 
+    def _tell_ended(self) -> None:
+        for listener in tuple(self._listeners):
+            try:
+                listener.on_connection_ended()
+            except Exception:
+                logger.exception("a listener of a realtime model failed at the end of the connection")
+
     async def connect(self, options: RealtimeModelConfig) -> None:
         """Connect, and say what the session is to be like."""
         from quiesce.wire import connect_websocket
@@ -78,20 +87,23 @@ class OpenAIRealtimeWebSocketModel(RealtimeModel):
             limits = options.get("limits") or RealtimeLimits()
             settings = options.get("initial_model_settings") or {}
             url = options.get("url") or _url(settings, options.get("call_id"))
-            headers = options.get("headers")
-            if headers is None:
-                headers = await _headers(options)
-            transport = connect_websocket(
-                url,
-                headers=headers,
-                ssl=self._ssl if url.startswith("wss:") else None,
-                within=limits.connect,
-                send_buffer=_SEND_BUFFER,
-            )
-            tracker = options.get("playback_tracker") or RealtimePlaybackTracker()
-            connection = Connection(Protocol(tracker), limits, self._tell)
-            await connection.open(transport, settings, is_joined=options.get("call_id") is not None)
-            self._connection = connection
+            with anyio.move_on_after(limits.connect) as limit:  # the key too may take its time
+                headers = options.get("headers")
+                if headers is None:
+                    headers = await _headers(options)
+                transport = connect_websocket(
+                    url,
+                    headers=headers,
+                    ssl=self._ssl if url.startswith("wss:") else None,
+                    within=limits.connect,
+                    send_buffer=_SEND_BUFFER,
+                )
+                tracker = options.get("playback_tracker") or RealtimePlaybackTracker()
+                connection = Connection(Protocol(tracker), limits, self._tell, self._tell_ended)
+                await connection.open(transport, settings, is_joined=options.get("call_id") is not None)
+                self._connection = connection
+            if limit.cancelled_caught:
+                raise ConnectionError(f"cannot connect to {url}: it took longer than {limits.connect:g} s")
         finally:
             self._is_connecting = False
 

@@ -48,6 +48,8 @@ class Link(ABC):
         self.most: float = (
             inf  # more than that unsent, and the link is given up: nobody reads at the other end
         )
+        self.most_owed: float = inf  # the same of answers alone, whatever else is unsent: see `owe`
+        self._owed = 0
         self.over = False  # nothing is sent any more
         self.at_end = False  # nothing more comes: the last line may have no end because it was cut off
         self._hurried = False
@@ -90,6 +92,8 @@ class Link(ABC):
             self.send_raw(replies)
         if frames and receiver is not None:
             receiver.frames_came(frames)
+        if replies:
+            self.owe(len(replies))
         if framing.ended:
             self._end(framing.error)
 
@@ -132,6 +136,12 @@ class Link(ABC):
             self._write_soon()
             if self.pending > self.most:
                 self._give_up()
+
+    def owe(self, size: int) -> None:
+        """Of what was sent just now, so much is an answer, for which nobody waits: who makes us answer again and again and does not read is given up."""
+        self._owed = self._owed + size if self.pending - size > self.most_owed else 0
+        if self._owed > self.most_owed:
+            self._give_up()
 
     def _give_up(self) -> None:
         self._lose(ConnectionEnded(f"it does not read: {self.pending} bytes could not be sent"))

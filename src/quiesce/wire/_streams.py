@@ -10,11 +10,13 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import anyio
+from anyio.abc import SocketAttribute
 
 from ._channel_link import ChannelLink
 from ._closing_channel import ClosingChannel
 from ._framing import Framing, Lines
 from ._link import CHUNK
+from ._selector_link import hung_up
 from ._transport import Transport
 
 if TYPE_CHECKING:
@@ -144,6 +146,12 @@ class AnyioChannel(ClosingChannel):
             return bytes(await self._stream.receive(CHUNK))
         except anyio.EndOfStream:
             return b""
+
+    def hung_up(self) -> bool:
+        """Whether the other side is gone, where there is a socket to be asked."""
+        extra = getattr(self._stream, "extra", None)
+        connected = extra(SocketAttribute.raw_socket, None) if extra is not None else None
+        return connected is not None and (connected.fileno() < 0 or hung_up(connected.fileno()))
 
     async def _send(self, data: bytes) -> None:
         await self._stream.send(data)
