@@ -54,10 +54,6 @@ quiesce COMMAND --help says more."""
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `quiesce` with these arguments, those of the process if None; the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if None in (sys.stdin, sys.stdout, sys.stderr):
-        from ._terminal import fill_closed_descriptors
-
-        fill_closed_descriptors()
     if words and (found := _SUBCOMMANDS.get(words[0])) is not None:
         return _run(words[0], found, words[1:])
     return _without_subcommand(words)

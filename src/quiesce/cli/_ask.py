@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 def main(words: Sequence[str]) -> int:
     """Run `quiesce ask` with these arguments; the exit code."""
+    from ._terminal import fill_closed_descriptors
     from .chat._arguments import ask_parser
 
+    fill_closed_descriptors()
     end = words.index("--") if "--" in words else len(words)
     try:
         given = ask_parser().parse_intermixed_args(words[:end])

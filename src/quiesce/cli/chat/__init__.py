@@ -11,8 +11,11 @@ from functools import partial
 
 def main(words: Sequence[str]) -> int:
     """Run `quiesce chat` with these arguments; the exit code."""
+    from quiesce.cli._terminal import fill_closed_descriptors
+
     from ._arguments import chat_parser
 
+    fill_closed_descriptors()
     try:
         given = chat_parser().parse_args(words)
     except SystemExit as ended:

@@ -17,7 +17,7 @@ from typing import Any
 
 from quiesce.cli import INTERRUPTED
 from quiesce.cli._parser import Parser, one_of
-from quiesce.cli._terminal import COLOR_CHOICES, look_at
+from quiesce.cli._terminal import COLOR_CHOICES, fill_closed_descriptors, look_at
 
 from ._lanes import Lane
 from ._show import Show, Silence
@@ -41,6 +41,7 @@ Results = list[tuple[Situation, dict[Side, Played]]]
 
 def main(words: Sequence[str]) -> int:
     """Run `quiesce tour` with these arguments; the exit code."""
+    fill_closed_descriptors()
     try:
         given = _parser().parse_args(words)
     except SystemExit as ended:
