@@ -674,6 +674,26 @@ async def test_trap_05_an_open_cancelled_in_the_tick_of_its_success_is_left_agai
     assert "5 entered" in log
 
 
+async def test_one_whose_opener_is_cancelled_before_it_begins_does_not_begin() -> None:
+    """It would meet the scope that it is to use stopped already, and its complaint would go with the cancellation."""
+
+    @asynccontextmanager
+    async def uses_its_scope() -> AsyncIterator[None]:
+        current_scope().spawn(sleeper)
+        yield
+
+    for _ in range(30):  # trio shuffles who is first
+        with anyio.CancelScope() as opener:
+            opener.cancel()
+            try:
+                await own(uses_its_scope()).open()
+            except BaseException as error:
+                assert isinstance(error, cancellation())
+                assert error.__cause__ is None
+                raise
+        assert opener.cancelled_caught
+
+
 async def test_one_that_will_not_be_cancelled_while_entering_is_left_though_open_was_cancelled() -> None:
     log: list[Any] = []
 

@@ -73,6 +73,9 @@ class Keeper(Generic[T]):
     async def hold(self) -> None:
         """Enter, wait, leave: the whole life of the owner."""
         try:
+            if self.core.closed:  # trio begins what was cancelled before its first step
+                backend = self.core.backend
+                await backend.reraise(await backend.wait_through(lambda: True, []))
             async with self.cm as self.value:
                 self.entered = True
                 self.leaving = self.core.closed  # it was asked to stop, and entered all the same
