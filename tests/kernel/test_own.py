@@ -685,12 +685,10 @@ async def test_one_whose_opener_is_cancelled_before_it_begins_does_not_begin() -
     for _ in range(30):  # trio shuffles who is first
         with anyio.CancelScope() as opener:
             opener.cancel()
-            try:
+            with pytest.raises(cancellation()) as caught:
                 await own(uses_its_scope()).open()
-            except BaseException as error:
-                assert isinstance(error, cancellation())
-                assert error.__cause__ is None
-                raise
+            assert caught.value.__cause__ is None
+            raise caught.value
         assert opener.cancelled_caught
 
 
