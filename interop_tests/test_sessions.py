@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from interop_tests.conftest import Converse
 from interop_tests.conversation import Conversation, Refused
 from interop_tests.pairs import newest, only
+from interop_tests.process_table import PATIENCE
 
 
 def test_each_side_learns_what_the_other_can_do(converse: Converse) -> None:
@@ -118,8 +120,10 @@ def test_an_option_is_set_and_all_options_come_back(conversation: Conversation, 
 
 def test_extensions_of_the_agent_are_called_by_name(conversation: Conversation) -> None:
     conversation.call("ext_notification", method="interop/note", params={"from": "the client"})
-    notes = conversation.call("ext_method", method="interop/state", params={})["notes"]
-    assert {"method": "interop/note", "params": {"from": "the client"}} in notes
+    note, ends = {"method": "interop/note", "params": {"from": "the client"}}, time.monotonic() + PATIENCE
+    # Handlers run side by side: that of a request may be done before that of a notification which came first.
+    while note not in conversation.call("ext_method", method="interop/state", params={})["notes"]:
+        assert time.monotonic() < ends, "the notification did not arrive"
     with pytest.raises(Refused) as refused:
         conversation.call("ext_method", method="interop/unknown", params={})
     assert refused.value.code == -32601
