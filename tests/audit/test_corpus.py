@@ -16,7 +16,10 @@ from tests.world import world_names
 
 def each_entry_in(worlds: list[str]) -> pytest.MarkDecorator:
     cases = [
-        pytest.param(entry, world, id=f"{entry.name}-{world}")
+        # As everywhere, what runs on uvloop takes as long as it says.
+        pytest.param(
+            entry, world, id=f"{entry.name}-{world}", marks=[pytest.mark.slow] if world == "uvloop" else []
+        )
         for entry in ENTRIES
         for world in worlds
         if world in entry.worlds

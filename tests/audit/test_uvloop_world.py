@@ -24,6 +24,8 @@ import uvloop
 
 from quiesce.audit import _uvloop_loop
 
+pytestmark = pytest.mark.slow
+
 TICK = 0.001
 FAST = Limits(hang_after=0.3, steps=2_000)
 # For what ends by itself: to wait longer for it on a busy machine costs nothing.

@@ -532,6 +532,7 @@ async def test_a_server_that_vanished_is_noticed() -> None:
         assert session.report.reason.kind == "disconnect"
 
 
+@pytest.mark.slow
 @pytest.mark.worlds("asyncio", "trio")
 async def test_a_server_that_is_there_is_not_taken_for_one_that_vanished_because_nobody_reads() -> None:
     with served([LONG]) as server:
