@@ -674,6 +674,7 @@ async def test_trap_05_an_open_cancelled_in_the_tick_of_its_success_is_left_agai
     assert "5 entered" in log
 
 
+@pytest.mark.worlds("asyncio", "uvloop", "trio")  # an eager one has begun by then
 async def test_one_whose_opener_is_cancelled_before_it_begins_does_not_begin() -> None:
     """It would meet the scope that it is to use stopped already, and its complaint would go with the cancellation."""
 
