@@ -17,7 +17,9 @@ import gc
 import inspect
 import os
 import signal
+import time
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -28,11 +30,45 @@ from tests.leaks import Snapshot
 from tests.time_limit import TIME_LIMIT, time_limit
 from tests.world import Hung, LeftBehind, World, make_world, world_names
 
+HERE = Path(__file__).parent
+
 # One slow example says more about the machine than about the code; a test as a whole has its time limit.
 hypothesis.settings.register_profile("quiesce", deadline=None)
 # What decides about a change draws the same examples each time; everybody else draws new ones.
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
 hypothesis.settings.load_profile(os.environ.get("QUIESCE_EXAMPLES", "quiesce"))
+
+
+class Collector:
+    """Collects garbage after each test, and keeps that quick.
+
+    A collection looks at every object that the process has. What is there before the first test, and what is imported during the
+    tests, is never garbage: set aside, a collection takes a millisecond or two instead of fifty. With 10,000 tests, that is
+    half of the time of all.
+    """
+
+    QUICK = 0.004  # seconds of CPU
+
+    def __init__(self) -> None:
+        self._took = 0.0
+
+    def collect(self) -> None:
+        began = time.thread_time()
+        gc.collect()
+        self._took = time.thread_time() - began
+
+    def keep_quick(self) -> None:
+        """Between two tests: set aside what has come to stay."""
+        if self._took > self.QUICK:
+            self.set_aside()
+
+    def set_aside(self) -> None:
+        gc.collect()
+        gc.freeze()
+        self._took = 0.0
+
+
+collector = Collector()
 
 
 def pytest_configure() -> None:
@@ -45,10 +81,36 @@ def pytest_collection_finish() -> None:
     # What a loop opens once a process, such as libuv's signal pipe, is not the first test's leak.
     for name in world_names():
         make_world(name).run(functools.partial(anyio.sleep, 0))
-    # Nothing that exists by now is any test's garbage. Without it a collection takes a millisecond or two
-    # instead of fifty.
-    gc.collect()
-    gc.freeze()
+    collector.set_aside()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("worlds")
+    group.addoption("--every-world", action="store_true", help="run each async test in every world")
+    group.addoption(
+        "--one-world",
+        action="store_true",
+        help="run only those async tests in every world that depend on the interpreter, and each other one in one",
+    )
+
+
+# What depends on the event loop and on the interpreter. The packages above them reach both through these.
+FOUNDATIONS = ("tests", "kernel", "audit", "wire", "asgi", "fixtures")
+
+
+def worlds_to_use(names: list[str], metafunc: pytest.Metafunc) -> list[str]:
+    """Not all worlds tell us more for each test; `--every-world` uses them nevertheless."""
+    folder = metafunc.definition.path.parent
+    package = next((path.name for path in (folder, *folder.parents) if path.parent == HERE), "tests")
+    if metafunc.config.getoption("--every-world") or package in FOUNDATIONS:
+        return names
+    if metafunc.config.getoption("--one-world"):
+        # The eager one, where it exists: `make test` on the oldest interpreter has been in the others.
+        return sorted(names, key=("asyncio-eager", "asyncio", "trio", "uvloop").index)[:1]
+    # uvloop runs in real time: it is for what talks to the loop, to other programs and to other machines.
+    if package == "models" or metafunc.definition.get_closest_marker("real_time"):
+        return names
+    return [name for name in names if name != "uvloop"] or names
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -63,6 +125,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
                 f"{metafunc.definition.nodeid}: no such world: {', '.join(sorted(unknown))}"
             )
         names = [name for name in names if name in chosen.args]
+    names = worlds_to_use(names, metafunc)
     if not names:
         metafunc.parametrize("world", [None], ids=["nowhere"])
         return
@@ -131,6 +194,13 @@ def arguments(item: pytest.Function) -> dict[str, Any]:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol() -> Generator[None, bool | None, bool | None]:
+    done = yield
+    collector.keep_quick()
+    return done
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     world = world_of(item) if isinstance(item, pytest.Function) else None
     limit = item.get_closest_marker("time_limit")
@@ -138,7 +208,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     try:
         with time_limit(limit.args[0] if limit else TIME_LIMIT, world):
             yield
-        gc.collect()
+        collector.collect()
         left = before.wait_for_leaks_to_go()
         errors = world.take_errors() if world else []
         if left:
