@@ -1,21 +1,20 @@
 """Conversations, judged by the audit: stopped at every point, in every way, nothing is left and nothing is half said.
 
-A sample of each sweep is in `make test-all`; `make audit` uses every point, and a second stop everywhere after every place.
+How thorough it is depends on `tests.audit_level`.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator
 
 import pytest
 
+from tests.audit_level import FULL
 from tests.agents.audited_conversation import SCENARIOS
 from tests.kernel.audited import Audited
 from tests.world import world_names
 
-FULL = os.environ.get("QUIESCE_AUDIT") == "full"
 SAMPLE = {"asyncio": 2, "trio": 1}
 WHERE = world_names() if FULL else ["asyncio", "trio"]
 
@@ -33,7 +32,7 @@ def quiet() -> Iterator[None]:
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_stopped_anywhere_nothing_is_left(scenario: Audited, where: str) -> None:
-    for result in scenario.audits(where) if FULL else [scenario.audit(where, depth=1, sample=SAMPLE[where])]:
+    for result in scenario.audits(where, SAMPLE.get(where, 1)):
         assert result.verdict in ("CLEAN", "FINDINGS"), str(result)
         assert not result.errors, str(result)
         if result.is_complete:

@@ -1,12 +1,11 @@
 """The matrix where a run waits for what is outside the event loop: threads, child processes, MCP servers. In real time.
 
 At the moment when control is back there is no thread and no child process more than before. Two ways a world run with the other tests;
-`make audit` goes through all of them.
+`make audit-full` goes through all of them.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -19,12 +18,12 @@ import pytest
 from quiesce import current_token
 from quiesce.agents import Agent, MCPServerStdio, RunHooks, function_tool, input_guardrail
 from quiesce.testing import call
+from tests.audit_level import FULL
 from tests.agents.scenes import CLEAN_UP, Parked, assert_valid, outcomes, scripted, session_with
 from tests.agents.spinning import spin
 from tests.agents.ways_to_stop import CALLERS, STREAMED, run_and_stop, stream_and_stop
 from tests.leaks import Snapshot
 
-FULL = os.environ.get("QUIESCE_AUDIT") == "full"
 # Those that wait for a second would be over before a process has started on a loaded machine.
 RUN_WAYS = [way for way in CALLERS if "timeout" not in way and way != "anyio_scope"]
 STREAMED_WAYS = [way for way in STREAMED if "timeout" not in way and "anyio" not in way]

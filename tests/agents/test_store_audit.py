@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,11 @@ from quiesce.agents._session import LogSession
 from quiesce.agents._sqlite_store import SQLiteStore
 from quiesce.audit import audit
 from quiesce.models import UserMessage
+from tests.audit_level import EVERY_POINT, FULL
 from tests.agents.test_store import message, said
 from tests.kernel.audited import unwatched
 from tests.world import world_names
 
-FULL = os.environ.get("QUIESCE_AUDIT") == "full"
 
 pytestmark = [pytest.mark.audit, pytest.mark.time_limit(300)]
 
@@ -115,11 +114,11 @@ def test_stopped_anywhere_nothing_is_left_and_no_append_is_half_there(
             check=audited.check,
             stops="all",
             depth=2 if FULL else 1,
-            sample=None if FULL else 1,
+            sample=None if EVERY_POINT else 1,
         )
     assert audited.runs > 3
     assert not result.errors, str(result)
-    assert result.clean or (not FULL and not result.findings), str(result)
+    assert result.clean or (not EVERY_POINT and not result.findings), str(result)
 
 
 def test_the_audit_would_see_an_append_that_is_cut_in_half(tmp_path: Path) -> None:

@@ -1,12 +1,11 @@
 """A tool in a process, and a call of an MCP server's tool, judged by the audit: stopped anywhere, in every way, nothing is left.
 
-They start real processes, so that only a sample of the points is used; `make audit` uses more of them, in more worlds.
+They start real processes, so that only a sample of the points is used; `make audit-full` uses more of them, in more worlds.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,11 +19,11 @@ from quiesce.agents._context import ToolContext
 from quiesce.agents._mcp import MCPServerError, MCPServerStdio
 from quiesce.agents._tool import function_tool
 from quiesce.audit import Limits
+from tests.audit_level import FULL
 from tests.agents.plain_functions import undecorated
 from tests.kernel.audited import WORLDS, Audited, ledger
 from tests.world import world_names
 
-FULL = os.environ.get("QUIESCE_AUDIT") == "full"
 SERVER = Path(__file__).with_name("mcp_server.py")
 QUICK = Grace(cancel=0.5, terminate=2, kill=2)
 

@@ -1,12 +1,11 @@
 """The middleware and the lifespan, judged by the audit: stopped anywhere, in every way, nothing of a request is left.
 
-A sample of each sweep is in `make test-all`; `make audit` sets `QUIESCE_AUDIT=full`, and then every point is used.
+How thorough it is depends on `tests.audit_level`.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -21,7 +20,6 @@ from tests.kernel.audited import WORLDS, Audited, ledger, pause, tidy_up
 from tests.kernel.audited.sampled import assert_nothing_is_left
 from tests.world import world_names
 
-FULL = os.environ.get("QUIESCE_AUDIT") == "full"
 SAMPLE = {"asyncio": 4, "asyncio-eager": 3, "trio": 2, "uvloop": 1}
 
 pytestmark = [pytest.mark.audit, pytest.mark.time_limit(300)]
@@ -127,5 +125,5 @@ SCENARIOS: list[Callable[[], Any]] = [
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 def test_stopped_anywhere_nothing_of_a_request_is_left(scenario: Callable[[], Any], where: str) -> None:
     audited = Audited("asgi", scenario, WORLDS, {}, {}, False, {"check": ledger.check})
-    for result in audited.audits(where) if FULL else [audited.audit(where, depth=1, sample=SAMPLE[where])]:
+    for result in audited.audits(where, SAMPLE[where]):
         assert_nothing_is_left(result, where)

@@ -1,23 +1,22 @@
 """Queries and clients, judged by the audit: stopped anywhere, in every way, twice, nothing is left.
 
-A sample of each sweep is in `make test-all`; `make audit` sets `QUIESCE_AUDIT=full`, and then every point is used.
+How thorough it is depends on `tests.audit_level`.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from tests.audit_level import EVERY_POINT, FULL
 from tests.claude.audited import SCENARIOS
 from tests.kernel.audited import WORLDS, Audited, ledger
 from tests.kernel.audited.sampled import assert_nothing_is_left
 from tests.world import world_names
 
-FULL = os.environ.get("QUIESCE_AUDIT") == "full"
 NOT_OTHERS = "cancel,twice,thrice,shutdown,scope,timeout,raise"
 
 pytestmark = [pytest.mark.audit, pytest.mark.time_limit(600 if FULL else 60)]
@@ -32,11 +31,11 @@ def quiet() -> Iterator[None]:
 
 
 def sweeps() -> list[object]:
-    """Each scenario in each world; where not all are used, each in one world, and each world with some."""
+    """Each scenario in each world; in a sample, each in one world, and each world with some."""
     found: list[object] = []
     for number, scenario in enumerate(SCENARIOS):
         for other, world in enumerate(world_names()):
-            if FULL or number % len(world_names()) == other:
+            if FULL or (EVERY_POINT and world in ("asyncio", "trio")) or number % len(world_names()) == other:
                 found.append(pytest.param(scenario, world, id=f"{scenario.__name__}-{world}"))
     return found
 
@@ -48,8 +47,6 @@ def test_stopped_anywhere_nothing_of_a_session_is_left(scenario: Callable[[], An
         where == "uvloop"
     ):  # where time is real, and a CLI whose own tasks are cancelled is given up after a minute
         results = [audited.audit(where, stops=NOT_OTHERS, depth=1, sample=5 if FULL else 1)]
-    elif not FULL:
-        results = [audited.audit(where, depth=1, sample=1)]
     else:
         results = list(audited.audits(where))
     for result in results:

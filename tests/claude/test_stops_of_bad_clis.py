@@ -1,22 +1,21 @@
 """A CLI that does something wrong, stopped: nothing is left, in any way to stop it.
 
-With the other tests, each fault is stopped in one way; `make audit` sets `QUIESCE_AUDIT=full`, and then in every way.
+With the other tests, each fault is stopped in one way; with `make audit-full`, in every way.
 """
 
 from __future__ import annotations
 
-import os
 from functools import partial
 
 import pytest
 
 from quiesce import Grace
+from tests.audit_level import FULL
 from tests.claude.clis import Cli
 from tests.claude.faults import FAULTS
 from tests.claude.test_stops import stopped
 from tests.claude.ways_to_stop import CLIENT, QUERY, Stage, Way
 
-FULL = os.environ.get("QUIESCE_AUDIT") == "full"
 WAYS = {**QUERY, **CLIENT}
 
 pytestmark = [pytest.mark.real_time, pytest.mark.audit]

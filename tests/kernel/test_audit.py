@@ -1,24 +1,21 @@
 """The kernel, judged by the audit: every word is stopped in every way, and nothing is left.
 
-A part of each sweep is in `make test-all`: points are sampled, and a second stop is not made. `make audit` sets
-`QUIESCE_AUDIT=full`, and then every point of every scenario is used, and a second stop at every point after the first.
-Only what starts real processes is sampled even then.
+How thorough it is depends on `tests.audit_level`. What starts real processes is sampled even in the full audit.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator
 
 import pytest
 
 import quiesce
 from quiesce.audit import AuditResult
+from tests.audit_level import FULL
 from tests.kernel.audited import Audited, all_scenarios
 from tests.world import world_names
 
-FULL = os.environ.get("QUIESCE_AUDIT") == "full"
 # How many points of each strip are used, where not all are. A run on trio or uvloop takes five to ten times as long.
 SAMPLE = {"asyncio": 3, "asyncio-eager": 2, "trio": 1, "uvloop": 1}
 SAMPLE_OF_PROCESSES = 3
@@ -51,30 +48,31 @@ def sweeps() -> list[object]:
     return found
 
 
-def sweep(scenario: Audited, world: str) -> AuditResult:
+def sweep(scenario: Audited, world: str) -> Iterator[AuditResult]:
     if scenario.processes:
         # `descendant` on trio cancels scopes of the kernel's own, which nobody else could get hold of: there it would
         # only show that a tree whose watcher is taken away is not waited for.
         stops = scenario.options.get("stops", "cancel,scope,timeout,raise" if world == "trio" else "all")
-        return scenario.audit(world, stops=stops, depth=1, sample=SAMPLE_OF_PROCESSES if FULL else 1)
-    if not FULL:
-        return scenario.audit(world, depth=1, sample=SAMPLE[world])
-    return scenario.audit(world)
+        yield scenario.audit(world, stops=stops, depth=1, sample=SAMPLE_OF_PROCESSES if FULL else 1)
+    elif FULL:
+        yield scenario.audit(world)
+    else:
+        yield from scenario.audits(world, SAMPLE[world])
 
 
 @pytest.mark.parametrize(("scenario", "where"), sweeps())
 def test_stopped_anywhere_nothing_is_left(
     scenario: Audited, where: str, record_property: Callable[[str, object], None]
 ) -> None:
-    result = sweep(scenario, where)
-    for name, value in (("word", scenario.word), ("points", result.points), ("runs", result.runs)):
-        record_property(name, value)  # for `--junitxml`: docs/audit/kernel.md has the numbers
-    assert result.verdict in ("CLEAN", "FINDINGS"), str(result)
-    assert not result.errors, str(result)
-    if result.is_complete:
-        assert result.clean, str(result)  # no ignore is out of date either
-    if where != "trio":
-        assert_others_can_only_cut_a_clean_up(result)
+    for result in sweep(scenario, where):
+        for name, value in (("word", scenario.word), ("points", result.points), ("runs", result.runs)):
+            record_property(name, value)  # for `--junitxml`: docs/audit/kernel.md has the numbers
+        assert result.verdict in ("CLEAN", "FINDINGS"), str(result)
+        assert not result.errors, str(result)
+        if result.is_complete:
+            assert result.clean, str(result)  # no ignore is out of date either
+        if where != "trio":
+            assert_others_can_only_cut_a_clean_up(result)
 
 
 def assert_others_can_only_cut_a_clean_up(result: AuditResult) -> None:

@@ -1,12 +1,11 @@
 """The model clients, judged by the audit: stopped anywhere, in every way, no connection and no slot of a pool is lost.
 
-A sample of each sweep is in `make test-all`; `make audit` sets `QUIESCE_AUDIT=full`, and then every point is used.
+How thorough it is depends on `tests.audit_level`.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
@@ -26,14 +25,13 @@ from quiesce.models import (
     TextDelta,
     UserMessage,
 )
+from tests.audit_level import EVERY_POINT, FULL
 from tests.kernel.audited import WORLDS, Audited, clock, ledger
 from tests.kernel.audited.sampled import assert_nothing_is_left
 from tests.models.memory_network import Network, reply
 from tests.models.wires import APIS, CHAT, Api
 from tests.world import world_names
 
-FULL = os.environ.get("QUIESCE_AUDIT") == "full"
-SAMPLE = {"asyncio": 1, "asyncio-eager": 1, "trio": 1, "uvloop": 1}
 
 pytestmark = [pytest.mark.audit, pytest.mark.time_limit(300)]
 
@@ -138,7 +136,7 @@ def sweeps() -> list[object]:
                 is_part = is_part or (
                     world != "asyncio" and scenario is answer_left_in_the_middle and api is CHAT
                 )
-                if FULL or is_part:
+                if FULL or is_part or (EVERY_POINT and world in ("asyncio", "trio")):
                     name = f"{scenario.__name__}-{api.name}-{world}"
                     found.append(pytest.param(api, scenario, world, id=name))
     return found
@@ -149,8 +147,8 @@ def test_stopped_anywhere_nothing_of_a_call_is_left(
     api: Api, scenario: Callable[[Api], Any], where: str
 ) -> None:
     audited = Audited("model", partial(scenario, api), WORLDS, {}, {}, False, {"check": check})
-    if not FULL or where == "uvloop":  # where time is real, a whole sweep takes minutes
-        results = [audited.audit(where, depth=1, sample=SAMPLE[where])]
+    if where == "uvloop":  # where time is real, a whole sweep takes minutes
+        results = [audited.audit(where, depth=1, sample=1)]
     else:
         results = list(audited.audits(where))
     for result in results:

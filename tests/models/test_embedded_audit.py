@@ -1,13 +1,12 @@
 """The embedded model, judged by the audit: stopped anywhere, in every way, its server's process is gone.
 
-Each run starts a real process, so that a sweep is a sample: a small one in `make test-all`, a larger one in `make audit`.
+Each run starts a real process, so that a sweep is a sample: a small one in `make test-all`, a larger one in `make audit-full`.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -19,12 +18,12 @@ from typing import Any
 import pytest
 
 from quiesce.models import EmbeddedModel, ModelRequest, TextDelta, UserMessage, _embedded_server
+from tests.audit_level import FULL
 from tests.kernel.audited import WORLDS, Audited, ledger
 from tests.models import stand_in_llama
 from tests.models.test_audit import no_thread  # noqa: F401
 from tests.world import world_names
 
-FULL = os.environ.get("QUIESCE_AUDIT") == "full"
 STOPS = "cancel,twice,thrice,shutdown,scope,timeout,raise"  # what an owner does; its own tasks are the kernel's to cancel
 ON_TRIO = "cancel,scope,timeout,raise"
 

@@ -1,11 +1,10 @@
 """A server that does everything wrong, and every way to stop: nothing is left of it, and what went wrong is told.
 
-Each fault comes over a real socket while a tool and a guardrail are at work. A part of the table runs with the other tests; `make audit` uses all of it.
+Each fault comes over a real socket while a tool and a guardrail are at work. A part of the table runs with the other tests; `make audit-full` uses all of it.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,10 +26,10 @@ from quiesce.realtime import (
 from quiesce.realtime.testing import Faults, LocalRealtimeServer, Speech
 from quiesce.testing import call
 from quiesce.wire import ConnectionEnded
+from tests.audit_level import FULL
 from tests.realtime.scenes import EAGER_GUARDS, LONG, Part, reading, until
 from tests.realtime.ways_to_stop import WAYS, Stage, Way
 
-FULL = os.environ.get("QUIESCE_AUDIT") == "full"
 PATIENT = Grace(cancel=15, terminate=3, kill=3)
 
 pytestmark = pytest.mark.real_time

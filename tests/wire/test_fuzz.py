@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,12 +16,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from quiesce.wire import ConnectionEnded, Limits, Notification, Peer, RpcError, memory_pair
+from tests.audit_level import FULL
 from tests.kernel.temperaments import cancellation, tidy_up, turns
 from tests.wire.bare import bare_and_peer, echo
 
 PING = {"jsonrpc": "2.0", "id": "ping", "method": "echo", "params": ["ping"]}
 VIRTUAL_WORLDS = pytest.mark.worlds("asyncio", "asyncio-eager", "trio")
-FULL = os.environ.get("QUIESCE_AUDIT") == "full"
 EXAMPLES = 2000 if FULL else 60
 
 

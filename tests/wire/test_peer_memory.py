@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import tracemalloc
 from typing import Any
 
@@ -11,11 +10,11 @@ import anyio
 import pytest
 
 from quiesce.wire import Notification, Peer, RpcError
+from tests.audit_level import FULL
 from tests.wire.bare import echo, two_peers
 
 pytestmark = pytest.mark.worlds("asyncio", "trio")
 
-FULL = os.environ.get("QUIESCE_AUDIT") == "full"
 FIFTH = 40_000  # rounds of five messages
 
 

@@ -20,6 +20,7 @@ from quiesce import Scope, StopReport
 from quiesce.audit import AuditResult, Limits, audit
 from quiesce.kernel import _watchdog
 from quiesce.kernel._reason import Kind
+from tests.audit_level import EVERY_POINT, FULL
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -119,7 +120,18 @@ class Audited:
                 self.function, backend=world, **{"stops": "all", "depth": 2, **self.options, **options}
             )
 
-    def audits(self, world: str) -> Iterator[AuditResult]:
+    def audits(self, world: str, sample: int = 1) -> Iterator[AuditResult]:
+        """Stop it as thoroughly as `tests.audit_level` says; `sample` is how many points of each strip are used where not all are."""
+        if FULL:
+            yield from self._full_audits(world)
+        elif EVERY_POINT and world != "uvloop":
+            yield self.audit(world, depth=1)
+            if world == "asyncio":
+                yield self.audit(world, depth=2, dedupe=True, sample=1)
+        else:
+            yield self.audit(world, depth=1, sample=sample)
+
+    def _full_audits(self, world: str) -> Iterator[AuditResult]:
         """Stop it at every point; and, where time is not real, a second time everywhere after a stop at every place.
 
         A loop passes a place many times. To stop there each time and then everywhere behind it takes ten times as long, and is

@@ -1,23 +1,21 @@
 """The test that stops scenarios at every point: the same for all that is built on the kernel.
 
-A sample of the points runs with the other tests; `make audit` sets `QUIESCE_AUDIT=full`, and then all of them are used, and a second
-stop everywhere after each place.
+How thorough it is depends on `tests.audit_level`.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
 
 from quiesce.audit import AuditResult
+from tests.audit_level import FULL
 from tests.kernel.audited import Audited
 from tests.world import world_names
 
-FULL = os.environ.get("QUIESCE_AUDIT") == "full"
 SAMPLE = {"asyncio": 2, "asyncio-eager": 1, "trio": 1, "uvloop": 1}
 WORLDS = world_names() if FULL else ["asyncio", "trio"]
 
@@ -44,10 +42,7 @@ def audit_test(scenarios: Sequence[Audited]) -> Callable[..., None]:
         scenario: Audited, where: str, record_property: Callable[[str, object], None]
     ) -> None:
         with quiet():
-            if FULL:
-                results = list(scenario.audits(where))
-            else:
-                results = [scenario.audit(where, depth=1, sample=SAMPLE[where])]
+            results = list(scenario.audits(where, SAMPLE[where]))
         for name, value in (("word", scenario.word), ("points", results[0].points)):
             record_property(name, value)
         record_property("runs", sum(result.runs for result in results))
