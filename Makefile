@@ -5,11 +5,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Processes that run tests: more than two cores, for many tests wait for real time to pass.
 WORKERS ?= 3
+# The gate gives a test that fails a second try: see tests/second_try.py.
+PYTEST := $(BIN)/python -m pytest $(SECOND_TRY)
+# Without bytecode, each of the thousands of programs that the tests start would compile the library anew.
+unexport PYTHONDONTWRITEBYTECODE
 # The parts of the tree that hold Python and exist.
 CODE := $(wildcard src tests ui_tests interop_tests embedded_tests scripts examples bench seeds peers)
 
 .DEFAULT_GOAL := help
-.PHONY: help run chat test test-slow test-all test-ui test-wheel test-interop test-embedded lint format audit seeds peers peers-fast bench docs pin clean
+.PHONY: help run chat test test-slow test-others test-all test-ui test-wheel test-interop test-embedded lint format audit audit-full nightly seeds peers peers-fast bench docs pin clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,13 +27,16 @@ chat: $(VENV)/.chat-ready ## talk to an agent that can be interrupted at any mom
 	$(BIN)/quiesce chat $(ARGS)
 
 test: $(VENV)/.test-ready ## run the tests; those that take long, and the sweeps, have targets of their own
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not documentation and not slow and not audit" $(ARGS)
+	$(PYTEST) -n $(WORKERS) -m "not documentation and not slow and not audit" $(ARGS)
 
-test-slow: $(VENV)/.test-ready ## run the tests that take long: many programs, and all on uvloop, which has the real clock
-	$(BIN)/python -m pytest -n $(WORKERS) -m slow $(ARGS)
+test-slow: $(VENV)/.test-ready ## run the slow tests: many programs, and uvloop (in real time: it has no virtual clock)
+	$(PYTEST) -n $(WORKERS) -m slow $(ARGS)
 
-test-all: ## run the tests on every CPython from 3.11 up that is installed
-	PYTHON="$(PYTHON)" scripts/test-all $(ARGS)
+test-all: ## run all tests on every CPython from 3.11 up that is installed, each in every world
+	PYTHON="$(PYTHON)" scripts/test-all --every-world $(ARGS)
+
+test-others: ## run those that depend on the interpreter on the CPythons that `make test` does not use, and the others in one world
+	TESTED="$(PYTHON)" PYTHON="$(PYTHON)" scripts/test-all --one-world $(ARGS)
 
 test-ui: ## look at the HTML report and the documentation in a real browser (brings its own; pictures in build/ui)
 	PYTHON="$(PYTHON)" scripts/test-ui $(ARGS)
@@ -55,8 +62,14 @@ format: $(VENV)/.lint-ready ## rewrite the code in the house style
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
 
-audit: $(VENV)/.test-ready ## stop every word of the kernel, and every run, at every point, and drive it with random programs
-	QUIESCE_AUDIT=full $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m audit $(ARGS)
+audit: $(VENV)/.test-ready ## stop every word of the kernel, and every run, once at every point, and drive it with random programs
+	QUIESCE_AUDIT=once $(PYTEST) -n $(WORKERS) --dist worksteal -m audit $(ARGS)
+
+audit-full: $(VENV)/.test-ready ## the same with a second stop at every point after the first, in every world (15 minutes)
+	QUIESCE_AUDIT=full $(PYTEST) -n $(WORKERS) --dist worksteal --every-world -m audit $(ARGS)
+
+nightly: ## run what takes too long for each change: full audits, every test on every Python, every stop of every SDK
+	$(PYTHON) -u scripts/gate.py --nightly $(ARGS)
 
 seeds: ## audit real releases with known bugs, each in an environment of its own
 	$(PYTHON) seeds/run.py $(ARGS)
@@ -77,7 +90,7 @@ bench: $(VENV)/.bench-ready ## measure what a scope, an owned thing, a run, a me
 	$(BIN)/python bench/audit.py
 
 docs: $(VENV)/.docs-ready $(VENV)/.test-ready ## run every program in the documentation, and build it into site/
-	$(BIN)/python -m pytest -n $(WORKERS) tests/test_docs.py $(ARGS)
+	$(PYTEST) -n $(WORKERS) tests/test_docs.py $(ARGS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 pin: ## resolve the newest versions again and write constraints.txt

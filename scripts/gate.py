@@ -1,0 +1,233 @@
+"""Run everything that must hold before a change is accepted: `bash .ci/run`; and what takes hours: `make nightly`.
+
+    python3 scripts/gate.py [--nightly] [--only STAGE]... [--list]
+
+Stages run in an order that finds the cheap faults first, and the first that fails ends the run.
+
+A busy machine does not fail the gate. A test that fails is run again alone (tests/second_try.py); a stage that runs programs
+instead of tests is run again as a whole. What passes then is flaky: the last lines list it, and build/gate keeps its first
+failure. What fails twice fails the gate, and so do more than five flaky tests.
+
+Environments and downloads are cached in the folder that QUIESCE_CACHE names, ~/.cache/quiesce if it is not set; set it to nothing
+for no cache. The cache holds what was installed, by a hash of what it was made from. It holds no verdict: every test runs each time.
+
+The last lines are a table of the stages with their seconds. The output of each stage is in build/gate, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.flaky import MOST, RECORD, Flaky, keep, kept  # noqa: E402
+
+HOURS = 3600.0
+FAILURE_LINES = 200  # of a stage's output, kept as its first failure
+SHOWN_LINES = 8  # of a first failure, in the last lines
+EXIT_WITHIN = 30.0  # seconds, for a stage that is terminated
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One command. `again` says what is run again if it fails: the tests that failed, all of it, or nothing."""
+
+    name: str
+    command: Sequence[str]
+    again: Literal["tests", "all", "nothing"] = "tests"
+    settings: Mapping[str, str] = field(default_factory=dict)
+    limit: float = 0.5 * HOURS
+
+
+@dataclass(frozen=True)
+class Ran:
+    stage: Stage
+    seconds: float
+    passed: bool
+
+
+def make(target: str, again: Literal["tests", "all", "nothing"] = "tests", limit: float = 0.5 * HOURS, **settings: str) -> Stage:
+    return Stage(target, ["make", "--no-print-directory", target], again, settings, limit)
+
+
+EACH_CHANGE = (
+    make("lint", "nothing"),
+    make("test"),
+    make("test-slow"),
+    make("docs"),
+    make("audit"),
+    make("test-others"),
+    make("test-next", QUIESCE_PART="quick"),
+    make("test-ui"),
+    make("test-wheel", "all"),
+    make("test-embedded"),
+    make("test-interop"),
+    make("seeds", "all"),
+    make("peers-fast", "all"),
+)
+NIGHTLY = (
+    make("audit-full", limit=3 * HOURS),
+    make("test-all", limit=3 * HOURS),
+    make("test-next", limit=3 * HOURS),
+    make("peers", "all", limit=3 * HOURS),
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Run everything that must hold before a change is accepted.")
+    parser.add_argument("--nightly", action="store_true", help="run the stages that take hours instead")
+    parser.add_argument("--only", metavar="STAGE", action="append", default=[], help="run this stage; may be repeated")
+    parser.add_argument("--list", action="store_true", help="list the stages, and run none")
+    options = parser.parse_args()
+    stages = NIGHTLY if options.nightly else EACH_CHANGE
+    names = [stage.name for stage in stages]
+    if unknown := [name for name in options.only if name not in names]:
+        parser.error(f"there is no stage {', '.join(unknown)}; the stages are {', '.join(names)}")
+    if options.list:
+        print(*names, sep="\n")
+        return 0
+    chosen = [stage for stage in stages if not options.only or stage.name in options.only]
+    return Gate(ROOT / "build" / "gate", cache_folder()).run(chosen)
+
+
+def cache_folder() -> Path | None:
+    named = os.environ.get("QUIESCE_CACHE")
+    if named is None:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "quiesce"
+    return Path(named).absolute() if named else None
+
+
+class Gate:
+    """Runs stages one after the other and judges them. `folder` keeps their output."""
+
+    def __init__(self, folder: Path, cache: Path | None) -> None:
+        self._folder = folder
+        self._record = folder / "flaky.jsonl"
+        # Each of the thousands of programs that the tests start would compile the library anew.
+        self._settings = {name: os.environ[name] for name in os.environ if name != "PYTHONDONTWRITEBYTECODE"}
+        self._settings |= {
+            "QUIESCE_CACHE": str(cache or ""),
+            "QUIESCE_EXAMPLES": "repeatable",  # Hypothesis draws the same ones each time
+            "SECOND_TRY": "-p tests.second_try",
+            RECORD: str(self._record),
+        }
+
+    def run(self, stages: Sequence[Stage]) -> int:
+        """Run them; print what came of them; the exit status."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for old in self._folder.iterdir():
+            old.unlink()
+        ran: list[Ran] = []
+        for stage in stages:
+            ran.append(self._run_stage(stage))
+            if not ran[-1].passed or len(kept(self._record)) > MOST:
+                break
+        flaky = kept(self._record)
+        print("\n" + "\n".join([*self._flaky_lines(flaky), "", *table(ran, stages)]))
+        if not ran[-1].passed:
+            print(f"FAILED: {ran[-1].stage.name}")
+        elif len(flaky) > MOST:
+            print(f"FAILED: {len(flaky)} tests are flaky; at most {MOST} are accepted")
+        else:
+            print("All stages passed.")
+            return 0
+        return 1
+
+    def _run_stage(self, stage: Stage) -> Ran:
+        began = time.monotonic()
+        print(f"\n################ {stage.name}", flush=True)
+        log = self._folder / f"{stage.name}.log"
+        passed = self._execute(stage, log)
+        if not passed and stage.again == "all":
+            print(f"\n################ {stage.name}: failed, and runs again", flush=True)
+            first = log.rename(log.with_suffix(".first.log"))
+            passed = self._execute(stage, log)
+            if passed:
+                lines = first.read_text(errors="replace").splitlines()
+                keep(Flaky(stage.name, "\n".join(lines[-FAILURE_LINES:])), self._record)
+        seconds = time.monotonic() - began
+        print(f"################ {stage.name}: {'passed' if passed else 'FAILED'} in {seconds:.0f} s", flush=True)
+        return Ran(stage, seconds, passed)
+
+    def _execute(self, stage: Stage, log: Path) -> bool:
+        """Run its command, showing and keeping what it prints; whether it succeeded in time."""
+        settings = {**self._settings, **stage.settings}
+        with (
+            log.open("wb") as file,
+            subprocess.Popen(
+                stage.command,
+                cwd=ROOT,
+                env=settings,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            ) as process,
+        ):
+            assert process.stdout is not None
+            is_late = threading.Event()
+            timer = threading.Timer(stage.limit, end, [process, is_late])
+            timer.start()
+            try:
+                while piece := process.stdout.read1():
+                    file.write(piece)
+                    sys.stdout.buffer.write(piece)
+                    sys.stdout.flush()
+                process.wait()
+            except BaseException:
+                end(process)
+                raise
+            finally:
+                timer.cancel()
+        if is_late.is_set():
+            print(f"################ {stage.name}: not done after {stage.limit:.0f} s", flush=True)
+        return process.returncode == 0 and not is_late.is_set()
+
+    def _flaky_lines(self, flaky: Sequence[Flaky]) -> Iterator[str]:
+        yield f"flaky: {len(flaky) or 'none'}"
+        for number, one in enumerate(flaky, 1):
+            path = self._folder / f"flaky-{number}.txt"
+            path.write_text(f"{one.name}\n\n{one.first_failure}\n")
+            yield f"  {one.name} failed, and passed when it ran alone. Its first failure ({os.path.relpath(path, ROOT)}) ends:"
+            lines = [line for line in one.first_failure.splitlines() if line.strip()]
+            yield from (f"    | {line[:200]}" for line in lines[-SHOWN_LINES:])
+
+
+def end(process: subprocess.Popen[bytes], is_late: threading.Event | None = None) -> None:
+    """End it, with all that belongs to its process group."""
+    if is_late is not None:
+        is_late.set()
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, signum)
+            process.wait(EXIT_WITHIN)
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def table(ran: Sequence[Ran], stages: Sequence[Stage]) -> Iterator[str]:
+    width = max(len(stage.name) for stage in stages)
+    yield f"{'stage':<{width}}  seconds"
+    for one in ran:
+        yield f"{one.stage.name:<{width}}  {one.seconds:7.0f}  {'passed' if one.passed else 'FAILED'}"
+    yield from (f"{stage.name:<{width}}        -  not run" for stage in stages[len(ran) :])
+    total = sum(one.seconds for one in ran)
+    yield f"{'in all':<{width}}  {total:7.0f}  ({total / 60:.1f} minutes)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
