@@ -9,7 +9,7 @@ WORKERS ?= 3
 CODE := $(wildcard src tests ui_tests interop_tests embedded_tests scripts examples bench seeds peers)
 
 .DEFAULT_GOAL := help
-.PHONY: help run chat test test-slow test-all test-ui test-wheel test-interop test-embedded lint format audit seeds peers peers-fast bench docs pin clean
+.PHONY: help run chat test test-slow test-all test-ui test-wheel test-interop test-embedded coverage lint format audit seeds peers peers-fast bench docs pin clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ test-interop: ## talk ACP with the SDKs of npm and PyPI, as client and as agent 
 
 test-embedded: ## run the embedded model with its real weights (fetches 130 MB)
 	PYTHON="$(PYTHON)" scripts/test-embedded $(ARGS)
+
+coverage: $(VENV)/.coverage-ready ## measure which lines and branches of the library the tests run (HTML in build/coverage)
+	$(BIN)/python scripts/measure_coverage.py -n $(WORKERS) -m "not documentation and not audit" $(ARGS)
 
 lint: $(VENV)/.lint-ready ## check style, types, layers and the tree
 	$(BIN)/ruff check $(CODE)
