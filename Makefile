@@ -53,6 +53,7 @@ lint: $(VENV)/.lint-ready ## check style, types, layers and the tree
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python scripts/check_tree.py
+	$(BIN)/python scripts/check_workflows.py
 
 format: $(VENV)/.lint-ready ## rewrite the code in the house style
 	$(BIN)/ruff check --fix $(CODE)
