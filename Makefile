@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 CODE := $(wildcard src tests ui_tests interop_tests embedded_tests scripts examples bench seeds peers)
 
 .DEFAULT_GOAL := help
-.PHONY: help run chat test test-slow test-others test-all test-ui test-wheel test-interop test-embedded lint format audit audit-full nightly seeds peers peers-fast bench docs pin clean
+.PHONY: help run chat test test-slow test-others test-all test-ui test-wheel test-interop test-embedded coverage lint format audit audit-full nightly seeds peers peers-fast bench docs pin clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ test-interop: ## talk ACP with the SDKs of npm and PyPI, as client and as agent 
 test-embedded: ## run the embedded model with its real weights (fetches 130 MB)
 	PYTHON="$(PYTHON)" scripts/test-embedded $(ARGS)
 
+coverage: $(VENV)/.coverage-ready ## measure which lines and branches of the library the tests run (HTML in build/coverage)
+	$(BIN)/python scripts/measure_coverage.py -n $(WORKERS) -m "not documentation and not audit" $(ARGS)
+
 lint: $(VENV)/.lint-ready ## check style, types, layers and the tree
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
@@ -57,6 +60,7 @@ lint: $(VENV)/.lint-ready ## check style, types, layers and the tree
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python scripts/check_tree.py
+	$(BIN)/python scripts/check_workflows.py
 
 format: $(VENV)/.lint-ready ## rewrite the code in the house style
 	$(BIN)/ruff check --fix $(CODE)

@@ -14,7 +14,7 @@ from email.parser import BytesParser
 from pathlib import Path, PurePosixPath
 
 # Of the project, but of no use without its repository. `.gitignore` is put there by the builder.
-NOT_IN_SDIST = (".ci/", ".gitignore")
+NOT_IN_SDIST = (".ci/", ".github/", ".gitignore", ".pre-commit-config.yaml")
 ONLY_IN_SDIST = {"PKG-INFO", ".gitignore"}
 
 

@@ -107,6 +107,8 @@ def all_pids() -> set[int]:
 
 
 def has_children() -> bool:
+    if sys.platform == "win32":  # cannot ask, and has no /proc to look for them
+        return False
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

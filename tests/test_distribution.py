@@ -16,7 +16,9 @@ PROJECT = {
     "tests/test_it.py",
     "README.md",
     ".ci/run",
+    ".github/workflows/ci.yml",
     ".gitignore",
+    ".pre-commit-config.yaml",
 }
 METADATA = b"""\
 Metadata-Version: 2.4

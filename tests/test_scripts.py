@@ -82,3 +82,26 @@ def test_pins_that_differ_between_interpreters_carry_markers(monkeypatch: pytest
         "b==3; python_version == '3.13'",
         "old==5; python_version == '3.11'",
     ]
+
+
+def test_coverage_is_told_per_package_the_least_covered_first() -> None:
+    script = runpy.run_path(str(SCRIPTS / "measure_coverage.py"))
+
+    def file(lines: int, of: int, branches: int, of_branches: int) -> dict[str, Any]:
+        counts = {"covered_lines": lines, "num_statements": of, "percent_covered": 50.0}
+        return {"summary": {**counts, "covered_branches": branches, "num_branches": of_branches}}
+
+    files = {
+        "src/quiesce/__init__.py": file(3, 3, 0, 0),
+        "src/quiesce/kernel/_scope.py": file(60, 70, 10, 20),
+        "src/quiesce/kernel/_token.py": file(10, 10, 0, 0),
+        "src/quiesce/cli/chat/__init__.py": file(0, 0, 0, 0),
+        "src/quiesce/cli/chat/_files.py": file(1, 4, 0, 0),
+    }
+    assert [line.split() for line in script["figures"](files)] == [
+        ["package", "lines", "branches", "both"],
+        ["cli", "1/4", "0/0", "25.0%"],
+        ["kernel", "70/80", "10/20", "80.0%"],
+        ["quiesce", "3/3", "0/0", "100.0%"],
+        ["all", "74/87", "10/20", "78.5%"],
+    ]

@@ -45,7 +45,7 @@ def run_pytest(folder: Path, *options: str, plugins: Iterable[str] = (), ini: st
         ini += "\nasyncio_default_fixture_loop_scope = function"
     (folder / "pytest.ini").write_text(f"[pytest]\n{ini}\n")
     loaded = [part for name in (*plugins, PLUGIN) for part in ("-p", name)]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV"))}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV_CORE"))}
     environment = kept | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(SOURCE)}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *loaded, f"--junitxml={report}", *options],
