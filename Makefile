@@ -33,10 +33,10 @@ test-slow: $(VENV)/.test-ready ## run the slow tests: many programs, and uvloop 
 	$(PYTEST) -n $(WORKERS) -m slow $(ARGS)
 
 test-all: ## run all tests on every CPython from 3.11 up that is installed, each in every world
-	PYTHON="$(PYTHON)" scripts/test-all --every-world $(ARGS)
+	PYTHON="$(PYTHON)" WORKERS=$(WORKERS) scripts/test-all --every-world -m "not documentation" $(ARGS)
 
 test-others: ## run those that depend on the interpreter on the CPythons that `make test` does not use, and the others in one world
-	TESTED="$(PYTHON)" PYTHON="$(PYTHON)" scripts/test-all --one-world $(ARGS)
+	TESTED="$(PYTHON)" PYTHON="$(PYTHON)" WORKERS=$(WORKERS) scripts/test-all --one-world -m "not documentation and not slow" $(ARGS)
 
 test-ui: ## look at the HTML report and the documentation in a real browser (brings its own; pictures in build/ui)
 	PYTHON="$(PYTHON)" scripts/test-ui $(ARGS)

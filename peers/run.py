@@ -4,7 +4,7 @@
 
 Then it drives the real Claude Code CLI with `quiesce.claude`, which `--only claude_cli` does alone.
 
-Environments are kept in build/peers/, as those of `make seeds`. Each cell is a process with a judge of its own. The table goes
+Environments are kept as those of `make seeds` are. Each cell is a process with a judge of its own. The table goes
 to docs/peers.md, unless only a part was asked for. It exits 1 if something is left with quiesce that is not named with its
 reason, or if a cell could not be run.
 """
@@ -24,15 +24,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-BUILD = ROOT / "build" / "peers"
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 from peers.page import Section, write  # noqa: E402
 from peers.table import FAST, PEERS, STOPS, Peer  # noqa: E402
 from peers.verdict import Verdict  # noqa: E402
 from peers.ways import Scenario, Way  # noqa: E402
-from throwaway import NotInstalled, build_wheel, make_environment  # noqa: E402
+from throwaway import NotInstalled, build_wheel, environments, locked, make_environment  # noqa: E402
 
+BUILD = environments("peers")
 AT_ONCE = 4  # cells: most of their time they wait
 CELL_LIMIT = 120.0  # seconds, for a judge that is stuck itself
 STAND_INS = ROOT / "peers" / "standins"
@@ -67,10 +67,10 @@ def main() -> int:
         if options.only in (None, peer.module)
         and (not options.fast or any((peer.module, peer.environment) == key[:2] for key in FAST))
     ]
-    wheel = build_wheel(BUILD / "wheel")
     sections: list[Section] = []
     left_out: list[str] = []
-    with ExitStack() as stack:
+    with locked(BUILD), ExitStack() as stack:
+        wheel = build_wheel(BUILD / "wheel")
         model = stack.enter_context(serving(sys.executable, "model.py"))
         installers = stack.enter_context(ThreadPoolExecutor(2))
         cells = stack.enter_context(ThreadPoolExecutor(AT_ONCE))

@@ -78,6 +78,8 @@ def keep(directory: Path, folder: Path, made: Made) -> int:
         copy(directory, unfinished)
         for stamp in unfinished.glob(".*-ready"):  # what the Makefile remembers of this clone
             stamp.unlink()
+        if read(folder / made.key) is None:  # there is nothing, or nothing of use
+            shutil.rmtree(folder / made.key, ignore_errors=True)
         unfinished.rename(folder / made.key)
     except (OSError, subprocess.CalledProcessError) as error:
         # A full disk, or another clone that was quicker: the environment itself is as good as without a cache.
@@ -112,7 +114,7 @@ def restore(entry: Path, directory: Path) -> int:
         print(f"not restored from the cache: {error}", file=sys.stderr)
         shutil.rmtree(fresh, ignore_errors=True)
         return 1
-    print(f"restored {directory.relative_to(ROOT)} from the cache: {', '.join(made.extras)}")
+    print(f"restored {directory.name} from the cache: {', '.join(made.extras)}")
     return 0
 
 

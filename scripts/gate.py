@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -62,7 +61,9 @@ def make(target: str, again: Literal["tests", "all", "nothing"] = "tests", limit
     return Stage(target, ["make", "--no-print-directory", target], again, settings, limit)
 
 
+SET_UP = Stage("set-up", ["scripts/environment", os.environ.get("PYTHON", "python3"), ".venv", "test,lint,docs,cli"], "all")
 EACH_CHANGE = (
+    SET_UP,
     make("lint", "nothing"),
     make("test"),
     make("test-slow"),
@@ -78,6 +79,7 @@ EACH_CHANGE = (
     make("peers-fast", "all"),
 )
 NIGHTLY = (
+    SET_UP,
     make("audit-full", limit=3 * HOURS),
     make("test-all", limit=3 * HOURS),
     make("test-next", limit=3 * HOURS),
@@ -99,7 +101,8 @@ def main() -> int:
         print(*names, sep="\n")
         return 0
     chosen = [stage for stage in stages if not options.only or stage.name in options.only]
-    return Gate(ROOT / "build" / "gate", cache_folder()).run(chosen)
+    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))  # a stage has a session of its own
+    return Gate(ROOT, cache_folder()).run(chosen)
 
 
 def cache_folder() -> Path | None:
@@ -110,11 +113,12 @@ def cache_folder() -> Path | None:
 
 
 class Gate:
-    """Runs stages one after the other and judges them. `folder` keeps their output."""
+    """Runs stages one after the other in the folder `root` and judges them. Their output is kept in build/gate there."""
 
-    def __init__(self, folder: Path, cache: Path | None) -> None:
-        self._folder = folder
-        self._record = folder / "flaky.jsonl"
+    def __init__(self, root: Path, cache: Path | None) -> None:
+        self._root = root
+        self._folder = root / "build" / "gate"
+        self._record = self._folder / "flaky.jsonl"
         # Each of the thousands of programs that the tests start would compile the library anew.
         self._settings = {name: os.environ[name] for name in os.environ if name != "PYTHONDONTWRITEBYTECODE"}
         self._settings |= {
@@ -168,7 +172,7 @@ class Gate:
             log.open("wb") as file,
             subprocess.Popen(
                 stage.command,
-                cwd=ROOT,
+                cwd=self._root,
                 env=settings,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -200,7 +204,7 @@ class Gate:
         for number, one in enumerate(flaky, 1):
             path = self._folder / f"flaky-{number}.txt"
             path.write_text(f"{one.name}\n\n{one.first_failure}\n")
-            yield f"  {one.name} failed, and passed when it ran alone. Its first failure ({os.path.relpath(path, ROOT)}) ends:"
+            yield f"  {one.name} failed, and passed when it ran alone; its first failure, in {path.relative_to(self._root)}, ends:"
             lines = [line for line in one.first_failure.splitlines() if line.strip()]
             yield from (f"    | {line[:200]}" for line in lines[-SHOWN_LINES:])
 

@@ -1,4 +1,6 @@
-"""Throw-away environments for other people's releases: made under build/, pinned, kept until what they are made of changes.
+"""Throw-away environments for other people's releases: pinned, kept until what they are made of changes.
+
+They are made under build/, or in the folder that QUIESCE_CACHE names. One that was half made is made again.
 
 Each has a file that names every package in it with its version, so that nothing is left to resolve, and quiesce from
 this tree, as a wheel. They have no pip of their own: the pip of this Python serves them from outside, which saves
@@ -7,17 +9,36 @@ making one for each.
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from interpreters import find_interpreters
 
 ROOT = Path(__file__).resolve().parent.parent
 INSTALL_LIMIT = 600  # seconds for one step of an environment: the heavy ones have gigabytes to unpack
+
+
+def environments(name: str) -> Path:
+    """The folder for the environments of one program."""
+    cache = os.environ.get("QUIESCE_CACHE")
+    return Path(cache) / name if cache else ROOT / "build" / name
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One program at a time: two would replace the environments under each other's feet."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 class NotInstalled(Exception):

@@ -2,7 +2,7 @@
 
     python3 seeds/run.py [--only NAME] [--fresh]
 
-Environments are kept in build/seeds/ and made again when the versions they pin, or the Python, change; --fresh makes
+Environments are kept (scripts/throwaway.py says where) and made again when the versions they pin, or the Python, change; --fresh makes
 them all again. Two are made at a time; the audits run one after the other. It exits 1 if a known bug is not found, if
 what should be silent is not, or if a release cannot be installed.
 """
@@ -10,7 +10,6 @@ what should be silent is not, or if a release cannot be installed.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 import shutil
 import subprocess
@@ -20,13 +19,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-BUILD = ROOT / "build" / "seeds"
-REPORTS = BUILD / "reports"
+REPORTS = ROOT / "build" / "seeds" / "reports"
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 from seeds.table import RELEASES, Release  # noqa: E402
-from throwaway import NotInstalled, build_wheel, make_environment  # noqa: E402
+from throwaway import NotInstalled, build_wheel, environments, locked, make_environment  # noqa: E402
 
+BUILD = environments("seeds")
 AUDIT_LIMIT = 600  # seconds: most take less than ten, and the longest forty
 
 
@@ -42,9 +41,7 @@ def main() -> int:
     parser.add_argument("--fresh", action="store_true", help="make every environment again")
     options = parser.parse_args()
     chosen = [release for release in RELEASES if options.only in (None, release.name)]
-    BUILD.mkdir(parents=True, exist_ok=True)
-    with open(BUILD / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two at once would pull the environments from under each other
+    with locked(BUILD):
         return judge_all(chosen, options.fresh)
 
 

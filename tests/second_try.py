@@ -36,6 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
 class SecondTry:
     def __init__(self, config: pytest.Config, record: Path) -> None:
         self._record = record
+        self._root = config.rootpath
         self._has_groups = config.getoption("dist", "no") == "loadgroup"
         self._options = [name for name in CHOICES if config.getoption(name, False)]
         self._failures: dict[str, str] = {}
@@ -70,7 +71,9 @@ class SecondTry:
             name = node_id.rpartition("@")[0] if self._has_groups and "@" in node_id else node_id
             command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *self._options, name]
             try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+                done = subprocess.run(
+                    command, cwd=self._root, capture_output=True, text=True, timeout=LIMIT, check=False
+                )
             except subprocess.TimeoutExpired:
                 self._verdicts.append(f"FAILED TWICE {name}: alone, it did not finish in {LIMIT} s")
                 yield False
