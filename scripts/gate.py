@@ -26,7 +26,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -57,11 +57,20 @@ class Ran:
     passed: bool
 
 
-def make(target: str, again: Literal["tests", "all", "nothing"] = "tests", limit: float = 0.5 * HOURS, **settings: str) -> Stage:
+def make(
+    target: str,
+    again: Literal["tests", "all", "nothing"] = "tests",
+    limit: float = 0.5 * HOURS,
+    **settings: str,
+) -> Stage:
     return Stage(target, ["make", "--no-print-directory", target], again, settings, limit)
 
 
-SET_UP = Stage("set-up", ["scripts/environment", os.environ.get("PYTHON", "python3"), ".venv", "test,lint,docs,cli"], "all")
+SET_UP = Stage(
+    "set-up",
+    ["scripts/environment", os.environ.get("PYTHON", "python3"), ".venv", "test,lint,docs,cli"],
+    "all",
+)
 EACH_CHANGE = (
     SET_UP,
     make("lint", "nothing"),
@@ -90,7 +99,9 @@ NIGHTLY = (
 def main() -> int:
     parser = argparse.ArgumentParser(description="Run everything that must hold before a change is accepted.")
     parser.add_argument("--nightly", action="store_true", help="run the stages that take hours instead")
-    parser.add_argument("--only", metavar="STAGE", action="append", default=[], help="run this stage; may be repeated")
+    parser.add_argument(
+        "--only", metavar="STAGE", action="append", default=[], help="run this stage; may be repeated"
+    )
     parser.add_argument("--list", action="store_true", help="list the stages, and run none")
     options = parser.parse_args()
     stages = NIGHTLY if options.nightly else EACH_CHANGE
@@ -101,7 +112,9 @@ def main() -> int:
         print(*names, sep="\n")
         return 0
     chosen = [stage for stage in stages if not options.only or stage.name in options.only]
-    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))  # a stage has a session of its own
+    signal.signal(
+        signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum)
+    )  # a stage has a session of its own
     return Gate(ROOT, cache_folder()).run(chosen)
 
 
@@ -162,42 +175,36 @@ class Gate:
                 lines = first.read_text(errors="replace").splitlines()
                 keep(Flaky(stage.name, "\n".join(lines[-FAILURE_LINES:])), self._record)
         seconds = time.monotonic() - began
-        print(f"################ {stage.name}: {'passed' if passed else 'FAILED'} in {seconds:.0f} s", flush=True)
+        print(
+            f"################ {stage.name}: {'passed' if passed else 'FAILED'} in {seconds:.0f} s",
+            flush=True,
+        )
         return Ran(stage, seconds, passed)
 
     def _execute(self, stage: Stage, log: Path) -> bool:
         """Run its command, showing and keeping what it prints; whether it succeeded in time."""
         settings = {**self._settings, **stage.settings}
-        with (
-            log.open("wb") as file,
-            subprocess.Popen(
-                stage.command,
-                cwd=self._root,
-                env=settings,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            ) as process,
-        ):
-            assert process.stdout is not None
-            is_late = threading.Event()
-            timer = threading.Timer(stage.limit, end, [process, is_late])
-            timer.start()
-            try:
-                while piece := process.stdout.read1():
-                    file.write(piece)
-                    sys.stdout.buffer.write(piece)
-                    sys.stdout.flush()
-                process.wait()
-            except BaseException:
-                end(process)
-                raise
-            finally:
-                timer.cancel()
-        if is_late.is_set():
-            print(f"################ {stage.name}: not done after {stage.limit:.0f} s", flush=True)
-        return process.returncode == 0 and not is_late.is_set()
+        process = subprocess.Popen(
+            stage.command,
+            cwd=self._root,
+            env=settings,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        copying = threading.Thread(target=copy, args=[process.stdout, log], daemon=True)
+        copying.start()
+        try:
+            passed = process.wait(stage.limit) == 0
+        except subprocess.TimeoutExpired:
+            print(f"\n################ {stage.name}: not done after {stage.limit:.0f} s", flush=True)
+            passed = False
+        finally:
+            end(process)
+            copying.join(EXIT_WITHIN)  # a process that it left behind may keep the pipe open
+        return passed
 
     def _flaky_lines(self, flaky: Sequence[Flaky]) -> Iterator[str]:
         yield f"flaky: {len(flaky) or 'none'}"
@@ -209,18 +216,24 @@ class Gate:
             yield from (f"    | {line[:200]}" for line in lines[-SHOWN_LINES:])
 
 
-def end(process: subprocess.Popen[bytes], is_late: threading.Event | None = None) -> None:
-    """End it, with all that belongs to its process group."""
-    if is_late is not None:
-        is_late.set()
+def copy(source: IO[bytes], log: Path) -> None:
+    """Show what is written to a pipe, and keep it."""
+    with source, log.open("wb") as file:
+        while piece := os.read(source.fileno(), 65536):
+            file.write(piece)
+            sys.stdout.buffer.write(piece)
+            sys.stdout.flush()
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End it, unless it has exited, with its process group."""
     for signum in (signal.SIGTERM, signal.SIGKILL):
-        try:
+        if process.poll() is None:
             os.killpg(process.pid, signum)
-            process.wait(EXIT_WITHIN)
-        except ProcessLookupError:
-            return
-        except subprocess.TimeoutExpired:
-            continue
+            try:
+                process.wait(EXIT_WITHIN)
+            except subprocess.TimeoutExpired:
+                continue
 
 
 def table(ran: Sequence[Ran], stages: Sequence[Stage]) -> Iterator[str]:

@@ -52,7 +52,9 @@ def test_a_restored_environment_works_where_it_is_now(
     monkeypatch.setitem(cache["restore"].__globals__, "ROOT", other)
     assert cache["restore"](tmp_path / "cache" / "key", other / ".venv") == 0
     python = other / ".venv" / "bin" / "python"
-    said = subprocess.run([python, other / ".venv" / "bin" / "tool"], capture_output=True, text=True, check=True)
+    said = subprocess.run(
+        [python, other / ".venv" / "bin" / "tool"], capture_output=True, text=True, check=True
+    )
     assert said.stdout.split("\n")[0] == f"{other / '.venv'} {other / 'src' / 'here.py'}"
     assert str(environment.parent) not in (other / ".venv" / "bin" / "tool").read_text()
 
@@ -78,7 +80,9 @@ def test_without_a_cache_and_with_an_empty_one_nothing_is_restored(
     assert not (tmp_path / ".venv").exists()
 
 
-def test_an_entry_that_is_not_whole_is_not_used_but_replaced(cache: Any, environment: Path, tmp_path: Path) -> None:
+def test_an_entry_that_is_not_whole_is_not_used_but_replaced(
+    cache: Any, environment: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "cache"
     (folder / "key" / "bin").mkdir(parents=True)  # as a tool that copies badly might leave it
     assert cache["restore"](folder / "key", tmp_path / "new" / ".venv") == 1

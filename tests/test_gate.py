@@ -101,7 +101,10 @@ def test_a_test_that_fails_twice_fails_the_gate_and_what_follows_does_not_run(
     assert "FAILED TWICE test_it.py::test_broken: alone, it printed" in said
     last = said.rpartition("\nflaky: ")[2].splitlines()
     assert last[0] == "none"
-    assert [line.split() for line in last[3:5]] == [["it", last[3].split()[1], "FAILED"], ["program", "-", "not", "run"]]
+    assert [line.split() for line in last[3:5]] == [
+        ["it", last[3].split()[1], "FAILED"],
+        ["program", "-", "not", "run"],
+    ]
     assert last[-1] == "FAILED: it"
     assert "never" not in said
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.audit_level import FULL
 from tests.agents.audited_conversation import SCENARIOS
+from tests.audit_level import FULL
 from tests.kernel.audited import Audited
 from tests.world import world_names
 

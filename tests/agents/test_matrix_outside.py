@@ -18,10 +18,10 @@ import pytest
 from quiesce import current_token
 from quiesce.agents import Agent, MCPServerStdio, RunHooks, function_tool, input_guardrail
 from quiesce.testing import call
-from tests.audit_level import FULL
 from tests.agents.scenes import CLEAN_UP, Parked, assert_valid, outcomes, scripted, session_with
 from tests.agents.spinning import spin
 from tests.agents.ways_to_stop import CALLERS, STREAMED, run_and_stop, stream_and_stop
+from tests.audit_level import FULL
 from tests.leaks import Snapshot
 
 # Those that wait for a second would be over before a process has started on a loaded machine.

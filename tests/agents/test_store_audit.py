@@ -17,11 +17,10 @@ from quiesce.agents._session import LogSession
 from quiesce.agents._sqlite_store import SQLiteStore
 from quiesce.audit import audit
 from quiesce.models import UserMessage
-from tests.audit_level import EVERY_POINT, FULL
 from tests.agents.test_store import message, said
+from tests.audit_level import EVERY_POINT, FULL
 from tests.kernel.audited import unwatched
 from tests.world import world_names
-
 
 pytestmark = [pytest.mark.audit, pytest.mark.time_limit(300)]
 

@@ -19,8 +19,8 @@ from quiesce.agents._context import ToolContext
 from quiesce.agents._mcp import MCPServerError, MCPServerStdio
 from quiesce.agents._tool import function_tool
 from quiesce.audit import Limits
-from tests.audit_level import FULL
 from tests.agents.plain_functions import undecorated
+from tests.audit_level import FULL
 from tests.kernel.audited import WORLDS, Audited, ledger
 from tests.world import world_names
 

@@ -32,7 +32,6 @@ from tests.models.memory_network import Network, reply
 from tests.models.wires import APIS, CHAT, Api
 from tests.world import world_names
 
-
 pytestmark = [pytest.mark.audit, pytest.mark.time_limit(300)]
 
 HELLO = [UserMessage("Hello")]
@@ -147,9 +146,6 @@ def test_stopped_anywhere_nothing_of_a_call_is_left(
     api: Api, scenario: Callable[[Api], Any], where: str
 ) -> None:
     audited = Audited("model", partial(scenario, api), WORLDS, {}, {}, False, {"check": check})
-    if where == "uvloop":  # where time is real, a whole sweep takes minutes
-        results = [audited.audit(where, depth=1, sample=1)]
-    else:
-        results = list(audited.audits(where))
-    for result in results:
+    # Where time is real, a whole sweep takes minutes.
+    for result in [audited.audit(where, depth=1, sample=1)] if where == "uvloop" else audited.audits(where):
         assert_nothing_is_left(result, where)
