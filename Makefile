@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 CODE := $(wildcard src tests ui_tests interop_tests embedded_tests scripts examples bench seeds peers)
 
 .DEFAULT_GOAL := help
-.PHONY: help run chat test test-slow test-others test-all test-ui test-wheel test-interop test-embedded coverage lint format audit audit-full nightly seeds peers peers-fast bench docs pin clean
+.PHONY: help run chat test test-slow test-others test-all test-ui test-wheel test-interop test-embedded coverage lint format audit audit-once nightly seeds peers peers-fast bench docs pin clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,11 +66,11 @@ format: $(VENV)/.lint-ready ## rewrite the code in the house style
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
 
-audit: $(VENV)/.test-ready ## stop every word of the kernel, and every run, once at every point, and drive it with random programs
-	QUIESCE_AUDIT=once $(PYTEST) -n $(WORKERS) --dist worksteal -m audit $(ARGS)
-
-audit-full: $(VENV)/.test-ready ## the same with a second stop at every point after the first, in every world (15 minutes)
+audit: $(VENV)/.test-ready ## stop all that is public at every point, once and twice, in every world, and drive it with random programs
 	QUIESCE_AUDIT=full $(PYTEST) -n $(WORKERS) --dist worksteal --every-world -m audit $(ARGS)
+
+audit-once: $(VENV)/.test-ready ## the same in a few minutes: every point once, on asyncio and trio
+	QUIESCE_AUDIT=once $(PYTEST) -n $(WORKERS) --dist worksteal -m audit $(ARGS)
 
 nightly: ## run what takes too long for each change: full audits, every test on every Python, every stop of every SDK
 	$(PYTHON) -u scripts/gate.py --nightly $(ARGS)

@@ -77,7 +77,7 @@ EACH_CHANGE = (
     make("test"),
     make("test-slow"),
     make("docs"),
-    make("audit"),
+    make("audit-once"),
     make("test-others"),
     make("test-next", QUIESCE_PART="quick"),
     make("test-ui"),
@@ -89,7 +89,7 @@ EACH_CHANGE = (
 )
 NIGHTLY = (
     SET_UP,
-    make("audit-full", limit=3 * HOURS),
+    make("audit", limit=3 * HOURS),
     make("test-all", limit=3 * HOURS),
     make("test-next", limit=3 * HOURS),
     make("peers", "all", limit=3 * HOURS),

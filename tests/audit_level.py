@@ -1,8 +1,8 @@
 """How thorough the sweeps are that stop code at every point. The environment variable QUIESCE_AUDIT says so.
 
 - `sample` (or not set): a few points of each scenario. They run with `make test-all`.
-- `once`: every point of every scenario is stopped once, on asyncio and trio, and some a second time. `make audit`, for each change.
-- `full`: every point, and a second stop at every point after it, in every world. `make audit-full`, for `make nightly`.
+- `once`: every point of every scenario is stopped once, on asyncio and trio, and some a second time. `make audit-once`, for each change.
+- `full`: every point, and a second stop at every point after it, in every world. `make audit`, in `make nightly`.
 
 Scenarios with real processes or the real clock are sampled until `full`.
 """

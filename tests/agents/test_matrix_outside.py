@@ -1,7 +1,7 @@
 """The matrix where a run waits for what is outside the event loop: threads, child processes, MCP servers. In real time.
 
 At the moment when control is back there is no thread and no child process more than before. Two ways a world run with the other tests;
-`make audit-full` goes through all of them.
+`make audit` goes through all of them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A tool in a process, and a call of an MCP server's tool, judged by the audit: stopped anywhere, in every way, nothing is left.
 
-They start real processes, so that only a sample of the points is used; `make audit-full` uses more of them, in more worlds.
+They start real processes, so that only a sample of the points is used; `make audit` uses more of them, in more worlds.
 """
 
 from __future__ import annotations

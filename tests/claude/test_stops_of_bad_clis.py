@@ -1,6 +1,6 @@
 """A CLI that does something wrong, stopped: nothing is left, in any way to stop it.
 
-With the other tests, each fault is stopped in one way; with `make audit-full`, in every way.
+With the other tests, each fault is stopped in one way; with `make audit`, in every way.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The embedded model, judged by the audit: stopped anywhere, in every way, its server's process is gone.
 
-Each run starts a real process, so that a sweep is a sample: a small one in `make test-all`, a larger one in `make audit-full`.
+Each run starts a real process, so that a sweep is a sample: a small one in `make test-all`, a larger one in `make audit`.
 """
 
 from __future__ import annotations

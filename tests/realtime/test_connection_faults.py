@@ -1,6 +1,6 @@
 """A server that does everything wrong, and every way to stop: nothing is left of it, and what went wrong is told.
 
-Each fault comes over a real socket while a tool and a guardrail are at work. A part of the table runs with the other tests; `make audit-full` uses all of it.
+Each fault comes over a real socket while a tool and a guardrail are at work. A part of the table runs with the other tests; `make audit` uses all of it.
 """
 
 from __future__ import annotations
