@@ -16,7 +16,6 @@ import functools
 import gc
 import inspect
 import os
-import signal
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -24,6 +23,7 @@ import anyio
 import hypothesis
 import pytest
 
+from tests.inherited import put_in_order
 from tests.leaks import Snapshot
 from tests.time_limit import TIME_LIMIT, time_limit
 from tests.world import Hung, LeftBehind, World, make_world, world_names
@@ -36,9 +36,7 @@ hypothesis.settings.load_profile(os.environ.get("QUIESCE_EXAMPLES", "quiesce"))
 
 
 def pytest_configure() -> None:
-    # A shell without job control starts what it runs in the background deaf to Ctrl-C, and all that starts from there.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    put_in_order()
 
 
 def pytest_collection_finish() -> None:
