@@ -23,9 +23,10 @@ import anyio
 import hypothesis
 import pytest
 
+import tests.time_limit
 from tests.inherited import put_in_order
 from tests.leaks import Snapshot
-from tests.time_limit import TIME_LIMIT, time_limit
+from tests.time_limit import TIME_LIMIT, keep_real_stderr, time_limit
 from tests.world import Hung, LeftBehind, World, make_world, world_names
 
 # One slow example says more about the machine than about the code; a test as a whole has its time limit.
@@ -37,6 +38,7 @@ hypothesis.settings.load_profile(os.environ.get("QUIESCE_EXAMPLES", "quiesce"))
 
 def pytest_configure() -> None:
     put_in_order()
+    keep_real_stderr()
 
 
 def pytest_collection_finish() -> None:
@@ -126,6 +128,18 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 def arguments(item: pytest.Function) -> dict[str, Any]:
     return {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup() -> Generator[None]:
+    with time_limit(tests.time_limit.FIXTURE_LIMIT, alarm=pytest.fail.Exception):
+        yield
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown() -> Generator[None]:
+    with time_limit(tests.time_limit.FIXTURE_LIMIT, alarm=pytest.fail.Exception):
+        yield
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
