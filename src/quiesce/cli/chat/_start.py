@@ -59,9 +59,10 @@ def run_command(name: str, main: Callable[[], Awaitable[int]]) -> int:
 def _let_dead_streams_be() -> None:
     """The terminal was closed: what is still to be written to it does not change the exit status."""
     for stream in (sys.stdout, sys.stderr):
+        if stream is None or stream.closed:
+            continue
         try:
-            if stream is not None and not stream.closed:
-                stream.flush()
+            stream.flush()
         except OSError:
             let_be(stream)
 
