@@ -29,6 +29,8 @@ from tests.leaks import Snapshot
 from tests.time_limit import TIME_LIMIT, keep_real_stderr, time_limit
 from tests.world import Hung, LeftBehind, World, make_world, world_names
 
+put_in_order()  # before the conftest of a package imports what looks at the environment
+
 # One slow example says more about the machine than about the code; a test as a whole has its time limit.
 hypothesis.settings.register_profile("quiesce", deadline=None)
 # What decides about a change draws the same examples each time; everybody else draws new ones.
@@ -37,7 +39,6 @@ hypothesis.settings.load_profile(os.environ.get("QUIESCE_EXAMPLES", "quiesce"))
 
 
 def pytest_configure() -> None:
-    put_in_order()
     keep_real_stderr()
 
 
