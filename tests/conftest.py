@@ -16,7 +16,6 @@ import functools
 import gc
 import inspect
 import os
-import signal
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -26,11 +25,14 @@ import anyio
 import hypothesis
 import pytest
 
+import tests.time_limit
+from tests.inherited import put_in_order
 from tests.leaks import Snapshot
-from tests.time_limit import TIME_LIMIT, time_limit
+from tests.time_limit import TIME_LIMIT, keep_real_stderr, time_limit
 from tests.world import Hung, LeftBehind, World, make_world, world_names
 
 HERE = Path(__file__).parent
+put_in_order()  # before the conftest of a package imports what looks at the environment
 
 # One slow example says more about the machine than about the code; a test as a whole has its time limit.
 hypothesis.settings.register_profile("quiesce", deadline=None)
@@ -72,9 +74,7 @@ collector = Collector()
 
 
 def pytest_configure() -> None:
-    # A shell without job control starts what it runs in the background deaf to Ctrl-C, and all that starts from there.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    keep_real_stderr()
 
 
 def pytest_collection_finish() -> None:
@@ -198,6 +198,18 @@ def pytest_runtest_protocol() -> Generator[None, bool | None, bool | None]:
     done = yield
     collector.keep_quick()
     return done
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup() -> Generator[None]:
+    with time_limit(tests.time_limit.FIXTURE_LIMIT, alarm=pytest.fail.Exception):
+        yield
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown() -> Generator[None]:
+    with time_limit(tests.time_limit.FIXTURE_LIMIT, alarm=pytest.fail.Exception):
+        yield
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -22,10 +22,11 @@ BROKEN = """
     import anyio, pytest, trio
     from hypothesis import given, strategies
 
-    import tests.leaks, tests.world
+    import quiesce, tests.leaks, tests.time_limit, tests.world
     from tests.world import asyncio_only, trio_only
 
     tests.leaks.PATIENCE = 0.2
+    tests.time_limit.FIXTURE_LIMIT = 1.0
     tests.world.IDLE_LIMIT = 0.3
     kept = []
 
@@ -114,6 +115,29 @@ BROKEN = """
     def test_endless_wait_without_a_loop():
         time.sleep(3600)
 
+    @pytest.mark.time_limit(1)
+    def test_endless_wait_in_a_trio_run_of_its_own():
+        trio.run(trio.sleep_forever)
+
+    @pytest.mark.time_limit(1)
+    def test_endless_wait_in_a_program():
+        quiesce.run(anyio.sleep_forever, backend="trio")
+
+    @pytest.fixture
+    def endless_set_up():
+        time.sleep(3600)
+
+    def test_endless_set_up(endless_set_up):
+        pass
+
+    @pytest.fixture
+    def endless_tear_down():
+        yield
+        time.sleep(3600)
+
+    def test_endless_tear_down(endless_tear_down):
+        pass
+
     async def test_after_all_that_an_honest_test():
         await anyio.sleep(0.001)
 """
@@ -152,13 +176,31 @@ RESIDENT = """
 """
 
 
+DEAF = """
+    import signal, time
+
+    import pytest, tests.time_limit
+
+    tests.time_limit.LAST_RESORT = 1.0
+
+    @pytest.mark.time_limit(0.5)
+    def test_deaf():
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+        time.sleep(3600)
+
+    @pytest.mark.parametrize("number", range(20))
+    def test_honest(number):
+        assert signal.SIGALRM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+"""
+
+
 @dataclass(frozen=True)
 class Verdict:
     outcome: str
     text: str
 
 
-def verdicts(directory: Path, source: str) -> dict[str, Verdict]:
+def verdicts(directory: Path, source: str, *more: str) -> dict[str, Verdict]:
     """Run `source` as a test module under the rules of the house; what became of each test."""
     module, report = directory / "test_inner.py", directory / "report.xml"
     module.write_text(textwrap.dedent(source))
@@ -169,6 +211,7 @@ def verdicts(directory: Path, source: str) -> dict[str, Verdict]:
         "pyproject.toml",
         f"--rootdir={directory}",
         f"--junitxml={report}",
+        *more,
     ]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(module)]
     environment = {**os.environ, "HYPOTHESIS_STORAGE_DIRECTORY": str(directory / "hypothesis")}
@@ -209,6 +252,8 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
         ("test_endless_yielding", "in test_endless_yielding"),
         ("test_endless_wait", "in test_endless_wait"),
         ("test_endless_wait_without_a_loop", "in test_endless_wait_without_a_loop"),
+        ("test_endless_wait_in_a_trio_run_of_its_own", "in test_endless_wait_in_a_trio_run_of_its_own"),
+        ("test_endless_wait_in_a_program", "in test_endless_wait_in_a_program"),
     ],
 )
 def test_a_test_that_breaks_a_rule_fails_in_each_world_and_says_how(
@@ -221,11 +266,27 @@ def test_a_test_that_breaks_a_rule_fails_in_each_world_and_says_how(
         assert named in verdict.text, name
 
 
+@pytest.mark.parametrize("fixture", ["endless_set_up", "endless_tear_down"])
+def test_a_fixture_that_hangs_is_an_error_of_its_test(broken: dict[str, Verdict], fixture: str) -> None:
+    verdict = broken[f"test_{fixture}"]
+    assert verdict.outcome == "error"
+    assert f"in {fixture}" in verdict.text
+
+
 @pytest.mark.parametrize("test", ["test_own_exception_handler", "test_after_all_that_an_honest_test"])
 def test_a_test_that_breaks_no_rule_passes_whoever_went_before(broken: dict[str, Verdict], test: str) -> None:
     runs = [verdict for name, verdict in broken.items() if name.partition("[")[0] == test]
     assert runs
     assert {verdict.outcome for verdict in runs} == {"passed"}
+
+
+@pytest.mark.time_limit(60)
+def test_what_no_signal_can_interrupt_fails_alone_where_tests_share_processes(tmp_path: Path) -> None:
+    found = verdicts(tmp_path, DEAF, "-n2")
+    assert "test_inner.py::test_deaf" in found.pop("test_deaf").text
+    assert {name: verdict.outcome for name, verdict in found.items()} == {
+        f"test_honest[{number}]": "passed" for number in range(20)
+    }
 
 
 @pytest.mark.time_limit(60)

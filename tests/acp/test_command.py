@@ -241,8 +241,8 @@ async def test_nothing_but_the_protocol_is_ever_written_to_stdout(home: Path) ->
 
 @one
 async def test_without_a_stdout_it_says_so(home: Path) -> None:
-    shell = f"exec {sys.executable} -m quiesce acp talkers:agent --store none >&-"
-    async with Process(["/bin/sh", "-c", shell], cwd=home) as process:
+    shell = 'exec "$0" -m quiesce acp talkers:agent --store none >&-'
+    async with Process(["/bin/sh", "-c", shell, sys.executable], cwd=home) as process:
         assert await process.wait() == 1
         stderr = process.stderr_tail.decode()
     assert stderr.startswith("quiesce acp: this process was started without stdout")

@@ -209,7 +209,7 @@ async def test_while_a_command_of_ours_runs(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("quiesce.acp._served_commands.Tail", Told)
     client = Client()
     sign = tmp_path / "pid"
-    command = f"echo begun; echo $$ > {sign}; sleep 600 & wait"
+    command = "echo begun; echo $$ > pid; sleep 600 & wait"
     agent = helper(call("run_command", command=command), tools=[run_command])
 
     async def ready(talk: Talk) -> None:

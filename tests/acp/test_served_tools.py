@@ -321,7 +321,7 @@ async def test_a_command_here_says_what_it_printed_and_how_it_ended(tmp_path: Pa
     (tmp_path / "sub").mkdir()
     agent = calls(
         call("run_command", command="echo out; echo err >&2; exit 3"),
-        call("run_command", command="basename $PWD", cwd="sub"),
+        call("run_command", command='basename "$PWD"', cwd="sub"),
         call("run_command", command="true"),
         call("run_command", command="kill -9 $$"),
         call("run_command", command="kill -35 $$"),  # a signal without a name

@@ -21,6 +21,7 @@ from quiesce.agents import (
     StreamEvent,
     function_tool,
 )
+from quiesce.agents._transcript import CallRecord
 from quiesce.agents._transcript_rules import problems
 from quiesce.models import TextDelta, ToolResult
 from quiesce.testing import ScriptedModel, call
@@ -42,7 +43,8 @@ def agent(*turns: Any) -> Agent[Any]:
     return Agent(name="helper", model=ScriptedModel(turns), tools=[add, delete])
 
 
-async def test_a_run_tells_what_a_streamed_run_would() -> None:
+async def test_a_run_tells_what_a_streamed_run_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CallRecord, "elapsed", 0.0)  # which is real time
     turns = [["one ", "two", call("add", a=1, b=2)], "three"]
     told: list[StreamEvent] = []
 

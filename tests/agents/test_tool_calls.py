@@ -414,7 +414,9 @@ async def test_a_thread_that_does_not_listen_is_named_as_still_running() -> None
         return "late"
 
     session = await session_with()
-    grace = Grace(cancel=0.4, terminate=0.2, kill=0.2)
+    grace = Grace(
+        cancel=0.2, terminate=1, kill=1
+    )  # those who wait for the thread have a share of the last steps
     agent = scripted(call("deaf"), tools=[deaf])
     result = Runner.run_streamed(agent, "?", session=session, run_config=RunConfig(grace=grace))
     async with Scope("app", grace=Grace(cancel=10)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -98,6 +99,22 @@ async def test_requests_have_time_to_come_to_their_end_and_hear_their_token_at_o
         "/long": 503,
         "/token": 200,
     }
+
+
+async def test_a_signal_that_is_ignored_stops_no_server() -> None:
+    async def app(scope: Any, receive: Receive, send: Send) -> None:
+        await answer(send)
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in the background of a script
+    try:
+        async with lifespan()(None) as state:
+            signal.raise_signal(signal.SIGINT)
+            await anyio.sleep(1)
+            client = asking(Client(), state)
+            await client.ask(StopOnDisconnect(app))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert client.status == 200
 
 
 async def test_a_request_that_comes_when_the_server_stops_is_refused() -> None:

@@ -62,6 +62,7 @@ def server() -> Iterator[Server]:
     made.stop()
 
 
+@pytest.mark.time_limit(60)  # it may be the first here that imports those two
 async def test_a_provider_is_named_before_the_colon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "k")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -16,8 +17,8 @@ from .chat_programs import Here
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """One that everybody may look into: pytest's own are for this user alone."""
-    with tempfile.TemporaryDirectory() as name:
+    """One that everybody may look into: pytest's own are for this user alone, and so may be the one of TMPDIR."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
         os.chmod(name, 0o755)
         yield Path(name)
 
@@ -37,8 +38,8 @@ def test_of_a_store_that_others_can_read_one_is_told(here: Here, folder: Path) -
     file = folder / "chat.db"
     file.touch()
     file.chmod(0o644)
-    said = here.run("chat", "--list", "--store", str(file)).err
-    assert f"others on this machine can read {file}, where conversations are kept: chmod 600 {file}" in said
+    said, name = here.run("chat", "--list", "--store", str(file)).err, shlex.quote(str(file))
+    assert f"others on this machine can read {name}, where conversations are kept: chmod 600 {name}" in said
     folder.chmod(0o700)  # nobody else gets as far as the file
     assert "others on this machine" not in here.run("chat", "--list", "--store", str(file)).err
 

@@ -10,7 +10,7 @@ import sys
 import termios
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -108,11 +108,11 @@ def nothing_in_group(group: int) -> bool:
 
 
 @contextmanager
-def program(flavour: str, text: str) -> Iterator[RunningProgram]:
-    """Start a program and wait until it has printed "ready"."""
+def program(flavour: str, text: str, *, by: Sequence[str] = ()) -> Iterator[RunningProgram]:
+    """Start a program, `by` this command if given, and wait until it has printed "ready"."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     process = subprocess.Popen(
-        [sys.executable, "-c", PREAMBLE + textwrap.dedent(text), flavour],
+        [*by, sys.executable, "-c", PREAMBLE + textwrap.dedent(text), flavour],
         bufsize=0,  # or `readline` would keep what comes after the line from `communicate`
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

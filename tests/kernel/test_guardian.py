@@ -545,7 +545,8 @@ def test_at_a_normal_exit_trees_are_asked_then_killed_and_the_guard_reaped(
 ) -> None:
     asked = tmp_path / "asked"
     body = f"""
-polite = Tree(["sh", "-c", f"trap 'echo yes > {asked}; exit' TERM; echo ready; sleep 300.{{token}} & wait"])
+os.chdir({str(tmp_path)!r})
+polite = Tree(["sh", "-c", f"trap 'echo yes > asked; exit' TERM; echo ready; sleep 300.{{token}} & wait"])
 stubborn = Tree(["sh", "-c", f"trap '' TERM; echo ready; setsid sleep 300.{{token}}"])
 say(_guardian.pid())
 hear()

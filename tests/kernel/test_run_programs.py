@@ -47,6 +47,25 @@ def test_a_program_cleans_up_after_ctrl_c_and_exits_with_130(flavour: str) -> No
 
 
 @everywhere
+def test_under_nohup_a_hang_up_stops_nothing(flavour: str) -> None:
+    with program(
+        flavour,
+        """
+        async def main():
+            ready()
+            await sleep(100)
+
+        go(main)
+        """,
+        by=["nohup"],
+    ) as running:
+        running.send(signal.SIGHUP)
+        running.send(signal.SIGTERM)
+        ended = running.wait()
+    assert (ended.status, ended.stderr) == (143, "stopping (SIGTERM)\n")
+
+
+@everywhere
 def test_a_main_that_refuses_is_named_and_the_status_is_that_of_the_signal(flavour: str) -> None:
     with program(
         flavour,

@@ -338,7 +338,7 @@ async def test_a_timeout_at_the_same_time_as_a_failure_is_a_timeouterror() -> No
     assert task is not None
     assert task.cancelling() == 0
     if isinstance(caught.value, TimeoutError):  # the timer was first, or came while the block drained
-        assert isinstance(caught.value.__cause__, asyncio.CancelledError)
+        assert isinstance(caught.value.__context__, asyncio.CancelledError)
     await asyncio.sleep(0)
 
 

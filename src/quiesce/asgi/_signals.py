@@ -67,7 +67,8 @@ def pass_signals_to(server: Server) -> Callable[[], None]:
 
     for number in SIGNALS:
         handler = signal.getsignal(number)
-        if handler is not None:  # None: installed from C, and not to be called from here
+        # Ignored on purpose, as in the background of a script; or installed from C, and not to be called from here.
+        if handler is not signal.SIG_IGN and handler is not None:
             before[number] = handler
             signal.signal(number, on_signal)
     return undo

@@ -247,7 +247,10 @@ def _load(path: Path, target: str) -> ModuleType:
 
 def _is_same_file(module: ModuleType, path: Path) -> bool:
     file = getattr(module, "__file__", None)
-    return isinstance(file, str) and os.path.realpath(file) == os.path.realpath(path)
+    try:
+        return isinstance(file, str) and os.path.samefile(file, path)
+    except OSError:  # one of an archive, or one that was removed
+        return False
 
 
 def _import_module(name: str, target: str) -> ModuleType:

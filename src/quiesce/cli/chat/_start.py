@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
 import inspect
 import logging
 import sys
@@ -37,6 +38,8 @@ def run_command(name: str, main: Callable[[], Awaitable[int]]) -> int:
         with _logged_in_lines():
             return quiesce.run(main)
     except quiesce.Stopped as stopped:
+        if stopped.reason.kind == "disconnect":
+            _let_dead_streams_be()
         return stopped.code if isinstance(stopped.code, int) else 1
     except BadUsage as wrong:
         print(f"quiesce {name}: {wrong}", file=sys.stderr)
@@ -45,8 +48,23 @@ def run_command(name: str, main: Callable[[], Awaitable[int]]) -> int:
         let_be(sys.stdout)
         return 1
     except (BadScript, NoSuchConversation, StoreError, ModelError, MissingExtra, OSError) as failed:
+        if (
+            isinstance(failed, OSError) and failed.errno == errno.EIO
+        ):  # the terminal was closed, and SIGHUP is ignored
+            _let_dead_streams_be()
         print(f"quiesce {name}: {failed}", file=sys.stderr)
         return 1
+
+
+def _let_dead_streams_be() -> None:
+    """The terminal was closed: what is still to be written to it does not change the exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is None or stream.closed:
+            continue
+        try:
+            stream.flush()
+        except OSError:
+            let_be(stream)
 
 
 class _InALine(logging.Formatter):

@@ -11,6 +11,7 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -99,8 +100,11 @@ class TerminalFace:
                 scope.spawn(self._tick, name="live line")
                 try:
                     await application.run_async(handle_sigint=False, set_exception_handler=False)
-                except EOFError:  # the terminal is gone
+                except EOFError:  # the terminal was closed
                     pass
+                except OSError as error:
+                    if error.errno != errno.EIO:  # that is how it says so to one that ignores SIGHUP
+                        raise
                 scope.cancel("the user leaves")
         self._application = None
         self._flush()
