@@ -87,6 +87,7 @@ class SteppingLoop(asyncio.BaseEventLoop):
     _asyncgens: Any
     now = START
     is_over = False  # set from outside, to end `run_until_over`
+    _finds_births = _has_births = False  # of tasks that start themselves eagerly
 
     def prepare(self, schedule: Schedule, *, seed: int | None, eager: bool) -> None:
         self.schedule = schedule
@@ -99,9 +100,9 @@ class SteppingLoop(asyncio.BaseEventLoop):
         )
         self._is_eager = eager
         self._run_handle: Callable[[asyncio.Handle], None] = events.Handle._run  # type: ignore[attr-defined]
-        self._has_births = False
         self._made_at: dict[asyncio.Task[Any], Chain] = {}  # of eager tasks of this step, as far as seen, in order
         if eager and not _HAS_REGISTRY:
+            self._finds_births = True
             self._run_handle = self._run_and_find_births
         self._had_generators = False
         if eager and sys.version_info >= (3, 12):
@@ -183,7 +184,7 @@ class SteppingLoop(asyncio.BaseEventLoop):
         return task
 
     def is_running(self) -> bool:
-        self._has_births = True  # if it is an eager task that asks
+        self._has_births = self._finds_births  # if it is an eager task that asks
         return super().is_running()
 
     def get_debug(self) -> bool:
