@@ -836,7 +836,7 @@ async def test_a_block_whose_process_stays_says_so(
         ) as process:
             await anext(process.lines())
     assert "left: process 'sh', stuck at pid" in caplog.text
-    assert (await process.close()).clean
+    assert (await process.close(grace=Grace(0, 0, 0.02, kill=10))).clean
 
 
 # Dropped
