@@ -9,7 +9,7 @@ WORKERS ?= 3
 CODE := $(wildcard src tests ui_tests interop_tests embedded_tests scripts examples bench seeds peers)
 
 .DEFAULT_GOAL := help
-.PHONY: help run chat test test-slow test-all test-ui test-wheel test-interop test-embedded lint format audit seeds peers peers-fast bench docs pin clean
+.PHONY: help run chat test test-slow test-all test-ui test-next test-wheel test-interop test-embedded lint format audit seeds peers peers-fast bench docs pin clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ test-slow: $(VENV)/.test-ready ## run the tests that take long: many programs, a
 
 test-all: ## run the tests on every CPython from 3.11 up that is installed
 	PYTHON="$(PYTHON)" scripts/test-all $(ARGS)
+
+test-next: ## run the tests, and use the wheel, on CPython 3.14 and 3.15 in a Debian root of their own (as root; PYTHONS=3.15 for one)
+	PYTHON="$(PYTHON)" scripts/test-next $(ARGS)
 
 test-ui: ## look at the HTML report and the documentation in a real browser (brings its own; pictures in build/ui)
 	PYTHON="$(PYTHON)" scripts/test-ui $(ARGS)
