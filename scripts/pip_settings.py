@@ -39,7 +39,9 @@ def listed_by_pip() -> str:
 
 
 def lines(listed: str, surroundings: Mapping[str, str]) -> Iterator[str]:
-    variables = {name: value for name, value in surroundings.items() if name.upper() in CERTIFICATES | PROXIES}
+    variables = {
+        name: value for name, value in surroundings.items() if name.upper() in CERTIFICATES | PROXIES
+    }
     variables |= settings(listed)
     yield from (f"set {name}={value}" for name, value in variables.items())
     places = [
@@ -60,7 +62,9 @@ def settings(listed: str) -> dict[str, str]:
         section, _, key = where.partition(".")
         if section in by_section and key not in WRITTEN_BY_PIP:
             # Values with several lines are lists; in a variable, blanks part them.
-            by_section[section]["PIP_" + key.upper().replace("-", "_")] = " ".join(ast.literal_eval(value).split())
+            by_section[section]["PIP_" + key.upper().replace("-", "_")] = " ".join(
+                ast.literal_eval(value).split()
+            )
     return {name: value for section in SECTIONS for name, value in by_section[section].items()}
 
 

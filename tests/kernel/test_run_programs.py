@@ -442,7 +442,9 @@ def test_a_program_whose_terminal_is_closed_exits_with_129_whatever_it_still_had
     )
     ours, theirs = os.openpty()
     command = [sys.executable, "-c", _IN_A_TERMINAL, sys.executable, "-c", text, flavour]
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True) as process:
+    with subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+    ) as process:
         os.close(theirs)
         assert os.read(ours, 100).startswith(b"ready")
         os.close(ours)

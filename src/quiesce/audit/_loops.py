@@ -28,7 +28,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context, copy_context
 from functools import partial
-from types import AsyncGeneratorType, BuiltinMethodType, MethodType
+from types import AsyncGeneratorType, BuiltinMethodType, FrameType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ._closed import RefusedIO
@@ -99,8 +99,9 @@ class SteppingLoop(asyncio.BaseEventLoop):
             itertools.count(1).__next__ if chance is None else partial(chance.randrange, 1 << 30)
         )
         self._is_eager = eager
-        self._run_handle: Callable[[asyncio.Handle], None] = events.Handle._run  # type: ignore[attr-defined]
-        self._made_at: dict[asyncio.Task[Any], Chain] = {}  # of eager tasks of this step, as far as seen, in order
+        self._run_handle: Callable[[asyncio.Handle], None] = events.Handle._run
+        # Where the eager tasks of this step were made, as far as it was seen, in their order.
+        self._made_at: dict[asyncio.Task[Any], Chain] = {}
         if eager and not _HAS_REGISTRY:
             self._finds_births = True
             self._run_handle = self._run_and_find_births
@@ -188,16 +189,17 @@ class SteppingLoop(asyncio.BaseEventLoop):
         return super().is_running()
 
     def get_debug(self) -> bool:
-        if self._has_births and (task := asyncio.current_task(self)) is not None and id(task) not in self._lanes:
-            coroutine, frame = task.get_coro(), sys._getframe(1)
-            first = getattr(coroutine, "cr_frame", None)
+        task = asyncio.current_task(self) if self._has_births else None
+        if task is not None and id(task) not in self._lanes:
+            first = getattr(task.get_coro(), "cr_frame", None)
+            frame: FrameType | None = sys._getframe(1)
             while frame is not None and frame is not first:
                 frame = frame.f_back
-            self._made_at.setdefault(task, stack_of(frame.f_back, until=_RUNNER) if frame is not None else ())
+            self._made_at.setdefault(task, stack_of(frame and frame.f_back, until=_RUNNER))
         return super().get_debug()
 
     def _run_and_find_births(self, handle: asyncio.Handle) -> None:
-        handle._run()  # type: ignore[attr-defined]
+        handle._run()
         if self._has_births:
             self._has_births = False
             seen, self._made_at = self._made_at, {}

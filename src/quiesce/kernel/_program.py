@@ -290,10 +290,9 @@ def _hurried(grace: Grace) -> Grace:
 
 def _drop_output_to_lost_terminal() -> None:
     """From 3.14 on the interpreter exits with 120 if it cannot write, at its end, what is still buffered."""
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):
         try:
-            if stream is not None:
-                stream.flush()
+            stream.flush()
         except OSError as error:
             if error.errno == errno.EIO:
                 nowhere = os.open(os.devnull, os.O_WRONLY)
