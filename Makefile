@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 CODE := $(wildcard src tests ui_tests interop_tests embedded_tests scripts examples bench seeds peers)
 
 .DEFAULT_GOAL := help
-.PHONY: help run chat test test-slow test-others test-all test-ui test-wheel test-interop test-embedded coverage lint format audit audit-once nightly seeds peers peers-fast bench docs pin clean
+.PHONY: help run chat test test-slow test-others test-all test-next test-ui test-wheel test-interop test-embedded coverage lint format audit audit-once nightly seeds peers peers-fast bench docs pin clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ test-all: ## run all tests on every CPython from 3.11 up that is installed, each
 
 test-others: ## run those that depend on the interpreter on the CPythons that `make test` does not use, and the others in one world
 	TESTED="$(PYTHON)" PYTHON="$(PYTHON)" WORKERS=$(WORKERS) scripts/test-all --one-world -m "not documentation and not slow" $(ARGS)
+
+test-next: ## run the tests, and use the wheel, on CPython 3.14 and 3.15 in a Debian root of their own (as root; PYTHONS=3.15 for one)
+	PYTHON="$(PYTHON)" scripts/test-next $(ARGS)
 
 test-ui: ## look at the HTML report and the documentation in a real browser (brings its own; pictures in build/ui)
 	PYTHON="$(PYTHON)" scripts/test-ui $(ARGS)

@@ -104,4 +104,39 @@ def test_coverage_is_told_per_package_the_least_covered_first() -> None:
         ["kernel", "70/80", "10/20", "80.0%"],
         ["quiesce", "3/3", "0/0", "100.0%"],
         ["all", "74/87", "10/20", "78.5%"],
+
+
+@pytest.fixture
+def pip_lines() -> Any:
+    return runpy.run_path(str(SCRIPTS / "pip_settings.py"))["lines"]
+
+
+def test_what_a_variable_tells_pip_wins_over_what_its_files_do(pip_lines: Any) -> None:
+    listed = ":env:.timeout='3'\nglobal.timeout='1'\ninstall.timeout='2'\ndownload.timeout='4'\n"
+    assert list(pip_lines(listed, {})) == ["set PIP_TIMEOUT=3"]
+
+
+def test_a_list_of_several_lines_becomes_one_line(pip_lines: Any) -> None:
+    assert list(pip_lines("global.trusted-host='\\na.example\\nb.example'\n", {})) == [
+        "set PIP_TRUSTED_HOST=a.example b.example"
+    ]
+
+
+def test_files_and_folders_that_settings_name_are_lent_if_they_exist(pip_lines: Any, tmp_path: Path) -> None:
+    (tmp_path / "index" / "pages").mkdir(parents=True)
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "ca.pem").touch()
+    index, wheels = f"file://{tmp_path}/index/pages", f"{tmp_path}/wheels {tmp_path}/missing"
+    listed = f"global.extra-index-url={index!r}\nglobal.find-links={wheels!r}\nglobal.cache-dir='/var/tmp'\n"
+    found = list(pip_lines(listed, {"SSL_CERT_FILE": f"{tmp_path}/ca.pem", "https_proxy": "p", "HOME": "/"}))
+    assert [line for line in found if line.startswith("lend ")] == [
+        f"lend {tmp_path}/ca.pem",
+        f"lend {tmp_path}/index",  # and not only the pages, which refer to files beside them
+        f"lend {tmp_path}/wheels",
+    ]
+    assert [line.partition("=")[0] for line in found if line.startswith("set ")] == [
+        "set SSL_CERT_FILE",
+        "set https_proxy",
+        "set PIP_EXTRA_INDEX_URL",
+        "set PIP_FIND_LINKS",
     ]

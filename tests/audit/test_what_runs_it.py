@@ -55,6 +55,8 @@ if sys.version_info >= (3, 12):
         result = audit(scenario, stops="cancel", phases="early", backend="asyncio-eager")
         assert {finding.kind for finding in result.findings} == {"leaked"}, str(result)
         assert result.points == 3, str(result)
+        where = scenario.__code__.co_firstlineno + 2
+        assert [place.line for place in result.findings[0].made_at] == [where], str(result)
 
 
 def test_a_thread_of_a_pool_is_judged_by_what_it_does_and_not_by_when_it_was_made() -> None:

@@ -465,6 +465,30 @@ async def test_a_clean_up_that_is_under_way_when_the_block_ends_is_not_cut(insid
 
 
 @virtual_asyncio
+async def test_what_a_clean_up_does_not_wait_for_is_cancelled_at_once() -> None:
+    beside, members = Cleaner(1), Cleaner(0.01)
+
+    async def library() -> None:
+        gathered = asyncio.gather(members())
+        try:
+            await beside()  # takes its time to clean up, and `gathered` is awaited only then
+        finally:
+            await asyncio.wait([gathered])
+
+    async with contain() as box:
+        task = start(library)
+        await turns()
+        task.cancel()
+        await turns(4)
+        began = anyio.current_time()
+    assert members.tidy
+    assert members.cancels == beside.cancels == 1
+    assert anyio.current_time() - began < 1.005
+    assert box.report is not None
+    assert box.report.clean
+
+
+@virtual_asyncio
 async def test_one_that_swallowed_an_earlier_cancel_gets_ours_at_once() -> None:
     swallowed: list[str] = []
 

@@ -234,11 +234,12 @@ def test_signals_arrive_without_pidfds(
     def refuse(pid: int, flags: int = 0) -> int:
         raise refusal
 
-    monkeypatch.setattr(os, "pidfd_open", refuse)
     with session("sleep", f"300.{token}") as leader:
         proc = _procfs.look_up(leader.pid)
         assert proc is not None
-        assert _procfs.send_signal(proc, signal.SIGKILL)
+        with monkeypatch.context() as patch:  # `wait` uses it too, from 3.15 on
+            patch.setattr(os, "pidfd_open", refuse)
+            assert _procfs.send_signal(proc, signal.SIGKILL)
         assert leader.wait(5) == -signal.SIGKILL
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
+import textwrap
 
 import pytest
 
 from tests.kernel.processes import is_gone
-from tests.kernel.programs import program
+from tests.kernel.programs import PREAMBLE, program
 
 pytestmark = pytest.mark.slow
 
@@ -15,6 +19,13 @@ SLACK = 8.0  # seconds that a machine that stalls may take for the end of a proc
 
 everywhere = pytest.mark.parametrize("flavour", ["asyncio", "uvloop", "trio"])
 on_two = pytest.mark.parametrize("flavour", ["asyncio", "trio"])
+
+# Makes the terminal behind standard input that of its session, so that closing it sends SIGHUP.
+_IN_A_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 @everywhere
@@ -432,3 +443,28 @@ def test_a_signal_that_another_thread_is_given_wakes_the_loop(flavour: str) -> N
         ended = running.wait()
     assert ended.status == 143
     assert ended.seconds < 0.5 + SLACK
+
+
+@on_two
+def test_a_program_whose_terminal_is_closed_exits_with_129_whatever_it_still_had_to_say(flavour: str) -> None:
+    text = PREAMBLE + textwrap.dedent(
+        """
+        async def main():
+            ready()
+            try:
+                await sleep(100)
+            finally:
+                print("nobody reads this")
+
+        go(main)
+        """
+    )
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-c", _IN_A_TERMINAL, sys.executable, "-c", text, flavour]
+    with subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+    ) as process:
+        os.close(theirs)
+        assert os.read(ours, 100).startswith(b"ready")
+        os.close(ours)
+        assert process.wait(60) == 129

@@ -221,3 +221,15 @@ async def test_a_sync_function_is_a_failure_that_says_what_to_do() -> None:
     assert any("not_async" in note and "to_thread" in note for note in handle.error.__notes__)
     await scope.close()
     await quick()
+
+
+async def test_an_async_function_that_awaits_what_it_cannot_is_not_taken_for_a_sync_one() -> None:
+    async def awaits_a_number() -> None:
+        await 1  # type: ignore[misc]
+
+    scope = await Scope.open(on_error="report", on_child_error=lambda handle, error: None)
+    handle = scope.spawn(awaits_a_number)
+    await handle.wait()
+    assert isinstance(handle.error, TypeError)
+    assert not hasattr(handle.error, "__notes__")
+    await scope.close()

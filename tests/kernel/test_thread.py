@@ -550,8 +550,10 @@ async def test_a_result_within_the_grace_is_recorded_and_the_cancel_raised() -> 
 
 @asyncio_only
 async def test_a_cancel_in_the_turn_in_which_the_thread_ends_wins() -> None:
-    task = asyncio.create_task(to_thread(str, "result"))
+    ends = threading.Event()
+    task = asyncio.create_task(to_thread(ends.set))
     await asyncio.sleep(0)
+    assert ends.wait(10)
     time.sleep(0.05)  # the outcome is in the loop's queue by now
     await asyncio.sleep(0)
     task.cancel()

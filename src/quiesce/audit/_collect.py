@@ -215,7 +215,7 @@ def _import_file(path: Path, target: str) -> ModuleType:
         sys.path.insert(0, str(root))
     if len(parts) > 1:
         module = _import_module(".".join(parts), target)
-        if not _is_same_file(module, path):
+        if not _is_from(module, path.stat()):
             where = getattr(module, "__file__", "somewhere else")
             raise BadTarget(
                 target, f"its module {'.'.join(parts)} is taken by {where}: rename one of the two"
@@ -226,8 +226,9 @@ def _import_file(path: Path, target: str) -> ModuleType:
 
 def _load(path: Path, target: str) -> ModuleType:
     """Import a file that is in no package, under its own name if nobody else has that."""
+    status = path.stat()
     for module in list(sys.modules.values()):
-        if _is_same_file(module, path) and module.__name__ != "__main__":
+        if _is_from(module, status) and module.__name__ != "__main__":
             return module
     name = path.stem
     while name in sys.modules or name in sys.stdlib_module_names:
@@ -245,11 +246,12 @@ def _load(path: Path, target: str) -> ModuleType:
     return module
 
 
-def _is_same_file(module: ModuleType, path: Path) -> bool:
+def _is_from(module: ModuleType, status: os.stat_result) -> bool:
+    """Whether it was imported from the file that has this status. There may be thousands to ask: paths would take too long."""
     file = getattr(module, "__file__", None)
     try:
-        return isinstance(file, str) and os.path.samefile(file, path)
-    except OSError:  # one of an archive, or one that was removed
+        return isinstance(file, str) and os.path.samestat(os.stat(file), status)
+    except (OSError, ValueError):  # gone since, or no path at all
         return False
 
 

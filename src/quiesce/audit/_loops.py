@@ -5,7 +5,11 @@ task. A loop that runs its own queue can therefore see each step before and afte
 and without wrapping a coroutine. The pure loop has no selector and a virtual clock: an hour of sleep takes no time, and
 when nothing can run and no timer is set, nothing ever will, which is known at once.
 
-`_ready`, `_scheduled` and the fields of a handle are private to asyncio, and the same from 3.11 to 3.14.
+`_ready`, `_scheduled` and the fields of a handle are private to asyncio, and the same from 3.11 to 3.15.
+
+Classes of tasks can start themselves eagerly, past `create_task`. Up to 3.13 each such task shows up in a registry of
+asyncio when it first suspends. From 3.14 on it does not: then it is found when the step of its maker ends. Before it
+starts it asks its loop `is_running`, and futures made in its first step ask `get_debug`, which is when its maker can be seen.
 """
 
 from __future__ import annotations
@@ -24,11 +28,11 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context, copy_context
 from functools import partial
-from types import AsyncGeneratorType, BuiltinMethodType, MethodType
+from types import AsyncGeneratorType, BuiltinMethodType, FrameType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ._closed import RefusedIO
-from ._places import Chain, await_chain, callers, is_ours, name_of
+from ._places import Chain, await_chain, callers, is_ours, name_of, stack_of
 from ._processes import has_children
 from ._schedule import Schedule
 from ._threads import busy_threads, is_surely_idle
@@ -83,6 +87,7 @@ class SteppingLoop(asyncio.BaseEventLoop):
     _asyncgens: Any
     now = START
     is_over = False  # set from outside, to end `run_until_over`
+    _finds_births = _has_births = False  # of tasks that start themselves eagerly
 
     def prepare(self, schedule: Schedule, *, seed: int | None, eager: bool) -> None:
         self.schedule = schedule
@@ -94,6 +99,12 @@ class SteppingLoop(asyncio.BaseEventLoop):
             itertools.count(1).__next__ if chance is None else partial(chance.randrange, 1 << 30)
         )
         self._is_eager = eager
+        self._run_handle: Callable[[asyncio.Handle], None] = events.Handle._run
+        # Where the eager tasks of this step were made, as far as it was seen, in their order.
+        self._made_at: dict[asyncio.Task[Any], Chain] = {}
+        if eager and not _HAS_REGISTRY:
+            self._finds_births = True
+            self._run_handle = self._run_and_find_births
         self._had_generators = False
         if eager and sys.version_info >= (3, 12):
             # The very factory that programs use: others know it by its identity or its code, and act on that.
@@ -107,8 +118,7 @@ class SteppingLoop(asyncio.BaseEventLoop):
         self._hooks = sys.get_asyncgen_hooks()
         self._thread_id = threading.get_ident()
         sys.set_asyncgen_hooks(self._asyncgen_firstiter_hook, self._asyncgen_finalizer_hook)
-        if self._is_eager:
-            # Task classes of other people start eagerly too, past `create_task`. Up to 3.13 each shows up here.
+        if self._is_eager and _HAS_REGISTRY:
             registry: Any = tasks._scheduled_tasks  # type: ignore[attr-defined]
 
             def add(task: Any) -> None:
@@ -121,7 +131,7 @@ class SteppingLoop(asyncio.BaseEventLoop):
     def leave(self) -> None:
         """Be so no longer."""
         events._set_running_loop(None)
-        if self._is_eager:
+        if self._is_eager and _HAS_REGISTRY:
             del tasks._scheduled_tasks.add  # type: ignore[attr-defined]
         sys.set_asyncgen_hooks(*self._hooks)
         self._thread_id = None
@@ -154,11 +164,13 @@ class SteppingLoop(asyncio.BaseEventLoop):
                 self._made(task)
         return handle
 
-    def _made(self, task: Any) -> None:
+    def _made(self, task: Any, made_at: Chain | None = None) -> None:
         coroutine = task.get_coro()
         code = getattr(coroutine, "cr_code", None)
         is_ours_too = code is not None and is_ours(code) and bool(self._lanes)  # the first is the root
-        self.schedule.made(task, coroutine, callers(2, until=_RUNNER), is_ours=is_ours_too)
+        if made_at is None:
+            made_at = callers(2, until=_RUNNER)
+        self.schedule.made(task, coroutine, made_at, is_ours=is_ours_too)
 
     def create_task(self, coro: Any, **options: Any) -> Any:
         factory = self.get_task_factory()
@@ -172,20 +184,45 @@ class SteppingLoop(asyncio.BaseEventLoop):
             self._registered(task)
         return task
 
-    def _registered(self, task: Any) -> None:
+    def is_running(self) -> bool:
+        self._has_births = self._finds_births  # if it is an eager task that asks
+        return super().is_running()
+
+    def get_debug(self) -> bool:
+        task = asyncio.current_task(self) if self._has_births else None
+        if task is not None and id(task) not in self._lanes:
+            first = getattr(task.get_coro(), "cr_frame", None)
+            frame: FrameType | None = sys._getframe(1)
+            while frame is not None and frame is not first:
+                frame = frame.f_back
+            self._made_at.setdefault(task, stack_of(frame and frame.f_back, until=_RUNNER))
+        return super().get_debug()
+
+    def _run_and_find_births(self, handle: asyncio.Handle) -> None:
+        handle._run()
+        if self._has_births:
+            self._has_births = False
+            seen, self._made_at = self._made_at, {}
+            others = sorted(asyncio.all_tasks(self) - seen.keys(), key=_by_age)
+            for task in (*seen, *others):
+                lane = self._lanes.get(id(task))
+                if not task.done() and (lane is None or lane.ref() is not task):
+                    self._registered(task, seen.get(task, ()))
+
+    def _registered(self, task: Any, made_at: Chain | None = None) -> None:
         """A task has come into being. An eager one has then run up to its first suspension."""
         coroutine = task.get_coro()
         if task.get_loop() is not self or not getattr(coroutine, "cr_suspended", True):
             return
         lane = self._lanes.get(id(task))  # there already if it began with a bare yield
         if lane is None or lane.ref() is not task:
-            self._made(task)
+            self._made(task, made_at)
             lane = self._lanes[id(task)]
         if not lane.is_eager:
             self.schedule.suspended_at_birth(lane, task, coroutine)
 
     def _run_batch(self) -> None:
-        ready, lanes, schedule = self._ready, self._lanes, self.schedule
+        ready, lanes, schedule, run = self._ready, self._lanes, self.schedule, self._run_handle
         schedule.check_limit()
         if self._shuffle is not None:
             self._shuffle_steps()
@@ -199,24 +236,24 @@ class SteppingLoop(asyncio.BaseEventLoop):
                 (kind is not BuiltinMethodType and kind is not MethodType)
                 or callback.__name__ not in _STEP_NAMES
             ):
-                handle._run()
+                run(handle)
                 continue
             task = callback.__self__
             lane = lanes.get(id(task))
             if lane is None:
-                handle._run()
+                run(handle)
                 continue
             schedule.steps += 1
             if lane is schedule.target or (schedule.sees_all and not lane.is_ours):
                 schedule.resuming(lane, task, handle)
-                handle._run()
+                run(handle)
                 if task.done():
                     schedule.ended(lane)
                 else:
                     schedule.suspended(lane, task, task.get_coro())
             else:
                 schedule.current = lane
-                handle._run()
+                run(handle)
                 schedule.current = None
                 if task.done():
                     lane.died = schedule.steps
@@ -407,6 +444,12 @@ def _is_step(callback: Any) -> bool:
 # The interpreter's tasks wake up by a builtin method, those written in Python by private ones.
 _STEP_NAMES = frozenset({"task_wakeup", "__step", "__wakeup"})
 _RUNNER = events.Handle._run.__code__  # below it there is only the loop
+_HAS_REGISTRY = sys.version_info < (3, 14)
+
+
+def _by_age(task: asyncio.Task[Any]) -> tuple[int, str]:
+    """Names that asyncio gives end in a number that grows."""
+    return len(task.get_name()), task.get_name()
 
 
 def _find_step_wrapper() -> type:

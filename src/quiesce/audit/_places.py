@@ -125,18 +125,13 @@ def wrapped(awaitable: object) -> object | None:
 
 def callers(skip: int, count: int = 10, until: CodeType | None = None) -> Chain:
     """Who is calling, innermost first, up to `until`. `skip` frames of the audit's own are left out."""
+    return stack_of(sys._getframe(skip + 1), count, until)
+
+
+def stack_of(frame: FrameType | None, count: int = 8, until: CodeType | None = None) -> Chain:
+    """This frame and those that called it, innermost first, up to `until`."""
     chain: list[Spot] = []
-    frame: FrameType | None = sys._getframe(skip + 1)
     while frame is not None and len(chain) < count and frame.f_code is not until:
-        chain.append((frame.f_code, frame.f_lasti))
-        frame = frame.f_back
-    return tuple(chain)
-
-
-def thread_stack(frame: FrameType | None, count: int = 8) -> Chain:
-    """Where a thread stands, innermost first."""
-    chain: list[Spot] = []
-    while frame is not None and len(chain) < count:
         chain.append((frame.f_code, frame.f_lasti))
         frame = frame.f_back
     return tuple(chain)

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Container
 
-from ._places import Chain, thread_stack
+from ._places import Chain, stack_of
 
 # Where a thread of a pool waits for work, as its owner wants it to: the file, and the function.
 _POOLS = (
@@ -34,7 +34,7 @@ def busy_threads(besides: Container[threading.Thread] = ()) -> list[tuple[thread
     here = threading.get_ident()
     others = {i: thread for i, thread in list(active.items()) if i != here and thread not in besides}
     frames = sys._current_frames()
-    stacks = [(thread, thread_stack(frames.get(ident))) for ident, thread in sorted(others.items())]
+    stacks = [(thread, stack_of(frames.get(ident))) for ident, thread in sorted(others.items())]
     return [(thread, stack) for thread, stack in stacks if not _is_idle(thread, stack)]
 
 

@@ -235,6 +235,8 @@ class _Hooks:
 
     def _on_unraisable(self, error: Any) -> None:
         source = getattr(error.object, "__qualname__", None) or type(error.object).__name__
+        if error.object is None and error.exc_traceback is not None:  # from 3.14 on, for most of them
+            source = error.exc_traceback.tb_frame.f_code.co_qualname
         message = f"{type(error.exc_value).__name__}: {error.exc_value}"
         self._watch.see(
             Sighting(

@@ -28,6 +28,8 @@ FINISHED: Final = "finished"
 FAILED: Final = "failed"
 CANCELLED: Final = "cancelled"
 
+_NOT_AWAITABLE = ("'await' expression", "can't be awaited")  # how Python says so up to 3.13, and from 3.14 on
+
 
 class ChildCancelled(Exception):
     """Raised by `Handle.result()` of a child that was cancelled; never mistaken for your own cancel."""
@@ -210,7 +212,8 @@ class Handle(Child):
         self.value = error
         if error.__traceback__ is not None:
             error.__traceback__ = error.__traceback__.tb_next
-        if isinstance(error, TypeError) and "'await' expression" in str(error):
+        is_our_await = error.__traceback__ is None  # and none in the function itself
+        if is_our_await and isinstance(error, TypeError) and str(error).endswith(_NOT_AWAITABLE):
             error.add_note(
                 f"{self.name!r}, spawned at {describe(self.site)}, is not an async function; "
                 "for a sync function use quiesce.to_thread"

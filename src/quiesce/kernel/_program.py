@@ -14,6 +14,7 @@ Rules
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import signal
@@ -78,6 +79,7 @@ class Program(ABC):
         self.report: StopReport | None = None
         self._handlers_before: dict[signal.Signals, Any] = {}
         self._waits_for_main = True
+        self._is_hung_up = False
         self._process = os.getpid()
         self._thread = threading.get_ident()
         self._is_entry_point = threading.current_thread() is threading.main_thread()
@@ -117,6 +119,8 @@ class Program(ABC):
             raise self.interrupt or RuntimeError("the event loop ended before main began")
         if report.left:
             say(str(report))
+        if self._is_hung_up:
+            _drop_output_to_lost_terminal()
         if self.signals:
             raise Stopped(self._status(), self.reason(), report) from handle.error
         if self.interrupt is not None:
@@ -196,8 +200,10 @@ class Program(ABC):
             self.give_signals_back()
             signal.raise_signal(number)
             return
-        if number == HANG_UP and self.signals:
-            return
+        if number == HANG_UP:
+            self._is_hung_up = True
+            if self.signals:
+                return
         self.signals.append(number)
         count, name = len(self.signals), signal.Signals(number).name
         if count > 2:
@@ -280,6 +286,20 @@ def _hurried(grace: Grace) -> Grace:
     if math.isinf(seconds):
         seconds = DEFAULT_GRACE.terminate + DEFAULT_GRACE.kill
     return grace.within(min(seconds, grace.total))
+
+
+def _drop_output_to_lost_terminal() -> None:
+    """From 3.14 on the interpreter exits with 120 if it cannot write, at its end, what is still buffered."""
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError as error:
+            if error.errno == errno.EIO:
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, stream.fileno())
+                os.close(nowhere)
+        except ValueError:  # closed
+            pass
 
 
 def _announce(what: str, hint: str) -> None:

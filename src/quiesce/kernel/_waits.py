@@ -7,8 +7,10 @@ It decides who must not be cancelled by us:
 - Who is in the middle of handling a cancellation has had its cancel, and so have those that it awaits.
 - A task that awaits *us* would pass its cancel on to us.
 
-asyncio keeps no record of this before 3.14. It can be read off `_fut_waiter` and the done-callbacks; where those
-are missing (other people's task classes) nothing breaks but the courtesy.
+It is read off `_fut_waiter` and the done-callbacks; where those are missing (other people's task classes) nothing
+breaks but the courtesy. From 3.14 on asyncio has a public graph of this, `asyncio.capture_call_graph`, which does not do:
+for `gather` and `shield` it names the task that called them, not the one that awaits them, if any does, and it does not
+tell who hands a cancel on (`gather`, a TaskGroup) from who does not (`wait`, `shield`).
 """
 
 from __future__ import annotations

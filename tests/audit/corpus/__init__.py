@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from . import cancellation, hangs, nurseries, objects, outside, pools, streams, tasks
+import warnings
+
+from . import hangs, nurseries, objects, outside, pools, streams, tasks
 from .entry import ALL, Entry, Finds, innermost, marked, position
+
+with warnings.catch_warnings():
+    # From 3.14 on Python warns of `return` in a finally, which people write nevertheless.
+    warnings.filterwarnings("ignore", "'return' in a 'finally' block", SyntaxWarning)
+    from . import cancellation
 
 ENTRIES = [
     *tasks.ENTRIES,
