@@ -104,6 +104,7 @@ def test_coverage_is_told_per_package_the_least_covered_first() -> None:
         ["kernel", "70/80", "10/20", "80.0%"],
         ["quiesce", "3/3", "0/0", "100.0%"],
         ["all", "74/87", "10/20", "78.5%"],
+    ]
 
 
 @pytest.fixture
