@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import runpy
 import subprocess
 from pathlib import Path
@@ -105,6 +106,16 @@ def test_coverage_is_told_per_package_the_least_covered_first() -> None:
         ["quiesce", "3/3", "0/0", "100.0%"],
         ["all", "74/87", "10/20", "78.5%"],
     ]
+
+
+def test_every_target_that_is_named_outside_the_makefile_is_in_it() -> None:
+    root = SCRIPTS.parent
+    targets = set(re.findall(r"^([a-z-]+):", (root / "Makefile").read_text(), re.M))
+    texts = [*(root / ".github").rglob("*.*"), root / "CONTRIBUTING.md", *(root / "docs").rglob("*.md")]
+    named = {name for path in texts for name in re.findall(r"(?:`|run: |\$ )make ([a-z-]+)", path.read_text())}
+    named |= {stage.name for stage in runpy.run_path(str(SCRIPTS / "gate.py"))["EACH_CHANGE"]} - {"set-up"}
+    assert len(named) > 10
+    assert named <= targets
 
 
 @pytest.fixture
