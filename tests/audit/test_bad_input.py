@@ -465,7 +465,7 @@ BAD_OPTIONS = {
     "--sample 0": "'0' is not a number above 0",
     "--time-limit soon": "'soon' is not a number above 0",
     "--run-limit -1": "'-1' is not a number above 0",
-    "--depth 3": "invalid choice: 3",
+    "--depth 3": "argument --depth: invalid choice",
     "--baseline none.json": "there is no baseline file none.json: make one with --write-baseline none.json",
     "--html no/where/out.html": "to write out.html in",
     "--check nowhere:check": "there is no module 'nowhere'",
