@@ -79,7 +79,7 @@ EACH_CHANGE = (
     make("docs"),
     make("audit-once"),
     make("test-others"),
-    make("test-next", QUIESCE_PART="quick"),
+    make("test-next", ARGS="tests/kernel"),
     make("test-ui"),
     make("test-wheel", "all"),
     make("test-embedded"),
