@@ -110,9 +110,11 @@ def test_coverage_is_told_per_package_the_least_covered_first() -> None:
 
 def test_every_target_that_is_named_outside_the_makefile_is_in_it() -> None:
     root = SCRIPTS.parent
-    targets = set(re.findall(r"^([a-z-]+):", (root / "Makefile").read_text(), re.M))
+    targets = set(re.findall(r"^([a-z-]+):", (root / "Makefile").read_text(), re.MULTILINE))
     texts = [*(root / ".github").rglob("*.*"), root / "CONTRIBUTING.md", *(root / "docs").rglob("*.md")]
-    named = {name for path in texts for name in re.findall(r"(?:`|run: |\$ )make ([a-z-]+)", path.read_text())}
+    named = {
+        name for path in texts for name in re.findall(r"(?:`|run: |\$ )make ([a-z-]+)", path.read_text())
+    }
     named |= {stage.name for stage in runpy.run_path(str(SCRIPTS / "gate.py"))["EACH_CHANGE"]} - {"set-up"}
     assert len(named) > 10
     assert named <= targets
