@@ -23,6 +23,7 @@ from typing import Any
 import anyio
 import hypothesis
 import pytest
+from hypothesis import strategies
 
 from tests.leaks import Snapshot
 from tests.time_limit import TIME_LIMIT, time_limit
@@ -45,6 +46,8 @@ def pytest_collection_finish() -> None:
     # What a loop opens once a process, such as libuv's signal pipe, is not the first test's leak.
     for name in world_names():
         make_world(name).run(functools.partial(anyio.sleep, 0))
+    # On its first example Hypothesis looks for who refers to its random numbers, and would not see what is frozen.
+    hypothesis.given(strategies.none())(lambda nothing: None)()
     # Nothing that exists by now is any test's garbage. Without it a collection takes a millisecond or two
     # instead of fifty.
     gc.collect()
