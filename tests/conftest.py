@@ -24,6 +24,7 @@ from typing import Any
 import anyio
 import hypothesis
 import pytest
+from hypothesis import strategies
 
 import tests.time_limit
 from tests.inherited import put_in_order
@@ -81,6 +82,8 @@ def pytest_collection_finish() -> None:
     # What a loop opens once a process, such as libuv's signal pipe, is not the first test's leak.
     for name in world_names():
         make_world(name).run(functools.partial(anyio.sleep, 0))
+    # On its first example Hypothesis looks for who refers to its random numbers, and would not see what is set aside.
+    hypothesis.given(strategies.none())(lambda nothing: None)()
     collector.set_aside()
 
 

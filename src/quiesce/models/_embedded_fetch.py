@@ -16,6 +16,7 @@ import importlib.util
 import os
 import shutil
 import sys
+import sysconfig
 import tempfile
 import zipfile
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -186,7 +187,12 @@ def _bundled_pip() -> str | None:
     spec = importlib.util.find_spec("ensurepip")
     if spec is None or spec.origin is None:
         return None
-    found = glob.glob(os.path.join(glob.escape(os.path.dirname(spec.origin)), "_bundled", "pip-*.whl"))
+    folders = [os.path.join(os.path.dirname(spec.origin), "_bundled")]
+    if elsewhere := sysconfig.get_config_var("WHEEL_PKG_DIR"):  # on Debian, for one
+        folders.append(elsewhere)
+    found = [
+        wheel for folder in folders for wheel in glob.glob(os.path.join(glob.escape(folder), "pip-*.whl"))
+    ]
     return max(found, default=None)
 
 
