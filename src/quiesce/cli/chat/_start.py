@@ -48,16 +48,14 @@ def run_command(name: str, main: Callable[[], Awaitable[int]]) -> int:
         let_be(sys.stdout)
         return 1
     except (BadScript, NoSuchConversation, StoreError, ModelError, MissingExtra, OSError) as failed:
-        if (
-            isinstance(failed, OSError) and failed.errno == errno.EIO
-        ):  # the terminal was closed, and SIGHUP is ignored
+        if isinstance(failed, OSError) and failed.errno == errno.EIO:
             _let_dead_streams_be()
         print(f"quiesce {name}: {failed}", file=sys.stderr)
         return 1
 
 
 def _let_dead_streams_be() -> None:
-    """The terminal was closed: what is still to be written to it does not change the exit status."""
+    """The terminal was closed: output that is still buffered does not change the exit status."""
     for stream in (sys.stdout, sys.stderr):
         if stream is None or stream.closed:
             continue
