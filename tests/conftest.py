@@ -101,10 +101,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 FOUNDATIONS = ("tests", "kernel", "audit", "wire", "asgi", "fixtures")
 
 
+def package_of(item: pytest.Item | pytest.Collector) -> str:
+    folder = item.path.parent
+    return next((path.name for path in (folder, *folder.parents) if path.parent == HERE), "tests")
+
+
 def worlds_to_use(names: list[str], metafunc: pytest.Metafunc) -> list[str]:
     """Not all worlds tell us more for each test; `--every-world` uses them nevertheless."""
-    folder = metafunc.definition.path.parent
-    package = next((path.name for path in (folder, *folder.parents) if path.parent == HERE), "tests")
+    package = package_of(metafunc.definition)
     if metafunc.config.getoption("--every-world") or package in FOUNDATIONS:
         return names
     if metafunc.config.getoption("--one-world"):
@@ -142,11 +146,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out, rather than skip, what has no world on this interpreter."""
-    nowhere = [item for item in items if has_no_world(item)]
-    if nowhere:
-        config.hook.pytest_deselected(items=nowhere)
-        items[:] = [item for item in items if item not in nowhere]
+    """Leave out, rather than skip, what has no world here, and sweeps that would tell nothing new on another interpreter."""
+    one_world = config.getoption("--one-world")
+    left_out = {
+        item
+        for item in items
+        if has_no_world(item)
+        or (one_world and item.get_closest_marker("audit") and package_of(item) not in FOUNDATIONS)
+    }
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
 
 
 def has_no_world(item: pytest.Item) -> bool:
