@@ -71,9 +71,9 @@ def talk(lines: int) -> str:
 @function_tool(isolation="process")
 def spin(marker: str) -> NoReturn:
     """Never looks at anything."""
-    print("spinning", flush=True)
     count = 0
     try:
+        print("spinning", flush=True)  # from here on it may be stopped
         while True:
             count += 1
     finally:
