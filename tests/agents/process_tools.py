@@ -73,7 +73,7 @@ def spin(marker: str) -> NoReturn:
     """Never looks at anything."""
     count = 0
     try:
-        print("spinning", flush=True)
+        print("spinning", flush=True)  # from here on it may be stopped
         while True:
             count += 1
     finally:
