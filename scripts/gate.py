@@ -79,7 +79,7 @@ EACH_CHANGE = (
     make("docs"),
     make("audit-once"),
     make("test-others"),
-    make("test-next", ARGS="tests/kernel"),
+    make("test-next", ARGS="tests/kernel tests/audit/test_what_runs_it.py"),
     make("test-ui"),
     make("test-wheel", "all"),
     make("test-embedded"),
