@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -183,6 +184,20 @@ async def test_a_loop_that_is_blocked_can_be_looked_at_and_says_where() -> None:
         assert "block_the_loop" in loop.where
         found("task", "innocent", loop)
         scope.cancel()
+
+
+@pytest.mark.worlds("asyncio-eager")
+async def test_a_child_that_has_finished_in_its_eager_start_can_be_looked_at() -> None:
+    tasks: list[asyncio.Task[Any]] = []
+
+    async def at_once() -> None:
+        tasks.append(cast("asyncio.Task[Any]", asyncio.current_task()))
+
+    async with Scope("busy") as scope:
+        scope.spawn(at_once)
+        (task,) = tasks
+        assert task.done()
+        assert task.get_coro() is not None  # as asyncio has it, this crashes on 3.12.1, and is None later
 
 
 @pytest.mark.real_time

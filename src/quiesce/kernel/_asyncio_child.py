@@ -114,12 +114,17 @@ class OwnedTask(asyncio.Task[None]):
 class EagerTask(OwnedTask):
     """The same, run up to its first await while it is being made."""
 
-    __slots__ = ()
+    __slots__ = ("_coroutine",)
 
     def __init__(self, handle: AsyncioHandle, coro: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._coroutine = coro
         self.handle = handle  # its body may look for it, or cancel it, before the constructor returns
         handle.task = self
         super().__init__(coro, loop=loop, eager_start=True)  # type: ignore[call-arg, unused-ignore]
+
+    def get_coro(self) -> Any:
+        """As ever, at any time: that of 3.12.1 crashes the process before the constructor has run and after an eager end."""
+        return self._coroutine
 
 
 async def run_child(handle: AsyncioHandle, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
