@@ -112,9 +112,8 @@ def main() -> int:
         print(*names, sep="\n")
         return 0
     chosen = [stage for stage in stages if not options.only or stage.name in options.only]
-    signal.signal(
-        signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum)
-    )  # a stage has a session of its own
+    # A stage has a session of its own: a signal to the gate would not reach it.
+    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
     return Gate(ROOT, cache_folder()).run(chosen)
 
 

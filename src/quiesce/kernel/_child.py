@@ -28,7 +28,7 @@ FINISHED: Final = "finished"
 FAILED: Final = "failed"
 CANCELLED: Final = "cancelled"
 
-_NOT_AWAITABLE = ("'await' expression", "can't be awaited")  # how Python says so up to 3.13, and from 3.14 on
+_NOT_AWAITABLE = ("'await' expression", "can't be awaited")  # Python's words up to 3.13, and from 3.14 on
 
 
 class ChildCancelled(Exception):

@@ -103,7 +103,7 @@ class TerminalFace:
                 except EOFError:  # the terminal was closed
                     pass
                 except OSError as error:
-                    if error.errno != errno.EIO:  # that is how it says so to one that ignores SIGHUP
+                    if error.errno != errno.EIO:  # EIO: the terminal was closed while SIGHUP is ignored
                         raise
                 scope.cancel("the user leaves")
         self._application = None
