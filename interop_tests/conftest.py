@@ -9,9 +9,13 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from tests.inherited import put_in_order
+from tests.time_limit import limit_each_test as pytest_runtest_call  # noqa: F401
 
 from interop_tests.conversation import Conversation
 from interop_tests.pairs import HERE, NODE_PACKAGES, Pair, pairs
+
+put_in_order()
 
 
 def pytest_configure() -> None:

@@ -2,7 +2,8 @@
 
     python3 scripts/gate.py [--nightly] [--only STAGE]... [--list]
 
-Stages run in an order that finds the cheap faults first, and the first that fails ends the run.
+Stages run in an order that finds the cheap faults first, and the first that fails ends the run. Stages that keep one core busy at
+most, because they install, wait or compile, run two at a time; what such a stage prints is shown when it has ended.
 
 A busy machine does not fail the gate. A test that fails is run again alone (tests/second_try.py); a stage that runs programs
 instead of tests is run again as a whole. What passes then is flaky: the last lines list it, and build/gate keeps its first
@@ -24,7 +25,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import IO, Literal
 
@@ -36,34 +39,40 @@ from tests.flaky import MOST, RECORD, Flaky, keep, kept  # noqa: E402
 HOURS = 3600.0
 FAILURE_LINES = 200  # of a stage's output, kept as its first failure
 SHOWN_LINES = 8  # of a first failure, in the last lines
+LIGHT_AT_ONCE = 2
 EXIT_WITHIN = 30.0  # seconds, for a stage that is terminated
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One command. `again` says what is run again if it fails: the tests that failed, all of it, or nothing."""
+    """One command. `again` says what is run again if it fails: the tests that failed, all of it, or nothing.
+
+    `is_light`: it leaves a core to another such stage.
+    """
 
     name: str
     command: Sequence[str]
     again: Literal["tests", "all", "nothing"] = "tests"
     settings: Mapping[str, str] = field(default_factory=dict)
     limit: float = 0.5 * HOURS
+    is_light: bool = False
 
 
 @dataclass(frozen=True)
 class Ran:
     stage: Stage
     seconds: float
-    passed: bool
+    passed: bool | None  # None: it was ended, because the one beside it had failed
 
 
 def make(
     target: str,
     again: Literal["tests", "all", "nothing"] = "tests",
     limit: float = 0.5 * HOURS,
+    is_light: bool = False,
     **settings: str,
 ) -> Stage:
-    return Stage(target, ["make", "--no-print-directory", target], again, settings, limit)
+    return Stage(target, ["make", "--no-print-directory", target], again, settings, limit, is_light)
 
 
 SET_UP = Stage(
@@ -73,19 +82,19 @@ SET_UP = Stage(
 )
 EACH_CHANGE = (
     SET_UP,
-    make("lint", "nothing"),
+    make("lint", "nothing", is_light=True),
+    make("docs", is_light=True),
     make("test"),
     make("test-slow"),
-    make("docs"),
     make("audit-once"),
     make("test-others"),
     make("test-next", ARGS="tests/kernel tests/audit/test_what_runs_it.py"),
-    make("test-ui"),
-    make("test-wheel", "all"),
-    make("test-embedded"),
-    make("test-interop"),
-    make("seeds", "all"),
-    make("peers-fast", "all"),
+    make("test-ui", is_light=True),
+    make("seeds", "all", is_light=True),
+    make("test-interop", is_light=True),
+    make("test-wheel", "all", is_light=True),
+    make("test-embedded", is_light=True),
+    make("peers-fast", "all", is_light=True),
 )
 NIGHTLY = (
     SET_UP,
@@ -125,12 +134,17 @@ def cache_folder() -> Path | None:
 
 
 class Gate:
-    """Runs stages one after the other in the folder `root` and judges them. Their output is kept in build/gate there."""
+    """Runs stages in the folder `root` and judges them. Their output is kept in build/gate there."""
 
     def __init__(self, root: Path, cache: Path | None) -> None:
         self._root = root
         self._folder = root / "build" / "gate"
         self._record = self._folder / "flaky.jsonl"
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._over = (
+            threading.Event()
+        )  # a stage has failed, or we are told to stop: nothing is started any more
+        self._printing = threading.Lock()
         # Each of the thousands of programs that the tests start would compile the library anew.
         self._settings = {name: os.environ[name] for name in os.environ if name != "PYTHONDONTWRITEBYTECODE"}
         self._settings |= {
@@ -145,15 +159,19 @@ class Gate:
         self._folder.mkdir(parents=True, exist_ok=True)
         for old in self._folder.iterdir():
             old.unlink()
-        ran: list[Ran] = []
-        for stage in stages:
-            ran.append(self._run_stage(stage))
-            if not ran[-1].passed or len(kept(self._record)) > MOST:
-                break
+        began, ran = time.monotonic(), list[Ran]()
+        for light, group in groupby(stages, key=lambda stage: stage.is_light):
+            with ThreadPoolExecutor(LIGHT_AT_ONCE if light else 1) as pool:
+                try:
+                    ran += [one for one in pool.map(self._run_unless_over, group) if one is not None]
+                except BaseException:  # before the pool waits for its threads
+                    self._end_all()
+                    raise
         flaky = kept(self._record)
-        print("\n" + "\n".join([*self._flaky_lines(flaky), "", *table(ran, stages)]))
-        if not ran[-1].passed:
-            print(f"FAILED: {ran[-1].stage.name}")
+        seconds = time.monotonic() - began
+        print("\n" + "\n".join([*self._flaky_lines(flaky), "", *table(ran, stages, seconds)]))
+        if failed := [one.stage.name for one in ran if one.passed is False]:
+            print(f"FAILED: {', '.join(failed)}")
         elif len(flaky) > MOST:
             print(f"FAILED: {len(flaky)} tests are flaky; at most {MOST} are accepted")
         else:
@@ -161,12 +179,27 @@ class Gate:
             return 0
         return 1
 
+    def _run_unless_over(self, stage: Stage) -> Ran | None:
+        if self._over.is_set():
+            return None
+        ran = self._run_stage(stage)
+        if not ran.passed and self._over.is_set():
+            return replace(ran, passed=None)
+        if not ran.passed or len(kept(self._record)) > MOST:
+            self._end_all()
+        return ran
+
+    def _end_all(self) -> None:
+        self._over.set()
+        for process in list(self._running):
+            end(process)
+
     def _run_stage(self, stage: Stage) -> Ran:
         began = time.monotonic()
         print(f"\n################ {stage.name}", flush=True)
         log = self._folder / f"{stage.name}.log"
         passed = self._execute(stage, log)
-        if not passed and stage.again == "all":
+        if not passed and stage.again == "all" and not self._over.is_set():
             print(f"\n################ {stage.name}: failed, and runs again", flush=True)
             first = log.rename(log.with_suffix(".first.log"))
             passed = self._execute(stage, log)
@@ -174,14 +207,15 @@ class Gate:
                 lines = first.read_text(errors="replace").splitlines()
                 keep(Flaky(stage.name, "\n".join(lines[-FAILURE_LINES:])), self._record)
         seconds = time.monotonic() - began
-        print(
-            f"################ {stage.name}: {'passed' if passed else 'FAILED'} in {seconds:.0f} s",
-            flush=True,
-        )
+        with self._printing:
+            if stage.is_light:
+                print(f"\n################ output of {stage.name}", flush=True)
+                sys.stdout.buffer.write(log.read_bytes())
+            print(f"################ {stage.name}: {how(passed)} in {seconds:.0f} s", flush=True)
         return Ran(stage, seconds, passed)
 
     def _execute(self, stage: Stage, log: Path) -> bool:
-        """Run its command, showing and keeping what it prints; whether it succeeded in time."""
+        """Run its command, keeping what it prints, and showing it unless others run meanwhile; whether it succeeded in time."""
         settings = {**self._settings, **stage.settings}
         process = subprocess.Popen(
             stage.command,
@@ -193,7 +227,9 @@ class Gate:
             start_new_session=True,
         )
         assert process.stdout is not None
-        copying = threading.Thread(target=copy, args=[process.stdout, log], daemon=True)
+        self._running.add(process)
+        shows = not stage.is_light
+        copying = threading.Thread(target=copy, args=[process.stdout, log, shows], daemon=True)
         copying.start()
         try:
             passed = process.wait(stage.limit) == 0
@@ -202,6 +238,7 @@ class Gate:
             passed = False
         finally:
             end(process)
+            self._running.discard(process)
             copying.join(EXIT_WITHIN)  # a process that it left behind may keep the pipe open
         return passed
 
@@ -215,13 +252,14 @@ class Gate:
             yield from (f"    | {line[:200]}" for line in lines[-SHOWN_LINES:])
 
 
-def copy(source: IO[bytes], log: Path) -> None:
-    """Show what is written to a pipe, and keep it."""
+def copy(source: IO[bytes], log: Path, shows: bool) -> None:
+    """Keep what is written to a pipe, and show it."""
     with source, log.open("wb") as file:
         while piece := os.read(source.fileno(), 65536):
             file.write(piece)
-            sys.stdout.buffer.write(piece)
-            sys.stdout.flush()
+            if shows:
+                sys.stdout.buffer.write(piece)
+                sys.stdout.flush()
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -235,14 +273,22 @@ def end(process: subprocess.Popen[bytes]) -> None:
                 continue
 
 
-def table(ran: Sequence[Ran], stages: Sequence[Stage]) -> Iterator[str]:
+def how(passed: bool | None) -> str:
+    return "passed" if passed else "FAILED" if passed is False else "ended"
+
+
+def table(ran: Sequence[Ran], stages: Sequence[Stage], seconds: float) -> Iterator[str]:
     width = max(len(stage.name) for stage in stages)
+    by_name = {one.stage.name: one for one in ran}
     yield f"{'stage':<{width}}  seconds"
-    for one in ran:
-        yield f"{one.stage.name:<{width}}  {one.seconds:7.0f}  {'passed' if one.passed else 'FAILED'}"
-    yield from (f"{stage.name:<{width}}        -  not run" for stage in stages[len(ran) :])
-    total = sum(one.seconds for one in ran)
-    yield f"{'in all':<{width}}  {total:7.0f}  ({total / 60:.1f} minutes)"
+    for stage in stages:
+        one = by_name.get(stage.name)
+        if one is None:
+            yield f"{stage.name:<{width}}        -  not run"
+        else:
+            beside = ", beside another" if stage.is_light else ""
+            yield f"{stage.name:<{width}}  {one.seconds:7.0f}  {how(one.passed)}{beside}"
+    yield f"{'in all':<{width}}  {seconds:7.0f}  ({seconds / 60:.1f} minutes)"
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -172,6 +173,41 @@ def test_a_stage_that_hangs_is_ended_with_its_children(
     status = run(gate, tmp_path, program(gate, source, "nothing", limit=1.0))
     assert status == 1
     assert "program: not done after 1 s" in capfd.readouterr().out
+
+
+MEETING = """
+import pathlib, time
+pathlib.Path({mine!r}).touch()
+while not pathlib.Path({other!r}).exists(): time.sleep(0.01)
+print("met", {other!r})
+"""
+
+
+def light(gate: Any, name: str, source: str) -> Any:
+    return gate["Stage"](name, [sys.executable, "-c", source], "nothing", {}, 60.0, True)
+
+
+def test_light_stages_run_two_at_a_time_and_what_they_print_is_not_mixed(
+    gate: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stages = [light(gate, a, MEETING.format(mine=a, other=b)) for a, b in (("one", "two"), ("two", "one"))]
+    assert run(gate, tmp_path, *stages) == 0
+    said = capfd.readouterr().out
+    assert "################ output of one\nmet two\n################ one: passed" in said
+    assert "################ output of two\nmet one\n################ two: passed" in said
+
+
+def test_a_light_stage_that_fails_ends_the_one_beside_it(
+    gate: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fails = light(gate, "fails", "import time; time.sleep(0.5); exit(1)")
+    waits = light(gate, "waits", "import subprocess; subprocess.run(['sleep', '600'])")
+    assert run(gate, tmp_path, waits, fails, light(gate, "next", "print('ran')")) == 1
+    said = capfd.readouterr().out
+    assert said.endswith("FAILED: fails\n")
+    assert re.search(r"\nwaits +1  ended, beside another\n", said)
+    assert re.search(r"\nnext +-  not run\n", said)
+    assert "\nran\n" not in said
 
 
 def test_people_run_tests_without_a_second_try() -> None:

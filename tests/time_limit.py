@@ -20,14 +20,18 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.world import World
+if TYPE_CHECKING:
+    from tests.world import World
+
 
 TIME_LIMIT = 20.0
+PROGRAMS_LIMIT = 120.0  # of a test that drives other programs
 FIXTURE_LIMIT = 120.0  # of a module's fixture, which many tests may share
 LAST_RESORT = 30.0
 
@@ -105,3 +109,11 @@ def all_thread_stacks() -> str:
         f"Thread {names.get(ident, ident)!r}:\n{''.join(traceback.format_stack(frame)).rstrip()}"
         for ident, frame in sys._current_frames().items()
     )
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def limit_each_test(item: pytest.Item) -> Generator[None]:
+    """For the conftest of tests that have no worlds, as their `pytest_runtest_call`."""
+    limit = item.get_closest_marker("time_limit")
+    with time_limit(limit.args[0] if limit else PROGRAMS_LIMIT, alarm=pytest.fail.Exception):
+        yield

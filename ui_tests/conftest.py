@@ -11,10 +11,14 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
+from tests.inherited import put_in_order
+from tests.time_limit import limit_each_test as pytest_runtest_call  # noqa: F401
 
 from quiesce.audit import AuditResult, audit
 from quiesce.audit._html import write_html
 from ui_tests import extremes, leaky
+
+put_in_order()
 
 PICTURES = Path(__file__).parent.parent / "build" / "ui"
 
