@@ -41,7 +41,7 @@ test-others: ## run those that depend on the interpreter on the CPythons that `m
 	BETWEEN="$(FOUNDATIONS)" TESTED="$(PYTHON)" PYTHON="$(PYTHON)" WORKERS=$(WORKERS) scripts/test-all --one-world -m "not documentation and not slow" $(ARGS)
 
 test-next: ## run the tests, and use the wheel, on CPython 3.14 and 3.15 in a Debian root of their own (as root; PYTHONS=3.15 for one)
-	PYTHON="$(PYTHON)" scripts/test-next $(ARGS)
+	PYTHON="$(PYTHON)" WORKERS=$(WORKERS) scripts/test-next $(ARGS)
 
 test-ui: ## look at the HTML report and the documentation in a real browser (brings its own; pictures in build/ui)
 	PYTHON="$(PYTHON)" scripts/test-ui $(ARGS)

@@ -3,7 +3,7 @@
     python3 scripts/gate.py [--nightly] [--only STAGE]... [--list]
 
 Stages run in an order that finds the cheap faults first, and the first that fails ends the run. Stages that keep one core busy at
-most, because they install, wait or compile, run two at a time; what such a stage prints is shown when it has ended.
+most, because they install, wait or compile, run three at a time; what such a stage prints is shown when it has ended.
 
 A busy machine does not fail the gate. A test that fails is run again alone (tests/second_try.py); a stage that runs programs
 instead of tests is run again as a whole. What passes then is flaky: the last lines list it, and build/gate keeps its first
@@ -39,7 +39,7 @@ from tests.flaky import MOST, RECORD, Flaky, keep, kept  # noqa: E402
 HOURS = 3600.0
 FAILURE_LINES = 200  # of a stage's output, kept as its first failure
 SHOWN_LINES = 8  # of a first failure, in the last lines
-LIGHT_AT_ONCE = 2
+LIGHT_AT_ONCE = 3
 EXIT_WITHIN = 30.0  # seconds, for a stage that is terminated
 
 
@@ -47,7 +47,7 @@ EXIT_WITHIN = 30.0  # seconds, for a stage that is terminated
 class Stage:
     """One command. `again` says what is run again if it fails: the tests that failed, all of it, or nothing.
 
-    `is_light`: it leaves a core to another such stage.
+    `is_light`: it leaves the cores to others for most of its time.
     """
 
     name: str
