@@ -4,11 +4,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Processes that run tests: more than there are cores, as many tests wait for real time to pass.
-WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n * 5 / 2)))
+WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n * 3)))
 # The gate gives a test that fails a second try: see tests/second_try.py.
 PYTEST := $(BIN)/python -m pytest $(SECOND_TRY)
-# What depends on the interpreter: see tests/conftest.py.
-FOUNDATIONS := $(wildcard tests/test_*.py) tests/kernel tests/audit tests/wire tests/asgi tests/fixtures
+# What depends most on the interpreter, for one that has an older and a newer one beside it.
+BETWEEN := tests/kernel tests/audit tests/wire
 # Without bytecode, each of the thousands of programs that the tests start would compile the library anew.
 unexport PYTHONDONTWRITEBYTECODE
 # The parts of the tree that hold Python and exist.
@@ -38,7 +38,7 @@ test-all: ## run all tests on every CPython from 3.11 up that is installed, each
 	PYTHON="$(PYTHON)" WORKERS=$(WORKERS) scripts/test-all --every-world -m "not documentation" $(ARGS)
 
 test-others: ## run those that depend on the interpreter on the CPythons that `make test` does not use; on the newest all others, too, in one world
-	BETWEEN="$(FOUNDATIONS)" TESTED="$(PYTHON)" PYTHON="$(PYTHON)" WORKERS=$(WORKERS) scripts/test-all --one-world -m "not documentation and not slow" $(ARGS)
+	BETWEEN="$(BETWEEN)" TESTED="$(PYTHON)" PYTHON="$(PYTHON)" WORKERS=$(WORKERS) scripts/test-all --one-world -m "not documentation and not slow" $(ARGS)
 
 test-next: ## run the tests, and use the wheel, on CPython 3.14 and 3.15 in a Debian root of their own (as root; PYTHONS=3.15 for one)
 	PYTHON="$(PYTHON)" WORKERS=$(WORKERS) scripts/test-next $(ARGS)

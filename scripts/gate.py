@@ -84,6 +84,13 @@ EACH_CHANGE = (
     SET_UP,
     make("lint", "nothing", is_light=True),
     make("docs", is_light=True),
+    Stage(
+        "set-up of others",
+        ["make", "--no-print-directory", "test-others", "test-next"],
+        "all",
+        {"ONLY_MAKE": "1"},
+        is_light=True,
+    ),
     make("test"),
     make("test-slow"),
     make("audit-once"),
