@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Processes that run tests: more than there are cores, as many tests wait for real time to pass.
-WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n * 3)))
+WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n * 5 / 2)))
 # The gate gives a test that fails a second try: see tests/second_try.py.
 PYTEST := $(BIN)/python -m pytest $(SECOND_TRY)
 # What depends most on the interpreter, for one that has an older and a newer one beside it.
