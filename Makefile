@@ -8,7 +8,7 @@ WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n * 5 / 2)))
 # The gate gives a test that fails a second try: see tests/second_try.py.
 PYTEST := $(BIN)/python -m pytest $(SECOND_TRY)
 # What depends most on the interpreter, for one that has an older and a newer one beside it.
-BETWEEN := tests/kernel tests/audit tests/wire
+BETWEEN := tests/kernel
 # Without bytecode, each of the thousands of programs that the tests start would compile the library anew.
 unexport PYTHONDONTWRITEBYTECODE
 # The parts of the tree that hold Python and exist.

@@ -85,7 +85,7 @@ EACH_CHANGE = (
     # None of these depends on how quick the machine is: the sweeps of the audit run in virtual time.
     make("lint", "nothing", is_light=True),
     make("docs", is_light=True),
-    make("audit-once", is_light=True, WORKERS="2"),
+    make("audit-once", is_light=True, WORKERS="3"),
     make("seeds", "all", is_light=True),
     make("test-wheel", "all", is_light=True),
     make("peers-fast", "all", is_light=True),
