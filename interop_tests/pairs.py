@@ -82,6 +82,15 @@ def newest(pair: Pair) -> bool:
 
 
 def pairs() -> list[Pair]:
+    """All of them; for QUIESCE_INTEROP=each, each library each way once, and each backend of ours twice."""
+    if os.environ.get("QUIESCE_INTEROP") == "each":
+        asyncio, trio = OURS
+        return [
+            Pair(TYPESCRIPT, asyncio),
+            Pair(PYTHON, trio),
+            Pair(trio, TYPESCRIPT),
+            Pair(asyncio, PYTHON),
+        ]
     found = [Pair(theirs, ours) for theirs in (TYPESCRIPT, PYTHON) for ours in OURS]
     found += [Pair(ours, theirs) for theirs in (TYPESCRIPT, PYTHON) for ours in OURS]
     if os.environ.get("QUIESCE_INTEROP_BASELINE"):  # what do they make of each other?

@@ -94,7 +94,7 @@ EACH_CHANGE = (
     make("test-others"),
     make("test-next", PYTHONS="3.15", ARGS="tests/kernel tests/audit/test_what_runs_it.py"),
     make("test-ui", is_light=True),
-    make("test-interop", is_light=True),
+    make("test-interop", is_light=True, QUIESCE_INTEROP="each"),
     make("test-embedded", is_light=True),
 )
 NIGHTLY = (
@@ -102,6 +102,7 @@ NIGHTLY = (
     make("audit", limit=3 * HOURS),
     make("test-all", limit=3 * HOURS),
     make("test-next", limit=3 * HOURS),
+    make("test-interop"),
     make("peers", "all", limit=3 * HOURS),
 )
 
