@@ -1,8 +1,8 @@
 """Fail if a file that belongs to the project names a package registry's host, or a path of the machine it
-was written on.
+was written on, or still has the marks of a merge that somebody has to decide on.
 
-Either would tie the project to one place: a clone elsewhere has another home directory and, often, another
-registry.
+A host or a path would tie the project to one place: a clone elsewhere has another home directory and, often,
+another registry.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ from pathlib import Path
 # Each pattern holds a class of one letter, so that this file does not match itself.
 REGISTRIES = r"https?://[^\s\"')]*(?:simpl[e]\b|pyp[i]|registr[y]|artifactor[y]|np[m]js)"
 MACHINE_PATHS = r"(?<![\w.~$}>*-])/(?:wor[k]|roo[t]|op[t]|hom[e]/\w+)(?=/|\b(?![.-]))"
-FORBIDDEN = {"a registry host": re.compile(REGISTRIES), "a machine's path": re.compile(MACHINE_PATHS)}
+CONFLICTS = r"^(?:<{7}|>{7}) "
+FORBIDDEN = {
+    "a registry host": re.compile(REGISTRIES),
+    "a machine's path": re.compile(MACHINE_PATHS),
+    "the mark of a merge": re.compile(CONFLICTS),
+}
 
 
 def project_files(root: Path) -> Iterator[Path]:

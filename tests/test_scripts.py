@@ -34,9 +34,11 @@ def tree(tmp_path: Path) -> Path:
         "see /" + "root/.cache",
         "PATH=/" + "opt/tool/bin:$PATH",
         "open('/" + "home/someone/notes')",
+        "<<<<<<< HEAD",
+        ">>>>>>> 0123abc",
     ],
 )
-def test_a_registry_host_or_a_machine_path_is_found_with_its_line(
+def test_what_does_not_belong_into_the_tree_is_found_with_its_line(
     tree: Path, offences: Any, line: str
 ) -> None:
     (tree / "notes.txt").write_text(f"first\n{line}\n")
