@@ -1,13 +1,15 @@
-"""Text of others, made fit for a terminal.
+"""Text of others, made fit for a terminal, a log or a page.
 
 What a model writes, a program prints or a file holds may contain anything: sequences that move the cursor, set the title or paste, marks that turn
-the direction of writing round so that a command reads as another one, blanks that are none, halves of characters. None of it reaches the terminal
-as it is.
+the direction of writing round so that a command reads as another one, blanks that are not the blank of the keyboard, halves of characters. None of it
+reaches the terminal as it is.
 
 - `exact` is for what somebody is about to approve: nothing is left out, everything can be seen, and a blank is a blank.
 - `shown` is for output: colours and cursor movements of programs are left out, for they mean nothing here. What could hide or turn round other text is
   spelled out; what many scripts need (joiners, hard blanks, variants) is let through.
-- `whole` is for what was typed: bytes that are no UTF-8 are replaced, and counted.
+- `whole` is for what was typed: bytes that are not UTF-8 are replaced, and counted.
+
+Reports, errors and log records go through `quiesce._safe.printed`, which also hides secrets.
 """
 
 from __future__ import annotations
@@ -99,7 +101,21 @@ def shortened(text: str, most: int) -> str:
 
 def one_line(text: str, most: int) -> str:
     """One line of at most so many characters, as it is: the blanks of a command are part of it."""
-    return _cut(text.replace("\n", "⏎"), most)
+    return _cut(without_line_ends(text), most)
+
+
+def without_line_ends(text: str) -> str:
+    """One line, with a picture for each line end."""
+    return text.replace("\n", "⏎")
+
+
+def both_ends(line: str, most: int) -> str:
+    """At most so many characters of a line. What is left out is in the middle, so that neither end can be hidden."""
+    if len(line) <= most:
+        return line
+    room = max(most - 24, 2)
+    left_out = f" […{len(line) - room:,} characters…] "
+    return line[: room - room // 2] + left_out + line[-(room // 2) :]
 
 
 def _cut(line: str, most: int) -> str:

@@ -1,0 +1,102 @@
+"""Addresses, command lines and settings without their secrets.
+
+A password in an address, a key on a command line or a token in an error message ends up in logs, bug reports and screens that are shared. Every such
+text is shown without them. What a secret looks like is known only in part, so this is a net, not a wall: it catches credentials in addresses, values in
+queries, headers and settings whose names say that they are secret, and keys whose shape is known.
+
+Every pattern takes time that grows with the length of the text only, whatever the text holds: no repetition is unbounded unless the first character
+that ends it is certain.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+from typing import Final
+
+HIDDEN: Final = "…"
+
+_ADDRESS: Final = re.compile(r"(?<![A-Za-z0-9+.-])([A-Za-z][A-Za-z0-9+.-]{0,20}://)([^\s'\"<>`]+)")
+_QUERY_VALUE: Final = re.compile(r"=[^&;]+")
+# The name of something secret: `API_KEY`, `x-api-key`, `password`, `clientSecret`; but not `max_tokens` or `keyboard`.
+_SECRET_NAME: Final = (
+    r"[A-Za-z0-9_.-]{0,40}"
+    r"(?:token(?!s|iz)|secret(?!s)|passw(?:or)?d|passphrase|api[_-]?key|access[_-]?key|private[_-]?key|credential|authorization|cookie)"
+    r"[A-Za-z0-9_.-]{0,40}"
+)
+_VALUE: Final = r"(?:'[^'\n]*'|\"[^\"\n]*\"|[^\s'\",;&)\]}]+)"
+_SETTING: Final = re.compile(
+    rf"(?i)(?<![A-Za-z0-9_.-])({_SECRET_NAME}['\"]?\s{{0,3}}[:=]\s{{0,3}})((?:bearer|basic|token)\s{{1,3}})?({_VALUE})"
+)
+_OPTION: Final = re.compile(rf"(?i)(?<!\S)(--?{_SECRET_NAME})(\s{{1,3}})({_VALUE})")
+_SCHEME: Final = re.compile(r"(?i)\b(bearer|basic)(\s{1,3})[A-Za-z0-9._~+/=-]{8,}")
+_SHAPES: Final = re.compile(
+    r"(?<![A-Za-z0-9])"
+    r"((?:sk|pk|rk)-(?:ant-|proj-|live-|test-)?|(?:sk|pk|rk)_(?:live|test)_|gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|AKIA|ASIA|AIza|hf_|gsk_|npm_|pypi-|ya29\.|eyJ)"
+    r"[A-Za-z0-9_.-]{11,}[A-Za-z0-9_-]"
+)
+_PRIVATE_KEY: Final = re.compile(
+    r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----)[^-]*(-----END [A-Z ]{0,30}PRIVATE KEY-----)?"
+)
+# Most text holds none of this, and is looked at once only.
+_SUSPECT: Final = re.compile(
+    r"(?i)://|token|secret|passw|passphrase|[-_]?key|credential|authorization|cookie|bearer|basic|"
+    r"[spr]k[-_]|gh[pousr]_|github_pat_|glpat-|xox|AKIA|ASIA|AIza|hf_|gsk_|npm_|pypi-|ya29|eyJ"
+)
+_PLAIN_VALUES: Final = ("None", "null", "True", "False", "true", "false")
+_SECRET_OPTION: Final = re.compile(rf"(?i)--?{_SECRET_NAME}\Z")
+
+
+def without_secrets(text: str) -> str:
+    """The text, with `…` in place of what looks like a secret.
+
+    ```python
+    without_secrets("https://ann:pw@host/v1?key=1")    # https://…@host/v1?key=…
+    ```
+    """
+    if _SUSPECT.search(text) is None:
+        return text
+    text = _PRIVATE_KEY.sub(rf"\1{HIDDEN}", text)
+    text = _ADDRESS.sub(_address_without_secrets, text)
+    text = _SETTING.sub(_setting_without_value, text)
+    text = _OPTION.sub(rf"\1\2{HIDDEN}", text)
+    text = _SCHEME.sub(rf"\1\2{HIDDEN}", text)
+    return _SHAPES.sub(rf"\1{HIDDEN}", text)
+
+
+def command_without_secrets(words: Iterable[str]) -> str:
+    """A command line as one would type it, without its secrets. What an option with a secret name is given is hidden, and so is JSON."""
+    shown, hide_next = list[str](), False
+    for word in words:
+        if hide_next:
+            shown.append(HIDDEN)
+        elif word.lstrip().startswith("{"):
+            shown.append(f"{{{HIDDEN}}}")
+        else:
+            clean = without_secrets(word)
+            shown.append(shlex.quote(word) if clean == word else clean)
+        hide_next = not hide_next and _SECRET_OPTION.match(word) is not None
+    return " ".join(shown)
+
+
+def _address_without_secrets(found: re.Match[str]) -> str:
+    scheme, rest = found[1], found[2].rstrip(".,:;)]}")
+    behind = found[2][len(rest) :]  # the sentence that it stands in goes on
+    rest, hash_sign, fragment = rest.partition("#")
+    rest, question_mark, query = rest.partition("?")
+    host, slash, path = rest.partition("/")
+    if "@" in host:
+        host = f"{HIDDEN}@{host.rpartition('@')[2]}"
+    query, fragment = (_QUERY_VALUE.sub(f"={HIDDEN}", part) for part in (query, fragment))
+    return f"{scheme}{host}{slash}{path}{question_mark}{query}{hash_sign}{fragment}{behind}"
+
+
+def _setting_without_value(found: re.Match[str]) -> str:
+    name, scheme, value = found[1], found[2] or "", found[3]
+    if value.isdigit() or value.startswith(HIDDEN) or value in _PLAIN_VALUES:
+        return found[0]
+    if name.endswith((": ", ":  ")) and not scheme and value.isalpha() and len(value) < 20:
+        return found[0]  # prose: "invalid token: expected a number"
+    quote = value[0] if value[0] in "'\"" else ""
+    return f"{name}{scheme}{quote}{HIDDEN}{quote}"
