@@ -11,10 +11,12 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from ._safe.printed import printed, printed_line
 from .kernel._report import StopReport
 from .kernel._seen import counts_of, listeners
 
@@ -133,15 +135,18 @@ class _Telemetry:
                     "quiesce.leftover",
                     {
                         "kind": left.kind,
-                        "name": left.name,
-                        "made_at": left.made_at,
-                        "stuck_at": left.stuck_at,
+                        "name": printed_line(left.name),
+                        "made_at": printed_line(left.made_at),
+                        "stuck_at": printed_line(left.stuck_at),
                     },
                 )
             for error in report.errors:
-                span.record_exception(error)
+                stack = printed("".join(traceback.format_exception(error)))
+                span.record_exception(
+                    error, {"exception.message": printed_line(error), "exception.stacktrace": stack}
+                )
             if not report.clean or _kind(report) == "error":
-                told = f"{len(report.left)} left" if report.left else str(report.reason)
+                told = f"{len(report.left)} left" if report.left else printed_line(report.reason)
                 span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, told))
         span.end()
 
@@ -150,16 +155,16 @@ def attributes_of(report: StopReport) -> dict[str, str | int | float | list[str]
     """A report as the attributes of a span."""
     reason = report.reason
     attributes: dict[str, str | int | float | list[str]] = {
-        "quiesce.scope": report.name,
+        "quiesce.scope": printed_line(report.name),
         "quiesce.reason.kind": _kind(report),
-        "quiesce.reason.message": reason.message if reason is not None else "",
+        "quiesce.reason.message": printed_line(reason.message) if reason is not None else "",
         "quiesce.elapsed": report.elapsed,
         "quiesce.left": len(report.left),
     }
     for state, count in counts_of(report).items():
         attributes[f"quiesce.outcomes.{state.replace(' ', '_')}"] = count
     if report.notes:
-        attributes["quiesce.notes"] = list(report.notes)
+        attributes["quiesce.notes"] = [printed_line(note) for note in report.notes]
     return attributes
 
 

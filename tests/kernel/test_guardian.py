@@ -648,7 +648,8 @@ say("done")
 @contextmanager
 def bare_guard(program_id: str) -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:
     ours, theirs = socket.socketpair()
-    argv = [sys.executable, "-I", "-S", _guardian._MAIN, program_id, str(os.getpid()), "0"]
+    ours.send(f"!{program_id}\n".encode())
+    argv = [sys.executable, "-I", "-S", _guardian._MAIN, str(os.getpid()), "0"]
     with ours, subprocess.Popen(argv, stdin=theirs.fileno(), start_new_session=True) as process:
         theirs.close()
         try:

@@ -140,7 +140,7 @@ async def test_a_process_is_there_with_its_descendants_and_command_lines() -> No
     async with Process(["sh", "-c", "sleep 3621 & echo up; wait"], name="server") as process:
         assert await process.read() == b"up\n"
         server = found("process", "server")
-        assert f"pid {process.pid}: sh -c sleep 3621" in server.where
+        assert f"pid {process.pid}: sh -c 'sleep 3621" in server.where
         assert server.age is not None
         while [child.name for child in found("process", "server").children] != ["sleep"]:
             await anyio.sleep(0.01)  # forked, and still a shell

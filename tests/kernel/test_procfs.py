@@ -299,5 +299,5 @@ def test_a_description_is_one_line_that_no_terminal_obeys(token: str) -> None:
         leader.stdout.readline()
         (found,) = _procfs.find({leader.pid: 0}, "none")
         assert found.describe().isprintable()
-        assert r"print(flush=True)\ntime.sleep(300)" in found.describe()
-        assert r"\x1b]2;owned\x07 \x9b2J \u202e café" in found.describe()
+        assert "print(flush=True)⏎time.sleep(300)" in found.describe()
+        assert r"␛]2;owned␇ \x9b2J \u202e café" in found.describe()

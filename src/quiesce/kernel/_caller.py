@@ -14,7 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ._core import ScopeCore, logger
+from quiesce._safe.printed import logger
+
+from ._core import ScopeCore
 from ._host import Host
 from ._reason import Reason
 from ._scope import Scope, current_core

@@ -29,13 +29,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 from weakref import WeakSet
 
+from quiesce._safe.printed import logger
+
 from ._asyncio_child import AsyncioHandle
 from ._asyncio_host import AsyncioHost
 from ._backend import current_backend
 from ._caller import owner_of
 from ._child import RUNNING, Child
 from ._contained_processes import CHOICES, Choice
-from ._core import ScopeCore, logger
+from ._core import ScopeCore
 from ._current import Node
 from ._descent import descends, is_nobodys, open_blocks
 from ._foreign import Adopted, Births, adopter_of, is_kernels_own, node_of

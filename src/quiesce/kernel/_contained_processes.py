@@ -20,8 +20,10 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final, Literal, TypeAlias
 
+from quiesce._safe.printed import logger
+
 from . import _offspring, _procfs
-from ._core import ScopeCore, logger
+from ._core import ScopeCore
 from ._current import Node
 from ._foreign_process import ForeignProcess, watched
 from ._foreign_thread import PERHAPS, Threads

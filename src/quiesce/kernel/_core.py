@@ -27,10 +27,11 @@ The states are a table in `_states`, the times of the rungs are in `_ladder`, cl
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from quiesce._safe.printed import logger
 
 from ._account import UNNAMED, leftovers_of, report_of
 from ._child import FAILED, Child, Handle
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from ._backend import Backend, Waiter
     from ._host import Host
 
-logger = logging.getLogger("quiesce")
 
 Policy: TypeAlias = Literal["stop", "report"]
 OnChildError: TypeAlias = Callable[[Handle, BaseException], object]

@@ -13,6 +13,8 @@ import os
 import signal
 import time
 
+from quiesce._safe.printed import printed_line
+
 from . import _offspring, _procfs
 from ._procfs import Proc
 
@@ -120,4 +122,4 @@ def _wait_until_stopped(told: list[Proc]) -> None:
 def _name_of(proc: Proc) -> str:
     command = _procfs._read_if_there(f"/proc/{proc.pid}/cmdline") or b""
     program = command.partition(b"\0")[0].decode(errors="replace")
-    return _procfs.printable(os.path.basename(program) or proc.comm)
+    return printed_line(os.path.basename(program) or proc.comm)

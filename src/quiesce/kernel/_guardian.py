@@ -18,6 +18,8 @@ Invariants
   starting; every other step is one atomic operation. Our end of the socket keeps its number for life (a new guard's is moved onto it), or
   a thread about to write could hit a file that was opened in between.
 - It is a socket rather than a pipe because a write to a dead guard must not raise SIGPIPE: not every program ignores that.
+- The program's id is a secret: whoever knows it can give processes its mark, and have them killed. So it is in environments, which only
+  the same user can read, and on no command line.
 - A forked child starts afresh: another program id, no groups, no guard, and our end of the socket closed.
 """
 
@@ -26,7 +28,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import itertools
-import logging
 import os
 import signal
 import socket
@@ -36,9 +37,9 @@ import threading
 import time
 from collections.abc import Mapping
 
+from quiesce._safe.printed import logger
 from quiesce.kernel import _procfs
 
-_log = logging.getLogger("quiesce")
 _MAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_guardian_main.py")
 _SOON = 1.0  # a guard that dies sooner than this after its start was never well; one that does not read for so long is stuck
 _TRIES = 5
@@ -83,7 +84,7 @@ class _Guardian:
                 finally:
                     self._starting = False
         except Exception:
-            _log.warning("quiesce could not start its guard process; it will be tried again", exc_info=True)
+            logger.warning("quiesce could not start its guard process; it will be tried again", exc_info=True)
 
     def register(self, group: int) -> None:
         # Noted before it is sent: whoever restarts the guard in between tells it of this group too.
@@ -128,7 +129,7 @@ class _Guardian:
         if python is None or self._failures >= _TRIES:
             self._given_up = True
             why = f"{python} does not run it" if python else "no Python interpreter was found to run it"
-            _log.warning(
+            logger.warning(
                 "quiesce has no guard process (%s): if this program is killed, its child processes live on",
                 why,
             )
@@ -141,8 +142,11 @@ class _Guardian:
             unless_kept.callback(ours.close)
             with theirs:
                 ours.setblocking(False)
+                ours.send(
+                    f"!{self.program}\n".encode()
+                )  # it waits there: from its first moment the guard knows the mark
                 self.process = subprocess.Popen(
-                    [python, "-I", "-S", "-B", _MAIN, self.program, str(os.getpid()), str(self._since)],
+                    [python, "-I", "-S", "-B", _MAIN, str(os.getpid()), str(self._since)],
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,

@@ -1,8 +1,9 @@
 """The guard process: waits for its program to die, then kills what the program has left, then ends.
 
-Run as `python -I -S _guardian_main.py <program id> <pid> <start time>` with its end of a socket as standard input (see `_guardian`,
-which starts it). It reads lines:
+Run as `python -I -S _guardian_main.py <pid> <start time>` with its end of a socket as standard input (see `_guardian`, which starts
+it). It reads lines:
 
+    !<program id>                           whose guard this is: the first line. Not an argument, as everybody can read those
     +<group> <start time of its leader>     guard this process group
     -<group>                                no longer
     *<pid> <start time>                     guard this process, which others have started, with all that is below it
@@ -17,7 +18,7 @@ Two things tell of the program's death, and both are needed:
 - **The program's pidfd**: comes at once, even if some process that was forked behind Python's back keeps a copy of that end for ever.
 
 So killing begins with the first of them, and is finished when the input has ended and two scans in a row have found nobody, or
-after `PATIENCE` seconds. Only if the input ends before its first line while the program lives, nothing is killed: starting us was
+after `PATIENCE` seconds. Only if the input ends before its second line while the program lives, nothing is killed: starting us was
 interrupted there, and the next guard is on its way.
 
 A process that others have started has no mark, and may end as soon as its program is gone, which orphans those below it. So the first
@@ -52,6 +53,7 @@ class Registry:
         self.groups: dict[int, int] = {}
         self.trees: dict[int, int] = {}
         self._below: dict[int, list[_procfs.Proc]] = {}
+        self.program = "?"  # what no mark is
         self.ended = False
         self.begun = False
         self._rest = b""
@@ -70,6 +72,9 @@ class Registry:
         self.ended = True
 
     def _obey(self, line: bytes) -> None:
+        if line.startswith(b"!"):
+            self.program = line[1:].decode(errors="replace")
+            return
         self.begun = True
         try:
             if line.startswith(b"+"):
@@ -117,7 +122,7 @@ def wait_for_death(registry: Registry, parent: int) -> None:
         registry.read()
 
 
-def kill_all(registry: Registry, program: str, since: int) -> None:
+def kill_all(registry: Registry, since: int) -> None:
     give_up_at = time.monotonic() + PATIENCE
     known = registry.members()
     quiet_scans = 0
@@ -126,14 +131,16 @@ def kill_all(registry: Registry, program: str, since: int) -> None:
         if registry.trees:
             known |= registry.members()
             since = 0  # they may be in the session that the program was started in
-        known = set(_procfs.sweep(registry.groups, program, signal.SIGKILL, since=since, known=known))
+        known = set(
+            _procfs.sweep(registry.groups, registry.program, signal.SIGKILL, since=since, known=known)
+        )
         quiet_scans = 0 if known else quiet_scans + 1
         if time.monotonic() > give_up_at:
             return
         time.sleep(0.01)
 
 
-def main(program: str, parent: int, since: int) -> None:
+def main(parent: int, since: int) -> None:
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     try:
@@ -144,8 +151,8 @@ def main(program: str, parent: int, since: int) -> None:
     registry = Registry()
     wait_for_death(registry, parent)
     if registry.begun or os.getppid() != parent:
-        kill_all(registry, program, since)
+        kill_all(registry, since)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(int(sys.argv[1]), int(sys.argv[2]))

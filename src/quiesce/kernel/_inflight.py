@@ -14,10 +14,12 @@ from collections.abc import Awaitable, Callable, Generator, Hashable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
+from quiesce._safe.printed import logger
+
 from ._backend import current_backend
 from ._caller import Caller, owner_of
 from ._child import FAILED, PENDING, RUNNING, Handle
-from ._core import ScopeCore, logger
+from ._core import ScopeCore
 from ._misuse import check_function
 from ._reason import Reason
 from ._scope import OpenScope, Scope

@@ -21,11 +21,12 @@ Invariants
 
 from __future__ import annotations
 
-import logging
 import warnings
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
+
+from quiesce._safe.printed import logger
 
 from ._child import FINISHED
 from ._grace import Rung
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from ._core import ScopeCore
 
 T = TypeVar("T")
-
-logger = logging.getLogger("quiesce")
 
 
 class NotHeld(RuntimeError):

@@ -22,6 +22,8 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from quiesce._safe.printed import printed_line
+
 from . import _procfs, _watchdog
 from ._backend import Backend, current_backend
 from ._child import Child, Handle
@@ -82,7 +84,7 @@ class Branch:
             told += f" ({self.reason})"
         if self.age is not None:
             told += f", {self.age:.1f} s" + ("" if self.age_is_exact else "+")
-        return f"{told}: {self.where}" if self.where else told
+        return printed_line(f"{told}: {self.where}" if self.where else told)
 
     def __str__(self) -> str:
         lines: list[str] = []

@@ -76,26 +76,21 @@ class Proc:
         return f"<Proc {self.describe()}>"
 
     def describe(self) -> str:
-        """Pid and command line for people to read; the bare name once it is gone."""
+        """Pid and command line for people to read, without secrets; the bare name once it is gone."""
+        from quiesce._safe.printed import (
+            printed_line,  # not at the top: the guard process runs this file alone
+        )
+        from quiesce._safe.secrets import command_without_secrets
+
         if not self.starttime:
             return f"process group {self.pgrp} ({self.comm})"
         try:
             command = _read(f"/proc/{self.pid}/cmdline") if still_alive(self) else b""
         except OSError:
             command = b""
-        text = command.rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace") or self.comm
-        text = printable(text[:201])
+        words = command.rstrip(b"\0").decode(errors="replace").split("\0") if command else [self.comm]
+        text = printed_line(command_without_secrets(words))
         return f"pid {self.pid}: {text if len(text) <= 200 else text[:199] + '…'}"
-
-
-def printable(text: str) -> str:
-    """In one line, with nothing in it that a terminal would obey: whoever started a process chose its words."""
-    if text.isprintable():
-        return text
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode()
-        for character in text
-    )
 
 
 def available() -> bool:

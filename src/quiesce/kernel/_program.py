@@ -28,9 +28,10 @@ from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
+from quiesce._safe.printed import logger
+
 from ._backend import current_backend
 from ._child import FAILED
-from ._core import logger
 from ._grace import DEFAULT_GRACE, Grace
 from ._last_resort import LastResort, bound_exit, end_process, say
 from ._reason import Kind, Reason

@@ -22,13 +22,14 @@ Invariants
 
 from __future__ import annotations
 
-import logging
 import sys
 import warnings
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
+
+from quiesce._safe.printed import logger
 
 from ._child import ChildCancelled
 from ._grace import Grace, Rung
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
     from ._report import StopReport
 
 T = TypeVar("T")
-
-logger = logging.getLogger("quiesce")
 
 
 class Pump(Generic[T]):

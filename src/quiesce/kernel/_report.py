@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from quiesce._safe.printed import Printed, printed_line
+
 from ._reason import Reason
 from ._site import label_of
 
@@ -32,7 +34,7 @@ class Leftover:
     stuck_at: str
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.name!r}, stuck at {self.stuck_at}, made at {self.made_at}"
+        return printed_line(f"{self.kind} {self.name!r}, stuck at {self.stuck_at}, made at {self.made_at}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +47,12 @@ class Outcome:
 
     def __str__(self) -> str:
         if self.error is None:
-            return f"{self.name}: {self.state}"
-        return f"{self.name}: {self.state}, {type(self.error).__name__}: {self.error}"
+            return printed_line(f"{self.name}: {self.state}")
+        return printed_line(f"{self.name}: {self.state}, {type(self.error).__name__}: {self.error}")
 
 
 @dataclass(slots=True, eq=False)
-class StopReport:
+class StopReport(Printed):
     """What a stop did.
 
     - `reason`: why it was stopped; None if it simply came to its end.
@@ -113,4 +115,4 @@ class StopReport:
         lines += [f"  left: {leftover}" for leftover in self.left]
         lines += [f"  failed: {name}: {error!r}" for name, error in self._failures]
         lines += [f"  note: {note}" for note in self.notes]
-        return "\n".join(lines)
+        return "\n".join(map(printed_line, lines))

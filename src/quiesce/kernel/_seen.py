@@ -14,14 +14,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Protocol
 
+from quiesce._safe.printed import logger, printed_line
+
 from ._account import report_of
 from ._states import SETTLED
 
 if TYPE_CHECKING:
     from ._core import ScopeCore
     from ._report import StopReport
-
-logger = logging.getLogger("quiesce")
 
 
 class Listener(Protocol):
@@ -75,16 +75,16 @@ def fields_of(report: StopReport) -> dict[str, object]:
     """A report in plain values, under names that clash with nothing in a log record."""
     reason = report.reason
     return {
-        "quiesce_scope": report.name,
+        "quiesce_scope": printed_line(report.name),
         "quiesce_reason": reason.kind if reason is not None else None,
-        "quiesce_message": reason.message if reason is not None else None,
+        "quiesce_message": printed_line(reason.message) if reason is not None else None,
         "quiesce_elapsed": report.elapsed,
         "quiesce_outcomes": counts_of(report),
         "quiesce_left": [
-            {"kind": left.kind, "name": left.name, "made_at": left.made_at, "stuck_at": left.stuck_at}
+            {name: printed_line(getattr(left, name)) for name in ("kind", "name", "made_at", "stuck_at")}
             for left in report.left
         ],
-        "quiesce_notes": list(report.notes),
+        "quiesce_notes": [printed_line(note) for note in report.notes],
     }
 
 

@@ -23,10 +23,11 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from quiesce._safe.printed import logger
+
 from ._backend import current_backend
 from ._caller import Caller, owner_of
 from ._child import FAILED, FINISHED, ChildCancelled, Handle
-from ._core import logger
 from ._grace import DEFAULT_GRACE, Grace, Rung, check_seconds
 from ._misuse import check_function
 from ._reason import Reason

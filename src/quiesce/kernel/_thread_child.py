@@ -27,9 +27,11 @@ from functools import partial
 from threading import get_ident
 from typing import Any
 
+from quiesce._safe.printed import logger
+
 from ._backend import Timer, Waiter
 from ._child import CANCELLED, FAILED, FINISHED, PENDING, RUNNING, Child, Handle, Life
-from ._core import KEPT_FAILURES, ScopeClosed, ScopeCore, logger
+from ._core import KEPT_FAILURES, ScopeClosed, ScopeCore
 from ._current import Node, current_node
 from ._grace import Grace, Rung
 from ._idle_threads import Delivery, run_in_thread

@@ -15,17 +15,16 @@ it. So tokens that nobody waits on cost their parent nothing, however many there
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from threading import TIMEOUT_MAX, Lock, RLock
 from typing import TypeAlias
 
+from quiesce._safe.printed import logger
+
 from ._backend import current_backend
 from ._grace import check_seconds
 from ._reason import Reason, as_reason
-
-logger = logging.getLogger("quiesce")
 
 _Cell: TypeAlias = list[Callable[[], object]]
 

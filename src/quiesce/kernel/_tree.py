@@ -18,7 +18,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
-import logging
 import os
 import shutil
 import signal
@@ -27,12 +26,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import IO, Final
 
+from quiesce._safe.printed import logger
 from quiesce.kernel import _guardian, _procfs
 
 UNKNOWN_STATUS: Final = 511
 """The exit status of a leader that somebody else has reaped. No process can return it; given to `sys.exit` it still means failure."""
 
-_log = logging.getLogger("quiesce")
 _live: dict[str, Tree] = {}
 
 Stdio = int | IO[bytes] | None
@@ -299,7 +298,9 @@ def _explained(
 
 def _at_exit() -> None:
     if left := _guardian.find_all():
-        _log.warning("still running at exit, and ended now: %s", "; ".join(proc.describe() for proc in left))
+        logger.warning(
+            "still running at exit, and ended now: %s", "; ".join(proc.describe() for proc in left)
+        )
     _guardian.stop_all()
     for tree in live():
         tree.reap()

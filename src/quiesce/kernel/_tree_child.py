@@ -18,7 +18,6 @@ end of the run does on trio, and the loop waits for it; but never longer than th
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import signal
@@ -26,6 +25,8 @@ import time
 from asyncio import CancelledError
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from quiesce._safe.printed import logger
 
 from ._child import FINISHED, RUNNING, Child, Handle
 from ._core import ScopeCore
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from ._backend import Waiter
     from ._tree import Tree
 
-logger = logging.getLogger("quiesce")
 
 # Seconds between two looks at a tree whose leader is gone: at first, while it is being stopped, and when that was in vain.
 _LOOK_SOON, _LOOK_AGAIN, _LOOK_SELDOM = 0.001, 0.02, 0.25

@@ -19,7 +19,6 @@ and quiesce keeps to it; `shielded` is the way to await there.
 from __future__ import annotations
 
 import heapq
-import logging
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from contextvars import copy_context
@@ -32,6 +31,8 @@ from typing import Any
 
 import trio
 
+from quiesce._safe.printed import logger
+
 from ._backend import Backend, Timer, Waiter
 from ._child import CANCELLED, FAILED, FINISHED, PENDING, RUNNING, Child, Handle
 from ._core import ScopeCore
@@ -41,8 +42,6 @@ from ._host import Host
 from ._reason import Reason
 from ._site import Site, stuck_at
 from ._states import OPEN
-
-logger = logging.getLogger("quiesce")
 
 _current_task = trio.lowlevel.current_task
 _current_trio_token = trio.lowlevel.current_trio_token

@@ -8,19 +8,19 @@ one look at a flag and, after a quiet time, one wake-up.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
 import weakref
 from typing import TYPE_CHECKING
 
+from quiesce._safe.printed import logger
+
 from ._site import thread_stuck_at
 
 if TYPE_CHECKING:
     from ._backend import Backend
 
-logger = logging.getLogger("quiesce")
 
 BLOCKED_AFTER = 0.5  # seconds without a sign of life from the loop before it is called blocked
 POLL = 0.25
