@@ -92,7 +92,9 @@ def test_the_audit_imports_nothing_of_the_rest_nor_any_backend() -> None:
     loaded = modules_after(code)
     assert "quiesce.audit._sweep" in loaded
     assert not {
-        name for name in loaded if name.startswith("quiesce.") and not name.startswith("quiesce.audit")
+        name
+        for name in loaded
+        if name.startswith("quiesce.") and not name.startswith(("quiesce.audit", "quiesce._safe"))
     }
     assert not loaded & {"trio", "uvloop", "anyio", "rich", "pytest"}
 
@@ -123,7 +125,7 @@ AGENTS = """
     InvalidFinalOutput InvalidToolArguments ItemAdded ItemPopped ItemsCleared Log LogSession
     MCPServerError MCPServerStdio MCPServerStreamableHttp MCPToolError MaxTurnsExceeded MemorySession
     MemoryStore MessageQueued OutputGuardrail OutputGuardrailResult OutputGuardrailTripwireTriggered
-    RawResponseEvent RemoteToolError RunConfig RunContextWrapper RunEnded RunErrorDetails RunHooks
+    RawResponseEvent Rejected RemoteToolError RunConfig RunContextWrapper RunEnded RunErrorDetails RunHooks
     RunItemStreamEvent RunResult RunResultStreaming RunStarted RunState Runner SQLiteSession SQLiteStore
     Session StatusChanged Stopping Store StoreClosed StoreConflict StoreError StreamEvent ToolContext
     ToolGuardrailFunctionOutput ToolInputGuardrail ToolInputGuardrailData

@@ -26,6 +26,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from quiesce._safe.printed import printed_line
+
 from ._places import Place, is_ours, shorten
 from ._scenario import options_of
 
@@ -36,7 +38,7 @@ class BadTarget(Exception):
     """Nothing can be audited there; the message says why and what to do."""
 
     def __init__(self, target: str, message: str) -> None:
-        super().__init__(f"{target}: {message}")
+        super().__init__(f"{printed_line(target)}: {message}")
         self.target = target
 
 

@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from quiesce._safe.printed import printed, printed_line
+
 from ._arguments import parse
 from ._audit import audit
 from ._collect import BadTarget, Collected, collect, find_function
@@ -240,7 +242,8 @@ class _Command:
             found = (
                 f": {len(result.errors)} of {len(result.findings)} findings count" if result.findings else ""
             )
-            self._say(headline(result, Paint(self._color)) + (reason or found))
+            paint = Paint(self._color)
+            self._say(paint.line(headline(result, paint) + (reason or found)))
         else:
             gap = "\n" if len(self.outcome.results) > 1 else ""
             self._say(gap + report(result, width=self._width, color=self._color))
@@ -257,7 +260,9 @@ class _Command:
             self._say(f"stale: the ignore {pattern!r} matches nothing in any of these audits: remove it")
         for entry in self.outcome.gone:
             self._say(
-                f"gone: {entry} no longer occurs: take it out of {self.given.baseline}, or write that again"
+                printed_line(
+                    f"gone: {entry} no longer occurs: take it out of {self.given.baseline}, or write that again"
+                )
             )
         if len(results) > 1 and not self.given.quiet:
             counts = dict.fromkeys((result.verdict for result in results), 0)
@@ -307,7 +312,7 @@ class _Command:
         self.complain(f"error: {message}")
 
     def complain(self, text: str) -> None:
-        self._err.write(f"quiesce audit: {text}\n")
+        self._err.write(f"quiesce audit: {printed(text)}\n")
         self._err.flush()
 
 

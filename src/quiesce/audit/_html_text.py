@@ -9,16 +9,14 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-from ._places import Place, shorten
+from quiesce._safe.printed import printed
 
-_HIDDEN = [*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0), 0x061C, 0x200E, 0x200F]
-_HIDDEN += [*range(0x202A, 0x202F), *range(0x2066, 0x206A), *range(0xD800, 0xE000), 0xFEFF, 0xFFFE, 0xFFFF]
-_VISIBLE = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in _HIDDEN}
+from ._places import Place, shorten
 
 
 def esc(text: object) -> str:
     """For content and for quoted attributes."""
-    return html.escape(str(text).translate(_VISIBLE), quote=True)
+    return html.escape(printed(text), quote=True)
 
 
 def code(text: object) -> str:

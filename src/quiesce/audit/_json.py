@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from xml.etree import ElementTree as ET
 
+from quiesce._safe.printed import printed
+
 from ._known import Entry
 from ._result import AuditResult, Verdict
 
@@ -119,7 +121,7 @@ def to_junit(outcome: Outcome) -> str:
 
 
 def _case(suite: ET.Element, target: str, world: str, seconds: float) -> ET.Element:
-    place, _, name = target.rpartition(":")
+    place, _, name = _plain(target).rpartition(":")
     attributes = {"classname": place or target, "name": f"{name} [{world}]" if world else name or target}
     return ET.SubElement(suite, "testcase", attributes, time=f"{seconds:.3f}")
 
@@ -129,5 +131,5 @@ def _count(cases: Sequence[ET.Element], kind: str) -> int:
 
 
 def _plain(text: str) -> str:
-    """Without the control characters that XML cannot hold."""
-    return "".join(char if char in "\n\t" or char >= " " else "?" for char in text)
+    """Without what XML cannot hold, and as it would be printed."""
+    return printed(text)

@@ -10,6 +10,8 @@ import os
 import time
 from typing import Any, Protocol, TextIO
 
+from quiesce._safe.printed import printed_line
+
 from ._sweep import Progress
 
 _EVERY = 0.1  # seconds between two drawings on a terminal
@@ -61,7 +63,7 @@ class _Paced:
         self._started = self._drawn = time.monotonic()
 
     def begin(self, title: str) -> None:
-        self._title = title
+        self._title = printed_line(title)
         self._started = self._drawn = time.monotonic()
 
     def show(self, progress: Progress) -> None:
@@ -90,7 +92,7 @@ class _Lines(_Paced):
 
     def begin(self, title: str) -> None:
         super().begin(title)
-        self._write(f"auditing {title}")
+        self._write(f"auditing {self._title}")
 
     def draw(self, progress: Progress) -> None:
         self._write(f"  {self.describe(progress)}")
@@ -150,7 +152,7 @@ class _Bar(_Paced):
     def begin(self, title: str) -> None:
         super().begin(title)
         self._rich.start()
-        self._task = self._rich.add_task(title, total=None, count="", strip="", findings="")
+        self._task = self._rich.add_task(self._title, total=None, count="", strip="", findings="")
         self._rich.refresh()
 
     def draw(self, progress: Progress) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+from quiesce._safe.printed import printed_line
+
 from ._findings import Finding, Findings
 from ._pytest_settings import Ignore
 from ._result import AuditResult
@@ -61,7 +63,7 @@ def describe(findings: Sequence[Finding], test: str) -> str:
             lines.append(f"    {finding.example.detail}")
         lines += where("made at", _without_plumbing(finding.made_at))
         lines += where("stuck at", finding.example.stuck_at[::-1])
-    return "\n".join(lines)
+    return "\n".join(map(printed_line, lines))
 
 
 def _without_plumbing(places: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -8,10 +8,13 @@ same result gives the same text, save for its width and colour.
 from __future__ import annotations
 
 import re
+import secrets
 import shlex
 from collections.abc import Iterable, Iterator
 from itertools import groupby, pairwise
 from typing import Final
+
+from quiesce._safe.printed import printed_line
 
 from ._findings import Example, Finding
 from ._places import Place
@@ -33,13 +36,22 @@ _COLORS: dict[str, str] = {".": "32", "X": "1;31", "w": "33", "?": "35", "-": "2
 
 
 class Paint:
-    """Colours for a terminal, or none."""
+    """Colours for a terminal, or none.
+
+    A line is put together with marks in place of the escape character, made safe as a whole, and coloured last (`line`). The names
+    and messages in it may hold anything, but they cannot guess the marks.
+    """
 
     def __init__(self, wanted: bool) -> None:
-        self._wanted = wanted
+        self._mark = secrets.token_hex(8) if wanted else ""
 
     def __call__(self, text: str, code: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if self._wanted and text else text
+        return f"{self._mark}[{code}m{text}{self._mark}[0m" if self._mark and text else text
+
+    def line(self, text: str) -> str:
+        """One line of the report, ready for the terminal."""
+        safe = printed_line(text)
+        return safe.replace(self._mark, "\x1b") if self._mark else safe
 
     def bold(self, text: str) -> str:
         return self(text, "1")
@@ -62,12 +74,11 @@ def report(result: AuditResult, *, width: int = WIDTH, color: bool = False) -> s
     blocks += [list(_finding(finding, number, result, paint)) for number, finding in enumerate(counting, 1)]
     blocks.append(list(_lesser(result, paint)))
     blocks.append(list(_remarks(result, paint)))
-    return "\n\n".join("\n".join(lines) for lines in blocks if lines)
+    return "\n\n".join("\n".join(map(paint.line, lines)) for lines in blocks if lines)
 
 
-def headline(result: AuditResult, paint: Paint | None = None) -> str:
-    """The verdict in one line."""
-    paint = paint or Paint(False)
+def headline(result: AuditResult, paint: Paint) -> str:
+    """The verdict in one line, for `paint.line`."""
     so_far = " so far" if result.is_interrupted else ""
     return f"{paint.verdict(result.verdict)}{so_far} {paint.bold(result.target)} on {result.world}"
 
@@ -205,7 +216,7 @@ def _row(name: str, places: tuple[Place, ...]) -> list[tuple[str, str]]:
 
 def where(title: str, places: tuple[Place, ...]) -> list[str]:
     """The line of a report that says where, given the innermost place first; none if nobody knows."""
-    return [f"    {name} {text}" for name, text in _row(title, places)]
+    return [printed_line(f"    {name} {text}") for name, text in _row(title, places)]
 
 
 def _by_phase(strips: Iterable[str]) -> str:

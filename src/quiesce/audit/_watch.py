@@ -17,6 +17,8 @@ from collections.abc import Callable
 from types import CoroutineType
 from typing import Any, Self, TextIO
 
+from quiesce._safe.secrets import command_without_secrets
+
 from ._places import Chain, Place, await_chain, name_of, traceback_chain
 from ._processes import children_of, kill_tree
 from ._run import Sighting
@@ -131,11 +133,15 @@ def _command_of(pid: str) -> str | None:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             stat = file.read()
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            command = file.read().rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
+            words = [word for word in file.read().decode(errors="replace").split("\0") if word]
     except OSError:
         return None
     name = stat[stat.index("(") + 1 : stat.rindex(")")]
-    return f"{name} (ended, never waited for)" if stat.rpartition(") ")[2][0] in "ZX" else command or name
+    return (
+        f"{name} (ended, never waited for)"
+        if stat.rpartition(") ")[2][0] in "ZX"
+        else command_without_secrets(words) or name
+    )
 
 
 class _Descriptors:
