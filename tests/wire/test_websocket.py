@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import ipaddress
 import json
 import logging
 import socket
@@ -30,6 +28,7 @@ from quiesce.wire import ConnectionEnded, Limits, Peer, RequestCancelled
 from quiesce.wire._streams import MessageTransport
 from quiesce.wire._websocket import connect_websocket
 from quiesce.wire._websocket_server import serve_websocket
+from tests.wire.certificates import make_certificate
 from tests.wire.websockets import Raw, answer, asks, echo
 from tests.world import asyncio_only
 
@@ -391,7 +390,7 @@ async def test_a_message_that_came_together_with_the_servers_answer_is_not_forgo
 
 @pytest.mark.parametrize("url", ["http://example.com/", "ws:/", "example.com"])
 def test_an_address_that_is_none_is_refused_at_once(url: str) -> None:
-    with pytest.raises(ValueError, match="is no address of a WebSocket"):
+    with pytest.raises(ValueError, match="is not the address of a WebSocket"):
         connect_websocket(url)
 
 
@@ -407,34 +406,7 @@ def test_without_websockets_installed_the_extra_is_named(monkeypatch: pytest.Mon
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    x509 = pytest.importorskip("cryptography.x509")
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "quiesce test")])
-    now = dt.datetime.now(dt.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
-        )
-        .sign(key, hashes.SHA256())
-    )
-    path = tmp_path_factory.mktemp("tls") / "certificate.pem"
-    path.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        + made.public_bytes(serialization.Encoding.PEM)
-    )
-    return path
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 @contextmanager

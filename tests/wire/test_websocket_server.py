@@ -235,7 +235,7 @@ async def test_an_answer_to_who_has_said_goodbye_is_dropped_and_does_not_hold_up
 @pytest.mark.time_limit(60)
 @pytest.mark.slow
 async def test_a_thousand_who_initialize_and_drop_leave_nothing_and_the_server_still_answers() -> None:
-    async with serve_websocket(answer, "127.0.0.1") as server:
+    async with serve_websocket(answer, "127.0.0.1", per_peer=2000) as server:
         await still_answers(server)
         await until(lambda: not server._unhandled)
         before = open_descriptors()

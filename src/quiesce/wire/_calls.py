@@ -12,11 +12,12 @@ Invariants
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Raw, Struct
+
+from quiesce._safe.printed import logger
 
 from ._askers import Askers
 from ._errors import INTERNAL_ERROR, REQUEST_CANCELLED, ConnectionEnded, RequestCancelled, RpcError
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from ._connection import Connection
     from ._handlers import Decode
 
-logger = logging.getLogger("quiesce")
 
 REMEMBERED: Final = 4096  # cancelled calls whose answer is still awaited
 

@@ -7,20 +7,18 @@ scope stands by from the beginning: told to let go, it closes the stream in orde
 from __future__ import annotations
 
 import contextlib
-import logging
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 import anyio
 
+from quiesce._safe.printed import logger
 from quiesce.kernel._backend import current_backend
 from quiesce.kernel._core import ScopeClosed
 from quiesce.kernel._scope import Scope, face_of, root_core
 
 if TYPE_CHECKING:
     from quiesce.kernel._child import Handle
-
-logger = logging.getLogger("quiesce")
 
 
 class ClosingChannel(ABC):

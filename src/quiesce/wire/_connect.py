@@ -36,13 +36,18 @@ _AGAIN: Final = 0.01
 class TcpTransport(Transport):
     """The way to a listener on TCP: what `connect_tcp` returns."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, token: str | None = None) -> None:
         self.host, self.port = check_host(host), check_port(port, least=1)
         self.name = f"{host}:{port}"
+        self._token = token
 
     async def open(self, limits: Limits, scope: Scope) -> Link:
         """Connect."""
         connected = await tcp_connection(self.host, self.port)
+        if self._token is not None:
+            connected.send(
+                f"Authorization: Bearer {self._token}\n".encode()
+            )  # there is room: it is the first
         return socket_link(connected, Lines(limits.frame), scope, self.name)
 
 
@@ -62,7 +67,7 @@ class UnixTransport(Transport):
         return socket_link(connected, Lines(limits.frame), scope, self.name)
 
 
-def connect_tcp(host: str, port: int) -> TcpTransport:
+def connect_tcp(host: str, port: int, *, token: str | None = None) -> TcpTransport:
     """A way to whoever listens at `host` and `port`, one message a line.
 
     ```python
@@ -71,9 +76,9 @@ def connect_tcp(host: str, port: int) -> TcpTransport:
     ```
 
     It connects when the peer is opened, and every address of the host is tried. `ConnectionError` if none answers: it says which were tried, and what
-    became of each.
+    became of each. `token` is shown first, for a server that asks for one.
     """
-    return TcpTransport(host, port)
+    return TcpTransport(host, port, token)
 
 
 def connect_unix(path: str | os.PathLike[str]) -> UnixTransport:

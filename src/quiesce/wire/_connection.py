@@ -12,7 +12,6 @@ Invariants
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from contextvars import Context, copy_context
 from functools import partial
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from anyio.lowlevel import checkpoint
 from msgspec import UNSET, Raw
 
+from quiesce._safe.printed import logger
 from quiesce.kernel._backend import Backend, Timer, Waiter, current_backend
 from quiesce.kernel._reason import Reason
 from quiesce.kernel._scope import current_core, current_scope
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from ._message import Id
     from ._transport import Transport
 
-logger = logging.getLogger("quiesce")
 
 Fallback = Callable[[str, Any], Awaitable[Any]]
 Tap = Callable[[Literal["in", "out"], bytes], object]

@@ -6,7 +6,6 @@ to a call of ours that came behind notifications of its lane takes its place amo
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Hashable
 from functools import partial
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import field
 
+from quiesce._safe.printed import logger
 from quiesce.kernel._owner import is_cancel
 from quiesce.kernel._scope import Scope
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ._connection import Connection
     from ._handlers import Notification
     from ._message import Message
-
-logger = logging.getLogger("quiesce")
 
 
 class Lane(Work, eq=False, kw_only=True):

@@ -66,8 +66,9 @@ def _listen_at(family: int, kind: int, protocol: int, name: Any, backlog: int) -
 class ListeningPath:
     """A socket in the file system. A path that a dead server has left is taken over; one where somebody listens is not."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, mode: int | None = None) -> None:
         self.path = path
+        self._mode = mode
         self._inode: tuple[int, int] | None = None
 
     async def listen(self, backlog: int) -> socket.socket:
@@ -90,6 +91,8 @@ class ListeningPath:
         try:
             fresh.setblocking(False)
             fresh.bind(self.path)
+            if self._mode is not None:
+                os.chmod(self.path, self._mode)  # nobody can connect before it listens
             fresh.listen(backlog)
         except BaseException:
             fresh.close()

@@ -12,13 +12,13 @@ Invariants
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
 
+from quiesce._safe.printed import logger
 from quiesce.kernel._inflight import Inflight
 from quiesce.kernel._owner import without_cancels
 from quiesce.kernel._reason import Reason
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from ._handlers import Request
     from ._message import Id
 
-logger = logging.getLogger("quiesce")
 
 _CANCELLED_BY_PEER = Reason("user", "the peer has cancelled the request")
 

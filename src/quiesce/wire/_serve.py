@@ -6,6 +6,7 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any, Final
 
+from ._admission import PER_PEER, Admission, check_exposure
 from ._connect import check_port
 from ._listener import ListeningPath, listen_tcp
 from ._server import ConnectionHandler, Server
@@ -21,21 +22,46 @@ class TcpServer(Server):
     """A server on TCP."""
 
     def __init__(
-        self, handler: ConnectionHandler, host: str | None, port: int, backlog: int, **options: Any
+        self,
+        handler: ConnectionHandler,
+        host: str | None,
+        port: int,
+        backlog: int,
+        anyone: bool,
+        **options: Any,
     ) -> None:
         super().__init__(handler, **options)
         self._where = (host, check_port(port, least=0), backlog)
+        self._anyone = anyone
+
+    @property
+    def _is_encrypted(self) -> bool:
+        return False
 
     async def _listen(self) -> list[socket.socket]:
-        return await listen_tcp(*self._where)
+        listening = await listen_tcp(*self._where)
+        try:
+            check_exposure(
+                self.name,
+                [each.getsockname() for each in listening],
+                is_protected=self._is_encrypted and self._admission.needs_token,
+                anyone=self._anyone,
+            )
+        except BaseException:
+            for each in listening:
+                each.close()
+            raise
+        return listening
 
 
 class UnixServer(Server):
     """A server on a socket in the file system."""
 
-    def __init__(self, handler: ConnectionHandler, path: str, backlog: int, **options: Any) -> None:
+    def __init__(
+        self, handler: ConnectionHandler, path: str, backlog: int, owner_only: bool, **options: Any
+    ) -> None:
         super().__init__(handler, **options)
-        self._path = ListeningPath(path)
+        self._path = ListeningPath(path, mode=0o600 if owner_only else None)
         self._backlog = backlog
 
     async def _listen(self) -> list[socket.socket]:
@@ -50,6 +76,9 @@ def serve_tcp(
     host: str | None = "localhost",
     port: int = 0,
     *,
+    token: str | None = None,
+    per_peer: int = PER_PEER,
+    anyone: bool = False,
     backlog: int = BACKLOG,
     name: str | None = None,
     grace: Grace | None = None,
@@ -67,9 +96,22 @@ def serve_tcp(
     ```
 
     `host` None is every address of this machine, `port` 0 any that is free: see `server.port`.
+
+    - `token`: what a client has to show before the handler is called, as `connect_tcp(token=...)` does: its first line is `Authorization: Bearer TOKEN`.
+      Every user of this machine can connect to a port on loopback, so an agent needs one (`transport.client` says who has shown it).
+    - `per_peer`: how many connections one address may have at a time.
+    - `anyone`: let anybody connect from other machines. There is no TLS here, so without it such a server is refused with a `PermissionError`.
     """
     return TcpServer(
-        handler, host, port, backlog, name=name or f"{host or '*'}:{port}", grace=grace, scope=scope
+        handler,
+        host,
+        port,
+        backlog,
+        anyone,
+        name=name or f"{host or '*'}:{port}",
+        grace=grace,
+        scope=scope,
+        admission=Admission(token=token, per_peer=per_peer),
     )
 
 
@@ -77,6 +119,9 @@ def serve_unix(
     handler: ConnectionHandler,
     path: str | os.PathLike[str],
     *,
+    owner_only: bool = True,
+    token: str | None = None,
+    per_peer: int = PER_PEER,
     backlog: int = BACKLOG,
     name: str | None = None,
     grace: Grace | None = None,
@@ -88,7 +133,18 @@ def serve_unix(
     async with serve_unix(handle, "/run/agent.sock"): ...
     ```
 
-    The path is removed at the end. One that a dead server has left is replaced; if somebody listens there, that is an error.
+    The path is removed at the end. One that a dead server has left is replaced; if another server listens there, that is an error.
+
+    `owner_only`: only processes of the same user (and of root) may connect: the socket has mode 0600, and the system is asked who is on the other side.
     """
     path = os.fspath(path)
-    return UnixServer(handler, path, backlog, name=name or path, grace=grace, scope=scope)
+    return UnixServer(
+        handler,
+        path,
+        backlog,
+        owner_only,
+        name=name or path,
+        grace=grace,
+        scope=scope,
+        admission=Admission(token=token, owner_only=owner_only, per_peer=per_peer),
+    )

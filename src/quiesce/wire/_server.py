@@ -5,20 +5,22 @@ Invariants
   and waits for them; the report says how each of them ended.
 - One connection is nobody else's business: an error of its handler is logged, and the others live on.
 - A socket is closed by whoever has it: the peer that was opened on it, else the server.
+- Who may connect, and how often, is decided before the handler is called (`_admission`).
 - A machine that is out of descriptors is said so once; the server goes on when there are some again.
 """
 
 from __future__ import annotations
 
 import errno
-import logging
 import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import anyio
 
+from quiesce._safe.printed import logger
 from quiesce.kernel._backend import current_backend
 from quiesce.kernel._core import ScopeClosed
 from quiesce.kernel._grace import check_grace
@@ -27,6 +29,7 @@ from quiesce.kernel._reason import Reason
 from quiesce.kernel._scope import OpenScope, current_core
 from quiesce.kernel._site import users_site
 
+from ._admission import Admission, PeerKey, first_line
 from ._connect import prepare_tcp
 from ._descriptors import SocketTransport
 from ._errors import ConnectionEnded
@@ -40,7 +43,6 @@ if TYPE_CHECKING:
     from ._link import Link
     from ._transport import Transport
 
-logger = logging.getLogger("quiesce")
 
 ConnectionHandler: TypeAlias = (
     "Callable[[Any], Awaitable[object]]"  # Any: the transport of that kind of server
@@ -49,12 +51,14 @@ ConnectionHandler: TypeAlias = (
 _AT_A_TIME: Final = 64  # connections taken before others get their turn
 _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _LOOK_AGAIN: Final = 0.1  # seconds, while there are none
+_SHOWN_WITHIN: Final = 10.0  # seconds in which a client must have shown its token
 
 
 class AcceptedSocket(SocketTransport):
     """A connection that a server has taken; a peer that is opened on it has it from then on."""
 
     _opened = False
+    key: PeerKey = ""
 
     async def open(self, limits: Limits, scope: Scope) -> Link:
         """Begin to use it."""
@@ -94,7 +98,13 @@ class Server:
     """
 
     def __init__(
-        self, handler: ConnectionHandler, *, name: str, grace: Grace | None, scope: Scope | None
+        self,
+        handler: ConnectionHandler,
+        *,
+        name: str,
+        grace: Grace | None,
+        scope: Scope | None,
+        admission: Admission,
     ) -> None:
         if not callable(handler):
             raise TypeError(
@@ -103,6 +113,7 @@ class Server:
         check_grace(grace)
         self._handler = handler
         self.name = name
+        self._admission = admission
         self._owner = scope
         self._scope = OpenScope(name, on_error="report", grace=grace, scope=scope)
         self._site = users_site()
@@ -215,7 +226,12 @@ class Server:
     def _take(self, accepted: socket.socket) -> None:
         if accepted.family != getattr(socket, "AF_UNIX", None):
             prepare_tcp(accepted)
+        admitted = self._admission.client_of(accepted, self.name)
+        if admitted is None:
+            accepted.close()
+            return
         taken = AcceptedSocket(accepted, f"a connection of {self.name}")
+        taken.key, taken.client = admitted
         self._unhandled[taken] = None
         try:
             self._scope.spawn(self._handle, taken, name="connection")
@@ -232,12 +248,28 @@ class Server:
 
     def _forget(self, taken: AcceptedSocket) -> None:
         taken.discard()
-        self._unhandled.pop(taken, None)
+        if self._unhandled.pop(taken, taken) is None:
+            self._admission.forget(taken.key)
 
     async def _attend(self, taken: AcceptedSocket) -> None:
         """One connection, from its beginning to its end."""
+        if self._admission.needs_token and not await self._has_shown_token(taken):
+            logger.warning("server %r closed a connection that did not show its token", self.name)
+            return
         transport: Transport = taken
         await self._handler(transport)
+
+    async def _has_shown_token(self, taken: AcceptedSocket) -> bool:
+        """As its first line, `Authorization: Bearer TOKEN`."""
+        line: str | None = None
+        with anyio.move_on_after(_SHOWN_WITHIN):
+            line = await first_line(current_backend(), taken.socket)
+        header, _, value = (line or "").partition(":")
+        if header.lower() != "authorization" or not self._admission.accepts(value.strip()):
+            return False
+        assert taken.client is not None
+        taken.client = replace(taken.client, has_token=True)
+        return True
 
     # Ending
 
@@ -273,9 +305,8 @@ class Server:
     def _let_go(self) -> None:
         """The scope has ended, whoever has ended it: of what never got its turn, nothing is left."""
         self._stop_listening()
-        for taken in self._unhandled:
-            taken.discard()
-        self._unhandled.clear()
+        for taken in list(self._unhandled):
+            self._forget(taken)
 
     def __repr__(self) -> str:
         return f"<Server {self.name!r} {self._scope.state}, {self.connections} connections>"

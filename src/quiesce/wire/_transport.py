@@ -11,6 +11,7 @@ from ._framing import Lines
 if TYPE_CHECKING:
     from quiesce.kernel._scope import Scope
 
+    from ._admission import Client
     from ._limits import Limits
     from ._link import Link
 
@@ -19,6 +20,7 @@ class Transport(ABC):
     """A way to the other side. It is opened once, by the peer that uses it, and closed with it."""
 
     name: str = "peer"
+    client: Client | None = None  # who is on the other side, if a server has taken the connection
 
     @abstractmethod
     async def open(self, limits: Limits, scope: Scope) -> Link:

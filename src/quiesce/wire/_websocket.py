@@ -16,6 +16,7 @@ from anyio.abc import SocketAttribute
 from anyio.streams.tls import TLSStream
 
 from quiesce._extras import require
+from quiesce._safe.secrets import without_secrets
 from quiesce.kernel._backend import current_backend
 
 from ._connect import tcp_connection
@@ -54,16 +55,19 @@ class WebSocketTransport(Transport):
             self._uri: WebSocketURI = parse_uri(url)
         except InvalidURI as error:
             raise ValueError(
-                f"{url!r} is no address of a WebSocket (ws://... or wss://...): {error}"
+                f"{without_secrets(url)!r} is not the address of a WebSocket (ws://... or wss://...): {without_secrets(str(error))}"
             ) from None
         if ssl is not None and not self._uri.secure:
-            raise ValueError(f"{url!r} goes without TLS: for ssl= it has to begin with wss://")
+            raise ValueError(
+                f"{without_secrets(url)!r} goes without TLS: for ssl= it has to begin with wss://"
+            )
         self._headers = dict(headers)
         self._ssl = ssl
         self._subprotocols = subprotocols
         self._within = within
         self._send_buffer = send_buffer
         self.url = url
+        self._shown_url = without_secrets(url)
         self.name = f"{self._uri.host}:{self._uri.port}"
         self.subprotocol: str | None = None  # that the server has chosen
 
@@ -83,7 +87,7 @@ class WebSocketTransport(Transport):
                     link = await self._open_plain(protocol, limits, scope)
         except TimeoutError:
             raise ConnectionError(
-                f"cannot connect to {self.url}: it took longer than {self._within:g} s"
+                f"cannot connect to {self._shown_url}: it took longer than {self._within:g} s"
             ) from None
         self.subprotocol = protocol.subprotocol
         return link
@@ -105,7 +109,7 @@ class WebSocketTransport(Transport):
         try:
             stream = await anyio.connect_tcp(self._uri.host, self._uri.port)
         except OSError as error:
-            raise ConnectionError(f"cannot connect to {self.url}: {error}") from error
+            raise ConnectionError(f"cannot connect to {self._shown_url}: {error}") from error
         self._limit_send_buffer(stream.extra(SocketAttribute.raw_socket))
         try:
             # WebSocket has an end of its own: nobody need wait for that of TLS.
@@ -117,7 +121,7 @@ class WebSocketTransport(Transport):
             )
         except (OSError, anyio.BrokenResourceError, anyio.EndOfStream) as error:
             await anyio.aclose_forcefully(stream)
-            raise ConnectionError(f"cannot connect to {self.url}: TLS failed: {error}") from error
+            raise ConnectionError(f"cannot connect to {self._shown_url}: TLS failed: {error}") from error
         except BaseException:
             await anyio.aclose_forcefully(stream)
             raise
@@ -127,9 +131,7 @@ class WebSocketTransport(Transport):
         except BaseException:
             await anyio.aclose_forcefully(secure)
             raise
-        return _with_early(
-            await closing_link(channel, _framing(protocol, limits), scope, self.name), protocol
-        )
+        return await secure_link(channel, protocol, limits, scope, self.name)
 
     def _limit_send_buffer(self, connected: socket.socket) -> None:
         if self._send_buffer is not None:
@@ -165,10 +167,10 @@ class WebSocketTransport(Transport):
                 # What came behind the response stays, for the framing.
                 protocol.events = [event for event in protocol.events if not isinstance(event, Response)]
         except (OSError, anyio.BrokenResourceError) as error:
-            raise ConnectionError(f"cannot connect to {self.url}: {error}") from error
+            raise ConnectionError(f"cannot connect to {self._shown_url}: {error}") from error
         if protocol.state is not OPEN:
             why = protocol.handshake_exc or "it was closed before the handshake was over"
-            raise ConnectionError(f"cannot connect to {self.url}: {why}") from protocol.handshake_exc
+            raise ConnectionError(f"cannot connect to {self._shown_url}: {why}") from protocol.handshake_exc
 
 
 def connect_websocket(
@@ -196,6 +198,11 @@ def connect_websocket(
 def plain_link(connected: socket.socket, protocol: Any, limits: Limits, scope: Scope, name: str) -> Link:
     """The link over a socket on which hands were shaken."""
     return _with_early(socket_link(connected, _framing(protocol, limits), scope, name), protocol)
+
+
+async def secure_link(channel: AnyioChannel, protocol: Any, limits: Limits, scope: Scope, name: str) -> Link:
+    """The link over TLS on which hands were shaken."""
+    return _with_early(await closing_link(channel, _framing(protocol, limits), scope, name), protocol)
 
 
 def _framing(protocol: Any, limits: Limits) -> WebSocketFraming:

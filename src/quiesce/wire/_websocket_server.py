@@ -3,34 +3,40 @@
 Invariants
 - A connection is a handler's business when hands were shaken, not before: whoever only knocks (before the request, in the middle of it, on another path) disturbs nobody
   and leaves nothing.
-- All of that is bounded in time: so many seconds from the moment it was accepted.
+- All of that is bounded in time: so many seconds from the moment it was accepted, the handshake of TLS included.
+- A client without the server's token is answered with 401, and nothing of it reaches the handler.
 - What is answered over plain HTTP (the health path, what does not exist, what is no WebSocket) is answered to its end, and the connection is closed.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import re
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
 from quiesce._extras import require
+from quiesce._safe.printed import logger
 from quiesce.kernel._backend import current_backend
 from quiesce.kernel._grace import check_seconds
 
+from ._admission import PER_PEER, Admission, Client
 from ._descriptors import DescriptorChannel
+from ._encrypted import encrypted
 from ._serve import BACKLOG, TcpServer
 from ._server import AcceptedSocket, ConnectionHandler
 from ._transport import Transport
-from ._websocket import plain_link
+from ._websocket import plain_link, secure_link
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from websockets.http11 import Request, Response
     from websockets.server import ServerProtocol
 
@@ -39,20 +45,27 @@ if TYPE_CHECKING:
 
     from ._limits import Limits
     from ._link import Link
+    from ._streams import AnyioChannel
 
-logger = logging.getLogger("quiesce")
+TOKEN_SUBPROTOCOL: Final = "quiesce.token."
 
 
 class AcceptedWebSocket(Transport):
     """A WebSocket that a server has taken; `path` and `headers` are those of its request."""
 
     def __init__(
-        self, taken: AcceptedSocket, connected: socket.socket, protocol: ServerProtocol, request: Request
+        self,
+        taken: AcceptedSocket,
+        secure: AnyioChannel | None,
+        protocol: ServerProtocol,
+        request: Request,
+        client: Client,
     ) -> None:
         self._taken = taken
-        self._socket = connected
+        self._secure = secure
         self._protocol = protocol
         self.name = taken.name
+        self.client = client
         self.path = request.path
         self.headers = request.headers
         self.subprotocol: str | None = protocol.subprotocol
@@ -60,7 +73,9 @@ class AcceptedWebSocket(Transport):
     async def open(self, limits: Limits, scope: Scope) -> Link:
         """Begin to use it."""
         self._taken.hand_over()
-        return plain_link(self._socket, self._protocol, limits, scope, self.name)
+        if self._secure is not None:
+            return await secure_link(self._secure, self._protocol, limits, scope, self.name)
+        return plain_link(self._taken.socket, self._protocol, limits, scope, self.name)
 
     def discard(self) -> None:
         """Close it, unless it was opened."""
@@ -77,17 +92,23 @@ class WebSocketServer(TcpServer):
         health: str | None,
         origins: Sequence[str | re.Pattern[str] | None] | None,
         subprotocols: Sequence[str] | None,
+        ssl: SSLContext | None,
         within: float,
         **options: Any,
     ) -> None:
         require("websockets", "websocket", "serve_websocket")
         super().__init__(*args, **options)
+        self._ssl = ssl
         for name, given in (("path", path), ("health", health)):
             if given is not None and not given.startswith("/"):
                 raise ValueError(f"{name} must begin with /, unlike {given!r}")
         self._path = path
         self._health = health
-        self._options = {"origins": origins, "subprotocols": subprotocols}
+        self._options: dict[str, Any] = {"origins": origins, "subprotocols": subprotocols}
+        if self._admission.needs_token:
+            # A function, as websockets makes a method of the protocol of it.
+            choose = self._choose_subprotocol
+            self._options["select_subprotocol"] = lambda protocol, offered: choose(offered, protocol)
         self._within = check_seconds("within", within)
         self._open = 0
 
@@ -100,7 +121,7 @@ class WebSocketServer(TcpServer):
         try:
             with anyio.move_on_after(self._within):
                 transport = await self._shake_hands(taken, channel)
-        except OSError as error:
+        except (OSError, anyio.BrokenResourceError, anyio.EndOfStream) as error:
             logger.debug("a connection of %r has ended: %s", self.name, error)
         if transport is not None:
             self._open += 1
@@ -114,18 +135,24 @@ class WebSocketServer(TcpServer):
         """How many WebSockets are being handled; who has not shaken hands is none."""
         return self._open
 
-    async def _shake_hands(
-        self, taken: AcceptedSocket, channel: DescriptorChannel
-    ) -> AcceptedWebSocket | None:
+    @property
+    def _is_encrypted(self) -> bool:
+        return self._ssl is not None
+
+    async def _shake_hands(self, taken: AcceptedSocket, raw: DescriptorChannel) -> AcceptedWebSocket | None:
         """The WebSocket; None if it is none, which was answered."""
         from websockets.http11 import Request
         from websockets.protocol import OPEN
         from websockets.server import ServerProtocol
 
-        protocol = ServerProtocol(**self._options)  # type: ignore[arg-type]
+        secure = await encrypted(raw, self._ssl) if self._ssl is not None else None
+        channel: DescriptorChannel | AnyioChannel = raw if secure is None else secure
+        protocol = ServerProtocol(**self._options)
         request: Request | None = None
+        head = b""
         while request is None and protocol.handshake_exc is None:
             data = await channel.receive()
+            head = head or data
             if not data:
                 return None
             protocol.receive_data(data)
@@ -133,11 +160,16 @@ class WebSocketServer(TcpServer):
             if isinstance(first, Request):
                 request = first
                 del protocol.events[0]  # what came behind it stays, for the framing
+        assert taken.client is not None
         if request is not None:
             protocol.send_response(self._answer(protocol, request))
-        await channel.send(b"".join(protocol.data_to_send()))
+            answer = b"".join(protocol.data_to_send())
+        else:  # websockets does not read requests with a body, and below version 17 no other method than GET
+            answer = self._answer_to_others(head, protocol.handshake_exc).serialize()
+        await channel.send(answer)
         if request is not None and protocol.state is OPEN:
-            return AcceptedWebSocket(taken, taken.socket, protocol, request)
+            client = replace(taken.client, has_token=self._admission.needs_token)
+            return AcceptedWebSocket(taken, secure, protocol, request, client)
         taken.socket.shutdown(socket.SHUT_WR)
         while await channel.receive():  # closed with something unread, the answer might never arrive
             pass
@@ -151,9 +183,49 @@ class WebSocketServer(TcpServer):
             if method == "HEAD":
                 response.body = b""
             return response
+        if self._health is not None and path == self._health:
+            return _not_allowed()
         if self._path is not None and path != self._path:
             return protocol.reject(HTTPStatus.NOT_FOUND, f"There is nothing at {path}.\n")
+        if not self._shows_token(request):
+            logger.warning("server %r refused a client that did not show its token", self.name)
+            response = protocol.reject(
+                HTTPStatus.UNAUTHORIZED, "This server needs its token: Authorization: Bearer TOKEN.\n"
+            )
+            response.headers["WWW-Authenticate"] = "Bearer"
+            return response
         return protocol.accept(request)
+
+    def _answer_to_others(self, head: bytes, why: Exception | None) -> Response:
+        """To a request that is not one for a WebSocket."""
+        words = head.split(b"\r\n", 1)[0].split(b" ")
+        if (
+            self._health is not None
+            and len(words) == 3
+            and words[1].partition(b"?")[0] == self._health.encode()
+        ):
+            return _not_allowed()
+        return _json(HTTPStatus.BAD_REQUEST, {"error": str(why)})
+
+    def _shows_token(self, request: Request) -> bool:
+        """In its headers; or, for pages in a browser, which cannot set headers, as a subprotocol."""
+        return self._admission.accepts(request.headers.get("Authorization")) or any(
+            self._is_token(offered.strip())
+            for header in request.headers.get_all("Sec-WebSocket-Protocol")
+            for offered in header.split(",")
+        )
+
+    def _is_token(self, offered: str) -> bool:
+        return offered.startswith(TOKEN_SUBPROTOCOL) and self._admission.accepts(
+            f"Bearer {offered.removeprefix(TOKEN_SUBPROTOCOL)}"
+        )
+
+    def _choose_subprotocol(self, offered: Sequence[Any], protocol: ServerProtocol) -> Any:
+        """A browser fails unless one of those that it offers is chosen; the token is one only if there is no other."""
+        others = [each for each in offered if not each.startswith(TOKEN_SUBPROTOCOL)]
+        if self._options["subprotocols"]:
+            return type(protocol).select_subprotocol(protocol, others)
+        return next((each for each in offered if self._is_token(each)), None)
 
 
 def serve_websocket(
@@ -165,6 +237,10 @@ def serve_websocket(
     health: str | None = "/health",
     origins: Sequence[str | re.Pattern[str] | None] | None = None,
     subprotocols: Sequence[str] | None = None,
+    token: str | None = None,
+    ssl: SSLContext | None = None,
+    per_peer: int = PER_PEER,
+    anyone: bool = False,
     within: float = 10.0,
     backlog: int = BACKLOG,
     name: str | None = None,
@@ -184,7 +260,11 @@ def serve_websocket(
 
     - `path`: where it is; every path if None. `health`: a plain GET there is answered with 200 and how many connections are open. All else is
       answered with 404, and what is no WebSocket with 426.
-    - `origins`: web pages that may connect (None among them: whoever is no web page). Without it every page in a browser on this machine can.
+    - `origins`: web pages that may connect (None among them: clients that are not web pages). Without it every page in a browser on this machine can.
+    - `token`: what a client has to show, as `connect_websocket(headers={"Authorization": f"Bearer {token}"})` does; a page in a browser offers the
+      subprotocol `quiesce.token.TOKEN`. `transport.client` says who has shown it. `ssl`: the server's context, for `wss://`.
+    - `anyone`: let anybody connect from other machines. Off loopback, a server without both `token` and `ssl` is refused otherwise, with a `PermissionError`.
+    - `per_peer`: how many connections one address may have at a time.
     - `within`: seconds in which the request must have come and been answered.
     """
     return WebSocketServer(
@@ -192,15 +272,24 @@ def serve_websocket(
         host,
         port,
         backlog,
+        anyone,
         path=path,
         health=health,
         origins=origins,
         subprotocols=subprotocols,
+        ssl=ssl,
         within=within,
         name=name or f"{host or '*'}:{port}",
         grace=grace,
         scope=scope,
+        admission=Admission(token=token, per_peer=per_peer),
     )
+
+
+def _not_allowed() -> Response:
+    response = _json(HTTPStatus.METHOD_NOT_ALLOWED, {"error": "only GET and HEAD are answered here"})
+    response.headers["Allow"] = "GET, HEAD"
+    return response
 
 
 def _json(status: HTTPStatus, value: object) -> Response:
