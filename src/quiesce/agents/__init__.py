@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ._agent import Agent as Agent
     from ._agent import Handoff as Handoff
     from ._agent import handoff as handoff
+    from ._context import Rejected as Rejected
     from ._context import RunConfig as RunConfig
     from ._context import RunContextWrapper as RunContextWrapper
     from ._context import ToolContext as ToolContext
@@ -131,6 +132,7 @@ _HOME = {
     "OutputGuardrailResult": "_guardrails",
     "OutputGuardrailTripwireTriggered": "_errors",
     "RawResponseEvent": "_events",
+    "Rejected": "_context",
     "RemoteToolError": "_tool_process",
     "RunConfig": "_context",
     "RunContextWrapper": "_context",

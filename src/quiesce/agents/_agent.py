@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
 import msgspec
 
+from quiesce._safe.nested import decoder_of
 from quiesce.models._items import Item
 from quiesce.models._model import Model, ModelSettings, ToolSpec
 
@@ -151,12 +152,13 @@ class _OneText(msgspec.Struct):
     input: str
 
 
-_decoder = msgspec.json.Decoder(_OneText)
+_decode = decoder_of(_OneText)
 
 
 def _said(arguments: str) -> str:
     try:
-        return _decoder.decode(arguments).input
+        given: _OneText = _decode(arguments)
+        return given.input
     except msgspec.DecodeError as error:
         raise InvalidToolArguments(f'this tool takes one text, {{"input": "..."}}: {error}') from None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
 from quiesce.kernel._scope import current_token
 from quiesce.models._model import Model, ModelSettings, Usage
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from ._guardrails import InputGuardrail, OutputGuardrail
     from ._tool import FunctionTool
 
-Approver: TypeAlias = "Callable[[ToolContext[Any], FunctionTool], Awaitable[bool] | bool]"
+Approver: TypeAlias = (
+    "Callable[[ToolContext[Any], FunctionTool], Awaitable[bool | Rejected] | bool | Rejected]"
+)
 
 
 @dataclass(slots=True)
@@ -61,6 +63,22 @@ class ToolContext(RunContextWrapper[C]):
 
 
 @dataclass(frozen=True, slots=True)
+class Rejected:
+    """A no with a reason, which the model is told: what `RunConfig(approve=...)` may return in place of False.
+
+    ```python
+    async def approve(context, tool):
+        return True if tool.name != "shell" else Rejected("There is no shell here: use the file tools.")
+    ```
+    """
+
+    message: str
+
+    def __bool__(self) -> Literal[False]:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
 class RunConfig:
     """What holds for a whole run, for every agent in it.
 
@@ -69,8 +87,8 @@ class RunConfig:
     - `max_tool_concurrency`: how many tools of one turn run at once; None for all.
     - `cancel_model_on_guardrail_failure`: False for engines that replay a recorded history, where a model call may not be cut: if an input
       guardrail fails, the model's turn is left to finish (bounded by its `ModelSettings.timeout`) and awaited before the error is raised.
-    - `approve`: an async function that is asked before a tool with `needs_approval` runs; it returns whether it may. Without one such a
-      call is left pending, and the run ends with `interruptions`.
+    - `approve`: an async function that is asked before a tool with `needs_approval` runs; it returns whether it may, or `Rejected` with a reason for
+      the model. Without one such a call is left pending, and the run ends with `interruptions`.
     - `grace`: the deadlines of its stop; those of the current scope if None.
     """
 

@@ -9,11 +9,11 @@ Invariants
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from quiesce._safe.printed import logger
 from quiesce.kernel._shielded import shielded
 from quiesce.models._items import Item, ToolCall, ToolResult
 from quiesce.models._model import Usage
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from ._conversation_restore import Restored
     from ._transcript import CallRecord, Transcript
 
-logger = logging.getLogger("quiesce")
 
 EventCallback: TypeAlias = Callable[[Event], object]
 

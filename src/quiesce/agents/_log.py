@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
+from quiesce._safe.nested import decoder_of, load_json
 from quiesce.models._items import (
     AssistantMessage,
     Item,
@@ -175,7 +176,7 @@ _ITEM_KINDS = (UserMessage, Note, AssistantMessage, Reasoning, ToolCall, ToolRes
 _KnownItem: TypeAlias = UserMessage | Note | AssistantMessage | Reasoning | ToolCall | ToolResult
 _ITEM_TAGS = frozenset(str(kind.__struct_config__.tag) for kind in _ITEM_KINDS)
 _encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Plain | _ItemOnTheWire | _QueuedOnTheWire)
+_decode = decoder_of(_Plain | _ItemOnTheWire | _QueuedOnTheWire)
 _TAGS = frozenset(
     str(kind.__struct_config__.tag)
     for kind in (
@@ -200,14 +201,14 @@ def encode_event(event: Event) -> str:
 def decode_event(payload: str | bytes, seq: int = 0, time: float = 0.0) -> Event:
     """One event from JSON, with its number and time; ValueError if it is none."""
     try:
-        found = _decoder.decode(payload)
+        found = _decode(payload)
     except msgspec.ValidationError:
-        plain = json.loads(payload)
+        plain = load_json(payload)
         if not (isinstance(plain, dict) and isinstance(plain.get("event"), str)) or plain["event"] in _TAGS:
             raise
         return UnknownEvent(data=plain, seq=seq, time=time)
     except msgspec.DecodeError:
-        return _decode_with_halves(json.loads(payload), seq, time)
+        return _decode_with_halves(load_json(payload), seq, time)
     if type(found) is _ItemOnTheWire:
         item = decode_item(bytes(found.item))
         return ItemAdded(item=item, run_id=found.run_id, message_id=found.message_id, seq=seq, time=time)

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from weakref import WeakKeyDictionary
 
 import anyio
-import msgspec
 
 from quiesce._extras import require
+from quiesce._safe.nested import decoder_of
+from quiesce._safe.secrets import without_secrets
 from quiesce.kernel._backend import Backend, current_backend
 from quiesce.kernel._own import Held, own
 from quiesce.kernel._owner import is_cancel
@@ -49,7 +50,10 @@ _TELL_WITHIN = 1.0  # seconds to tell a server that a call was cancelled
 
 
 class MCPServerError(AgentsException):
-    """An MCP server could not be reached, has ended, or has refused a request."""
+    """An MCP server could not be reached, has ended, or has refused a request. The message holds no credentials of its address."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(without_secrets(message))
 
 
 class MCPToolError(AgentsException):
@@ -372,7 +376,7 @@ class MCPServerStreamableHttp(MCPServer):
     ) -> None:
         super().__init__(
             params,
-            name=name or str(params.get("url") if isinstance(params, Mapping) else ""),
+            name=name or without_secrets(str(params.get("url") if isinstance(params, Mapping) else "")),
             needed="url",
             cache_tools_list=cache_tools_list,
             client_session_timeout_seconds=client_session_timeout_seconds,
@@ -419,12 +423,15 @@ def _function_tools(server: MCPServer, listed: list[Any]) -> list[FunctionTool]:
     return list(made.values())
 
 
+_decode_arguments = decoder_of(dict[str, Any])
+
+
 def _function_tool(server: MCPServer, tool: Any, name: str) -> FunctionTool:
     its_name: str = tool.name
 
     async def invoke(context: ToolContext[Any], arguments: str) -> Any:
         try:
-            given = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
+            given = _decode_arguments(arguments or "{}")
         except ValueError as error:
             raise InvalidToolArguments(f"tool {name!r} takes a JSON object: {error}") from error
         return await server.call_tool(its_name, given, context.progress)

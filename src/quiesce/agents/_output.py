@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import msgspec
 
+from quiesce._safe.nested import decoder_of
 from quiesce.models._model import OutputSpec
 
 from ._errors import InvalidFinalOutput
@@ -30,7 +31,7 @@ class OutputType:
             if self._wrapped:
                 kind = msgspec.defstruct("Wrapped", [("response", kind)])
             try:
-                self._decode = msgspec.json.Decoder(kind).decode
+                self._decode = decoder_of(kind)
                 schema = _inlined(msgspec.json.schema(kind))
             except TypeError as error:
                 raise TypeError(f"{self.name} cannot be the output type of an agent: {error}") from None

@@ -21,7 +21,7 @@ from quiesce.models._items import ToolOutcome, ToolResult
 from quiesce.models._model import ToolSpec
 
 from ._agent import Agent, Handoff, as_handoff
-from ._context import ToolContext
+from ._context import Rejected, ToolContext
 from ._errors import (
     ToolInputGuardrailTripwireTriggered,
     ToolOutputGuardrailTripwireTriggered,
@@ -125,7 +125,8 @@ class ToolTurn:
             if engine.keeps_approvals:  # stopped while it waits for the answer, it waits on
                 engine.pending_approvals.append(record)
             said = engine.config.approve(context, tool)
-            decision = bool(await said if inspect.isawaitable(said) else said), ""
+            answer = await said if inspect.isawaitable(said) else said
+            decision = bool(answer), answer.message if isinstance(answer, Rejected) else ""
             if engine.keeps_approvals:
                 engine.pending_approvals.remove(record)
         if decision is None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from quiesce._safe.nested import decode_json
 from quiesce.kernel._reason import Reason
 from quiesce.kernel._scope import Scope
 from quiesce.models._items import ToolOutcome
@@ -97,7 +98,7 @@ async def failure_text(tool: FunctionTool, context: ToolContext[Any], error: Exc
 def _plain_arguments(text: str) -> dict[str, Any]:
     """The arguments as the model wrote them, unchecked; none if it wrote something else."""
     try:
-        plain = msgspec.json.decode(text)
+        plain = decode_json(text)
     except msgspec.DecodeError:
         return {}
     return plain if isinstance(plain, dict) else {}

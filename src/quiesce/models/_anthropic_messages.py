@@ -14,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from quiesce._safe.nested import decode_json, is_deep
+
 from ._call_ids import CallIds
 from ._items import AssistantMessage, Image, Item, Reasoning, Text, ToolCall, ToolResult
 from ._model import ModelRequest, ModelSettings
@@ -149,7 +151,8 @@ def _block(item: Item, ids: CallIds) -> dict[str, Any]:
 def _object(arguments: str) -> dict[str, Any]:
     """The arguments as the object that this API insists on, also where the model wrote something else."""
     try:
-        decoded = msgspec.json.decode(arguments)
+        decoded = decode_json(arguments)
     except msgspec.DecodeError:
         decoded = None
-    return decoded if isinstance(decoded, dict) else {"not_an_object": arguments}
+    # What can be read just so is too deep for whoever writes it into a request.
+    return decoded if isinstance(decoded, dict) and not is_deep(decoded) else {"not_an_object": arguments}

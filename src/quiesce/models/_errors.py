@@ -5,6 +5,8 @@ Each error says which model, what its provider said, and what to do. The provide
 
 from __future__ import annotations
 
+from quiesce._safe.secrets import without_secrets
+
 
 class ModelError(Exception):
     """A call of a model has failed. `retryable`: the same call may work later. `status` is the HTTP status, if there was one."""
@@ -20,7 +22,7 @@ class ModelError(Exception):
         retry_after: float | None = None,
         request_id: str | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(without_secrets(message))
         self.model = model
         self.status = status
         self.retry_after = retry_after

@@ -12,10 +12,10 @@ Invariants
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
+from quiesce._safe.printed import logger
 from quiesce.kernel._child import ChildCancelled
 from quiesce.kernel._scope import Scope
 from quiesce.kernel._shielded import shielded
@@ -24,8 +24,6 @@ from ._call_deadline import CallDeadline
 from ._errors import ModelError, ModelTimeoutError
 from ._provider_errors import Endpoint, garbage, not_a_stream, translate
 from ._sse import EventStream, EventTooLong, ServerEvent
-
-logger = logging.getLogger("quiesce")
 
 GIVEN_BACK_WITHIN = 5.0
 ENDED_WITHIN = 0.25  # seconds for a server to end its stream after it has said that this was all

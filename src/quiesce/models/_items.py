@@ -14,6 +14,8 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from quiesce._safe.nested import decode_json, decoder_of
+
 ToolOutcome: TypeAlias = Literal[
     "finished", "failed", "rejected", "interrupted", "not_started", "still_running", "unknown"
 ]
@@ -102,7 +104,7 @@ Item: TypeAlias = UserMessage | Note | AssistantMessage | Reasoning | ToolCall |
 _Known: TypeAlias = UserMessage | Note | AssistantMessage | Reasoning | ToolCall | ToolResult
 _TAGS = frozenset({"user", "note", "assistant", "reasoning", "tool_call", "tool_result"})
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(_Known)
+_decode = decoder_of(_Known)
 
 
 def encode_item(item: Item) -> bytes:
@@ -113,9 +115,9 @@ def encode_item(item: Item) -> bytes:
 def decode_item(data: bytes | str) -> Item:
     """One item from JSON; ValueError if it is none."""
     try:
-        item: Item = _decoder.decode(data)
+        item: Item = _decode(data)
     except msgspec.ValidationError:
-        plain = msgspec.json.decode(data)
+        plain = decode_json(data)
         if isinstance(plain, dict) and isinstance(plain.get("type"), str) and plain["type"] not in _TAGS:
             return UnknownItem(plain)
         raise

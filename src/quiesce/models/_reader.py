@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from quiesce._safe.nested import decode_json
+
 from ._items import AssistantMessage, ToolCall
 from ._model import ItemDone, ModelEvent, ModelRequest, ResponseDone, TextDelta, Tokens, Usage
 from ._provider_errors import Endpoint, ended_early, garbage
@@ -47,7 +49,7 @@ class Reader(ABC):
             self.is_complete = True
             return
         try:
-            data = msgspec.json.decode(text)
+            data = decode_json(text)
         except msgspec.DecodeError as error:
             raise garbage(self.at, text) from error
         if not isinstance(data, dict):
