@@ -8,12 +8,13 @@ Both are, to the letter, what claude-agent-sdk gives for the same options (`SDK_
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, cast
+
+from quiesce._safe.printed import logger
 
 from ._errors import CLIConnectionError
 from ._options import ClaudeAgentOptions, SystemPromptCustom, SystemPromptFile
@@ -24,8 +25,6 @@ SDK_VERSION: Final = "0.2.182"  # of claude-agent-sdk, whose protocol this speak
 _STATE_FRAMES = "CLAUDE_CODE_SDK_READS_SESSION_STATE"  # the CLI then says when it is idle
 _DERIVED_APP = "CLAUDE_AGENT_SDK_DERIVED_CLIENT_APP"  # of an outer session, whose app is not this one
 _NO_SKILL_HAS = re.compile("[(),\x00-\x1f\x7f-\x9f\ufeff\ud800-\udfff]")
-
-logger = logging.getLogger("quiesce.claude")
 
 
 def command_of(options: ClaudeAgentOptions, cli: str) -> list[str]:

@@ -9,11 +9,11 @@ Invariants
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from quiesce._safe.printed import logger
 from quiesce.kernel._core import ScopeClosed
 from quiesce.kernel._inflight import DuplicateId, Inflight
 from quiesce.kernel._reason import Reason
@@ -26,7 +26,6 @@ from ._mcp_calls import McpCalls
 if TYPE_CHECKING:
     from quiesce.kernel._backend import Backend, Waiter
 
-logger = logging.getLogger("quiesce")
 
 # Any: what the CLI asks, and is answered, is JSON. None is no answer: it has taken its question back by other means.
 Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any] | None]]

@@ -9,13 +9,13 @@ Invariants
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
+from quiesce._safe.printed import logger
 from quiesce.kernel._backend import current_backend
 from quiesce.kernel._own import Held, own
 from quiesce.kernel._scope import current_core
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from ._transport import Transport
 
-logger = logging.getLogger("quiesce")
 
 _END_SHARE: Final = 1 / 3  # of the time to clean up, for the end of its input; the rest is for `close`
 

@@ -10,20 +10,18 @@ handler answers all the same, so there the handler runs to its end, unless the s
 
 from __future__ import annotations
 
-import logging
 import math
 from importlib import import_module
 from typing import Any
 
 import anyio
 
+from quiesce._safe.printed import logger
 from quiesce.kernel._scope import Scope
 
 from ._sdk_mcp_server import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, error_answer
 
 _GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError)
-
-logger = logging.getLogger("quiesce.claude")
 
 
 class OfficialServer:

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
+from quiesce._safe.printed import logger
 from quiesce.kernel._child import Handle
 from quiesce.kernel._reason import Reason
 from quiesce.kernel._scope import Scope, current_token
@@ -25,8 +26,6 @@ INVALID_REQUEST: Final = -32600
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 INTERNAL_ERROR: Final = -32603
-
-logger = logging.getLogger("quiesce.claude")
 
 
 class McpAnswers(Protocol):

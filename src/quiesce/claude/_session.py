@@ -14,13 +14,13 @@ Invariants
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import uuid4
 
 import anyio
 
+from quiesce._safe.printed import logger
 from quiesce.kernel._backend import Backend, current_backend
 from quiesce.kernel._owner import is_cancel
 from quiesce.kernel._reason import Reason
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from quiesce.wire._link import Link
     from quiesce.wire._transport import Transport
 
-logger = logging.getLogger("quiesce")
 
 _INTERRUPT_SHARE: Final = 1 / 3  # of the time to clean up
 _LOOK_AGAIN: Final = 0.01  # seconds between two looks whether the process is still there

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from codecs import getincrementaldecoder
 from collections.abc import Callable
 from typing import Final
 
-logger = logging.getLogger("quiesce")
+from quiesce._safe.printed import logger
 
 LONGEST: Final = 65536  # characters: a line that is longer is told in pieces
 

@@ -14,6 +14,7 @@ from ._command import command_of, environment_of
 from ._errors import CLINotFoundError
 from ._find_cli import find_cli
 from ._foreign_transport import Foreign
+from ._private_arguments import PrivateArguments
 from ._stderr_lines import StderrLines
 
 if TYPE_CHECKING:
@@ -62,8 +63,11 @@ class CliProcess(ChildProcess):
     def __init__(self, options: ClaudeAgentOptions, grace: Grace | None) -> None:
         self._lines = StderrLines(options.stderr) if options.stderr is not None else None
         self._cwd = options.cwd
+        self._user = options.user
+        self._command = command_of(options, find_cli(options))
+        self._private: PrivateArguments | None = None
         super().__init__(
-            command_of(options, find_cli(options)),
+            self._command,
             env=environment_of(options),
             cwd=options.cwd,
             user=options.user,
@@ -74,10 +78,13 @@ class CliProcess(ChildProcess):
 
     async def open(self, limits: Limits, scope: Scope) -> Link:
         """Start it."""
+        self._private = PrivateArguments(self._command, self._user)
+        self._options = (self._private.words, *self._options[1:])
         try:
             return await super().open(limits, scope)
-        except FileNotFoundError as error:
-            if self._has_cwd():
+        except BaseException as error:
+            self._private.remove()
+            if isinstance(error, FileNotFoundError) and self._has_cwd():
                 raise CLINotFoundError(f"Claude Code not found: {error}") from error
             raise
 
@@ -85,7 +92,9 @@ class CliProcess(ChildProcess):
         return self._cwd is None or os.path.isdir(self._cwd)
 
     def said_all(self) -> None:
-        """It is gone: its last line may have no end."""
+        """It has exited: its last line may have no end."""
+        if self._private is not None:
+            self._private.remove()
         if self._lines is not None:
             self._lines.finish()
 

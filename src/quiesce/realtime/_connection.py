@@ -12,13 +12,13 @@ Invariants
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 import anyio
 
+from quiesce._safe.printed import logger
 from quiesce.kernel._backend import current_backend
 from quiesce.kernel._scope import Scope, current_core, current_scope
 from quiesce.kernel._shielded import shielded
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from ._model_inputs import RealtimeModelSendEvent
     from ._protocol import Protocol
 
-logger = logging.getLogger("quiesce")
 
 _FAREWELL_SHARE: Final = 1 / 6  # of the time to clean up, for a server that does not read
 _UNREAD: Final = 64  # messages, before the socket has to wait; or as many bytes as `RealtimeLimits` allows

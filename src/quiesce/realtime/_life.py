@@ -12,13 +12,13 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakValueDictionary
 
 from anyio.lowlevel import checkpoint
 
+from quiesce._safe.printed import logger
 from quiesce.agents._context import RunContextWrapper
 from quiesce.agents._errors import UserError
 from quiesce.kernel._backend import current_backend
@@ -67,7 +67,6 @@ if TYPE_CHECKING:
     from ._settings import Cast
     from ._tool_calls import Call
 
-logger = logging.getLogger("quiesce")
 
 _NAMED = 8  # tools and guardrails in a report
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import os
 import ssl as ssl_module
 from importlib import import_module
@@ -13,6 +12,8 @@ from urllib.parse import quote
 import anyio
 
 from quiesce._extras import require
+from quiesce._safe.printed import logger
+from quiesce._safe.secrets import without_secrets
 from quiesce.agents._errors import UserError
 from quiesce.wire import ConnectionEnded
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from ._model_events import RealtimeModelEvent
     from ._model_inputs import RealtimeModelSendEvent
 
-logger = logging.getLogger("quiesce")
 
 _SEND_BUFFER = (
     256 * 1024
@@ -103,7 +103,9 @@ class OpenAIRealtimeWebSocketModel(RealtimeModel):
                 await connection.open(transport, settings, is_joined=options.get("call_id") is not None)
                 self._connection = connection
             if limit.cancelled_caught:
-                raise ConnectionError(f"cannot connect to {url}: it took longer than {limits.connect:g} s")
+                raise ConnectionError(
+                    f"cannot connect to {without_secrets(url)}: it took longer than {limits.connect:g} s"
+                )
         finally:
             self._is_connecting = False
 

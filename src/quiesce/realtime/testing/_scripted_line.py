@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
 
+from quiesce._safe.printed import logger
 from quiesce.kernel._backend import current_backend
-from quiesce.kernel._core import logger
 from quiesce.realtime._model_events import (
     RealtimeModelAudioInterruptedEvent,
     RealtimeModelEvent,
