@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import uuid
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +18,7 @@ from interop_tests.conversation import Conversation
 from interop_tests.pairs import HERE, NODE_PACKAGES, Pair, pairs
 
 put_in_order()
+os.environ["QUIESCE_ACP_TOKEN"] = uuid.uuid4().hex  # of servers, and for their clients
 
 
 def pytest_configure() -> None:

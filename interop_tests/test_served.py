@@ -146,7 +146,7 @@ class Server:
     def __init__(self, pair: Pair, store: str) -> None:
         self.mark = uuid.uuid4().hex
         self.process = subprocess.Popen(
-            command(pair, "--store", store, "--websocket", "localhost:0"),
+            command(pair, "--store", store, "--websocket", "localhost:0", "--folder", "/"),
             env={**os.environ, "PYTHONPATH": str(ROOT), MARK: self.mark},
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -82,7 +82,8 @@ class Library:
                 yield conn, process.pid
             return
         create_websocket_stream = importlib.import_module("acp.ws.client").create_websocket_stream
-        stream = await create_websocket_stream(argv[0])
+        bearer = {"Authorization": f"Bearer {os.environ['QUIESCE_ACP_TOKEN']}"}
+        stream = await create_websocket_stream(argv[0], headers=bearer)
         async with self.acp.connect_to_agent(client, stream, **options) as conn:
             yield conn, None
         await stream.close()

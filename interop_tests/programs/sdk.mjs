@@ -18,7 +18,8 @@ export function streamOver(output, input) {
 export async function webSocketTo(address) {
   const path = require.resolve("@agentclientprotocol/sdk/experimental/ws-client");
   const { createWebSocketStream } = await import(pathToFileURL(path).href);
-  return createWebSocketStream(address);
+  // The WebSocket of Node is that of browsers: it sends no headers of ours.
+  return createWebSocketStream(address, { protocols: [`quiesce.token.${process.env.QUIESCE_ACP_TOKEN}`] });
 }
 
 export function sleep(milliseconds, signal) {

@@ -32,6 +32,8 @@ both = pytest.mark.worlds("asyncio", "trio")
 one = pytest.mark.worlds("asyncio")
 pytestmark = [pytest.mark.real_time, pytest.mark.time_limit(40)]
 
+TOKEN = "a-token-for-the-tests"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 MODULE = '''
 import os
@@ -292,8 +294,8 @@ async def test_the_example_is_an_agent_that_an_editor_can_start(tmp_path: Path, 
 async def server(home: Path, world: World, *arguments: str) -> AsyncIterator[tuple[Process, int]]:
     """The command, serving WebSockets; its port."""
     said = bytearray()
-    env = {**default_environment(), "XDG_STATE_HOME": str(home / "state")}
-    line = command_line(world, "--websocket", "localhost:0", *arguments)
+    env = {**default_environment(), "XDG_STATE_HOME": str(home / "state"), "QUIESCE_ACP_TOKEN": TOKEN}
+    line = command_line(world, "--websocket", "localhost:0", "--folder", "/", *arguments)
     line[4] = "talkers:make_agent"
     async with Process(line, cwd=home, env=env, on_stderr=said.extend) as process:
         await until(lambda: b"health at" in said or process.returncode is not None)
@@ -324,7 +326,9 @@ async def test_many_clients_over_websockets_and_a_health_checker(
 
     async def talk(port: int, number: int) -> None:
         client = Client()
-        async with ClientSideConnection(client, connect_websocket(f"ws://localhost:{port}/acp")) as conn:
+        async with ClientSideConnection(
+            client, connect_websocket(f"ws://localhost:{port}/acp", headers=BEARER)
+        ) as conn:
             await conn.initialize(protocol_version=1)
             session = (await conn.new_session(cwd=str(home), mcp_servers=[])).session_id
             await conn.prompt(session, [text_block(f"number {number}")])
@@ -363,7 +367,9 @@ async def test_a_session_is_taken_up_again_over_another_websocket(home: Path, wo
     async with server(home, world, "--store", "none") as (_, port):
         session = ""
         for turn in range(2):
-            async with ClientSideConnection(client, connect_websocket(f"ws://localhost:{port}/acp")) as conn:
+            async with ClientSideConnection(
+                client, connect_websocket(f"ws://localhost:{port}/acp", headers=BEARER)
+            ) as conn:
                 await conn.initialize(protocol_version=1)
                 if turn == 0:
                     session = (await conn.new_session(cwd=str(home), mcp_servers=[])).session_id
@@ -377,7 +383,7 @@ async def test_a_session_is_taken_up_again_over_another_websocket(home: Path, wo
 async def test_no_web_page_may_connect_unless_it_is_named(home: Path, world: World) -> None:
     def handshake(port: int, origin: str) -> bytes:
         request = (
-            "GET /acp HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            f"GET /acp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nOrigin: {origin}\r\n\r\n"
         )
         with socket.create_connection(("localhost", port), timeout=10) as connection:

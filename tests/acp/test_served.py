@@ -395,7 +395,7 @@ async def test_a_tool_is_shown_as_its_author_says() -> None:
     async with connected(agent) as talk:
         await talk.say()
     first, second = [one for one in talk.client.updates if one["sessionUpdate"] == "tool_call"]
-    assert (first["title"], first["kind"]) == ("Search for x", "search")
+    assert (first["title"], first["kind"]) == ("Search for⏎x", "search")
     assert first["locations"] == [{"path": "/project/a.py", "line": 3}]
     assert (second["title"], second["kind"]) == ("search", "search")  # arguments that make no title
 

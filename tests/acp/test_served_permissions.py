@@ -156,10 +156,12 @@ async def test_the_user_sees_the_change_before_saying_yes() -> None:
     assert edit["title"] == "Edit a.txt"
     assert edit["kind"] == "edit"
     assert edit["locations"] == [{"path": f"{CWD}/a.txt"}]
-    assert edit["content"] == [{"type": "diff", "path": f"{CWD}/a.txt", "oldText": "old", "newText": "new"}]
+    assert edit["content"] == [
+        {"type": "diff", "path": f"{CWD}/a.txt", "oldText": "old\ntext\n", "newText": "new\ntext\n"}
+    ]
     assert write["content"][0]["oldText"] == "new\ntext\n"
     assert create["content"] == [{"type": "diff", "path": f"{CWD}/b.txt", "newText": "created\n"}]
-    assert "content" not in senseless
+    assert senseless["content"][0]["content"]["text"] == 'edit_file {"path":"a.txt"}'
     assert client.files == {f"{CWD}/a.txt": "all new\n", f"{CWD}/b.txt": "created\n"}
 
 

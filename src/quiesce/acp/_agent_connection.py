@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Raw
 from msgspec.structs import replace
 
+from quiesce._safe.printed import logger
 from quiesce.kernel._owner import without_cancels
 from quiesce.kernel._reason import Reason
 from quiesce.kernel._shielded import shielded
@@ -27,7 +28,7 @@ from ._elicitation import request_of
 from ._methods import AGENT, CLIENT, Method
 from ._new_sessions import NewSessions
 from ._observers import Observer
-from ._side import Side, logger, target_of, transport_of
+from ._side import Side, target_of, transport_of
 from ._turns import Turn, Turns
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from quiesce.kernel._scope import Scope
     from quiesce.wire._connection import Connection
     from quiesce.wire._limits import Limits
+    from quiesce.wire._transport import Transport
 
     from ._interfaces import Agent, Client
 
@@ -43,6 +45,16 @@ _SESSION_CLOSE = Reason("user", "session/close")
 _SESSION_DELETE = Reason("user", "session/delete")
 _ENDINGS: Final = {"close_session": _SESSION_CLOSE, "delete_session": _SESSION_DELETE}
 _CANCELLED = Raw(encode(s.PromptResponse(stop_reason="cancelled")))
+
+
+def _check_known(transport: Transport) -> None:
+    client = transport.client
+    if client is not None and not client.is_known:
+        raise PermissionError(
+            f"an agent is not served to {client.address}, as anybody could be there: give the server a token "
+            "(serve_websocket(token=...), serve_tcp(token=...)) or a socket in the file system (serve_unix), "
+            "or pass trust_client=True if something in front of it knows its users"
+        )
 
 
 class AgentSideConnection(Side):
@@ -59,6 +71,8 @@ class AgentSideConnection(Side):
     - `listening`: begin at once (the default), or with `async with`, `listen()` or the first message.
     - `observers`: functions of a `StreamEvent`, called with every message.
     - `limits`, `grace`, `scope`: as for `quiesce.wire.Peer`.
+    - `trust_client`: serve whoever connects. Otherwise a connection that a server of `quiesce.wire` has taken is served only if its client is known
+      (it has shown the server's token, or is on a socket in the file system and runs as the same user); else this raises `PermissionError`.
 
     `session/cancel` cancels the handler of the prompt itself; so do `session/close`, `session/delete` and `$/cancel_request`. The agent's own
     `cancel(session_id)` is called as well, if there was anything to cancel. However a prompt is stopped, it is answered `cancelled`.
@@ -77,8 +91,12 @@ class AgentSideConnection(Side):
         limits: Limits | None = None,
         grace: Grace | None = None,
         scope: Scope | None = None,
+        trust_client: bool = False,
     ) -> None:
         transport = transport_of(input_stream, output_stream)
+        self.client = transport.client
+        if not trust_client:
+            _check_known(transport)
         self._turns = Turns()
         self._new_sessions = NewSessions(self._send_update)
         self._use_unstable_protocol = use_unstable_protocol

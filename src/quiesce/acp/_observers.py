@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -11,9 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from quiesce._safe.printed import logger
 from quiesce.wire._connection import Tap
-
-logger = logging.getLogger("quiesce")
 
 
 class StreamDirection(str, Enum):  # noqa: UP042 - as users of agent-client-protocol know it

@@ -33,7 +33,8 @@ from ._served_content import content_of
 from ._served_permissions import ask_client
 from ._served_records import list_records, new_session_id, read_record
 from ._served_replay import replay
-from ._served_session import MODES, Session, enter_session
+from ._served_rules import Rules
+from ._served_session import AUTO, MODES, Session, enter_session
 from ._served_sessions import GIVEN_UP, Place, Sessions
 from ._served_updates import TurnUpdates, title_of
 from .exceptions import RequestError
@@ -64,6 +65,9 @@ class ServedAgent:
     - `images`: whether the model can be given pictures. `context_window`: how many tokens it takes; if it is known the client is told how many are used.
     - `mcp_needs_approval`: whether tools of MCP servers that the client names need its approval. They do unless you say otherwise.
     - `run_config`, `max_turns`: as for a `Conversation`, for each prompt. An `approve` of your own is asked instead of the client.
+    - `folders`: sessions work only in these, and below them. `allow_commands`: whether a client may name MCP servers by a command, which is then run here.
+      `allow_auto`: whether it may choose the mode in which nobody is asked. For clients that come over the network (`transport.client`, and not a socket
+      in the file system) these are the current folder, no and no, unless you say otherwise; for all others any folder, yes and yes.
 
     Tools find the session that they work for with `quiesce.acp.tools.current_session()`.
     """
@@ -84,6 +88,9 @@ class ServedAgent:
         mcp_needs_approval: NeedsApproval = True,
         run_config: RunConfig | None = None,
         max_turns: int | None = MAX_TURNS,
+        folders: Sequence[str | os.PathLike[str]] | None = None,
+        allow_commands: bool | None = None,
+        allow_auto: bool | None = None,
     ) -> None:
         if not isinstance(agent, Agent):
             raise TypeError(f"what is served is a quiesce.agents.Agent, not {type(agent).__name__}")
@@ -100,6 +107,7 @@ class ServedAgent:
         config = run_config or RunConfig()
         if config.approve is None:
             config = replace(config, approve=ask_client)
+        self._rules = Rules(folders, allow_commands, allow_auto)
         self._sessions = Sessions(agent, self._store, context, config, max_turns, mcp_needs_approval)
 
     def on_connect(self, conn: Any) -> None:
@@ -107,6 +115,7 @@ class ServedAgent:
         if self._sessions.client is not None:
             raise RuntimeError("this ServedAgent has a connection already: make one for each")
         self._sessions.client = conn
+        self._rules = self._rules.for_client(getattr(conn, "client", None))
 
     async def close(self) -> None:
         """Let go of all sessions, and of the store if it was given as a path. The connection's end has stopped whatever was on."""
@@ -173,8 +182,10 @@ class ServedAgent:
     ) -> s.NewSessionResponse:
         """`session/new`."""
         self._check_authenticated()
-        session = await self._sessions.open(new_session_id(), Place(cwd, additional_directories, mcp_servers))
-        return s.NewSessionResponse(session_id=session.id, modes=session.modes)
+        session = await self._sessions.open(
+            new_session_id(), self._place(cwd, additional_directories, mcp_servers)
+        )
+        return s.NewSessionResponse(session_id=session.id, modes=self._modes(session))
 
     async def load_session(
         self,
@@ -186,11 +197,11 @@ class ServedAgent:
     ) -> s.LoadSessionResponse:
         """`session/load`: all of the history is told before it is answered."""
         self._check_kept("session/load")
-        place = Place(cwd, additional_directories, mcp_servers)
+        place = self._place(cwd, additional_directories, mcp_servers)
         async with self._sessions.taking_up(session_id, place) as session:
             for update in replay(session.conversation.items, self.agent):
                 await session.update(update)
-        return s.LoadSessionResponse(modes=session.modes)
+        return s.LoadSessionResponse(modes=self._modes(session))
 
     async def resume_session(
         self,
@@ -202,10 +213,10 @@ class ServedAgent:
     ) -> s.ResumeSessionResponse:
         """`session/resume`: the history is known to the client."""
         self._check_kept("session/resume")
-        place = Place(cwd, additional_directories, mcp_servers)
+        place = self._place(cwd, additional_directories, mcp_servers)
         async with self._sessions.taking_up(session_id, place) as session:
             pass
-        return s.ResumeSessionResponse(modes=session.modes)
+        return s.ResumeSessionResponse(modes=self._modes(session))
 
     async def list_sessions(
         self, cwd: str | None = None, cursor: str | None = None, **kwargs: Any
@@ -232,11 +243,23 @@ class ServedAgent:
     ) -> s.SetSessionModeResponse:
         """`session/set_mode`: ask before tools that need approval, or do not."""
         session = self._session(session_id)
-        if mode_id not in {mode.id for mode in MODES}:
-            there = ", ".join(mode.id for mode in MODES)
+        modes = self._modes(session).available_modes
+        if mode_id not in {mode.id for mode in modes}:
+            there = ", ".join(mode.id for mode in modes)
             raise RequestError.invalid_params({"modeId": f"there is no mode {mode_id!r}; there are {there}"})
         session.mode = mode_id
         return s.SetSessionModeResponse()
+
+    def _place(self, cwd: str, directories: list[str] | None, mcp_servers: list[Any] | None) -> Place:
+        place = Place(cwd, directories, mcp_servers)
+        place.check()
+        self._rules.check(place)
+        return place
+
+    def _modes(self, session: Session) -> s.SessionModeState:
+        """The mode it is in, and those that the client may choose."""
+        there = [mode for mode in MODES if mode.id != AUTO or self._rules.allow_auto]
+        return s.SessionModeState(current_mode_id=session.mode, available_modes=there)
 
     def _session(self, session_id: str) -> Session:
         self._check_authenticated()

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
-import msgspec
+from quiesce._safe.nested import decode_json, is_deep
+from quiesce._safe.text import both_ends, exact, without_line_ends
 
 from . import schema as s
 from .helpers import text_block, tool_content
@@ -94,9 +95,10 @@ def arguments_of(text: str) -> Arguments:
 
 def _plain(text: str) -> Any:
     try:
-        return msgspec.json.decode(text)
+        plain = decode_json(text)
     except ValueError:
         return text
+    return plain if not is_deep(plain) else text
 
 
 def call_shown(call: ToolCall, agent: Agent[Any]) -> dict[str, Any]:
@@ -104,7 +106,7 @@ def call_shown(call: ToolCall, agent: Agent[Any]) -> dict[str, Any]:
     look, arguments = look_of(call.name, agent), arguments_of(call.arguments)
     return {
         "tool_call_id": call.call_id,
-        "title": _made(look.title, arguments, None) or call.name,
+        "title": _made(look.title, arguments, None) or exact(call.name),
         "kind": look.kind,
         "locations": list(_made(look.locations, arguments, ())) or None,
         "raw_input": _plain(call.arguments),
@@ -119,21 +121,23 @@ def _made(make: Callable[[Arguments], Any] | None, arguments: Arguments, otherwi
         made = make(arguments)
     except Exception:
         return otherwise
-    if isinstance(made, str):
-        made = " ".join(made.split())
-        return made if len(made) <= _TITLE_LIMIT else made[: _TITLE_LIMIT - 1] + "…"
-    return made
+    return both_ends(without_line_ends(exact(made)), _TITLE_LIMIT) if isinstance(made, str) else made
 
 
-async def previewed(call_name: str, arguments: Arguments, agent: Agent[Any]) -> list[Any] | None:
-    """What the call is about to do; None if its tool has no way to show it."""
-    preview = look_of(call_name, agent).preview
-    if preview is None:
-        return None
-    try:
-        return list(await preview(arguments))
-    except Exception:  # arguments that make no sense: the tool will say so
-        return None
+async def previewed(call: ToolCall, agent: Agent[Any]) -> list[Any]:
+    """What the call is about to do, all of it: as its tool shows it, else its arguments.
+
+    `OSError` if its tool says that what it would change cannot be shown.
+    """
+    preview = look_of(call.name, agent).preview
+    if preview is not None:
+        try:
+            return list(await preview(arguments_of(call.arguments)))
+        except OSError:
+            raise
+        except Exception:  # arguments that make no sense: the tool will say so
+            pass
+    return [tool_content(text_block(exact(f"{call.name} {call.arguments}")))]
 
 
 def result_shown(result: ToolResult, *, with_content: bool) -> dict[str, Any]:

@@ -1,21 +1,27 @@
 """Who decides whether a tool may run: the user, by way of the client.
 
 `allow_always` holds for that tool in that session, as long as it is open. The mode `auto` asks nobody.
+
+What is approved is what was shown: a question carries everything that the call would do, with each character visible, and a file that was shown is
+written only while it is still the same (`note_asked`, `check_approved`). A change that cannot be shown is not asked about: the call is rejected.
 """
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
+from quiesce._safe.files import BadPath, Seen
+from quiesce._safe.printed import logger
+from quiesce.agents._context import Rejected
 from quiesce.models._items import ToolCall
 from quiesce.wire._errors import ConnectionEnded, RpcError
 
 from . import schema as s
-from ._served_calls import arguments_of, call_shown, previewed
+from ._served_calls import call_shown, previewed
 from ._served_session import AUTO, Session, current_session
-from ._side import logger
 
 if TYPE_CHECKING:
     from quiesce.agents._context import ToolContext
@@ -26,7 +32,10 @@ _ALWAYS: Final = "allow_always"
 _REJECT: Final = "reject_once"
 
 
-async def ask_client(context: ToolContext[Any], tool: FunctionTool) -> bool:
+_shown_files: ContextVar[list[Seen] | None] = ContextVar("acp_shown_files", default=None)
+
+
+async def ask_client(context: ToolContext[Any], tool: FunctionTool) -> bool | Rejected:
     """Whether the user lets this call be made: for `RunConfig(approve=ask_client)`, in what is served over ACP.
 
     ```python
@@ -44,7 +53,14 @@ async def ask_client(context: ToolContext[Any], tool: FunctionTool) -> bool:
         return True
     agent = context.agent or session.conversation.agent
     call = ToolCall(context.tool_call_id, tool.name, context.tool_arguments)
-    content = await previewed(tool.name, arguments_of(call.arguments), agent)
+    shown: list[Seen] = []
+    before = _shown_files.set(shown)
+    try:
+        content = await previewed(call, agent)
+    except OSError as error:
+        return Rejected(f"Not done: {error}")
+    finally:
+        _shown_files.reset(before)
     asked = s.ToolCallUpdate(status="pending", content=content, **call_shown(call, agent))
     try:
         answer = await session.client.request_permission(session.id, asked, _options(tool.name))
@@ -59,7 +75,26 @@ async def ask_client(context: ToolContext[Any], tool: FunctionTool) -> bool:
         return False
     if outcome.option_id == _ALWAYS:
         session.allowed.add(tool.name)
-    return outcome.option_id in (_ONCE, _ALWAYS)
+    if outcome.option_id not in (_ONCE, _ALWAYS):
+        return False
+    if shown:
+        session.shown_files[call.call_id] = shown[-1]
+    return True
+
+
+def note_asked(seen: Seen) -> None:
+    """For a preview: this is the file that it shows."""
+    shown = _shown_files.get()
+    if shown is not None:
+        shown.append(seen)
+
+
+def check_approved(call_id: str, path: str, now: Seen) -> None:
+    """For a tool: `BadPath` if the file is not what was shown when the call was approved."""
+    session = current_session()
+    shown = session.shown_files.pop(call_id, None) if session is not None else None
+    if shown is not None and shown != now:
+        raise BadPath(f"{path!r} has changed since it was approved: nothing was written")
 
 
 def _options(tool_name: str) -> list[s.PermissionOption]:

@@ -15,6 +15,7 @@ from quiesce.wire._errors import ConnectionEnded, RequestCancelled
 from . import schema as s
 
 if TYPE_CHECKING:
+    from quiesce._safe.files import Seen
     from quiesce.agents._conversation import Conversation
     from quiesce.agents._mcp import MCPServer
 
@@ -62,6 +63,7 @@ class Session:
         self.with_content: set[str] = (
             set()
         )  # of these, those whose tool has shown something better than its output
+        self.shown_files: dict[str, Seen] = {}  # by call: what was shown when it was approved
         self.has_title = False
         self.answering = False  # whether it is in a turn, also before and after the conversation runs
         self.conversation: Conversation = None  # type: ignore[assignment]  # set as soon as it is open
@@ -81,11 +83,6 @@ class Session:
     def has_terminals(self) -> bool:
         """Whether the client runs commands for us."""
         return self.capabilities.terminal
-
-    @property
-    def modes(self) -> s.SessionModeState:
-        """The mode it is in, and those there are."""
-        return s.SessionModeState(current_mode_id=self.mode, available_modes=list(MODES))
 
     async def update(self, update: Any) -> None:
         """Tell the client what is new. One that is gone need not know: its turn is being stopped."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from anyio.lowlevel import checkpoint_if_cancelled
 from msgspec import Raw, Struct
 
+from quiesce._safe.printed import logger
 from quiesce.kernel._backend import current_backend
 from quiesce.wire._calls import Late
 from quiesce.wire._errors import RequestCancelled, RpcError
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from quiesce.kernel._reason import Reason
     from quiesce.kernel._report import StopReport
     from quiesce.kernel._scope import Scope
-
-logger = logging.getLogger("quiesce")
 
 
 class Side:

@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from quiesce._safe.files import BadPath, Seen
+from quiesce._safe.text import exact
 from quiesce.agents._context import ToolContext
 from quiesce.agents._tool import FunctionTool, function_tool
 
@@ -26,9 +28,9 @@ from . import schema as s
 from ._served_calls import Arguments, shown_as
 from ._served_commands import Ran, run_here, run_in_terminal
 from ._served_files import ClientRefused, Files, OutsideOfSession, lines_of
-from ._served_permissions import ask_client
+from ._served_permissions import ask_client, check_approved, note_asked
 from ._served_session import Session, current_session
-from .helpers import tool_diff_content
+from .helpers import text_block, tool_content, tool_diff_content
 
 __all__ = [
     "ClientRefused",
@@ -47,6 +49,7 @@ CHARACTERS: Final = 64_000  # of a file that the model is given at once
 LINES: Final = 2_000
 DEFAULT_SECONDS: Final = 120.0
 MOST_SECONDS: Final = 3_600.0
+_MOST_REMARKS: Final = 20
 
 
 @function_tool(side_effects=False)
@@ -85,10 +88,12 @@ async def write_file(context: ToolContext[Any], path: str, content: str) -> str:
     """
     files = Files.here()
     target = files.path(path)
+    before, seen = await files.look(target)
+    check_approved(context.tool_call_id, target, seen)
     session = current_session()
     if session is not None:
-        await _show_diff(session, context, target, await files.read_if_there(target), content)
-    await files.write(target, content)
+        await _show_diff(session, context, target, before, content)
+    await files.write(target, content, seen)
     return f"Wrote {len(content)} characters to {target}."
 
 
@@ -106,24 +111,33 @@ async def edit_file(
     """
     files = Files.here()
     target = files.path(path)
-    before = await files.read(target)
-    found = before.count(old_text) if old_text else 0
-    if not found:
-        raise ValueError(
-            f"old_text is not in {target}: read the file, and give the text exactly as it is there"
-        )
-    if found > 1 and not replace_all:
-        raise ValueError(
-            f"old_text is in {target} {found} times: give more of the text around it, or set replace_all"
-        )
-    after = before.replace(old_text, new_text)
+    before, seen = await files.look(target)
+    check_approved(context.tool_call_id, target, seen)
+    before, after = _edited(target, before, old_text, new_text, replace_all)
     session = current_session()
     if session is not None:
         await _show_diff(
             session, context, target, before, after, line=before[: before.index(old_text)].count("\n") + 1
         )
-    await files.write(target, after)
+    await files.write(target, after, seen)
+    found = before.count(old_text)
     return f"Replaced {found} {'place' if found == 1 else 'places'} in {target}."
+
+
+def _edited(
+    path: str, before: str | None, old_text: str, new_text: str, replace_all: bool
+) -> tuple[str, str]:
+    """The text of a file before and after an edit; `BadPath` if it cannot be made."""
+    if before is None:
+        raise FileNotFoundError(f"there is no file {path!r}")
+    found = before.count(old_text) if old_text else 0
+    if not found:
+        raise BadPath(f"old_text is not in {path}: read the file, and give the text exactly as it is there")
+    if found > 1 and not replace_all:
+        raise BadPath(
+            f"old_text is in {path} {found} times: give more of the text around it, or set replace_all"
+        )
+    return before, before.replace(old_text, new_text)
 
 
 @function_tool(needs_approval=True)
@@ -179,12 +193,42 @@ def _location(arguments: Arguments) -> list[s.ToolCallLocation]:
 async def _write_preview(arguments: Arguments) -> list[Any]:
     files = Files.here()
     path = files.path(arguments["path"])
-    return [tool_diff_content(path, arguments["content"], await files.read_if_there(path))]
+    before, seen = await files.look(path)
+    note_asked(seen)
+    return _diff_shown(path, seen, before, arguments["content"])
 
 
 async def _edit_preview(arguments: Arguments) -> list[Any]:
-    path = Files.here().path(arguments["path"])
-    return [tool_diff_content(path, arguments["new_text"], arguments["old_text"])]
+    files = Files.here()
+    path = files.path(arguments["path"])
+    before, seen = await files.look(path)
+    note_asked(seen)
+    before, after = _edited(
+        path, before, arguments["old_text"], arguments["new_text"], bool(arguments.get("replace_all"))
+    )
+    return _diff_shown(path, seen, before, after)
+
+
+def _diff_shown(path: str, seen: Seen, before: str | None, after: str) -> list[Any]:
+    """The diff, and in words what a client may not show: the file that a link leads to, and characters that cannot be seen."""
+    remarks = list[str]()
+    if seen.path != path:
+        remarks.append(f"{exact(path)} is a link: what is written is {exact(seen.path)}")
+    known = set(lines_of(before)) if before is not None else set[str]()
+    for number, line in enumerate(lines_of(after), 1):
+        if line not in known and (spelled := exact(line)) != line:
+            if len(remarks) == _MOST_REMARKS:
+                remarks.append("More lines have characters that cannot be seen.")
+                break
+            remarks.append(f"Line {number} has characters that cannot be seen: {spelled.rstrip()}")
+    content: list[Any] = [tool_diff_content(path, after, before)]
+    return [*content, tool_content(text_block("\n".join(remarks)))] if remarks else content
+
+
+async def _command_preview(arguments: Arguments) -> list[Any]:
+    shown = [exact(str(arguments["command"]))]
+    shown += [exact(f"{name}: {arguments[name]!r}") for name in arguments if name != "command"]
+    return [tool_content(text_block("\n".join(shown)))]
 
 
 def _titled(verb: str, argument: str) -> Any:
@@ -201,4 +245,4 @@ def _shown(
 _shown(read_file, "read", "Read")
 _shown(write_file, "edit", "Write", preview=_write_preview)
 _shown(edit_file, "edit", "Edit", preview=_edit_preview)
-_shown(run_command, "execute", "", "command")
+_shown(run_command, "execute", "", "command", preview=_command_preview)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeAlias
 
+from quiesce._safe.printed import logger
 from quiesce.kernel._grace import Grace, check_grace
 from quiesce.kernel._reason import Reason
 from quiesce.kernel._report import StopReport
@@ -15,8 +16,6 @@ from quiesce.kernel._seen import log_report
 
 from ._server import STATE, Server, server_of
 from ._signals import pass_signals_to
-
-logger = logging.getLogger("quiesce")
 
 SHUTDOWN_GRACE = Grace(cooperate=2.0)
 # As Starlette and FastAPI take it. Any: the application, and what it keeps in its state.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from quiesce._safe.printed import logger
 from quiesce.kernel._child import CANCELLED, FAILED, Handle
 from quiesce.kernel._core import ScopeCore
 from quiesce.kernel._grace import Grace, check_grace
@@ -25,8 +26,6 @@ from ._connection import Connection
 from ._server import server_of
 from ._thread_hold import ThreadHold
 from ._types import AsgiApp, AsgiScope, Message, Receive, Send
-
-logger = logging.getLogger("quiesce")
 
 WATCHED = "quiesce.watched"  # in the ASGI scope of a request that a middleware further out watches already
 GONE = Reason("disconnect", "the client has gone")
