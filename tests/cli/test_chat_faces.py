@@ -10,11 +10,11 @@ from typing import cast
 
 import pytest
 
+from quiesce._safe.text import one_line, shown
 from quiesce.cli.chat import _plain_face, _terminal_face
 from quiesce.cli.chat._face import Approval, Call, Decision
 from quiesce.cli.chat._input_lines import InputLines
 from quiesce.cli.chat._plain_face import PlainFace
-from quiesce.cli.chat._safe_text import one_line, shown
 from quiesce.cli.chat._slash import Desk
 from quiesce.cli.chat._terminal_face import TerminalFace
 from quiesce.cli.chat._terminal_text import (

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from quiesce._safe.files import Folders, OutsideOfFolders
+from quiesce._safe.text import exact
 from quiesce.cli.chat import _change, _files
 from quiesce.cli.chat._change import change
 from quiesce.cli.chat._programs import search_command
-from quiesce.cli.chat._safe_text import exact
 from quiesce.cli.chat._search import MATCHES, search
 from quiesce.cli.chat._toolbox import preview_of
 
@@ -61,7 +62,7 @@ def test_what_is_no_regular_expression_is_said(tmp_path: Path) -> None:
 def test_a_search_counts_lines_as_reading_does(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes("a\fb\u2028c\r\nd\re\nneedle\n".encode())
     assert found(tmp_path, "needle") == ["a.txt:4: needle"]
-    assert _files.read(tmp_path, "a.txt", 4) == "     4  needle\n"
+    assert _files.read(Folders([tmp_path]), "a.txt", 4) == "     4  needle\n"
 
 
 # Reading
@@ -69,20 +70,20 @@ def test_a_search_counts_lines_as_reading_does(tmp_path: Path) -> None:
 
 def test_lines_are_read_with_their_numbers_from_any_line_on(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\nthree")
-    assert _files.read(tmp_path, "a.txt") == "     1  one\n     2  two\n     3  three\n"
-    assert _files.read(tmp_path, "a.txt", 2, 1) == "     2  two\n[more from line 3 on]"
-    assert _files.read(tmp_path, "a.txt", 4) == "The file has fewer than 4 lines."
+    assert _files.read(Folders([tmp_path]), "a.txt") == "     1  one\n     2  two\n     3  three\n"
+    assert _files.read(Folders([tmp_path]), "a.txt", 2, 1) == "     2  two\n[more from line 3 on]"
+    assert _files.read(Folders([tmp_path]), "a.txt", 4) == "The file has fewer than 4 lines."
     (tmp_path / "a.txt").write_text("")
-    assert _files.read(tmp_path, "a.txt") == "The file is empty."
+    assert _files.read(Folders([tmp_path]), "a.txt") == "The file is empty."
 
 
 def test_no_more_of_a_file_is_read_than_a_model_can_use(tmp_path: Path) -> None:
     (tmp_path / "wide.txt").write_text(("x" * 1999 + "\n") * 2000)
-    told = _files.read(tmp_path, "wide.txt")
+    told = _files.read(Folders([tmp_path]), "wide.txt")
     assert len(told) < _files.MOST + 100
     lines = told.count("\n")
     assert told.endswith(f"[more from line {lines + 1} on]")
-    assert _files.read(tmp_path, "wide.txt", lines + 1).startswith(f"{lines + 1:6}  xxx")
+    assert _files.read(Folders([tmp_path]), "wide.txt", lines + 1).startswith(f"{lines + 1:6}  xxx")
 
 
 def test_a_line_without_an_end_is_not_held_in_memory(tmp_path: Path) -> None:
@@ -91,8 +92,8 @@ def test_a_line_without_an_end_is_not_held_in_memory(tmp_path: Path) -> None:
         file.seek(0, os.SEEK_END)
         file.write(b"\nend\n")
     script = (
-        "from pathlib import Path; from quiesce.cli.chat import _files\n"
-        f"told = _files.read(Path({str(tmp_path)!r}), 'endless')\n"
+        "from pathlib import Path; from quiesce._safe.files import Folders; from quiesce.cli.chat import _files\n"
+        f"told = _files.read(Folders([{str(tmp_path)!r}]), 'endless')\n"
         "assert told.endswith('[... the line goes on]\\n     2  end\\n'), told[-100:]\n"
         "print(Path('/proc/self/status').read_text().partition('VmHWM:')[2].split()[0])"  # a rusage counts its parent, too
     )
@@ -105,7 +106,8 @@ def test_a_line_without_an_end_is_not_held_in_memory(tmp_path: Path) -> None:
 
 def test_a_change_names_its_file_and_shows_what_goes_and_what_comes(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\nthree\nfour\nfive\n")
-    assert change(tmp_path, "a.txt", "one\ntwo\n3\nfour\nfive\nsix\n").split("\n") == [
+    folders = Folders([tmp_path])
+    assert change(folders, "a.txt", "one\ntwo\n3\nfour\nfive\nsix\n")[0].split("\n") == [
         "a.txt: changed",
         "@@ -1,5 +1,6 @@",
         " one",
@@ -117,9 +119,10 @@ def test_a_change_names_its_file_and_shows_what_goes_and_what_comes(tmp_path: Pa
         "+six",
     ]
     (tmp_path / "link").symlink_to("a.txt")
-    assert change(tmp_path, "link", "").startswith("link (which is a.txt): emptied\n")
-    assert change(tmp_path, "new.txt", "one\n") == "new.txt: made, 1 line\n+one"
-    assert "is not in" in change(tmp_path, "../else", "")
+    assert change(folders, "link", "")[0].startswith("link (which is a.txt): emptied\n")
+    assert change(folders, "new.txt", "one\n")[0] == "new.txt: made, 1 line\n+one"
+    with pytest.raises(OutsideOfFolders, match="is not in"):
+        change(folders, "../else", "")
 
 
 @pytest.mark.parametrize(
@@ -147,8 +150,8 @@ def test_whatever_differs_in_a_byte_can_be_seen(
     if before is not None:
         (tmp_path / "a.txt").write_bytes(before)
     arguments = json.dumps({"path": "a.txt", "content": after})
-    assert preview_of("write_file", arguments, tmp_path) == says
-    _files.write(tmp_path, "a.txt", after)
+    assert preview_of("write_file", arguments, tmp_path)[0] == says
+    _files.write(Folders([tmp_path]), "a.txt", after)
     assert (tmp_path / "a.txt").read_bytes() == after.encode()
 
 
@@ -157,7 +160,7 @@ def test_files_too_long_to_be_compared_are_shown_as_what_goes_and_what_comes(
 ) -> None:
     monkeypatch.setattr(_change, "COMPARED", 2)
     (tmp_path / "a.txt").write_text("same\na\nx\nb\nsame\n")
-    told = change(tmp_path, "a.txt", "same\nc\nx\nd\nsame\n").split("\n")
+    told = change(Folders([tmp_path]), "a.txt", "same\nc\nx\nd\nsame\n")[0].split("\n")
     assert told == ["a.txt: changed", "@@ -2,3 +2,3 @@", "-a", "-x", "-b", "+c", "+x", "+d"]
 
 
@@ -165,7 +168,7 @@ def test_a_small_change_of_a_huge_file_is_a_small_difference(tmp_path: Path) -> 
     lines = [f"line {number}\n" for number in range(100_000)]
     (tmp_path / "a.txt").write_text("".join(lines))
     lines[70_000] = "another\n"
-    told = change(tmp_path, "a.txt", "".join(lines)).split("\n")
+    told = change(Folders([tmp_path]), "a.txt", "".join(lines))[0].split("\n")
     assert told[1:3] == ["@@ -69999,5 +69999,5 @@", " line 69998"]
     assert len(told) == 8
 
@@ -180,7 +183,7 @@ def test_a_small_change_of_a_huge_file_is_a_small_difference(tmp_path: Path) -> 
 def test_what_cannot_be_seen_is_spelled_out_before_it_is_approved(tmp_path: Path, character: str) -> None:
     spelled = f"\\u{ord(character):04x}" if character <= "\uffff" else f"\\U{ord(character):08x}"
     command = json.dumps({"command": f"rm a{character}b"})
-    assert preview_of("shell", command, tmp_path) == f"rm a{spelled}b"
+    assert preview_of("shell", command, tmp_path)[0] == f"rm a{spelled}b"
 
 
 def test_what_can_be_seen_is_shown_as_it_is() -> None:
@@ -189,8 +192,8 @@ def test_what_can_be_seen_is_shown_as_it_is() -> None:
 
 
 def test_all_that_the_model_asks_for_is_shown(tmp_path: Path) -> None:
-    asked = preview_of("shell", json.dumps({"command": "sleep  9", "seconds": 5}), tmp_path)
+    asked, _ = preview_of("shell", json.dumps({"command": "sleep  9", "seconds": 5}), tmp_path)
     assert asked == "seconds=5:\nsleep  9"
-    assert preview_of("python", json.dumps({"code": "print( 1 )"}), tmp_path) == "print( 1 )"
+    assert preview_of("python", json.dumps({"code": "print( 1 )"}), tmp_path)[0] == "print( 1 )"
     long = "echo " + "x" * 100_000
-    assert preview_of("shell", json.dumps({"command": long}), tmp_path) == long
+    assert preview_of("shell", json.dumps({"command": long}), tmp_path)[0] == long

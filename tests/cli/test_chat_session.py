@@ -544,9 +544,9 @@ async def test_what_is_to_be_approved_is_worked_out_in_a_thread(
 ) -> None:
     threads = list[threading.Thread]()
 
-    def preview(*given: Any) -> str:
+    def preview(*given: Any) -> tuple[str, None]:
         threads.append(threading.current_thread())
-        return "all of it"
+        return "all of it", None
 
     monkeypatch.setattr(_session, "preview_of", preview)
     async with chatting(tmp_path, calls("shell", command="true"), "Ok.", answers=("yes",)) as (desk, face):

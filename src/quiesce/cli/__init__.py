@@ -68,10 +68,10 @@ def _run(name: str, subcommand: _Subcommand, words: list[str]) -> int:
         run: Main = import_module(subcommand.module).main
         return run(words)
     except MissingExtra as missing:
-        print(f"quiesce {name}: {missing}", file=sys.stderr)
+        _say(f"quiesce {name}: {missing}")
         return 1
     except KeyboardInterrupt:
-        print(f"quiesce {name}: interrupted", file=sys.stderr)
+        _say(f"quiesce {name}: interrupted")
         return INTERRUPTED
 
 
@@ -118,4 +118,10 @@ def _listed() -> str:
 
 
 def _complain(problem: str, hint: str) -> None:
-    print(f"quiesce: error: {problem}\n({hint})", file=sys.stderr)
+    _say(f"quiesce: error: {problem}\n({hint})")
+
+
+def _say(text: str) -> None:
+    from ._terminal import say
+
+    say(text)

@@ -10,25 +10,37 @@ import argparse
 import importlib
 import os
 import re
+import secrets
 import sys
 import traceback
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quiesce.cli._parser import Parser
 from quiesce.cli._privacy import warn_if_shared
+from quiesce.cli._terminal import say
 
 if TYPE_CHECKING:
+    import ssl
+
     from quiesce.agents import Agent, Store
+
+SHORTEST_TOKEN = 16
 
 _EPILOG = """\
 examples:
   quiesce acp my_agents:coder                           over stdin and stdout, as an editor starts it
   quiesce acp my_agents:make_coder --store sessions.db  a function that makes the agent; sessions are kept in that file
+  quiesce acp my_agents:coder --unix /run/user/1000/coder.sock
+                                                        a socket that only you can connect to
   quiesce acp my_agents:coder --websocket localhost:7000
                                                         ws://localhost:7000/acp, with http://localhost:7000/health
+
+A WebSocket is open to every program on the machine, so its clients need a token ("Authorization: Bearer TOKEN"): that of
+--token-file or of QUIESCE_ACP_TOKEN, else a new one that is printed. Their sessions work in the current folder, or in those of
+--folder. At other addresses than those of loopback, TLS is needed too.
 
 exit codes: 0 the client is gone, 1 it could not serve, 2 bad usage, 130 interrupted
 """
@@ -44,7 +56,7 @@ def main(words: Sequence[str]) -> int:
         given = _parser().parse_args(words)
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 2
-    if given.websocket is not None:
+    if given.websocket is not None or given.unix is not None:
         return _serve(given)
     from quiesce.wire._stdio import move_stdout
 
@@ -64,12 +76,18 @@ def _serve(given: argparse.Namespace) -> int:
         make = load(given.agent)
         agent = make()
     except BadAgent as bad:
-        print(f"quiesce acp: {bad}", file=sys.stderr)
+        _say(str(bad))
         return 2
     import quiesce
     from quiesce.agents import StoreError
 
-    program = _over_stdio if given.websocket is None else _over_websocket
+    program = (
+        _over_websocket
+        if given.websocket is not None
+        else _over_unix
+        if given.unix is not None
+        else _over_stdio
+    )
     try:
         quiesce.run(lambda: program(agent, make, given), backend=given.backend)
     except (
@@ -77,7 +95,7 @@ def _serve(given: argparse.Namespace) -> int:
         ImportError,
         StoreError,
     ) as error:  # a port that is taken, a file that cannot be opened, an extra that is missing
-        print(f"quiesce acp: {error}", file=sys.stderr)
+        _say(str(error))
         return 1
     return 0
 
@@ -99,7 +117,13 @@ def _parser() -> Parser:
         metavar="PATH",
         help='the SQLite file that keeps sessions; "none" keeps them in memory (default: a file of this agent in the user\'s state directory)',
     )
-    parser.add_argument(
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--unix",
+        metavar="PATH",
+        help="serve a socket in the file system, for programs of the same user alone",
+    )
+    where.add_argument(
         "--websocket",
         metavar="HOST:PORT",
         type=_address,
@@ -112,6 +136,33 @@ def _parser() -> Parser:
         action="append",
         default=[],
         help="let web pages of this origin connect too; may be repeated (default: no web page may)",
+    )
+    parser.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="the token that clients of the WebSocket need is the first line of this file",
+    )
+    parser.add_argument(
+        "--tls-cert", metavar="FILE", help="the certificate of the WebSocket server, for wss://"
+    )
+    parser.add_argument("--tls-key", metavar="FILE", help="its key, if that is not in the same file")
+    parser.add_argument(
+        "--folder",
+        metavar="DIR",
+        action="append",
+        help="let sessions work in this folder; may be repeated (default: any over stdin or --unix, the current one over a WebSocket)",
+    )
+    parser.add_argument(
+        "--allow-mcp-commands",
+        action="store_const",
+        const=True,
+        help="let clients of the WebSocket name MCP servers by a command, which is run here",
+    )
+    parser.add_argument(
+        "--allow-auto",
+        action="store_const",
+        const=True,
+        help="let clients of the WebSocket choose the mode in which no tool is asked about",
     )
     parser.add_argument(
         "--max-turns",
@@ -251,11 +302,42 @@ async def _over_stdio(agent: Agent[Any], make: Callable[[], Agent[Any]], given: 
         _say(f"serving {given.agent} over stdin and stdout: this is for a client to start")
     async with _store(given) as store:
         await serve_agent(
-            agent,
-            stdio(write_fd=given.stdout),
-            store=None if given.store == "none" else store,
-            max_turns=given.max_turns,
+            agent, stdio(write_fd=given.stdout), **_options(given, None if given.store == "none" else store)
         )
+
+
+def _options(given: argparse.Namespace, store: Store | None) -> dict[str, Any]:
+    return {
+        "store": store,
+        "max_turns": given.max_turns,
+        "folders": given.folder,
+        "allow_commands": given.allow_mcp_commands,
+        "allow_auto": given.allow_auto,
+    }
+
+
+async def _over_unix(agent: Agent[Any], make: Callable[[], Agent[Any]], given: argparse.Namespace) -> None:
+    import anyio
+
+    from quiesce.wire._serve import serve_unix
+
+    async with _store(given) as store, serve_unix(_handler(agent, make, given, store), given.unix):
+        _say(f"serving {given.agent} at {given.unix}, for you alone")
+        await anyio.sleep_forever()
+
+
+def _handler(
+    agent: Agent[Any], make: Callable[[], Agent[Any]], given: argparse.Namespace, store: Store
+) -> Callable[[Any], Awaitable[None]]:
+    from quiesce.acp._served import serve_agent
+
+    first = [agent]  # made before anybody connected, to see that it can be
+
+    async def handle(transport: Any) -> None:
+        mine = first.pop() if first else make()
+        await serve_agent(mine, transport, **_options(given, store))
+
+    return handle
 
 
 async def _over_websocket(
@@ -263,25 +345,62 @@ async def _over_websocket(
 ) -> None:
     import anyio
 
-    from quiesce.acp._served import serve_agent
     from quiesce.wire._websocket_server import serve_websocket
 
-    first = [agent]  # made before anybody came, to see that it can be
     host, port = given.websocket
     origins: list[str | re.Pattern[str] | None] = [None, *given.origin]
-    async with _store(given) as store:
+    token, is_new = _token(given)
+    tls = _tls(given)
+    async with (
+        _store(given) as store,
+        serve_websocket(
+            _handler(agent, make, given, store),
+            host,
+            port,
+            path=given.path,
+            health="/health",
+            origins=origins,
+            token=token,
+            ssl=tls,
+        ) as server,
+    ):
+        at, s = f"{f'[{host}]' if ':' in host else host}:{server.port}", "s" if tls is not None else ""
+        _say(f"serving {given.agent} at ws{s}://{at}{given.path}, health at http{s}://{at}/health")
+        if is_new:
+            # Not through `_say`, which would hide it.
+            print(f"quiesce acp: clients need this token: {token}", file=sys.stderr, flush=True)
+        await anyio.sleep_forever()
 
-        async def handle(transport: Any) -> None:
-            mine = first.pop() if first else make()
-            await serve_agent(mine, transport, store=store, max_turns=given.max_turns)
 
-        async with serve_websocket(
-            handle, host, port, path=given.path, health="/health", origins=origins
-        ) as server:
-            at = f"{f'[{host}]' if ':' in host else host}:{server.port}"
-            _say(f"serving {given.agent} at ws://{at}{given.path}, health at http://{at}/health")
-            await anyio.sleep_forever()
+def _token(given: argparse.Namespace) -> tuple[str, bool]:
+    """What clients have to show, and whether it is new."""
+    if given.token_file is not None:
+        lines = Path(given.token_file).read_text(encoding="utf-8").splitlines()
+        token = lines[0].strip() if lines else ""
+        source = given.token_file
+    elif (found := os.environ.get("QUIESCE_ACP_TOKEN")) is not None:
+        token, source = found.strip(), "QUIESCE_ACP_TOKEN"
+    else:
+        return secrets.token_urlsafe(32), True
+    if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
+        raise OSError(
+            f"the token of {source} must have at least {SHORTEST_TOKEN} characters, all of them printable ASCII"
+        )
+    return token, False
+
+
+def _tls(given: argparse.Namespace) -> ssl.SSLContext | None:
+    if given.tls_cert is None:
+        return None
+    import ssl
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(given.tls_cert, given.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise OSError(f"the certificate {given.tls_cert!r} cannot be used: {error}") from error
+    return context
 
 
 def _say(text: str) -> None:
-    print(f"quiesce acp: {text}", file=sys.stderr, flush=True)
+    say(f"quiesce acp: {text}")

@@ -12,7 +12,7 @@ import anyio
 
 from quiesce.models import EmbeddedModel, FetchProgress, Model
 
-from ._terminal import look_at
+from ._terminal import look_at, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -123,4 +123,4 @@ class _Lines:
             self._say(f"{self._name} is here.")
 
     def _say(self, line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
+        say(line)

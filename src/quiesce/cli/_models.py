@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import sys
 from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from quiesce._extras import MissingExtra
+from quiesce._safe.printed import printed_line
+from quiesce.cli._terminal import say
 from quiesce.models import Model, ModelError, WeightsError
 
 from ._model_script import NoLanguageModel
@@ -81,7 +82,7 @@ async def resolve(
         return await _or_unavailable(embedded)
     likely = "anthropic" if spec.startswith("claude") else "openai"
     raise UnknownModel(
-        f"{spec!r} names no model: did you mean {likely}:{rest or spec}? A model is spelled\n{SPELLINGS}"
+        f"{spec!r} names no model: did you mean {likely}:{printed_line(rest or spec)}? A model is spelled\n{SPELLINGS}"
     )
 
 
@@ -122,7 +123,7 @@ async def _best_there_is(embedded: Callable[[], Awaitable[Model]]) -> Model:
 
     def say_why() -> None:
         for reason in passed_over:
-            print(reason, file=sys.stderr)
+            say(reason)
 
     for variable, make, name in (
         ("OPENAI_API_KEY", _openai, OPENAI_DEFAULT),
@@ -170,7 +171,7 @@ async def _at(url: str, name: str) -> Model:
         host, _ = parts.hostname, parts.port
     except ValueError as error:
         raise UnknownModel(f"{url!r} is no address: {error}") from None
-    if not host:
+    if not host or not url.isprintable() or " " in url:
         raise UnknownModel(f"{url!r} is no address of a server; one is http://localhost:11434/v1#qwen3")
     url = url.rstrip("/")
     key = os.environ.get("OPENAI_API_KEY", "") if parts.scheme == "https" or _is_this_machine(host) else ""

@@ -9,6 +9,8 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from quiesce._safe.printed import printed_line
+
 
 class Parser(argparse.ArgumentParser):
     """For `quiesce NAME`."""
@@ -25,7 +27,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """What is wrong, rather than all of the usage."""
-        self.exit(2, f"{self.prog}: error: {message}\n({self.prog} --help lists the options)\n")
+        self.exit(2, f"{self.prog}: error: {printed_line(message)}\n({self.prog} --help lists the options)\n")
 
 
 def one_of(what: str, known: Sequence[str]) -> Callable[[str], str]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from pathlib import Path
+
+from quiesce.cli._terminal import say
 
 
 def warn_if_shared(file: Path) -> None:
     """Say on standard error if others on this machine can read that file; what is no store is none of our business."""
     if _is_store(file) and is_shared(file):
         name = shlex.quote(str(file))
-        print(
-            f"quiesce: others on this machine can read {name}, where conversations are kept: chmod 600 {name} changes that",
-            file=sys.stderr,
+        say(
+            f"quiesce: others on this machine can read {name}, where conversations are kept: chmod 600 {name} changes that"
         )
 
 

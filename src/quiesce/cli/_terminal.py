@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TextIO, TypeAlias
 
+from quiesce._safe.printed import printed
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -105,6 +107,11 @@ def _can_encode(stream: TextIO) -> bool:
     except (UnicodeEncodeError, LookupError):
         return False
     return True
+
+
+def say(text: object, *, end: str = "\n") -> None:
+    """Print a message of a command to standard error. Parts of it may come from others: it is made safe here."""
+    print(printed(text), end=end, file=sys.stderr, flush=True)
 
 
 def print_json(told: object) -> None:

@@ -8,24 +8,25 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-from ._files import BadPath, inside
+from quiesce import current_token
+from quiesce._safe.files import Folders, Seen, encoded
 
 COMPARED = 2000  # lines, before and after; more of them are not compared line by line
 _AROUND = 2  # lines that stay the same, before and after each change
 _NO_END = "\\ no line end here"
 
 
-def change(folder: Path, path: str, content: str) -> str:
-    """A line that says which file and how, and then the difference. Not yet fit for a terminal: see `exact`."""
-    try:
-        file = inside(folder, path)
-        before = file.read_bytes() if file.is_file() else None
-        after = content.encode("utf-8", "surrogateescape")
-    except (BadPath, OSError, UnicodeEncodeError) as error:
-        return str(error)
-    name = _name(folder, path, file)
+def change(folders: Folders, path: str, content: str) -> tuple[str, Seen]:
+    """A line that says which file and how, and then the difference; and the file that it is about. `BadPath` for a file that cannot be written or read.
+
+    The text is not yet fit for a terminal: see `exact`.
+    """
+    seen, before = folders.look(path, current_token().raise_if_cancelled)
+    return _difference_of(_name(folders, path, seen.path), before, encoded(path, content), content), seen
+
+
+def _difference_of(name: str, before: bytes | None, after: bytes, content: str) -> str:
     if before is None:
         if not after:
             return f"{name}: made, empty"
@@ -33,16 +34,16 @@ def change(folder: Path, path: str, content: str) -> str:
         return "\n".join([f"{name}: made, {_counted(lines)}", *_marked("+", lines)])
     if before == after:
         return f"{name}: written again, nothing changes"
-    # Bytes that are no UTF-8 stay what they are, and differ from whatever stands for them.
+    # Bytes that are not UTF-8 stay what they are, and differ from whatever stands for them.
     old, new = _lines(before.decode("utf-8", "surrogateescape")), _lines(content)
     how = "emptied" if not after else "changed"
     return "\n".join([f"{name}: {how}{_line_ends(before, after)}", *_difference(old, new)])
 
 
-def _name(folder: Path, path: str, file: Path) -> str:
+def _name(folders: Folders, path: str, canonical: str) -> str:
     """The path as it was given; and the file that it leads to, if that is called otherwise."""
-    given = Path(os.path.normpath(folder / os.path.expanduser(path)))
-    return path if given == file else f"{path} (which is {file.relative_to(folder)})"
+    given = os.path.normpath(os.path.join(folders.home, os.path.expanduser(path)))
+    return path if given == canonical else f"{path} (which is {folders.relative(canonical)})"
 
 
 def _lines(text: str) -> list[str]:

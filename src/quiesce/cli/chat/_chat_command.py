@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from quiesce import shielded
+from quiesce._safe.text import exact
 from quiesce.agents import Store
 from quiesce.cli._models import note, resolve
 from quiesce.cli._terminal import is_interactive, look_at
@@ -23,7 +24,6 @@ from ._face import Face
 from ._input_lines import InputLines, standard_input
 from ._keeping import kept_in, open_store, store_option
 from ._plain_face import PlainFace
-from ._safe_text import exact
 from ._session import Chat
 from ._slash import Desk, is_command
 from ._start import BadUsage, can_be_asked, folder_of, let_go, opened_model, opened_store

@@ -9,11 +9,11 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from quiesce._safe.text import shortened, shown
 from quiesce.agents import ItemAdded, MessageQueued, SQLiteStore, Store
 from quiesce.cli._privacy import warn_if_shared
 from quiesce.models import UserMessage
 
-from ._safe_text import shortened, shown
 from ._told import text_of
 
 

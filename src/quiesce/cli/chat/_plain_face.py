@@ -18,10 +18,11 @@ from collections.abc import Awaitable, Callable
 from typing import TextIO
 
 from quiesce import Scope
+from quiesce._safe.printed import printed
+from quiesce._safe.text import exact, one_line, shown
 from quiesce.cli._terminal import Terminal, look_at
 
 from ._face import ANSWERS, READ_IN, Approval, Call, Decision
-from ._safe_text import one_line, shown
 from ._told import outcome_in_words, seconds
 
 
@@ -78,7 +79,7 @@ class PlainFace:
 
     def complain(self, text: str) -> None:
         self.complaints.append(text)
-        self._tell(f"quiesce: {text}")
+        self._tell(f"quiesce: {printed(text)}")
 
     def changed(self) -> None:
         if self.prompt is not None:
@@ -145,7 +146,7 @@ class PlainFace:
     def _tell(self, text: str) -> None:
         if not self._column_zero:
             self._write(self._out, "\n")
-        self._write(self._err, f"{text}\n")
+        self._write(self._err, f"{exact(text)}\n")
 
     def _write(self, to: Terminal, text: str) -> None:
         if not text or self.gone.is_set():

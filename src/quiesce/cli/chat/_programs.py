@@ -22,6 +22,7 @@ from quiesce.agents._kept_output import KeptOutput
 
 from . import _search
 
+_RUN = "import os, sys; sys.path.append(os.getcwd()); exec(compile(sys.argv.pop(), '<code>', 'exec'))"
 GRACE = Grace(cancel=0.0, terminate=1.0, kill=0.5)  # its own: what encloses it would leave it less
 
 
@@ -53,8 +54,11 @@ def users_command(command: str) -> list[str]:
 
 
 def python_command(code: str) -> list[str]:
-    """A piece of Python, in an interpreter of its own."""
-    return [sys.executable, "-u", "-c", code]
+    """A piece of Python, in an interpreter of its own.
+
+    The folder comes last among the places where modules are looked for: a `json.py` in a repository does not run in place of the real one.
+    """
+    return [sys.executable, "-u", "-P", "-c", _RUN, code]
 
 
 def search_command() -> list[str]:

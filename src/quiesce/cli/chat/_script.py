@@ -20,6 +20,7 @@ from typing import Any
 import anyio
 import msgspec
 
+from quiesce._safe.nested import decoder_of
 from quiesce.models import ModelEvent, ModelRequest, ModelRequestError, TextDelta
 from quiesce.testing import Answer, ScriptedModel, call
 from quiesce.testing._scripted import Turn
@@ -77,7 +78,7 @@ def load_script(path: str) -> ScriptFileModel:
     except OSError as error:
         raise BadScript(f"the script {path!r} cannot be read: {error.strerror}") from error
     try:
-        script = msgspec.json.decode(data, type=_Script | list[str | _Turn])
+        script = decoder_of(_Script | list[str | _Turn])(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadScript(f"{path!r} is no script: {error}") from error
     turns = script if isinstance(script, list) else script.turns

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
 from quiesce import Grace, Handle, Process, Reason, Scope, StopReport, to_thread
+from quiesce._safe.printed import printed
+from quiesce._safe.text import exact, whole
 from quiesce.agents import (
     Agent,
     AgentsException,
@@ -27,6 +29,7 @@ from quiesce.agents import (
     FunctionTool,
     MaxTurnsExceeded,
     RawResponseEvent,
+    Rejected,
     RunConfig,
     RunItemStreamEvent,
     Store,
@@ -40,9 +43,8 @@ from quiesce.models import Model, ModelError, TextDelta, ToolCall, ToolResult
 
 from ._face import READ_IN, Approval, Call, Face
 from ._programs import run_program, users_command
-from ._safe_text import exact, whole
 from ._told import stop_line
-from ._toolbox import make_agent, preview_of, title_of
+from ._toolbox import Approved, make_agent, preview_of, title_of
 from ._what_runs import MODEL, Watch, WhatRuns
 
 Activity: TypeAlias = Literal["run", "command", "model"]
@@ -90,7 +92,8 @@ class Chat:
         self._mid_text = False
         self._waiting: list[str] = []  # sent while something else than a run was on
         self._calls: dict[str, Call] = {}
-        self.agent: Agent[Any] = make_agent(model, folder, face.heard)
+        self._approved: Approved = {}
+        self.agent: Agent[Any] = make_agent(model, folder, face.heard, self._approved)
         self.conversation = Conversation(
             self.agent,
             store=store,
@@ -265,18 +268,22 @@ class Chat:
             self._mid_text = False
             self.face.text_done(cut=cut)
 
-    async def _approve(self, context: ToolContext[Any], tool: FunctionTool) -> bool:
+    async def _approve(self, context: ToolContext[Any], tool: FunctionTool) -> bool | Rejected:
         if self.approve_all or tool.name in self.always:
             return True
         call = Call(context.tool_call_id, tool.name, title_of(tool.name, context.tool_arguments))
         self.running.begins(call.call_id, f"question: {tool.name}", call.title)
         try:
-            preview = await to_thread(preview_of, tool.name, context.tool_arguments, self.folder)
+            preview, seen = await to_thread(preview_of, tool.name, context.tool_arguments, self.folder)
             said = await self.face.ask(Approval(call, preview))
+        except OSError as error:  # what it would change cannot be shown, so there is nothing to ask
+            return Rejected(f"Not written: {error}")
         finally:
             self.running.ends(call.call_id)
         if said == "always":
             self.always.add(tool.name)
+        if said != "no" and seen is not None:
+            self._approved[call.call_id] = seen
         return said != "no"
 
     # A command of the user's
@@ -406,7 +413,7 @@ class Chat:
     def use_model(self, model: Model) -> None:
         """Another model answers from the next turn on. The caller lets go of the one before."""
         self.model = model
-        fresh = make_agent(model, self.folder, self.face.heard)
+        fresh = make_agent(model, self.folder, self.face.heard, self._approved)
         agent = self.conversation.agent
         agent.model, agent.tools, agent.instructions = fresh.model, fresh.tools, fresh.instructions
 
@@ -417,7 +424,7 @@ def _nothing_ran() -> StopReport:
 
 def explained(error: BaseException) -> str:
     """An error for people: what our own say is meant for them, others are named."""
-    text = exact(str(error))
+    text = printed(error)
     return (
         text
         if isinstance(error, (AgentsException, ModelError, UnknownModel, OSError)) and text

@@ -10,10 +10,10 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from quiesce import tree
+from quiesce._safe.text import exact, shown
 from quiesce.cli._models import note
 from quiesce.models import Model
 
-from ._safe_text import exact, shown
 from ._session import Chat
 from ._told import history
 

@@ -15,14 +15,15 @@ from typing import Any
 
 import quiesce
 from quiesce._extras import MissingExtra
+from quiesce._safe.text import exact
 from quiesce.agents import MemoryStore, Store, StoreError
 from quiesce.cli._model_script import NoLanguageModel
 from quiesce.cli._models import ModelUnavailable, UnknownModel, resolve
+from quiesce.cli._terminal import say
 from quiesce.models import Model, ModelError
 
 from ._keeping import NoSuchConversation, new_id, open_store, store_option, to_resume
 from ._plain_face import let_be
-from ._safe_text import exact
 from ._script import BadScript, load_script
 
 SLOW = 1.0  # seconds until a person is told what is waited for
@@ -42,7 +43,7 @@ def run_command(name: str, main: Callable[[], Awaitable[int]]) -> int:
             _let_dead_streams_be()
         return stopped.code if isinstance(stopped.code, int) else 1
     except BadUsage as wrong:
-        print(f"quiesce {name}: {wrong}", file=sys.stderr)
+        say(f"quiesce {name}: {wrong}")
         return 2
     except BrokenPipeError:  # whoever read us has gone, and wants no more words
         let_be(sys.stdout)
@@ -50,7 +51,7 @@ def run_command(name: str, main: Callable[[], Awaitable[int]]) -> int:
     except (BadScript, NoSuchConversation, StoreError, ModelError, MissingExtra, OSError) as failed:
         if isinstance(failed, OSError) and failed.errno == errno.EIO:
             _let_dead_streams_be()
-        print(f"quiesce {name}: {failed}", file=sys.stderr)
+        say(f"quiesce {name}: {failed}")
         return 1
 
 
@@ -129,7 +130,7 @@ async def find_model(given: argparse.Namespace, *, ask: bool, script_will_do: bo
 def _tell_wait(spec: str) -> None:
     """A server that was named is asked for its models, and may take its time."""
     if "://" in spec and sys.stderr is not None and sys.stderr.isatty():
-        print(f"waiting for {exact(spec)}; Ctrl-C gives up", file=sys.stderr)
+        say(f"waiting for {spec}; Ctrl-C gives up")
 
 
 async def let_go(model: Model) -> None:

@@ -5,7 +5,7 @@ Invariants
 - The terminal is in raw mode from the beginning to the end, so that Ctrl-C is a key. A SIGINT that comes all the same means the same.
 - A question shows all that it is about, and is answered by a word and Enter, never by a key alone: somebody may be typing when it comes up. What was
   typed before it could be read is no answer: it is put aside until the question is over. Whatever else is typed is a message, and means no.
-- Nothing of others reaches the terminal as it is: see `_safe_text`.
+- Nothing of others reaches the terminal as it is: see `quiesce._safe.text`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from prompt_toolkit.history import InMemoryHistory
 from rich.text import Text
 
 from quiesce import Scope
+from quiesce._safe.printed import printed
+from quiesce._safe.text import shortened, shown, whole
 from quiesce.cli._terminal import look_at
 from quiesce.models import UserMessage
 
 from ._face import ANSWERS, READ_IN, Approval, Call, Decision
-from ._safe_text import shortened, shown, whole
 from ._slash import is_command
 from ._terminal_layout import make_application
 from ._terminal_text import (
@@ -213,7 +214,7 @@ class TerminalFace:
         self._print(Text(text, style="dim"))
 
     def complain(self, text: str) -> None:
-        self._print(Text(text, style="red"))
+        self._print(Text(printed(text), style="red"))
 
     def changed(self) -> None:
         if self._application is not None:

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, ClassVar
 from prompt_toolkit.utils import get_cwidth
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markdown import CodeBlock, Heading, Markdown, MarkdownElement
+from rich.segment import Segment
 from rich.syntax import Syntax
 from rich.text import Text
 
+from quiesce._safe.text import one_line, shortened, shown
 from quiesce.cli._terminal import look_at
 
 from ._face import Approval, Call
-from ._safe_text import one_line, shortened, shown
 from ._told import outcome_in_words, seconds
 
 if TYPE_CHECKING:
@@ -151,6 +152,18 @@ class _Sober(Markdown):
     }
 
 
+class _Clean:
+    """What is shown, made safe after it was set: Markdown makes characters of `&#27;`, which nobody could see before."""
+
+    def __init__(self, part: RenderableType) -> None:
+        self._part = part
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self._part, options):
+            if not segment.control:
+                yield Segment(shown(segment.text), segment.style)
+
+
 def rendered(*parts: RenderableType) -> str:
     """As the terminal takes it, for its width of now."""
     terminal, lines = look_at(), list[str]()
@@ -159,11 +172,11 @@ def rendered(*parts: RenderableType) -> str:
         assert console is not None
         try:
             # What may be copied is left to the terminal to wrap.
-            console.print(part, soft_wrap=isinstance(part, Text) and part.no_wrap is True)
+            console.print(_Clean(part), soft_wrap=isinstance(part, Text) and part.no_wrap is True)
         except Exception:  # some Markdown that cannot be set: it is shown as it was written
             if not isinstance(part, Markdown):
                 raise
-            stream.write(part.markup)
+            stream.write(shown(part.markup))
         shown_lines = stream.getvalue().removesuffix("\n").split("\n")
         lines += _without_margins(shown_lines) if isinstance(part, Markdown) else shown_lines
     return "".join(f"{line.rstrip(' ')}\n" for line in lines)

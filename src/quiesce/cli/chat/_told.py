@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quiesce import StopReport
+from quiesce._safe.text import shortened, shown
 from quiesce.models import AssistantMessage, Item, Note, ToolCall, ToolResult, UserMessage
 
-from ._safe_text import shortened, shown
 from ._toolbox import title_of
 
 _OUTCOMES = {

@@ -13,6 +13,9 @@ from typing import Any
 import anyio
 import msgspec
 
+from quiesce._safe.files import BadPath, Folders, Seen
+from quiesce._safe.nested import decode_json, is_deep
+from quiesce._safe.text import exact
 from quiesce.agents import Agent, FunctionTool, ToolContext, function_tool
 from quiesce.cli._models import calls_tools
 from quiesce.models import Model
@@ -20,7 +23,6 @@ from quiesce.models import Model
 from . import _files
 from ._change import change
 from ._programs import python_command, run_program, search_command, shell_command
-from ._safe_text import exact
 
 Heard = Callable[[str, str], object]  # the id of a call, a piece of its output
 
@@ -35,47 +37,52 @@ look at what the user says next."""
 _WITHOUT_TOOLS = "You are a helpful assistant. Answer briefly."
 
 
-def make_agent(model: Model, folder: Path, heard: Heard) -> Agent[Any]:
-    """An agent that works in `folder`; `heard` is told what its programs print."""
+Approved = dict[str, Seen]  # by the id of a write: the file that was shown
+
+
+def make_agent(model: Model, folder: Path, heard: Heard, approved: Approved) -> Agent[Any]:
+    """An agent that works in `folder`; `heard` is told what its programs print, and a file is written as it was `approved`."""
     if not calls_tools(model):
         return Agent(name="assistant", instructions=_WITHOUT_TOOLS, model=model)
     instructions = _INSTRUCTIONS.format(folder=exact(str(folder)))
-    return Agent(name="assistant", instructions=instructions, model=model, tools=make_tools(folder, heard))
+    return Agent(
+        name="assistant", instructions=instructions, model=model, tools=make_tools(folder, heard, approved)
+    )
 
 
-def make_tools(folder: Path, heard: Heard) -> list[FunctionTool]:
+def make_tools(folder: Path, heard: Heard, approved: Approved) -> list[FunctionTool]:
     """What the agent may use."""
+    folders = Folders([folder])
 
     @function_tool(side_effects=False)
     def read_file(path: str, first_line: int = 1, lines: int = _files.LINES) -> str:
         """Read lines of a text file in the folder, with their numbers."""
-        return _files.read(folder, path, first_line, lines)
+        return _files.read(folders, path, first_line, lines)
 
     @function_tool(side_effects=False)
     def list_files(path: str = ".") -> str:
         """List the names in a folder. Those of folders end with a slash."""
-        return _files.list_folder(folder, path)
+        return _files.list_folder(folders, path)
 
     @function_tool(side_effects=False)
     async def search_files(pattern: str, path: str = ".") -> str:
         """Search all files below a folder for a regular expression. Returns file, line number and line."""
-        place = _files.inside(folder, path)
-        asked = {"folder": str(folder), "place": str(place), "pattern": pattern}
+        asked = {"folder": folders.home, "place": folders.resolve(path), "pattern": pattern}
         with anyio.move_on_after(LONGEST_SEARCH):
             found = await run_program(
                 search_command(), folder, "search", _unheard, given=json.dumps(asked).encode()
             )
             if found.returncode:
-                raise _files.BadPath(found.output or found.told())
+                raise BadPath(found.output or found.told())
             return found.output
         raise TimeoutError(
             f"the search had not ended after {LONGEST_SEARCH:g} s: try a simpler expression, or fewer files"
         )
 
     @function_tool(needs_approval=True)
-    def write_file(path: str, content: str) -> str:
+    def write_file(context: ToolContext[Any], path: str, content: str) -> str:
         """Write a text file in the folder, in place of what it held. The user is asked first."""
-        return _files.write(folder, path, content)
+        return _files.write(folders, path, content, approved.pop(context.tool_call_id, None))
 
     async def run(context: ToolContext[Any], argv: list[str], name: str, seconds: float) -> str:
         def told(text: str) -> None:
@@ -125,22 +132,26 @@ def title_of(name: str, arguments: str) -> str:
     )
 
 
-def preview_of(name: str, arguments: str, folder: Path) -> str:
-    """All that an approval is about, to be read before it is given. It may look at a file, and take a while: for a thread."""
+def preview_of(name: str, arguments: str, folder: Path) -> tuple[str, Seen | None]:
+    """All that an approval is about, to be read before it is given, and the file that it is about.
+
+    It may look at a file, and take a while, so call it from a thread. `OSError` if the file cannot be read: then nobody can approve anything.
+    """
     plain = plain_arguments(arguments)
     if name == "write_file" and isinstance(path := plain.get("path"), str):
-        return exact(change(folder, path, str(plain.get("content", ""))))
+        text, seen = change(Folders([folder]), path, str(plain.get("content", "")))
+        return exact(text), seen
     main = {"shell": "command", "python": "code"}.get(name)
     if main is None or main not in plain:
-        return title_of(name, arguments)
+        return title_of(name, arguments), None
     others = [f"{key}={value!r}" for key, value in plain.items() if key != main]
-    return exact(f"{', '.join(others)}:\n{plain[main]}" if others else str(plain[main]))
+    return exact(f"{', '.join(others)}:\n{plain[main]}" if others else str(plain[main])), None
 
 
 def plain_arguments(arguments: str) -> dict[str, Any]:
     """As the model wrote them, unchecked; none if it wrote something else."""
     try:
-        plain = msgspec.json.decode(arguments)
+        plain = decode_json(arguments)
     except msgspec.DecodeError:
         return {}
-    return plain if isinstance(plain, dict) else {}
+    return plain if isinstance(plain, dict) and not is_deep(plain) else {}

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from quiesce._safe.text import shortened
 from quiesce.agents import Agent, FunctionTool, RunContextWrapper, RunHooks, ToolContext
 from quiesce.models import ModelRequest, ResponseDone
 
-from ._safe_text import shortened
 from ._toolbox import title_of
 
 MODEL = "model"  # the key of its turn among what runs
