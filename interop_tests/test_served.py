@@ -140,13 +140,16 @@ def test_a_served_agent_ends_with_its_client(converse: Converse, pair: Pair, sto
     conversation.nothing_is_left()
 
 
+ALLOWED = ("--folder", "/", "--allow-auto", "--allow-mcp-commands")
+
+
 class Server:
     """`quiesce acp --websocket`, in a process of its own."""
 
     def __init__(self, pair: Pair, store: str) -> None:
         self.mark = uuid.uuid4().hex
         self.process = subprocess.Popen(
-            command(pair, "--store", store, "--websocket", "localhost:0", "--folder", "/"),
+            command(pair, "--store", store, "--websocket", "localhost:0", *ALLOWED),
             env={**os.environ, "PYTHONPATH": str(ROOT), MARK: self.mark},
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
