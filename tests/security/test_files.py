@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from quiesce._safe import files
-from quiesce._safe.files import BadPath, Folders, OutsideOfFolders, Seen
+from quiesce._safe.files import BadPath, Folders, OutsideOfFolders
 from quiesce.acp.tools import edit_file, read_file, write_file
 from quiesce.agents import Agent
 from quiesce.cli.chat import _files, _search
@@ -421,7 +421,3 @@ def test_a_folder_swapped_for_a_link_during_a_search_is_not_searched(home: Path,
         check=False,
     )
     assert b"the secret of the home folder" not in found.stdout
-
-
-def test_seen_is_a_value() -> None:
-    assert Seen("/a", b"1") == Seen("/a", b"1") != Seen("/a", b"2")

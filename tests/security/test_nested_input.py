@@ -15,7 +15,7 @@ from quiesce.cli.chat._toolbox import plain_arguments, preview_of, title_of
 from quiesce.models import ToolCall, ToolResult, UserMessage
 from quiesce.models._anthropic_messages import _object
 from quiesce.models._items import decode_item
-from quiesce.testing import ScriptedModel, call
+from quiesce.testing import ScriptedModel
 from tests.acp.served_client import connected
 
 DEPTHS = [300, 900, 5_000, 200_000]
@@ -140,7 +140,3 @@ def test_the_script_of_a_chat_says_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "script.json").write_text(nested(200_000))
     with pytest.raises(BadScript):
         load_script(str(tmp_path / "script.json"))
-
-
-def test_a_call_of_the_testing_model_is_one() -> None:
-    assert call("keep", value=1) is not None

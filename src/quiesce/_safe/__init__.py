@@ -1,4 +1,4 @@
 """Text, addresses and files of other people, made safe to show and to touch.
 
-Only the standard library is used here, so that every package can use it.
+It is below every package, and imports none of them. Only `nested` needs more than the standard library.
 """

@@ -1,14 +1,14 @@
-"""Files below some folders, opened in a way that nobody can redirect.
+"""Files below some folders, opened in a way that cannot be redirected.
 
-A model names a path, a person approves it, and a while later the file is opened. Whoever can write to the folder in between (a program that the agent
-runs, another user, a repository full of links) must not be able to make that open reach another file.
+A model names a path, a person approves it, and a while later the file is opened. A program, another user or a repository
+full of links may change the folder in between, and must not be able to make that open reach another file.
 
 Invariants
 - A path is resolved once, links included, to a canonical path that must lie in one of the folders. That path is then walked from the root of the file
   system with a descriptor for each step, and no step follows a link. A link that appears in between is an error, never a way out.
 - What is written is what was approved: the same canonical path, with the same bytes in it (`Seen`).
 - A write is a new file with a random name, made with `O_EXCL` and with its final permissions, synchronised to disk and renamed. A reader sees the old
-  content or the new one, and nobody sees a private file with wider permissions, not even for a moment.
+  content or the new one, and a private file never has wider permissions, not even for a moment.
 - Only plain files are touched, and no file that has another name (a hard link) outside of the folders.
 
 Everything here blocks, so call it from a thread. What takes long calls `check` now and then, which may raise to stop it.
@@ -29,7 +29,7 @@ from typing import BinaryIO, Final
 LARGEST: Final = 64 << 20  # bytes of a file that is compared or replaced
 _HAS_DESCRIPTORS: Final = os.open in os.supports_dir_fd
 _NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-# Whoever opens a named pipe waits for its other end; with O_NONBLOCK the open returns, and the pipe can be refused.
+# Opening a named pipe waits for its other end; with O_NONBLOCK it returns, and the pipe can be refused.
 _READ: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | _NO_LINK
 # O_PATH needs no permission to list the folder, only to pass through it, as a path does.
 _STEP: Final = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | _NO_LINK
@@ -48,7 +48,7 @@ class OutsideOfFolders(BadPath):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A file as it was when somebody looked at it: its canonical path, and a digest of its bytes, or None if there was no file."""
+    """A file as it was when it was looked at: its canonical path, and a digest of its bytes, or None if there was no file."""
 
     path: str
     digest: bytes | None = None

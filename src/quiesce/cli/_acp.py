@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from quiesce.agents import Agent, Store
 
-SHORTEST_TOKEN = 16
 
 _EPILOG = """\
 examples:
@@ -374,6 +373,8 @@ async def _over_websocket(
 
 def _token(given: argparse.Namespace) -> tuple[str, bool]:
     """What clients have to show, and whether it is new."""
+    from quiesce.wire._admission import SHORTEST_TOKEN
+
     if given.token_file is not None:
         lines = Path(given.token_file).read_text(encoding="utf-8").splitlines()
         token = lines[0].strip() if lines else ""
