@@ -184,7 +184,7 @@ print("met", {other!r})
 
 
 def light(gate: Any, name: str, source: str) -> Any:
-    return gate["Stage"](name, [sys.executable, "-c", source], "nothing", {}, 60.0, True)
+    return gate["Stage"](name, [sys.executable, "-c", source], "nothing", {}, 60.0, "light")
 
 
 def test_light_stages_run_side_by_side_and_what_they_print_is_not_mixed(

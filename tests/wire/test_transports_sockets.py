@@ -339,13 +339,15 @@ async def test_a_connection_that_no_peer_was_opened_on_is_closed_with_its_handle
 
 async def test_a_handler_that_ignores_the_stop_is_named_and_the_close_is_bounded() -> None:
     stubborn = Stubborn()
+    begun = anyio.Event()
 
     async def handle(transport: AcceptedSocket) -> None:
+        begun.set()
         await stubborn()
 
     server = await serve_tcp(handle, "127.0.0.1").open()
     with socket.create_connection(("127.0.0.1", server.port)):
-        await until(lambda: server.connections == 1)
+        await begun.wait()
         report = await server.close(deadline=0.05)
         assert [left.name for left in report.left] == ["connection"]
         stubborn.let_go()

@@ -17,6 +17,9 @@ from quiesce.kernel._backend import current_backend
 from quiesce.kernel._core import ScopeClosed
 from quiesce.kernel._scope import Scope, face_of, root_core
 
+from ._ending import when_ended
+from ._errors import ConnectionEnded
+
 if TYPE_CHECKING:
     from quiesce.kernel._child import Handle
 
@@ -53,7 +56,10 @@ class ClosingChannel(ABC):
         try:
             self._scope = await Scope.open(f"closes {name}", on_error="report", scope=scope)
             self._closer = self._scope.spawn(self._hold, ready, name=f"closes {name}")
-            await ready.wait()  # cancelled before its first step, it would never take it
+            when_ended(self._closer, ready.set)  # by somebody else's cancel, perhaps before its first step
+            await ready.wait()  # if we were cancelled before that, it would never take it
+            if self._closer.done:
+                raise ConnectionEnded("the task that closes was cancelled")
         except BaseException:
             await self._break_off()
             raise

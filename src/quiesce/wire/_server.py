@@ -32,6 +32,7 @@ from quiesce.kernel._site import users_site
 from ._admission import Admission, PeerKey, first_line
 from ._connect import prepare_tcp
 from ._descriptors import SocketTransport
+from ._ending import when_ended
 from ._errors import ConnectionEnded
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class Server:
         core.on_settled = self._let_go
         self._addresses = [each.getsockname() for each in self._listening]
         for each in self._listening:
-            self._scope.spawn(self._accept, each, name="accepts")
+            when_ended(self._scope.spawn(self._accept, each, name="accepts"), self._stop_listening)
         return self
 
     async def __aenter__(self) -> Self:
@@ -189,12 +190,9 @@ class Server:
 
     async def _accept(self, listening: socket.socket) -> None:
         backend = current_backend()
-        try:
-            while self._listening:
-                await backend.wait_readable(listening.fileno())
-                await self._accept_some(listening)
-        finally:
-            self._stop_listening()
+        while self._listening:
+            await backend.wait_readable(listening.fileno())
+            await self._accept_some(listening)
 
     async def _accept_some(self, listening: socket.socket) -> None:
         for _ in range(_AT_A_TIME):
@@ -234,17 +232,17 @@ class Server:
         taken.key, taken.client = admitted
         self._unhandled[taken] = None
         try:
-            self._scope.spawn(self._handle, taken, name="connection")
+            handled = self._scope.spawn(self._handle, taken, name="connection")
         except ScopeClosed:  # by one that came just before
             self._forget(taken)
+        else:
+            when_ended(handled, lambda: self._forget(taken))  # also if it is cancelled before its first step
 
     async def _handle(self, taken: AcceptedSocket) -> None:
         try:
             await self._attend(taken)
         except ConnectionEnded as error:  # that is how connections end
             logger.debug("a connection of %r has ended: %s", self.name, error)
-        finally:
-            self._forget(taken)
 
     def _forget(self, taken: AcceptedSocket) -> None:
         taken.discard()
