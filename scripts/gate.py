@@ -3,7 +3,8 @@
     python3 scripts/gate.py [--nightly] [--only STAGE]... [--list]
 
 Stages run in an order that finds the cheap faults first, and the first that fails ends the run. Stages that keep one core busy at
-most, because they install, wait or compile, run three at a time; what such a stage prints is shown when it has ended.
+most, because they install, wait or compile, stand in a group and run three at a time; what such a stage prints is shown when it
+has ended. The next group begins when all of the one before have ended.
 
 A busy machine does not fail the gate. A test that fails is run again alone (tests/second_try.py); a stage that runs programs
 instead of tests is run again as a whole. What passes then is flaky: the last lines list it, and build/gate keeps its first
@@ -47,7 +48,7 @@ EXIT_WITHIN = 30.0  # seconds, for a stage that is terminated
 class Stage:
     """One command. `again` says what is run again if it fails: the tests that failed, all of it, or nothing.
 
-    `is_light`: it leaves the cores to others for most of its time.
+    `group`: it leaves the cores to others for most of its time, and runs beside those of the same group that stand next to it.
     """
 
     name: str
@@ -55,7 +56,7 @@ class Stage:
     again: Literal["tests", "all", "nothing"] = "tests"
     settings: Mapping[str, str] = field(default_factory=dict)
     limit: float = 0.5 * HOURS
-    is_light: bool = False
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,36 +70,44 @@ def make(
     target: str,
     again: Literal["tests", "all", "nothing"] = "tests",
     limit: float = 0.5 * HOURS,
-    is_light: bool = False,
+    group: str = "",
     **settings: str,
 ) -> Stage:
-    return Stage(target, ["make", "--no-print-directory", target], again, settings, limit, is_light)
+    return Stage(target, ["make", "--no-print-directory", target], again, settings, limit, group)
 
 
-SET_UP = Stage(
-    "set-up",
-    ["scripts/environment", os.environ.get("PYTHON", "python3"), ".venv", "test,lint,docs,cli"],
-    "all",
-)
+PYTHON = os.environ.get("PYTHON", "python3")
+
+
+def installs(name: str, *command: str, **settings: str) -> Stage:
+    """Installing is waiting for downloads, most of the time: what later stages need is installed at the same time."""
+    return Stage(name, command, "all", {"ONLY_SET_UP": "1", **settings}, group="set-up")
+
+
+SET_UP = installs("set-up", "scripts/environment", PYTHON, ".venv", "test,lint,docs,cli")
 EACH_CHANGE = (
     SET_UP,
+    installs("set-up-others", "scripts/test-all", TESTED=PYTHON),
+    installs("set-up-next", "scripts/test-next", PYTHONS="3.15"),
     # None of these depends on how quick the machine is: the sweeps of the audit run in virtual time.
-    make("lint", "nothing", is_light=True),
-    make("docs", is_light=True),
-    make("audit-once", is_light=True, WORKERS="3"),
-    make("seeds", "all", is_light=True),
-    make("test-wheel", "all", is_light=True),
-    make("peers-fast", "all", is_light=True),
+    make("lint", "nothing", group="checks"),
+    make("docs", group="checks"),
+    make("audit-once", group="checks", WORKERS="3"),
+    make("seeds", "all", group="checks"),
+    make("test-wheel", "all", group="checks"),
+    make("peers-fast", "all", group="checks"),
     make("test"),
     make("test-slow"),
     make("test-others"),
     make("test-next", PYTHONS="3.15", ARGS="tests/kernel tests/audit/test_what_runs_it.py"),
-    make("test-ui", is_light=True),
-    make("test-interop", is_light=True, QUIESCE_INTEROP="each"),
-    make("test-embedded", is_light=True),
+    make("test-ui", group="others' programs"),
+    make("test-interop", group="others' programs", QUIESCE_INTEROP="each"),
+    make("test-embedded", group="others' programs"),
 )
 NIGHTLY = (
     SET_UP,
+    installs("set-up-others", "scripts/test-all"),
+    installs("set-up-next", "scripts/test-next"),
     make("audit", limit=3 * HOURS),
     make("test-all", limit=3 * HOURS),
     make("test-next", limit=3 * HOURS),
@@ -162,8 +171,8 @@ class Gate:
         for old in self._folder.iterdir():
             old.unlink()
         began, ran = time.monotonic(), list[Ran]()
-        for light, group in groupby(stages, key=lambda stage: stage.is_light):
-            with ThreadPoolExecutor(LIGHT_AT_ONCE if light else 1) as pool:
+        for name, group in groupby(stages, key=lambda stage: stage.group):
+            with ThreadPoolExecutor(LIGHT_AT_ONCE if name else 1) as pool:
                 try:
                     ran += [one for one in pool.map(self._run_unless_over, group) if one is not None]
                 except BaseException:  # before the pool waits for its threads
@@ -210,7 +219,7 @@ class Gate:
                 keep(Flaky(stage.name, "\n".join(lines[-FAILURE_LINES:])), self._record)
         seconds = time.monotonic() - began
         with self._printing:
-            if stage.is_light:
+            if stage.group:
                 print(f"\n################ output of {stage.name}", flush=True)
                 sys.stdout.buffer.write(log.read_bytes())
             print(f"################ {stage.name}: {how(passed)} in {seconds:.0f} s", flush=True)
@@ -230,7 +239,7 @@ class Gate:
         )
         assert process.stdout is not None
         self._running.add(process)
-        shows = not stage.is_light
+        shows = not stage.group
         copying = threading.Thread(target=copy, args=[process.stdout, log, shows], daemon=True)
         copying.start()
         try:
@@ -288,7 +297,7 @@ def table(ran: Sequence[Ran], stages: Sequence[Stage], seconds: float) -> Iterat
         if one is None:
             yield f"{stage.name:<{width}}        -  not run"
         else:
-            beside = ", beside another" if stage.is_light else ""
+            beside = ", beside another" if stage.group else ""
             yield f"{stage.name:<{width}}  {one.seconds:7.0f}  {how(one.passed)}{beside}"
     yield f"{'in all':<{width}}  {seconds:7.0f}  ({seconds / 60:.1f} minutes)"
 
