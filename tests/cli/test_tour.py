@@ -270,7 +270,9 @@ def test_a_signal_ends_it_and_leaves_no_process_and_no_folder(
             said = program.stderr.read()
             assert "Traceback" not in said
             assert said.endswith("quiesce tour: interrupted\n") == (number == signal.SIGINT)
-            assert program.wait(20) == 128 + number
+            # A second one that comes when all is stopped, and the handlers are given back, ends what is left: Python itself.
+            late = {-signal.SIGHUP} if number == signal.SIGHUP else set()
+            assert program.wait(20) in {128 + number} | late
     assert list(tmp_path.iterdir()) == []
 
 
