@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 # Any: what the CLI asks, and is answered, is JSON. None is no answer: it has taken its question back by other means.
 Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any] | None]]
 
+AT_WORK = 1024  # requests of the CLI's; more are refused
+LONGEST_ID = 1000
+
 _CANCELLED = Reason("user", "the CLI has cancelled the request")
 
 
@@ -58,6 +61,7 @@ class Control:
         self._calls: dict[str, Call] = {}
         self._unattended: set[str] = set()  # interrupts that were sent, and whose caller has gone
         self._mcp_calls = McpCalls()
+        self._has_complained = False
         self._count = 0
         self._inflight: Inflight | None = None
         self._backend: Backend | None = None
@@ -167,10 +171,20 @@ class Control:
     def asked(self, message: dict[str, Any]) -> None:
         """The CLI wants something."""
         number, request = message.get("request_id"), message.get("request")
-        if not isinstance(number, str) or not isinstance(request, dict) or self._inflight is None:
-            logger.warning("the CLI sent a control request that is none: %.200r", message)
+        if (
+            not isinstance(number, str)
+            or len(number) > LONGEST_ID
+            or not isinstance(request, dict)
+            or self._inflight is None
+        ):
+            if not self._has_complained:  # it may do so thousands of times
+                self._has_complained = True
+                logger.warning("the CLI sent a control request that is none: %.200r", message)
             return
         handler = self._handlers.get(str(request.get("subtype")))
+        if len(self._inflight) >= AT_WORK:
+            self._refuse(number, f"{AT_WORK} requests are being worked on already")
+            return
         if handler is None:
             self._refuse(number, f"Unsupported control request subtype: {request.get('subtype')}")
             return

@@ -107,4 +107,4 @@ def result_text(data: dict[str, Any]) -> str:
         "success",
     ):  # a turn may succeed, and its API call not
         return subtype
-    return "unknown error" if status is None else f"API error (HTTP {status})"
+    return f"API error (HTTP {status})" if isinstance(status, int) else "unknown error"

@@ -35,6 +35,8 @@ def handlers_for(
         if can_use_tool is None:
             raise ValueError("no can_use_tool was given")
         wanted = request.get("input") or {}
+        if not isinstance(wanted, dict) or not isinstance(request.get("tool_name"), str):
+            raise TypeError("a permission is asked for the name of a tool, and an input that is an object")
         context = permission_context(request, current_token())
         return permission_answer(await can_use_tool(str(request.get("tool_name")), wanted, context), wanted)
 

@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 _INTERRUPT_SHARE: Final = 1 / 3  # of the time to clean up
 _LOOK_AGAIN: Final = 0.01  # seconds between two looks whether the process is still there
 UNREAD_LIMIT: Final = 64 * 1024 * 1024  # bytes of messages, before the CLI has to wait
+MOST_UNREAD: Final = (
+    512 * 1024 * 1024
+)  # bytes of them, though a control request is open: then the CLI is given up
 
 
 class Session:
@@ -108,6 +111,7 @@ class Session:
                 self.transport.discard()
                 self.control.fail_all(ended("the CLI was not started"))
                 self.mailbox.end(None)
+        link.most = self.limits.unsent + self.limits.backlog  # beyond that, nobody reads at the other end
         try:
             link.start(self)
             self._take_back = self.core.token.on_cancel(self._stop_asked)
@@ -229,7 +233,11 @@ class Session:
                     return  # it has died in the middle of a line: of that we are told next
                 self._fail_to_read(frame[:1000].decode(errors="replace"), error)
                 return
-            self._came(message, len(frame))
+            try:
+                self._came(message, len(frame))
+            except RecursionError as error:  # nested so deeply that it can be read, and nothing more
+                self._fail_to_read(frame[:1000].decode(errors="replace"), error)
+                return
 
     def _came(self, message: dict[str, Any], size: int) -> None:
         kind = message.get("type")
@@ -264,6 +272,12 @@ class Session:
             if parsed is not None:
                 self.mailbox.came(parsed, size, ends_turn=kind == "result")
                 self._adjust()
+                if self.mailbox.bytes > MOST_UNREAD:
+                    self.fail(
+                        CLIConnectionError(
+                            f"the CLI has said {self.mailbox.bytes} bytes that nobody has read"
+                        )
+                    )
 
     def link_ended(self, error: BaseException | None) -> None:
         """The CLI is gone."""

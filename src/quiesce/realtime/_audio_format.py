@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,8 +32,8 @@ def wire_format(given: Any) -> dict[str, Any]:
         known = _NAMES.get(given["type"].lower(), {})
         form = {**known, **given, "type": known.get("type", given["type"])}
         rate = form.get("rate")
-        if rate is not None and not (type(rate) in (int, float) and 0 < rate < math.inf):
-            raise ValueError(f"{given!r} is no audio format: its rate must be a number over 0")
+        if rate is not None and not (type(rate) in (int, float) and 1 <= rate <= 10_000_000):
+            raise ValueError(f"{given!r} is no audio format: its rate must be a number from 1 to 10,000,000")
         return form
     kind = getattr(given, "type", None)  # the official client's own types
     if isinstance(kind, str):

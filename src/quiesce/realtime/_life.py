@@ -47,6 +47,7 @@ from ._model import RealtimeModelListener
 from ._model_inputs import RealtimeModelSendSessionUpdate
 from ._output_guards import OutputGuards
 from ._playback import AssumedPlayback
+from ._remembered import Recent, forget_oldest
 from ._settings import Casting
 from ._tool_calls import ToolCalls
 
@@ -113,7 +114,7 @@ class Life(RealtimeModelListener):
         self.playback: AssumedPlayback | None = None  # unless the user keeps an account
         self._agent = agent
         self._casts: dict[str | None, Cast] = {}  # of the responses that are on, as they began
-        self._cut: set[tuple[str, int]] = set()  # interrupted, of which a piece may be on its way to us
+        self._cut = Recent()  # interrupted, of which a piece may be on its way to us
         self._model_config = model_config
         self._run_config = run_config
         self._waits_for_tools = not run_config.get("async_tool_calls", True)
@@ -273,6 +274,8 @@ class Life(RealtimeModelListener):
                 self.failed(error)
         if call is not None and self._waits_for_tools:
             await call.parked.wait()
+        if call is not None:
+            await self.calls.wait_for_fewer()
         if event.type not in _AT_ONCE and self.buffer.is_full and self._connected and not self._is_telling():
             await self.buffer.wait_for_room()
 
@@ -375,6 +378,7 @@ class Life(RealtimeModelListener):
     def _turn_started(self, event: told.RealtimeModelTurnStartedEvent) -> None:
         self.guards.began(event.response_id)
         self._casts[event.response_id] = self.cast
+        forget_oldest(self._casts, Recent.MOST)
         self.add(RealtimeAgentStartEvent(self.cast.agent, self.info))
 
     def _turn_ended(self, event: told.RealtimeModelTurnEndedEvent) -> None:

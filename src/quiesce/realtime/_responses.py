@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from quiesce.agents._errors import UserError
 
 from ._client_events import encode, response_cancel
-from ._remembered import forget_oldest
+from ._remembered import Recent, forget_oldest
 
 if TYPE_CHECKING:
     from ._server_events import Response, ServerError
@@ -52,8 +52,8 @@ class Responses:
     def __init__(self) -> None:
         self.on = False
         self.id: str | None = None  # of the one that is on, if the server has told
-        self.silenced: set[str] = set()  # what they say is not played any more
-        self.stopped: set[str] = set()  # somebody has said stop: they call no tools any more
+        self.silenced = Recent()  # what they say is not played any more
+        self.stopped = Recent()  # somebody has said stop: they call no tools any more
         self._wanted: list[Request] = []
         self._asked: Request | None = None  # sent, and nothing was heard of it
         self._doubted: Request | None = (

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from ._settings import Cast
 
 FAILED = "The tool has failed, and there is no output."
+AT_WORK = 1024  # calls; beyond that nothing more is read from the model
 
 
 @dataclass(slots=True, eq=False)
@@ -70,6 +71,7 @@ class ToolCalls:
         self._calls: dict[str, Call] = {}
         # By the identity of a tool: one of that name of another agent is another.
         self._always: dict[object, tuple[bool, str | None]] = {}
+        self._fewer: anyio.Event | None = None  # somebody waits until there are
 
     def came(self, event: RealtimeModelToolCallEvent) -> Call | None:
         """The model wants a tool to be called."""
@@ -78,13 +80,26 @@ class ToolCalls:
             return None  # told twice
         call = Call(event, life.cast_of(event.response_id))
         try:
-            handle = life.work.spawn(self._run, call, name=event.name)
+            handle = life.work.spawn(self._run, call, name=event.name[:80])
         except ScopeClosed:
             return None
         if not handle.done:  # an eager one may be over
             self._calls[event.call_id] = call
         when_ended(handle, partial(self._ended, call, handle))
         return call
+
+    async def wait_for_fewer(self) -> None:
+        """Wait while as many are at work as may be."""
+        while len(self._calls) >= AT_WORK:
+            self._fewer = anyio.Event()
+            await self._fewer.wait()
+            if self._life._is_cut_off:
+                return
+
+    def _tell_of_fewer(self) -> None:
+        if self._fewer is not None:
+            self._fewer.set()
+            self._fewer = None
 
     # Approval
 
@@ -139,10 +154,10 @@ class ToolCalls:
             there = ", ".join([*cast_.tools, *cast_.handoffs]) or "none"
             self._life.failed(
                 ModelBehaviorError(
-                    f"the model wants a tool {name!r}, which agent {cast_.agent.name!r} does not have"
+                    f"the model wants a tool {name!r:.100}, which agent {cast_.agent.name!r} does not have"
                 )
             )
-            await self._answer(call, f"There is no tool named {name!r}. The tools are: {there}.")
+            await self._answer(call, f"There is no tool named {name!r:.100}. The tools are: {there}.")
 
     async def _call(self, call: Call, tool: FunctionTool) -> None:
         life, event, agent = self._life, call.event, call.cast.agent
@@ -220,13 +235,14 @@ class ToolCalls:
         call.parked.set()
         if self._calls.get(call.event.call_id) is call:
             del self._calls[call.event.call_id]
+        self._tell_of_fewer()
         life = self._life
         if call.answered or life.closing:
             return
         if handle.state == CANCELLED:
             life.failed(ChildCancelled(call.event.name, handle.reason))
         try:
-            life.work.spawn(self._answer, call, FAILED, name=f"answer of {call.event.name}")
+            life.work.spawn(self._answer, call, FAILED, name=f"answer of {call.event.name[:80]}")
         except ScopeClosed:
             pass  # nobody would hear it
 
@@ -234,6 +250,7 @@ class ToolCalls:
         """The connection is lost: nothing waits for them any more, as if all were parked."""
         for call in self._calls.values():
             call.parked.set()
+        self._tell_of_fewer()
 
     def clear(self) -> None:
         """The session has ended."""
