@@ -161,7 +161,7 @@ async def test_the_user_sees_the_change_before_saying_yes() -> None:
     ]
     assert write["content"][0]["oldText"] == "new\ntext\n"
     assert create["content"] == [{"type": "diff", "path": f"{CWD}/b.txt", "newText": "created\n"}]
-    assert senseless["content"][0]["content"]["text"] == 'edit_file {"path":"a.txt"}'
+    assert senseless["content"][0]["content"]["text"] == '```\nedit_file {"path":"a.txt"}\n```'
     assert client.files == {f"{CWD}/a.txt": "all new\n", f"{CWD}/b.txt": "created\n"}
 
 

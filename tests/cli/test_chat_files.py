@@ -119,7 +119,7 @@ def test_a_change_names_its_file_and_shows_what_goes_and_what_comes(tmp_path: Pa
         "+six",
     ]
     (tmp_path / "link").symlink_to("a.txt")
-    assert change(folders, "link", "")[0].startswith("link (which is a.txt): emptied\n")
+    assert change(folders, "link", "")[0].startswith("a.txt (given as link): emptied\n")
     assert change(folders, "new.txt", "one\n")[0] == "new.txt: made, 1 line\n+one"
     with pytest.raises(OutsideOfFolders, match="is not in"):
         change(folders, "../else", "")

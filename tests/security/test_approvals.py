@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,13 +38,33 @@ async def question(folder: Path, asked: Any) -> dict[str, Any]:
 
 
 def texts(asked: dict[str, Any]) -> str:
-    return "\n".join(one["content"]["text"] for one in asked["content"] if one["type"] == "content")
+    """What is shown beside a diff: code, in which Markdown changes nothing."""
+    [block] = [one["content"]["text"] for one in asked["content"] if one["type"] == "content"]
+    fence, *lines, end = str(block).split("\n")
+    assert re.fullmatch("`{3,}", fence)
+    assert fence == end
+    assert fence not in "\n".join(lines)
+    return "\n".join(lines)
 
 
 async def test_a_command_is_shown_as_it_is_with_its_line_ends(tmp_path: Path) -> None:
     asked = await question(tmp_path, call("run_command", command="echo  'a   b'\nrm -rf ~"))
     assert asked["title"] == "echo  'a   b'⏎rm -rf ~"
     assert texts(asked) == "echo  'a   b'\nrm -rf ~"
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        'echo hello\n\n[a]: x "$(touch pwned)"\n\necho bye',  # a link definition
+        "echo hello\n<!-- \nrm -rf ~\n-->",
+        "echo hello\n```\nrm -rf ~\n````\n",
+        "~~~\nrm -rf ~",
+    ],
+)
+async def test_markdown_hides_nothing_of_a_command(tmp_path: Path, hidden: str) -> None:
+    asked = await question(tmp_path, call("run_command", command=hidden))
+    assert texts(asked) == hidden
 
 
 async def test_the_end_of_a_long_command_is_never_hidden(tmp_path: Path) -> None:
@@ -99,6 +120,38 @@ async def test_a_change_says_in_words_what_a_diff_does_not_show(tmp_path: Path) 
         f"{tmp_path}/link is a link: what is written is {tmp_path}/real",
         "Line 2 has characters that cannot be seen: if x:\\u202e pass",
     ]
+
+
+@pytest.mark.real_time
+@pytest.mark.worlds("asyncio", "trio")
+async def test_many_lines_with_unseen_characters_do_not_hide_one_more(tmp_path: Path) -> None:
+    decoys = "".join(f"line {number}\u200b\n" for number in range(100))
+    asked = await question(tmp_path, call("write_file", path="a", content=f"{decoys}rm\u202e\n"))
+    assert "Line 101 has characters that cannot be seen: rm\\u202e" in texts(asked)
+
+
+@pytest.mark.real_time
+@pytest.mark.worlds("asyncio", "trio")
+async def test_line_ends_of_windows_are_one_remark_or_none(tmp_path: Path) -> None:
+    content = "one\r\ntwo\r\n"
+    asked = await question(tmp_path, call("write_file", path="new", content=content))
+    assert texts(asked) == "Lines end with CR LF."
+    (tmp_path / "old").write_bytes(b"one\r\n")
+    asked = await question(tmp_path, call("write_file", path="old", content=content))
+    assert [one["type"] for one in asked["content"]] == ["diff"]
+
+
+@pytest.mark.real_time
+@pytest.mark.worlds("asyncio", "trio")
+async def test_what_cannot_be_shown_in_full_is_not_asked_about(tmp_path: Path) -> None:
+    client = Client()
+    content = "\u200b\n" * 2000
+    async with connected(
+        asking(call("write_file", path="a", content=content)), client, cwd=str(tmp_path)
+    ) as talk:
+        await talk.say()
+    assert not client.asked
+    assert not (tmp_path / "a").exists()
 
 
 async def test_a_no_with_a_reason_tells_the_model_the_reason() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
+import struct
 import subprocess
 import threading
 from pathlib import Path
@@ -13,12 +15,12 @@ from typing import Any
 import pytest
 
 from quiesce._safe import files
-from quiesce._safe.files import BadPath, Folders, OutsideOfFolders
+from quiesce._safe.files import Approved, BadPath, Folders, OutsideOfFolders, Seen
 from quiesce.acp.tools import edit_file, read_file, write_file
 from quiesce.agents import Agent
 from quiesce.cli.chat import _files, _search
 from quiesce.cli.chat._change import change
-from quiesce.models import ToolResult
+from quiesce.models import ToolCall, ToolResult
 from quiesce.testing import ScriptedModel, call
 from tests.acp.served_client import Client, connected
 from tests.cli.chat_parts import calls
@@ -121,7 +123,7 @@ def test_a_link_out_of_the_folder_is_refused_and_one_inside_is_named(home: Path,
     (folder / "out").symlink_to(home / "secret")
     (folder / "up").symlink_to("..")
     folders = Folders([folder])
-    assert change(folders, "README", "new\n")[0].startswith("README (which is docs/README): changed\n")
+    assert change(folders, "README", "new\n")[0].startswith("docs/README (given as README): changed\n")
     folders.write("README", b"new\n")
     assert (folder / "README").is_symlink()
     assert (folder / "docs" / "README").read_text() == "new\n"
@@ -238,6 +240,164 @@ def test_a_file_that_appeared_since_it_was_approved_is_not_overwritten(folder: P
         folders.write("a", b"mine\n", seen)
 
 
+def test_of_two_writes_of_what_was_seen_at_the_same_time_one_is_refused(folder: Path) -> None:
+    folders = Folders([folder])
+    for _ in range(20):
+        (folder / "a").write_text("old")
+        seen, _ = folders.look("a")
+        begin, refused = threading.Barrier(2), list[str]()
+
+        def write(data: bytes, seen: Seen = seen, begin: Any = begin, refused: list[str] = refused) -> None:
+            begin.wait()
+            try:
+                folders.write("a", data, seen)
+            except BadPath as error:
+                refused.append(str(error))
+
+        threads = [threading.Thread(target=write, args=[data]) for data in (b"one", b"two")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(refused) == 1
+        assert "has changed since it was approved" in refused[0]
+    assert not files._locks
+
+
+@pytest.mark.parametrize("was_there", [True, False])
+def test_what_another_program_writes_at_the_last_moment_is_not_lost(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, was_there: bool
+) -> None:
+    if was_there:
+        (folder / "a").write_text("old")
+    folders = Folders([folder])
+    seen, _ = folders.look("a")
+    sync = os.fsync
+
+    def other_program(descriptor: int) -> None:
+        sync(descriptor)
+        (folder / "a").write_text("of another program")
+
+    monkeypatch.setattr(os, "fsync", other_program)
+    with pytest.raises(BadPath, match="by another program in this moment"):
+        folders.write("a", b"mine", seen)
+    monkeypatch.undo()
+    assert (folder / "a").read_text() == "of another program"
+    assert os.listdir(folder) == ["a"]
+
+
+def test_a_new_file_does_not_replace_one_that_appears_between_the_last_look_and_its_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = files._is_still
+
+    def looks_and_is_overtaken(*args: Any) -> bool:
+        still = look(*args)
+        (folder / "a").write_text("of another program")
+        return still
+
+    monkeypatch.setattr(files, "_is_still", looks_and_is_overtaken)
+    with pytest.raises(BadPath, match="was made by another program"):
+        Folders([folder]).write("a", b"mine")
+    assert (folder / "a").read_text() == "of another program"
+    assert os.listdir(folder) == ["a"]
+
+
+def test_no_folder_is_made_for_a_file_that_is_gone(folder: Path) -> None:
+    (folder / "below").mkdir()
+    (folder / "below" / "a").write_text("old")
+    folders = Folders([folder])
+    seen, _ = folders.look("below/a")
+    (folder / "below" / "a").unlink()
+    (folder / "below").rmdir()
+    with pytest.raises(BadPath, match="has changed since it was approved"):
+        folders.write("below/a", b"new", seen)
+    assert os.listdir(folder) == []
+
+
+# Access control lists, as the kernel keeps them: a version, then (tag, permissions, id) for each entry.
+USER_OBJECT, USER, GROUP_OBJECT, MASK, OTHERS = 1, 2, 4, 16, 32
+
+
+def access_list(*entries: tuple[int, int, int]) -> bytes:
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+
+
+LISTED = access_list(
+    (USER_OBJECT, 6, 0xFFFFFFFF),
+    (USER, 6, 1234),
+    (GROUP_OBJECT, 0, 0xFFFFFFFF),
+    (MASK, 6, 0xFFFFFFFF),
+    (OTHERS, 0, 0xFFFFFFFF),
+)
+
+
+def set_list(path: Path, kind: str, listed: bytes) -> None:
+    try:
+        os.setxattr(path, f"system.posix_acl_{kind}", listed)
+    except OSError as error:
+        pytest.skip(f"this file system has no access control lists: {error}")
+
+
+def test_the_group_is_never_let_in_by_the_mask_of_an_access_list(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "a").write_text("old")
+    set_list(folder / "a", "access", LISTED)
+    assert stat.S_IMODE((folder / "a").stat().st_mode) == 0o660
+    change_mode = os.fchmod
+    modes = list[int]()
+
+    def watched(descriptor: int, mode: int) -> None:
+        modes.append(mode)
+        change_mode(descriptor, mode)
+
+    monkeypatch.setattr(os, "fchmod", watched)
+    Folders([folder]).write("a", b"new")
+    assert not [mode for mode in modes if mode & 0o070]
+    assert os.getxattr(folder / "a", "system.posix_acl_access") == LISTED
+
+
+def test_the_list_of_the_folder_does_not_let_in_others(folder: Path) -> None:
+    (folder / "a").write_text("old")
+    (folder / "a").chmod(0o640)
+    set_list(folder, "default", LISTED)
+    Folders([folder]).write("a", b"new")
+    with pytest.raises(OSError, match="No data"):
+        os.getxattr(folder / "a", "system.posix_acl_access")
+    assert stat.S_IMODE((folder / "a").stat().st_mode) == 0o640
+
+
+def test_an_owner_that_cannot_be_kept_costs_the_group_its_permissions_and_not_the_write(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a container, the owner of a file may be a user that does not exist there: EINVAL."""
+    (folder / "a").write_text("old")
+    (folder / "a").chmod(0o664)
+    if os.geteuid() == 0:
+        os.chown(folder / "a", 1234, 1234)
+    else:
+        pytest.skip("only root can give a file to somebody else")
+
+    def cannot(*args: Any) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(os, "fchown", cannot)
+    Folders([folder]).write("a", b"new")
+    assert (folder / "a").read_bytes() == b"new"
+    assert stat.S_IMODE((folder / "a").stat().st_mode) == 0o604
+
+
+def test_the_name_of_a_file_cannot_look_like_the_change_of_another_one(folder: Path) -> None:
+    (folder / ".git" / "hooks").mkdir(parents=True)
+    path = "notes.txt: made, 1 line\n+hello\n\n\n/../.git/hooks/pre-commit"
+    told, seen = change(Folders([folder]), path, "#!/bin/sh\n")
+    headline = told.split("\n")[0]
+    assert headline.startswith(".git/hooks/pre-commit (given as notes.txt: made, 1 line⏎+hello⏎")
+    assert headline.endswith("): made, 1 line")
+    assert seen.path == str(folder / ".git/hooks/pre-commit")
+
+
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,40 +416,22 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
 # What is not a plain file of the folder
 
 
-def test_a_hard_link_to_a_file_outside_is_neither_read_nor_written(home: Path, folder: Path) -> None:
-    os.link(home / "secret", folder / "notes")
+@pytest.mark.parametrize("where", ["outside", "inside"])
+def test_a_file_with_a_second_name_is_neither_read_nor_written(home: Path, folder: Path, where: str) -> None:
+    """Where that is could change while we look for it."""
+    other = home / "secret" if where == "outside" else folder / "other"
+    other.write_text(SECRET)
+    os.link(other, folder / "notes")
     folders = Folders([folder])
     for touch in (
         lambda: folders.open("notes"),
         lambda: folders.look("notes"),
         lambda: folders.write("notes", b""),
     ):
-        with pytest.raises(BadPath, match="another name outside of the folder"):
+        with pytest.raises(BadPath, match="has another name"):
             touch()
-    assert (home / "secret").read_text() == SECRET
+    assert other.read_text() == SECRET
     assert list(_search.search(str(folder), str(folder), "secret")) == ["Nothing found."]
-
-
-def test_a_hard_link_inside_of_the_folder_can_be_read_and_written(folder: Path) -> None:
-    (folder / "a").write_text("text\n")
-    (folder / "below").mkdir()
-    os.link(folder / "a", folder / "below" / "b")
-    folders = Folders([folder])
-    assert _files.read(folders, "a") == "     1  text\n"
-    folders.write("a", b"new\n")
-    assert (folder / "below" / "b").read_text() == "text\n"
-
-
-def test_a_file_with_too_many_places_to_look_for_its_other_name_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files, "_MOST_ENTRIES", 2)
-    (folder / "z").mkdir()
-    for name in ("a", "b", "c", "d"):
-        (folder / name).write_text("")
-    os.link(folder / "a", folder / "z" / "other")
-    with pytest.raises(BadPath, match="another name"):
-        Folders([folder]).open("a")
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "device"])
@@ -421,3 +563,40 @@ def test_a_folder_swapped_for_a_link_during_a_search_is_not_searched(home: Path,
         check=False,
     )
     assert b"the secret of the home folder" not in found.stdout
+
+
+def test_an_approval_is_good_for_one_write() -> None:
+    approved = Approved()
+    assert approved.take("a") is None  # nobody was asked
+    approved.add("a", Seen("/x"))
+    assert approved.take("a") == Seen("/x")
+    with pytest.raises(BadPath, match="was for one write"):
+        approved.take("a")
+    approved.clear()
+    assert approved.take("a") is None
+
+
+@pytest.mark.real_time
+@pytest.mark.worlds("asyncio", "trio")
+async def test_two_calls_with_one_id_cannot_use_each_others_approval(folder: Path) -> None:
+    for name in ("README", "other"):
+        (folder / name).write_text("old")
+
+    class Swaps(Client):
+        questions = 0
+
+        async def request_permission(self, *args: Any, **options: Any) -> Any:
+            self.questions += 1
+            if self.questions == 2:
+                (folder / "README").unlink()
+                (folder / "README").symlink_to("other")
+            return await super().request_permission(*args, **options)
+
+    asked = [
+        ToolCall("same", "write_file", json.dumps({"path": name, "content": "new"}))
+        for name in ("README", "x")
+    ]
+    agent = Agent(name="helper", model=ScriptedModel([asked, "done"]), tools=[write_file])
+    async with connected(agent, Swaps(), cwd=str(folder)) as talk:
+        await talk.say()
+    assert (folder / "other").read_text() == "old"

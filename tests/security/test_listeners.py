@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -10,7 +11,7 @@ import ssl
 import stat
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +22,22 @@ from quiesce import Process, to_thread
 from quiesce.acp import ClientSideConnection, RequestError
 from quiesce.acp import schema as s
 from quiesce.acp._served import serve_agent
-from quiesce.agents import Agent
-from quiesce.testing import ScriptedModel
+from quiesce.acp.tools import read_file
+from quiesce.agents import Agent, MemoryStore
+from quiesce.testing import ScriptedModel, call
 from quiesce.wire import (
     ConnectionEnded,
     Peer,
+    _server,
     connect_tcp,
     connect_unix,
     connect_websocket,
     serve_tcp,
     serve_unix,
 )
-from quiesce.wire._admission import Admission
+from quiesce.wire._admission import Admission, _network
 from quiesce.wire._websocket_server import serve_websocket
-from tests.acp.served_client import Client
+from tests.acp.served_client import Client, connected
 from tests.wire.certificates import make_certificate
 from tests.wire.websockets import answer, http
 
@@ -44,6 +47,14 @@ SYSTEM_PYTHON = (
     shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable
 )  # which others may run, too
 TOKEN = "a-token-of-the-owner-of-it"
+UPGRADE = [
+    "GET / HTTP/1.1",
+    "Host: 127.0.0.1",
+    "Connection: Upgrade",
+    "Upgrade: websocket",
+    "Sec-WebSocket-Version: 13",
+    "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+]
 
 
 def bearer(token: str = TOKEN) -> dict[str, str]:
@@ -261,6 +272,76 @@ async def test_with_both_it_is_served_encrypted(certificate: Path) -> None:
 # Too many
 
 
+@pytest.mark.parametrize("kind", ["tcp", "websocket"])
+async def test_strangers_do_not_keep_the_owner_out(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_server, "STRANGERS", 5)
+    serve = serve_tcp if kind == "tcp" else serve_websocket
+    async with serve(answer, "127.0.0.1", token=TOKEN, per_peer=2) as server:
+        with ExitStack() as strangers:
+            for _ in range(20):
+                strangers.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            transport = (
+                connect_tcp("127.0.0.1", server.port, token=TOKEN)
+                if kind == "tcp"
+                else connect_websocket(f"ws://127.0.0.1:{server.port}/", headers=bearer())
+            )
+            with anyio.fail_after(10):
+                async with Peer(transport) as owner:
+                    assert await owner.request("echo", 1) == 1
+            assert len(server._strangers) <= 5
+    assert not server._strangers
+    assert server.report is not None
+    assert server.report.clean
+
+
+async def test_who_has_the_token_has_so_many_connections_and_is_told_when_it_wants_more() -> None:
+    async with serve_websocket(answer, "127.0.0.1", token=TOKEN, per_peer=1) as server:
+        address = f"ws://127.0.0.1:{server.port}/"
+        async with Peer(connect_websocket(address, headers=bearer())) as one:
+            with pytest.raises(ConnectionError, match="429"):
+                await Peer.open(connect_websocket(address, headers=bearer()))
+            assert await one.request("echo", 1) == 1
+        with anyio.fail_after(10):
+            while server._admission._open:
+                await anyio.sleep(0.01)
+        async with Peer(connect_websocket(address, headers=bearer())) as again:
+            assert await again.request("echo", 2) == 2
+
+
+def test_a_network_of_ipv6_is_one_peer() -> None:
+    assert _network("2001:db8::1") == _network("2001:db8::ffff:1") != _network("2001:db8:0:1::1")
+    assert _network("::1") == "::1"
+    assert _network("fe80::1%eth0") == "fe80::/64"
+    assert _network("::ffff:10.0.0.1") == "::ffff:10.0.0.1"
+    assert _network("10.0.0.1") == "10.0.0.1"
+
+
+@pytest.mark.parametrize("tokens", [[TOKEN, TOKEN], [TOKEN, "another"], ["another", TOKEN]])
+async def test_two_tokens_in_one_request_are_refused_in_order(
+    tokens: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serve_websocket(answer, "127.0.0.1", token=TOKEN) as server:
+        lines = [f"Authorization: Bearer {token}" for token in tokens]
+        with socket.create_connection(("127.0.0.1", server.port)) as raw:
+            raw.setblocking(False)
+            raw.send("\r\n".join([*UPGRADE, *lines, "", ""]).encode())
+            await anyio.wait_readable(raw)
+            assert raw.recv(4096).startswith(b"HTTP/1.1 401 ")
+    assert "Traceback" not in caplog.text
+
+
+async def test_no_log_holds_the_token(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(0):
+        for name in ("websockets", "websockets.server", "websockets.client", "quiesce"):
+            caplog.set_level(logging.DEBUG, logger=name)
+        async with (
+            serve_websocket(answer, "127.0.0.1", token=TOKEN) as server,
+            Peer(connect_websocket(f"ws://127.0.0.1:{server.port}/", headers=bearer())) as peer,
+        ):
+            assert await peer.request("echo", 1) == 1
+    assert TOKEN not in caplog.text
+
+
 async def test_one_peer_does_not_take_all_connections(caplog: pytest.LogCaptureFixture) -> None:
     async with serve_tcp(answer, "127.0.0.1", per_peer=2) as server:
         held = [await Peer.open(connect_tcp("127.0.0.1", server.port)) for _ in range(2)]
@@ -366,6 +447,53 @@ async def test_sessions_work_only_in_the_folders_that_were_named(tmp_path: Path)
             await conn.new_session(cwd=str(tmp_path / "one"), additional_directories=["/etc"], mcp_servers=[])
 
 
+async def test_sessions_of_other_folders_do_not_exist_for_a_client_over_the_network(tmp_path: Path) -> None:
+    store = MemoryStore()
+    allowed, private = tmp_path / "allowed", tmp_path / "private"
+    allowed.mkdir()
+    private.mkdir()
+    async with connected(make_agent(), Client(), cwd=str(private), store=store) as talk:  # the owner
+        await talk.say("my private question")
+        kept = talk.session_id
+
+    async def handle(transport: Any) -> None:
+        await serve_agent(make_agent(), transport, store=store, folders=[allowed])
+
+    client = Client()
+    async with (
+        serve_tcp(handle, "127.0.0.1", token=TOKEN) as server,
+        ClientSideConnection(client, connect_tcp("127.0.0.1", server.port, token=TOKEN)) as connection,
+    ):
+        await connection.initialize(protocol_version=1)
+        assert (await connection.list_sessions()).sessions == []
+        for take_up in (connection.load_session, connection.resume_session):
+            with pytest.raises(RequestError, match=r"(?i)not found"):
+                await take_up(cwd=str(allowed), session_id=kept, mcp_servers=[])
+        await connection.delete_session(session_id=kept)
+    assert kept in await store.ids()
+    assert not client.updates
+
+
+async def test_a_session_whose_folder_becomes_a_link_does_not_reach_what_the_link_leads_to(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "key").write_text("the private key")
+    work = tmp_path / "allowed" / "work"
+    work.mkdir(parents=True)
+    agent = Agent(
+        name="helper", model=ScriptedModel([[call("read_file", path="key")], "done"]), tools=[read_file]
+    )
+    client = Client()
+    async with connected(agent, client, cwd=str(work)) as talk:
+        work.rmdir()
+        work.symlink_to(tmp_path / "home")
+        await talk.say()
+    told = repr(client.updates)
+    assert "the private key" not in told
+    assert "is not in" in told
+
+
 async def test_without_folders_a_client_over_the_network_has_the_current_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -379,8 +507,9 @@ async def test_without_folders_a_client_over_the_network_has_the_current_one(
 # The command
 
 AGENTS = """
-from quiesce.agents import Agent
-from quiesce.testing import ScriptedModel
+from quiesce.acp.tools import read_file
+from quiesce.agents import Agent, MemoryStore
+from quiesce.testing import ScriptedModel, call
 agent = Agent(name="helper", model=ScriptedModel(["hello"] * 10))
 """
 

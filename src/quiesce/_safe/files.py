@@ -6,12 +6,13 @@ full of links may change the folder in between, and must not be able to make tha
 Invariants
 - A path is resolved once, links included, to a canonical path that must lie in one of the folders. That path is then walked from the root of the file
   system with a descriptor for each step, and no step follows a link. A link that appears in between is an error, never a way out.
-- What is written is what was approved: the same canonical path, with the same bytes in it (`Seen`).
+- What is written is what was approved: the same canonical path, with the same bytes in it (`Seen`). Our own writes to one file come one after another;
+  a file that another program changes meanwhile is looked at once more just before the rename.
 - A write is a new file with a random name, made with `O_EXCL` and with its final permissions, synchronised to disk and renamed. A reader sees the old
   content or the new one, and a private file never has wider permissions, not even for a moment.
-- Only plain files are touched, and no file that has another name (a hard link) outside of the folders.
+- Only plain files are touched, and none that has a second name (a hard link): that may be outside of the folders.
 
-Everything here blocks, so call it from a thread. What takes long calls `check` now and then, which may raise to stop it.
+Everything here blocks, so call it from a thread.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ import hashlib
 import os
 import secrets
 import stat
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO, Final
@@ -35,7 +38,6 @@ _READ: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTT
 _STEP: Final = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | _NO_LINK
 _LINKS: Final = (errno.ELOOP, errno.ENOTDIR)
 _ACCESS_LIST: Final = "system.posix_acl_access"
-_MOST_ENTRIES: Final = 200_000  # looked at to find the other names of a file
 
 
 class BadPath(OSError):
@@ -54,6 +56,35 @@ class Seen:
     digest: bytes | None = None
 
 
+class Approved:
+    """What was shown of the file that a call writes, when somebody was asked about that call: by the id of the call.
+
+    It is good for one write. A second call with the same id has to be asked about, too.
+    """
+
+    def __init__(self) -> None:
+        self._shown: dict[str, list[Seen]] = {}
+
+    def add(self, call_id: str, seen: Seen) -> None:
+        """This call was approved, and this is what was shown."""
+        self._shown.setdefault(call_id, []).append(seen)
+
+    def take(self, call_id: str) -> Seen | None:
+        """What was shown; None if nobody was asked about this call. `BadPath` if it was used already."""
+        shown = self._shown.get(call_id)
+        if shown is None:
+            return None
+        if not shown:
+            raise BadPath(
+                f"the approval of call {call_id!r} was for one write, which is done: nothing was written"
+            )
+        return shown.pop(0)
+
+    def clear(self) -> None:
+        """Those calls have ended: others may have their ids."""
+        self._shown.clear()
+
+
 class Folders:
     """The files below some folders. Relative paths start at the first folder.
 
@@ -69,6 +100,15 @@ class Folders:
         self._roots = [os.path.realpath(root) for root in self._given]
 
     @property
+    def roots(self) -> Sequence[str]:
+        """The canonical paths of the folders, as they were when this was made: a link that replaces one later leads out of it."""
+        return tuple(self._roots)
+
+    def has(self, canonical: str) -> bool:
+        """Whether a canonical path is one of the folders, or below one."""
+        return any(_is_below(canonical, root) for root in self._roots)
+
+    @property
     def home(self) -> str:
         """The first folder, where relative paths start."""
         return self._roots[0]
@@ -80,7 +120,7 @@ class Folders:
             found = os.path.realpath(os.path.normpath(os.path.join(self._given[0], os.path.expanduser(path))))
         except (OSError, ValueError, RuntimeError) as error:
             raise BadPath(f"{path!r} is not a valid path: {error}") from error
-        if not any(_is_below(found, root) for root in self._roots):
+        if not self.has(found):
             where = self._given[0] if len(self._given) == 1 else f"one of {', '.join(self._given)}"
             raise OutsideOfFolders(f"{path!r} is not in {where}: the file tools work in there only")
         return found
@@ -91,17 +131,17 @@ class Folders:
 
     # Looking
 
-    def open(self, path: str, check: Callable[[], object] | None = None) -> BinaryIO:
+    def open(self, path: str) -> BinaryIO:
         """Open a plain file for reading; close it when you are done."""
         with self._parent(path, self.resolve(path)) as (folder, name):
-            return self._open(folder, name, path, check)
+            return self._open(folder, name, path)
 
-    def look(self, path: str, check: Callable[[], object] | None = None) -> tuple[Seen, bytes | None]:
+    def look(self, path: str) -> tuple[Seen, bytes | None]:
         """The file as it is now, and its bytes; None if there is no file. A file that cannot be read is a `BadPath`."""
         canonical = self.resolve(path)
         try:
             with self._parent(path, canonical) as (folder, name):
-                seen, data, _ = self._look(folder, name, path, canonical, check)
+                seen, data, _ = self._look(folder, name, path, canonical)
         except FileNotFoundError:
             return Seen(canonical), None
         return seen, data
@@ -130,9 +170,7 @@ class Folders:
 
     # Writing
 
-    def write(
-        self, path: str, data: bytes, seen: Seen | None = None, check: Callable[[], object] | None = None
-    ) -> bool:
+    def write(self, path: str, data: bytes, seen: Seen | None = None) -> bool:
         """Put `data` into a file, all of it or nothing; whether the file existed.
 
         With `seen`, the file must be the one that `look` saw, with the same bytes.
@@ -142,12 +180,21 @@ class Folders:
             raise BadPath(
                 f"{path!r} was {seen.path!r} when it was approved, and now is {canonical!r}: nothing was written"
             )
-        with self._parent(path, canonical, make=True) as (folder, name):
-            now, _, status = self._look(folder, name, path, canonical, check)
-            if seen is not None and seen != now:
-                raise BadPath(f"{path!r} has changed since it was approved: nothing was written")
-            _replace(folder, name, data, status)
-            return status is not None
+        is_new = seen is None or seen.digest is None  # else its folder must be there
+        try:
+            with (
+                _one_at_a_time(canonical),
+                self._parent(path, canonical, make=is_new) as (folder, name),
+            ):
+                now, _, status = self._look(folder, name, path, canonical)
+                if seen is not None and seen != now:
+                    raise _changed(path)
+                _replace(folder, name, path, data, status)
+                return status is not None
+        except FileNotFoundError:
+            if is_new:
+                raise
+            raise _changed(path) from None
 
     # Opened step by step
 
@@ -177,9 +224,7 @@ class Folders:
         finally:
             os.close(at)
 
-    def _open(
-        self, folder: int | None, name: str, given: str, check: Callable[[], object] | None
-    ) -> BinaryIO:
+    def _open(self, folder: int | None, name: str, given: str) -> BinaryIO:
         try:
             descriptor = _open_at(folder, name, _READ)
         except FileNotFoundError:
@@ -194,9 +239,9 @@ class Folders:
                 raise BadPath(f"{given!r} is a folder")
             if not stat.S_ISREG(status.st_mode):
                 raise BadPath(f"{given!r} is not a plain file")
-            if status.st_nlink > 1 and self._names_inside(status, check) < status.st_nlink:
+            if status.st_nlink > 1:
                 raise BadPath(
-                    f"{given!r} has another name outside of the folder (a hard link), so the file tools do not touch it"
+                    f"{given!r} has another name (a hard link), perhaps outside of the folder, so the file tools do not touch it"
                 )
             return os.fdopen(descriptor, "rb")
         except BaseException:
@@ -204,10 +249,10 @@ class Folders:
             raise
 
     def _look(
-        self, folder: int | None, name: str, given: str, canonical: str, check: Callable[[], object] | None
+        self, folder: int | None, name: str, given: str, canonical: str
     ) -> tuple[Seen, bytes | None, os.stat_result | None]:
         try:
-            opened = self._open(folder, name, given, check)
+            opened = self._open(folder, name, given)
         except FileNotFoundError:
             return Seen(canonical), None, None
         with opened:
@@ -217,26 +262,6 @@ class Folders:
             raise BadPath(f"{given!r} has more than {LARGEST} bytes, too many to be compared and replaced")
         return Seen(canonical, hashlib.sha256(data).digest()), data, status
 
-    def _names_inside(self, status: os.stat_result, check: Callable[[], object] | None) -> int:
-        """How many names of a file are in the folders; fewer if there are too many entries to look at."""
-        found, looked_at = set[str](), 0
-        for root in self._roots:
-            for here, _, names in os.walk(root):
-                if check is not None:
-                    check()
-                for name in names:
-                    looked_at += 1
-                    full = os.path.join(here, name)
-                    try:
-                        other = os.lstat(full)
-                    except OSError:
-                        continue
-                    if (other.st_dev, other.st_ino) == (status.st_dev, status.st_ino):
-                        found.add(full)
-                if len(found) >= status.st_nlink or looked_at > _MOST_ENTRIES:
-                    return len(found)
-        return len(found)
-
 
 def encoded(path: str, text: str) -> bytes:
     """The bytes of a text for a file; `BadPath` if UTF-8 has none for it."""
@@ -244,6 +269,31 @@ def encoded(path: str, text: str) -> bytes:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
         raise BadPath(f"the text for {path!r} cannot be written as UTF-8: {error}") from None
+
+
+_writing: Counter[str] = Counter()  # how many writes there are, by canonical path, the waiting ones included
+_locks: dict[str, threading.Lock] = {}
+_counting = threading.Lock()
+
+
+@contextmanager
+def _one_at_a_time(canonical: str) -> Iterator[None]:
+    """Our own writes to one file: each sees what the one before has written."""
+    with _counting:
+        _writing[canonical] += 1
+        lock = _locks.setdefault(canonical, threading.Lock())
+    try:
+        with lock:
+            yield
+    finally:
+        with _counting:
+            _writing[canonical] -= 1
+            if not _writing[canonical]:
+                del _writing[canonical], _locks[canonical]
+
+
+def _changed(path: str) -> BadPath:
+    return BadPath(f"{path!r} has changed since it was approved: nothing was written")
 
 
 def _is_below(path: str, root: str) -> bool:
@@ -267,7 +317,7 @@ def _step(at: int, part: str, *, make: bool) -> int:
     return os.open(part, _STEP, dir_fd=at)
 
 
-def _replace(folder: int | None, name: str, data: bytes, old: os.stat_result | None) -> None:
+def _replace(folder: int | None, name: str, given: str, data: bytes, old: os.stat_result | None) -> None:
     """Write a new file beside the old one, and rename it. `old` is the file that it replaces, as it was looked at."""
     parent = os.path.dirname(name) if folder is None else ""
     fresh = os.path.join(parent, f".{secrets.token_hex(12)}.new")
@@ -277,22 +327,55 @@ def _replace(folder: int | None, name: str, data: bytes, old: os.stat_result | N
     try:
         with os.fdopen(descriptor, "wb") as opened:
             if old is not None:
-                _copy_permissions(old, descriptor)
-                _copy_access_list(folder, name, descriptor)
+                _copy_permissions(folder, name, old, descriptor)
             opened.write(data)
             opened.flush()
             os.fsync(descriptor)
-        os.replace(fresh, name, src_dir_fd=folder, dst_dir_fd=folder)
+        if not _is_still(folder, name, old):
+            raise BadPath(f"{given!r} was changed by another program in this moment: nothing was written")
+        if old is not None or not _linked(folder, fresh, name):
+            os.replace(fresh, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except FileExistsError:
+        _unlink(folder, fresh)
+        raise BadPath(f"{given!r} was made by another program in this moment: nothing was written") from None
     except BaseException:
-        try:
-            os.unlink(fresh, dir_fd=folder)
-        except FileNotFoundError:
-            pass
+        _unlink(folder, fresh)
         raise
     _sync_folder(folder)
 
 
-def _copy_permissions(old: os.stat_result, descriptor: int) -> None:
+def _is_still(folder: int | None, name: str, old: os.stat_result | None) -> bool:
+    """Whether the name still leads to the file that was looked at, with nothing written to it since."""
+    try:
+        now = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return old is None
+    return old is not None and all(
+        getattr(now, each) == getattr(old, each)
+        for each in ("st_dev", "st_ino", "st_mode", "st_size", "st_mtime_ns", "st_ctime_ns")
+    )
+
+
+def _linked(folder: int | None, fresh: str, name: str) -> bool:
+    """Give a new file its name, unless something has that name: then `FileExistsError`. False where the file system has no hard links."""
+    try:
+        os.link(fresh, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+    except FileExistsError:
+        raise
+    except (OSError, NotImplementedError):
+        return False
+    _unlink(folder, fresh)
+    return True
+
+
+def _unlink(folder: int | None, name: str) -> None:
+    try:
+        os.unlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        pass
+
+
+def _copy_permissions(folder: int | None, name: str, old: os.stat_result, descriptor: int) -> None:
     if os.name != "posix":
         return
     new = os.fstat(descriptor)
@@ -300,23 +383,36 @@ def _copy_permissions(old: os.stat_result, descriptor: int) -> None:
     if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
         try:
             os.fchown(descriptor, old.st_uid, old.st_gid)
-        except PermissionError:  # the group's permissions were meant for another group
+        except OSError:  # the group's permissions were meant for another group
             mode &= 0o707
-    os.fchmod(descriptor, mode)
+    # With an access control list, the group bits of the mode are the list's mask: without the list they would let in the whole group.
+    listed = _access_list(folder, name)
+    if listed is None:
+        _set_access_list(descriptor, None)
+        os.fchmod(descriptor, mode)
+    elif not mode & 0o070 or not _set_access_list(descriptor, listed):
+        os.fchmod(descriptor, mode & 0o700)
 
 
-def _copy_access_list(folder: int | None, name: str, descriptor: int) -> None:
-    """With an access control list, the group bits of the mode are the list's mask: without the list they would let in the whole group."""
+def _access_list(folder: int | None, name: str) -> bytes | None:
     if not hasattr(os, "getxattr"):
-        return
+        return None
     try:
-        listed = os.getxattr(f"/proc/self/fd/{folder}/{name}", _ACCESS_LIST, follow_symlinks=False)
-    except OSError:  # it has none
-        return
-    try:
-        os.setxattr(descriptor, _ACCESS_LIST, listed)
+        return os.getxattr(f"/proc/self/fd/{folder}/{name}", _ACCESS_LIST, follow_symlinks=False)
     except OSError:
-        os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o700)
+        return None
+
+
+def _set_access_list(descriptor: int, listed: bytes | None) -> bool:
+    """And with it the mode. None is for none: a new file may have one of its folder."""
+    try:
+        if listed is not None:
+            os.setxattr(descriptor, _ACCESS_LIST, listed)
+        elif hasattr(os, "removexattr"):
+            os.removexattr(descriptor, _ACCESS_LIST)
+    except OSError:
+        return False
+    return True
 
 
 def _sync_folder(folder: int | None) -> None:

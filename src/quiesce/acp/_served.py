@@ -198,7 +198,7 @@ class ServedAgent:
         """`session/load`: all of the history is told before it is answered."""
         self._check_kept("session/load")
         place = self._place(cwd, additional_directories, mcp_servers)
-        async with self._sessions.taking_up(session_id, place) as session:
+        async with self._sessions.taking_up(session_id, place, self._rules) as session:
             for update in replay(session.conversation.items, self.agent):
                 await session.update(update)
         return s.LoadSessionResponse(modes=self._modes(session))
@@ -214,7 +214,7 @@ class ServedAgent:
         """`session/resume`: the history is known to the client."""
         self._check_kept("session/resume")
         place = self._place(cwd, additional_directories, mcp_servers)
-        async with self._sessions.taking_up(session_id, place) as session:
+        async with self._sessions.taking_up(session_id, place, self._rules) as session:
             pass
         return s.ResumeSessionResponse(modes=self._modes(session))
 
@@ -223,7 +223,7 @@ class ServedAgent:
     ) -> s.ListSessionsResponse:
         """`session/list`."""
         self._check_kept("session/list")
-        return await list_records(self._store, cwd, cursor)
+        return await list_records(self._store, cwd, cursor, self._rules)
 
     async def close_session(self, session_id: str, **kwargs: Any) -> s.CloseSessionResponse:
         """`session/close`: the connection has stopped its turn."""
@@ -233,8 +233,11 @@ class ServedAgent:
     async def delete_session(self, session_id: str, **kwargs: Any) -> s.DeleteSessionResponse:
         """`session/delete`: one that is gone already is no error. What else is in the store is not ours to delete."""
         self._check_kept("session/delete")
+        record = await read_record(self._store, session_id) if session_id else None
+        if record is not None and not self._rules.knows(record):
+            return s.DeleteSessionResponse()  # for this client there is none
         await self._sessions.close(session_id)
-        if session_id and await read_record(self._store, session_id) is not None:
+        if record is not None:
             await self._store.delete(session_id)
         return s.DeleteSessionResponse()
 
@@ -292,6 +295,7 @@ class ServedAgent:
     async def _answer(self, session: Session, prompt: list[Any]) -> s.PromptResponse:
         content = content_of(prompt, images=self._images)
         enter_session(session)
+        session.approved.clear()
         conversation, updates = session.conversation, TurnUpdates(session, self._context_window)
         await conversation.asend_message(UserMessage(content))
         if not session.has_title and (title := title_of(content)) is not None:

@@ -5,6 +5,7 @@ What is known of a tool is known by its function (`shown_as`), so that a copy of
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -137,7 +138,14 @@ async def previewed(call: ToolCall, agent: Agent[Any]) -> list[Any]:
             raise
         except Exception:  # arguments that make no sense: the tool will say so
             pass
-    return [tool_content(text_block(exact(f"{call.name} {call.arguments}")))]
+    return [tool_content(code_block(exact(f"{call.name} {call.arguments}")))]
+
+
+def code_block(text: str) -> s.TextContentBlock:
+    """Text that a client shows as it is: most take text for Markdown, in which lines are joined, and link definitions and comments vanish."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return text_block(f"{fence}\n{text}\n{fence}")
 
 
 def result_shown(result: ToolResult, *, with_content: bool) -> dict[str, Any]:

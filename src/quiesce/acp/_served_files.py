@@ -37,8 +37,7 @@ class Files:
     def __init__(self, session: Session | None) -> None:
         self._session = session
         self.cwd = session.cwd if session is not None else os.getcwd()
-        more = session.additional_directories if session is not None else ()
-        self._folders = Folders([self.cwd, *more])
+        self._folders = session.folders if session is not None else Folders([self.cwd])
 
     @classmethod
     def here(cls) -> Files:

@@ -78,7 +78,7 @@ async def ask_client(context: ToolContext[Any], tool: FunctionTool) -> bool | Re
     if outcome.option_id not in (_ONCE, _ALWAYS):
         return False
     if shown:
-        session.shown_files[call.call_id] = shown[-1]
+        session.approved.add(call.call_id, shown[-1])
     return True
 
 
@@ -92,7 +92,7 @@ def note_asked(seen: Seen) -> None:
 def check_approved(call_id: str, path: str, now: Seen) -> None:
     """For a tool: `BadPath` if the file is not what was shown when the call was approved."""
     session = current_session()
-    shown = session.shown_files.pop(call_id, None) if session is not None else None
+    shown = session.approved.take(call_id) if session is not None else None
     if shown is not None and shown != now:
         raise BadPath(f"{path!r} has changed since it was approved: nothing was written")
 

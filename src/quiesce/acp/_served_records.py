@@ -22,6 +22,8 @@ from ._served_updates import title_of
 if TYPE_CHECKING:
     from quiesce.agents._log import Store
 
+    from ._served_rules import Rules
+
 PAGE: Final = 50
 _KIND: Final = "acp_session"
 
@@ -87,8 +89,10 @@ def _record(events: Sequence[Event]) -> Record | None:
     return Record(str(place["cwd"]), tuple(place["additional_directories"]), title, events[-1].time)
 
 
-async def list_records(store: Store, cwd: str | None, cursor: str | None) -> s.ListSessionsResponse:
-    """A page of sessions, the newest first."""
+async def list_records(
+    store: Store, cwd: str | None, cursor: str | None, rules: Rules
+) -> s.ListSessionsResponse:
+    """A page of the sessions that the client may know of, the newest first."""
     page: list[s.SessionInfo] = []
     older = sorted(await store.ids(), reverse=True)
     if cursor is not None:
@@ -96,6 +100,8 @@ async def list_records(store: Store, cwd: str | None, cursor: str | None) -> s.L
     for place, session_id in enumerate(older):
         record = await read_record(store, session_id)
         if record is None or record.title is None or (cwd is not None and record.cwd != cwd):
+            continue
+        if not rules.knows(record):
             continue
         page.append(record.info(session_id))
         if len(page) == PAGE and place + 1 < len(older):

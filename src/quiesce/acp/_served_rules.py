@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from quiesce._safe.files import Folders, OutsideOfFolders
+from quiesce._safe.files import Folders
 
 from . import schema as s
 from .exceptions import RequestError
@@ -18,6 +18,7 @@ from .exceptions import RequestError
 if TYPE_CHECKING:
     from quiesce.wire._admission import Client
 
+    from ._served_records import Record
     from ._served_sessions import Place
 
 
@@ -32,7 +33,8 @@ class Rules:
     ) -> None:
         if folders is not None and (isinstance(folders, (str, os.PathLike)) or not folders):
             raise TypeError(f"folders must be a list of folders, at least one, not {folders!r}")
-        self.folders = folders
+        self._given = folders
+        self._folders = Folders(folders) if folders is not None else None
         self.allow_commands = allow_commands
         self.allow_auto = allow_auto
 
@@ -40,20 +42,22 @@ class Rules:
         """The rules for one client."""
         is_near = client is None or client.is_owner
         return Rules(
-            self.folders if self.folders is not None or is_near else [os.getcwd()],
+            self._given if self._given is not None or is_near else [os.getcwd()],
             is_near if self.allow_commands is None else self.allow_commands,
             is_near if self.allow_auto is None else self.allow_auto,
         )
 
     def check(self, place: Place) -> None:
         """An error for what the client may not ask."""
-        if self.folders is not None:
-            allowed = Folders(self.folders)
-            for path in (place.cwd, *(place.directories or ())):
-                try:
-                    allowed.resolve(path)
-                except OutsideOfFolders as error:
-                    raise RequestError.invalid_params({"cwd": str(error)}) from error
+        for given, canonical in zip(
+            (place.cwd, *(place.directories or ())), place.folders.roots, strict=True
+        ):
+            if self._folders is not None and not self._folders.has(canonical):
+                raise RequestError.invalid_params(
+                    {
+                        "cwd": f"{given!r} is not in {', '.join(map(str, self._given or ()))}: sessions work in there only"
+                    }
+                )
         if not self.allow_commands and any(
             isinstance(one, s.McpServerStdio) for one in place.mcp_servers or ()
         ):
@@ -62,3 +66,9 @@ class Rules:
                     "mcpServers": "MCP servers that are started by a command are not allowed for clients over the network"
                 }
             )
+
+    def knows(self, record: Record) -> bool:
+        """Whether a stored session is the client's business: it was in the folders that the client may use."""
+        return self._folders is None or all(
+            self._folders.has(os.path.realpath(path)) for path in (record.cwd, *record.additional_directories)
+        )

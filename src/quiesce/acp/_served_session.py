@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from quiesce._safe.files import Approved, Folders
 from quiesce.kernel._scope import current_token
 from quiesce.wire._errors import ConnectionEnded, RequestCancelled
 
 from . import schema as s
 
 if TYPE_CHECKING:
-    from quiesce._safe.files import Seen
     from quiesce.agents._conversation import Conversation
     from quiesce.agents._mcp import MCPServer
 
@@ -51,10 +51,12 @@ class Session:
         additional_directories: Sequence[str],
         client: AgentSideConnection,
         capabilities: s.ClientCapabilities | None,
+        folders: Folders | None = None,
     ) -> None:
         self.id = session_id
         self.cwd = cwd
         self.additional_directories = tuple(additional_directories)
+        self.folders = folders if folders is not None else Folders([cwd, *additional_directories])
         self.client = client
         self.capabilities = capabilities or s.ClientCapabilities()
         self.mode = ASK
@@ -63,7 +65,7 @@ class Session:
         self.with_content: set[str] = (
             set()
         )  # of these, those whose tool has shown something better than its output
-        self.shown_files: dict[str, Seen] = {}  # by call: what was shown when it was approved
+        self.approved = Approved()
         self.has_title = False
         self.answering = False  # whether it is in a turn, also before and after the conversation runs
         self.conversation: Conversation = None  # type: ignore[assignment]  # set as soon as it is open

@@ -12,9 +12,10 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
+from quiesce._safe.files import Folders
 from quiesce.agents._conversation import Conversation
 from quiesce.agents._memory_store import MemoryStore
 from quiesce.kernel._shielded import shielded
@@ -34,11 +35,12 @@ if TYPE_CHECKING:
 
     from . import schema as s
     from ._agent_connection import AgentSideConnection
+    from ._served_rules import Rules
 
 GIVEN_UP: Final = "Not started: interrupted before anybody had approved this call."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Place:
     """Where a session shall work, and with which MCP servers: what a client says when it opens one."""
 
@@ -46,11 +48,16 @@ class Place:
     directories: list[str] | None
     mcp_servers: list[Any] | None
 
+    @cached_property
+    def folders(self) -> Folders:
+        """Its folders, looked up once: what is checked is what is used."""
+        return Folders([self.cwd, *(self.directories or ())])
+
     def check(self) -> None:
         """An error for a path that depends on where somebody stands."""
         for path in (self.cwd, *(self.directories or ())):
-            if not os.path.isabs(path):
-                raise RequestError.invalid_params({"cwd": f"{path!r} is no absolute path"})
+            if not os.path.isabs(path) or "\0" in path:
+                raise RequestError.invalid_params({"cwd": f"{path!r} is not an absolute path"})
 
 
 class Sessions:
@@ -107,11 +114,11 @@ class Sessions:
             await session.close()
 
     @asynccontextmanager
-    async def taking_up(self, session_id: str, place: Place) -> AsyncIterator[Session]:
+    async def taking_up(self, session_id: str, place: Place, rules: Rules) -> AsyncIterator[Session]:
         """Open one that is in the store. It is open for others when the block ends, in place of the one that was; if the block fails, it is closed."""
         place.check()
         record = await read_record(self._store, session_id) if session_id else None
-        if record is None:
+        if record is None or not rules.knows(record):
             raise RequestError.resource_not_found(session_id)
         self._check_idle(session_id)
         self._taken_up[session_id] += 1
@@ -151,7 +158,7 @@ class Sessions:
     async def _make(self, session_id: str, place: Place, known: Record | None = None) -> Session:
         assert self.client is not None
         directories = place.directories or []
-        session = Session(session_id, place.cwd, directories, self.client, self.capabilities)
+        session = Session(session_id, place.cwd, directories, self.client, self.capabilities, place.folders)
         session.servers = await connect_servers(place.mcp_servers or (), place.cwd, self._mcp_needs_approval)
         try:
             context = self._context(session) if callable(self._context) else self._context

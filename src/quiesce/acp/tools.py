@@ -17,20 +17,21 @@ so: `other.as_tool(run_config=RunConfig(approve=ask_client))`.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Final
 
 from quiesce._safe.files import BadPath, Seen
-from quiesce._safe.text import exact
+from quiesce._safe.text import exact, without_line_ends
 from quiesce.agents._context import ToolContext
 from quiesce.agents._tool import FunctionTool, function_tool
 
 from . import schema as s
-from ._served_calls import Arguments, shown_as
+from ._served_calls import Arguments, code_block, shown_as
 from ._served_commands import Ran, run_here, run_in_terminal
 from ._served_files import ClientRefused, Files, OutsideOfSession, lines_of
 from ._served_permissions import ask_client, check_approved, note_asked
 from ._served_session import Session, current_session
-from .helpers import text_block, tool_content, tool_diff_content
+from .helpers import tool_content, tool_diff_content
 
 __all__ = [
     "ClientRefused",
@@ -49,7 +50,7 @@ CHARACTERS: Final = 64_000  # of a file that the model is given at once
 LINES: Final = 2_000
 DEFAULT_SECONDS: Final = 120.0
 MOST_SECONDS: Final = 3_600.0
-_MOST_REMARKS: Final = 20
+_MOST_REMARKS: Final = 1000
 
 
 @function_tool(side_effects=False)
@@ -213,22 +214,32 @@ def _diff_shown(path: str, seen: Seen, before: str | None, after: str) -> list[A
     """The diff, and in words what a client may not show: the file that a link leads to, and characters that cannot be seen."""
     remarks = list[str]()
     if seen.path != path:
-        remarks.append(f"{exact(path)} is a link: what is written is {exact(seen.path)}")
-    known = set(lines_of(before)) if before is not None else set[str]()
+        remarks.append(
+            f"{without_line_ends(exact(path))} is a link: what is written is {without_line_ends(exact(seen.path))}"
+        )
+    old = lines_of(before or "")
+    if any(line.endswith("\r\n") for line in lines_of(after)) and not any(
+        line.endswith("\r\n") for line in old
+    ):
+        remarks.append("Lines end with CR LF.")
+    known = Counter(old)
     for number, line in enumerate(lines_of(after), 1):
-        if line not in known and (spelled := exact(line)) != line:
-            if len(remarks) == _MOST_REMARKS:
-                remarks.append("More lines have characters that cannot be seen.")
-                break
-            remarks.append(f"Line {number} has characters that cannot be seen: {spelled.rstrip()}")
+        known[line] -= 1
+        text = line.removesuffix("\n").removesuffix("\r")
+        if known[line] < 0 and (spelled := exact(text)) != text:
+            remarks.append(f"Line {number} has characters that cannot be seen: {spelled}")
+    if len(remarks) > _MOST_REMARKS:
+        raise BadPath(
+            f"{path!r} would have {len(remarks)} lines with characters that cannot be seen, too many to be shown: write it with a command"
+        )
     content: list[Any] = [tool_diff_content(path, after, before)]
-    return [*content, tool_content(text_block("\n".join(remarks)))] if remarks else content
+    return [*content, tool_content(code_block("\n".join(remarks)))] if remarks else content
 
 
 async def _command_preview(arguments: Arguments) -> list[Any]:
     shown = [exact(str(arguments["command"]))]
     shown += [exact(f"{name}: {arguments[name]!r}") for name in arguments if name != "command"]
-    return [tool_content(text_block("\n".join(shown)))]
+    return [tool_content(code_block("\n".join(shown)))]
 
 
 def _titled(verb: str, argument: str) -> Any:

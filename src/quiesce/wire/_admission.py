@@ -1,11 +1,13 @@
 """Who may connect to a server, and what a handler can know of them.
 
-Everybody on a machine can connect to a port on loopback, and everybody on the network to any other port. A token keeps strangers out; TLS keeps the token from
-being read on the way. A socket in the file system needs neither: the system says which user is on the other side.
+Everybody on a machine can connect to a port on loopback, and everybody on the network to any other port. A token keeps strangers out;
+TLS keeps the token from being read on the way. A socket in the file system needs neither: the system says which user is on the other
+side.
 
 Invariants
 - A token is compared in constant time, before the handler sees anything of the connection.
-- No peer takes all connections: of one address, or one user, only so many are open at a time.
+- No peer takes all connections: of one address, or one user, only so many are open at a time. Where a token is asked for, those who have not shown it
+  are not counted with those who have: there is room for some, and a new one takes the place of the oldest.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from quiesce.kernel._backend import Backend
 
 PER_PEER: Final = 256
+STRANGERS: Final = 256  # connections that have not shown their token yet
 SHORTEST_TOKEN: Final = 16
 _LONGEST_LINE: Final = 4096
 _SCHEME: Final = "bearer "
@@ -88,11 +91,15 @@ class Admission:
     # Connections
 
     def client_of(self, accepted: socket.socket, server: str) -> tuple[PeerKey, Client] | None:
-        """Who has connected, counted; None for one that may not, which was logged. Call `forget` when it has disconnected."""
+        """Who has connected; None for one that may not, which was logged."""
         key, client = _who(accepted)
         if self._owner_only and not client.is_owner:
             logger.warning("server %r refused a connection of another user (%s)", server, client.address)
             return None
+        return key, client
+
+    def count(self, key: PeerKey, client: Client, server: str) -> bool:
+        """Count a connection; False if its peer has too many, which was logged. Call `forget` when it has ended."""
         if self._open[key] >= self._per_peer:
             if key not in self._complained:
                 self._complained.add(key)
@@ -102,12 +109,12 @@ class Admission:
                     self._per_peer,
                     client.address,
                 )
-            return None
+            return False
         self._open[key] += 1
-        return key, client
+        return True
 
     def forget(self, key: PeerKey) -> None:
-        """One of its connections has ended."""
+        """One that was counted has ended."""
         self._open[key] -= 1
         if self._open[key] <= 0:
             del self._open[key]
@@ -143,7 +150,18 @@ def _who(accepted: socket.socket) -> tuple[PeerKey, Client]:
     except OSError:  # it has disconnected already
         return "", Client("a client that has disconnected")
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return host, Client(address, is_remote=not is_loopback(host))
+    return _network(host), Client(address, is_remote=not is_loopback(host))
+
+
+def _network(host: str) -> str:
+    """Of IPv6, everybody has a whole network of addresses."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if address.version == 4 or address.is_loopback or address.ipv4_mapped is not None:
+        return host
+    return str(ipaddress.ip_network((address, 64), strict=False))
 
 
 def _user_of(accepted: socket.socket) -> int | None:

@@ -29,13 +29,14 @@ from quiesce.kernel._reason import Reason
 from quiesce.kernel._scope import OpenScope, current_core
 from quiesce.kernel._site import users_site
 
-from ._admission import Admission, PeerKey, first_line
+from ._admission import STRANGERS, Admission, PeerKey, first_line
 from ._connect import prepare_tcp
 from ._descriptors import SocketTransport
 from ._ending import when_ended
 from ._errors import ConnectionEnded
 
 if TYPE_CHECKING:
+    from quiesce.kernel._child import Handle
     from quiesce.kernel._grace import Grace
     from quiesce.kernel._report import StopReport
     from quiesce.kernel._scope import Scope
@@ -60,6 +61,7 @@ class AcceptedSocket(SocketTransport):
 
     _opened = False
     key: PeerKey = ""
+    is_counted = False
 
     async def open(self, limits: Limits, scope: Scope) -> Link:
         """Begin to use it."""
@@ -121,6 +123,7 @@ class Server:
         self._listening: list[socket.socket] = []
         self._addresses: list[Any] = []
         self._unhandled: dict[AcceptedSocket, None] = {}  # taken, and not handled to the end
+        self._strangers: dict[AcceptedSocket, Handle] = {}  # who has to show the token, the oldest first
         self._complained = False
 
     async def _listen(self) -> list[socket.socket]:
@@ -230,12 +233,17 @@ class Server:
             return
         taken = AcceptedSocket(accepted, f"a connection of {self.name}")
         taken.key, taken.client = admitted
+        if not self._admission.needs_token and not self._count(taken):
+            taken.discard()
+            return
         self._unhandled[taken] = None
         try:
             handled = self._scope.spawn(self._handle, taken, name="connection")
         except ScopeClosed:  # by one that came just before
             self._forget(taken)
         else:
+            if not taken.is_counted:
+                self._take_stranger(taken, handled)
             when_ended(handled, lambda: self._forget(taken))  # also if it is cancelled before its first step
 
     async def _handle(self, taken: AcceptedSocket) -> None:
@@ -244,9 +252,26 @@ class Server:
         except ConnectionEnded as error:  # that is how connections end
             logger.debug("a connection of %r has ended: %s", self.name, error)
 
+    def _take_stranger(self, taken: AcceptedSocket, handled: Handle) -> None:
+        """One who has to show the token. Strangers cannot keep the owner out by their number: each new one takes the place of the oldest."""
+        self._strangers[taken] = handled
+        if len(self._strangers) > STRANGERS:
+            oldest = next(iter(self._strangers))
+            self._strangers.pop(oldest).cancel("others want to show their token, too")
+
+    def _count(self, taken: AcceptedSocket) -> bool:
+        """It may stay; False if its peer has too many already."""
+        self._strangers.pop(taken, None)
+        assert taken.client is not None
+        taken.is_counted = self._admission.count(taken.key, taken.client, self.name)
+        return taken.is_counted
+
     def _forget(self, taken: AcceptedSocket) -> None:
         taken.discard()
-        if self._unhandled.pop(taken, taken) is None:
+        self._strangers.pop(taken, None)
+        self._unhandled.pop(taken, None)
+        if taken.is_counted:
+            taken.is_counted = False
             self._admission.forget(taken.key)
 
     async def _attend(self, taken: AcceptedSocket) -> None:
@@ -267,7 +292,7 @@ class Server:
             return False
         assert taken.client is not None
         taken.client = replace(taken.client, has_token=True)
-        return True
+        return self._count(taken)
 
     # Ending
 

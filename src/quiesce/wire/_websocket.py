@@ -6,10 +6,11 @@ TLS is a socket like any other, with another framing.
 
 from __future__ import annotations
 
+import logging
 import socket
 import ssl as ssl_module
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from anyio.abc import SocketAttribute
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
     from ._limits import Limits
     from ._link import Link
     from ._websocket_framing import WebSocketFraming
+
+
+# That of websockets tells every header, and with them tokens.
+NO_LOG: Final = logging.Logger("quiesce.websockets")  # noqa: LOG001  # nobody can switch it on
+NO_LOG.disabled = True
 
 
 class WebSocketTransport(Transport):
@@ -77,7 +83,7 @@ class WebSocketTransport(Transport):
 
         from ._websocket_framing import limit_messages
 
-        protocol = ClientProtocol(self._uri, subprotocols=self._subprotocols or None)  # type: ignore[arg-type]
+        protocol = ClientProtocol(self._uri, subprotocols=self._subprotocols or None, logger=NO_LOG)  # type: ignore[arg-type]
         limit_messages(protocol, limits.frame)
         try:
             with anyio.fail_after(self._within):
@@ -147,7 +153,7 @@ class WebSocketTransport(Transport):
         send: Callable[[bytes], Awaitable[None]],
     ) -> None:
         from websockets.http11 import Response
-        from websockets.protocol import OPEN
+        from websockets.protocol import CONNECTING
 
         request = protocol.connect()
         for name, value in self._headers.items():
@@ -157,7 +163,7 @@ class WebSocketTransport(Transport):
         protocol.send_request(request)
         try:
             await send(b"".join(protocol.data_to_send()))
-            while protocol.state is not OPEN and protocol.handshake_exc is None:
+            while protocol.state is CONNECTING and protocol.handshake_exc is None:
                 data = await receive()
                 if data:
                     protocol.receive_data(data)
@@ -168,7 +174,7 @@ class WebSocketTransport(Transport):
                 protocol.events = [event for event in protocol.events if not isinstance(event, Response)]
         except (OSError, anyio.BrokenResourceError) as error:
             raise ConnectionError(f"cannot connect to {self._shown_url}: {error}") from error
-        if protocol.state is not OPEN:
+        if protocol.handshake_exc is not None or protocol.state is CONNECTING:
             why = protocol.handshake_exc or "it was closed before the handshake was over"
             raise ConnectionError(f"cannot connect to {self._shown_url}: {why}") from protocol.handshake_exc
 

@@ -32,7 +32,7 @@ from ._encrypted import encrypted
 from ._serve import BACKLOG, TcpServer
 from ._server import AcceptedSocket, ConnectionHandler
 from ._transport import Transport
-from ._websocket import plain_link, secure_link
+from ._websocket import NO_LOG, plain_link, secure_link
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -147,7 +147,7 @@ class WebSocketServer(TcpServer):
 
         secure = await encrypted(raw, self._ssl) if self._ssl is not None else None
         channel: DescriptorChannel | AnyioChannel = raw if secure is None else secure
-        protocol = ServerProtocol(**self._options)
+        protocol = ServerProtocol(**self._options, logger=NO_LOG)
         request: Request | None = None
         head = b""
         while request is None and protocol.handshake_exc is None:
@@ -162,7 +162,7 @@ class WebSocketServer(TcpServer):
                 del protocol.events[0]  # what came behind it stays, for the framing
         assert taken.client is not None
         if request is not None:
-            protocol.send_response(self._answer(protocol, request))
+            protocol.send_response(self._answer(protocol, request, taken))
             answer = b"".join(protocol.data_to_send())
         else:  # websockets does not read requests with a body, and below version 17 no other method than GET
             answer = self._answer_to_others(head, protocol.handshake_exc).serialize()
@@ -175,7 +175,7 @@ class WebSocketServer(TcpServer):
             pass
         return None
 
-    def _answer(self, protocol: ServerProtocol, request: Request) -> Response:
+    def _answer(self, protocol: ServerProtocol, request: Request, taken: AcceptedSocket) -> Response:
         path = request.path.partition("?")[0]
         method = getattr(request, "method", "GET")  # versions of websockets that do not tell take no other
         if self._health is not None and path == self._health and method in ("GET", "HEAD"):
@@ -194,7 +194,12 @@ class WebSocketServer(TcpServer):
             )
             response.headers["WWW-Authenticate"] = "Bearer"
             return response
-        return protocol.accept(request)
+        response = protocol.accept(request)
+        if response.status_code == HTTPStatus.SWITCHING_PROTOCOLS and not (
+            taken.is_counted or self._count(taken)
+        ):
+            return protocol.reject(HTTPStatus.TOO_MANY_REQUESTS, "You have too many connections here.\n")
+        return response
 
     def _answer_to_others(self, head: bytes, why: Exception | None) -> Response:
         """To a request that is not one for a WebSocket."""
@@ -209,7 +214,8 @@ class WebSocketServer(TcpServer):
 
     def _shows_token(self, request: Request) -> bool:
         """In its headers; or, for pages in a browser, which cannot set headers, as a subprotocol."""
-        return self._admission.accepts(request.headers.get("Authorization")) or any(
+        shown = request.headers.get_all("Authorization")
+        return self._admission.accepts(shown[0] if len(shown) == 1 else None) or any(
             self._is_token(offered.strip())
             for header in request.headers.get_all("Sec-WebSocket-Protocol")
             for offered in header.split(",")

@@ -6,11 +6,10 @@ Plain synchronous code for a thread. A comparison that would take long is not ma
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Iterator, Sequence
 
-from quiesce import current_token
 from quiesce._safe.files import Folders, Seen, encoded
+from quiesce._safe.text import without_line_ends
 
 COMPARED = 2000  # lines, before and after; more of them are not compared line by line
 _AROUND = 2  # lines that stay the same, before and after each change
@@ -22,7 +21,7 @@ def change(folders: Folders, path: str, content: str) -> tuple[str, Seen]:
 
     The text is not yet fit for a terminal: see `exact`.
     """
-    seen, before = folders.look(path, current_token().raise_if_cancelled)
+    seen, before = folders.look(path)
     return _difference_of(_name(folders, path, seen.path), before, encoded(path, content), content), seen
 
 
@@ -41,9 +40,9 @@ def _difference_of(name: str, before: bytes | None, after: bytes, content: str) 
 
 
 def _name(folders: Folders, path: str, canonical: str) -> str:
-    """The path as it was given; and the file that it leads to, if that is called otherwise."""
-    given = os.path.normpath(os.path.join(folders.home, os.path.expanduser(path)))
-    return path if given == canonical else f"{path} (which is {folders.relative(canonical)})"
+    """The file that is written, in one line; and the path as it was given, if that is another text."""
+    name = without_line_ends(folders.relative(canonical))
+    return name if path in (name, canonical) else f"{name} (given as {without_line_ends(path)})"
 
 
 def _lines(text: str) -> list[str]:

@@ -24,7 +24,7 @@ def read(folders: Folders, path: str, first_line: int = 1, lines: int = LINES) -
     """So many lines of a file, with their numbers."""
     first, wanted = max(first_line, 1), min(max(lines, 1), LINES)
     told, room = list[str](), MOST
-    data = folders.open(path, current_token().raise_if_cancelled)
+    data = folders.open(path)
     with io.TextIOWrapper(data, encoding="utf-8", errors="replace") as opened:
         for number, line in enumerate(_lines_of(opened), 1):
             if number < first:
@@ -54,7 +54,7 @@ def _lines_of(opened: TextIO) -> Iterator[str]:
 
 def write(folders: Folders, path: str, content: str, seen: Seen | None = None) -> str:
     """Put `content` into a file, in place of what is there: all of it, or nothing. It must still be the file that was `seen`."""
-    existed = folders.write(path, encoded(path, content), seen, current_token().raise_if_cancelled)
+    existed = folders.write(path, encoded(path, content), seen)
     return f"{'Wrote' if existed else 'Made'} {path}, {len(content.splitlines())} lines."
 
 

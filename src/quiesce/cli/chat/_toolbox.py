@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from quiesce._safe.files import BadPath, Folders, Seen
+from quiesce._safe.files import Approved, BadPath, Folders, Seen
 from quiesce._safe.nested import decode_json, is_deep
 from quiesce._safe.text import exact
 from quiesce.agents import Agent, FunctionTool, ToolContext, function_tool
@@ -35,9 +35,6 @@ look at what the user says next."""
 
 
 _WITHOUT_TOOLS = "You are a helpful assistant. Answer briefly."
-
-
-Approved = dict[str, Seen]  # by the id of a write: the file that was shown
 
 
 def make_agent(model: Model, folder: Path, heard: Heard, approved: Approved) -> Agent[Any]:
@@ -82,7 +79,7 @@ def make_tools(folder: Path, heard: Heard, approved: Approved) -> list[FunctionT
     @function_tool(needs_approval=True)
     def write_file(context: ToolContext[Any], path: str, content: str) -> str:
         """Write a text file in the folder, in place of what it held. The user is asked first."""
-        return _files.write(folders, path, content, approved.pop(context.tool_call_id, None))
+        return _files.write(folders, path, content, approved.take(context.tool_call_id))
 
     async def run(context: ToolContext[Any], argv: list[str], name: str, seconds: float) -> str:
         def told(text: str) -> None:
