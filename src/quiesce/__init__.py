@@ -6,8 +6,8 @@ The names below are loaded on first use, so that importing one part imports no o
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # `python -m quiesce` loads this before it can take a hostile folder off the path: `typing` would be found there
 if TYPE_CHECKING:
     from .kernel._child import ChildCancelled as ChildCancelled
     from .kernel._child import Handle as Handle

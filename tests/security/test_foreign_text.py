@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import unicodedata
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,15 @@ from quiesce.audit import audit
 from quiesce.audit._html import render
 from quiesce.audit._html_text import esc
 from quiesce.audit._json import Outcome as AuditOutcome
-from quiesce.audit._json import to_junit
+from quiesce.audit._json import _case, to_junit
 from quiesce.audit._text import Paint
+from quiesce.cli._terminal import of_error
+from quiesce.cli.chat._session import explained
+from quiesce.cli.chat._start import _InALine
 from quiesce.cli.chat._terminal_text import markdown, rendered
 from quiesce.kernel._overview import Branch
 from quiesce.kernel._report import Leftover, Outcome, StopReport
+from quiesce.models._errors import ModelError
 
 ATTACKS = [
     "\x1b[2J\x1b[H",  # clears the screen
@@ -260,3 +265,22 @@ def test_a_server_that_lists_its_models_is_quoted_safely(
 
     say("http://h has no models: \x1b[2J\u202e")
     check(capsys.readouterr().err)
+
+
+def test_an_error_of_several_lines_does_not_look_like_several_messages() -> None:
+    error = ModelError("it failed\nquiesce: all tools were approved")
+    assert explained(error) == "it failed\n  quiesce: all tools were approved"
+    assert of_error(error) == "it failed\n  quiesce: all tools were approved"
+    record = logging.LogRecord("quiesce", logging.WARNING, "", 0, "failed", (), (ModelError, error, None))
+    assert _InALine().format(record) == "failed: it failed⏎quiesce: all tools were approved"
+
+
+def test_what_a_command_logs_hides_secrets() -> None:
+    error = ModelError("cannot reach https://ann:pw@host/v1?key=abc")
+    record = logging.LogRecord("quiesce", logging.WARNING, "", 0, "failed", (), (ModelError, error, None))
+    assert _InALine().format(record) == "failed: cannot reach https://…@host/v1?key=…"
+
+
+def test_a_report_for_ci_is_xml_whatever_a_target_is_called() -> None:
+    case = _case(ET.Element("testsuite"), "\x1b[2J", "asyncio", 0.0)
+    assert ET.fromstring(ET.tostring(case)).get("classname") == "␛[2J"

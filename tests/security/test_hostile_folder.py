@@ -14,6 +14,7 @@ from quiesce.cli.chat._programs import python_command
 EVIL = "open('ran', 'a').write(__name__ + '\\n')\n"
 # Modules that are imported late, by us or by what we use.
 NAMES = [
+    "typing",
     "json",
     "ssl",
     "argparse",

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import stat
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,6 +20,7 @@ from quiesce import Process, Scope
 from quiesce._safe.printed import printed, printed_line
 from quiesce._safe.secrets import command_without_secrets, without_secrets
 from quiesce.agents import MCPServerStreamableHttp
+from quiesce.audit._text import Paint
 from quiesce.claude import ClaudeAgentOptions
 from quiesce.claude._private_arguments import PrivateArguments
 from quiesce.models import OpenAIModel
@@ -43,6 +45,15 @@ KEY = "sk-ant-api03-abcdefghijklmnop"
         ('{"password": "pw", "user": "ann"}', '{"password": "…", "user": "ann"}'),
         ("curl --token abc --silent", "curl --token … --silent"),
         ("ghp_abcdefghijklmnopqrstuvwxyz", "ghp_…"),
+        ("postgres://ann:pa/ss@db/x", "postgres://…@db/x"),
+        ("https://ann:pa#ss@host", "https://…@host"),
+        ("https://ann:p?ss@host", "https://…@host"),
+        ("https://ann:p'w@host/x", "https://…@host/x"),
+        ("['tool', '--api-key', 'abcdef']", "['tool', '--api-key', …]"),
+        (r"{\"api_key\": \"abcdef\", \"b\": 1}", r'{\"api_key\": \"…", \"b\": 1}'),
+        ("Cookie: a=1; b=hidden\nHost: x", "Cookie: …\nHost: x"),
+        ("Authorization: Digest username=x, response=y", "Authorization: Digest …"),
+        ("password=1234567890", "password=…"),
         ("eyJhbGciOiJIUzI1.eyJzdWIiOiIx.abcdef", "eyJ…"),
         (
             "-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----",
@@ -66,6 +77,9 @@ def test_what_looks_like_a_secret_is_hidden(text: str, shown: str) -> None:
         "a key=value pair",
         "task-1 sk-1",
         "token: None",
+        "http://localhost:8000/v1: refused",
+        "http://localhost:4873/@scope/package",
+        "token=12",
     ],
 )
 def test_what_does_not_is_left_alone(text: str) -> None:
@@ -115,6 +129,14 @@ def test_a_command_line_hides_what_its_options_are_given() -> None:
         "a b",
     ]
     assert command_without_secrets(words) == "claude --mcp-config {…} --token … -p 'a b'"
+    header = ["curl", "-H", "X-Api-Key: a b c", "--password=my pass word", "--max-tokens=5"]
+    assert command_without_secrets(header) == "curl -H X-Api-Key:… --password=… --max-tokens=5"
+
+
+def test_colours_do_not_hide_a_secret_from_the_one_who_looks_for_it() -> None:
+    paint = Paint(True)
+    shown = [paint.line(paint.bold(text)) for text in ("https://ann:pw@host/v1", KEY, "api_key=hidden")]
+    assert shown == [f"\x1b[1m{text}\x1b[0m" for text in ("https://…@host/v1", "sk-ant-…", "api_key=…")]
 
 
 @pytest.mark.real_time
@@ -192,6 +214,53 @@ def test_the_configuration_of_mcp_servers_is_in_a_file_for_the_user_alone() -> N
 def test_a_configuration_that_is_dropped_is_removed() -> None:
     path = Path(PrivateArguments(["c", "--mcp-config", json.dumps({"mcpServers": SERVERS})], None).words[2])
     assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [
+        " " + json.dumps({"mcpServers": SERVERS}),
+        '{"mcpServers": "hidden"}',
+        '{"hidden": {}',
+        '{"mcpServers": [1]}',
+        "{" * 9999,
+    ],
+)
+def test_a_configuration_that_cannot_be_read_is_private_and_the_cli_says_what_is_wrong(
+    configuration: str,
+) -> None:
+    private = PrivateArguments(["c", "--mcp-config", configuration], None)
+    assert Path(private.words[2]).read_text() == configuration
+    private.remove()
+
+
+def test_every_configuration_is_private_and_nothing_else_is() -> None:
+    one = json.dumps({"mcpServers": SERVERS})
+    words = ["c", "--mcp-config", one, "mine.json", one, "--settings", one, "--mcp-config", one]
+    private = PrivateArguments(words, None)
+    assert [word != private.words[place] for place, word in enumerate(words)] == [
+        place in (2, 4, 8) for place in range(9)
+    ]
+    paths = [Path(private.words[place]) for place in (2, 4, 8)]
+    private.remove()
+    assert not any(path.exists() for path in paths)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_fork_of_the_program_does_not_remove_the_file() -> None:
+    code = (
+        "import json, os, sys\n"
+        "from quiesce.claude._private_arguments import PrivateArguments\n"
+        "private = PrivateArguments(['c', '--mcp-config', sys.argv[1]], None)\n"
+        "if not os.fork(): sys.exit()\n"
+        "os.wait()\n"
+        "print(os.path.exists(private.words[2]))\n"
+    )
+    configuration = json.dumps({"mcpServers": SERVERS})
+    done = subprocess.run(
+        [sys.executable, "-c", code, configuration], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "True\n"
 
 
 @pytest.mark.parametrize(

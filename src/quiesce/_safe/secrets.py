@@ -17,7 +17,10 @@ from typing import Final
 
 HIDDEN: Final = "…"
 
-_ADDRESS: Final = re.compile(r"(?<![A-Za-z0-9+.-])([A-Za-z][A-Za-z0-9+.-]{0,20}://)([^\s'\"<>`]+)")
+# A password may hold quotes, so they end an address only if no `@` comes before the next blank.
+_ADDRESS: Final = re.compile(
+    r"(?<![A-Za-z0-9+.-])([A-Za-z][A-Za-z0-9+.-]{0,20}://)([^\s@:/'\"<>`]{0,200}:(?!\d{1,5}/)[^\s@]{1,200}@)?([^\s'\"<>`]*)"
+)
 _QUERY_VALUE: Final = re.compile(r"=[^&;]+")
 # The name of something secret: `API_KEY`, `x-api-key`, `password`, `clientSecret`; but not `max_tokens` or `keyboard`.
 _SECRET_NAME: Final = (
@@ -27,9 +30,15 @@ _SECRET_NAME: Final = (
 )
 _VALUE: Final = r"(?:'[^'\n]*'|\"[^\"\n]*\"|[^\s'\",;&)\]}]+)"
 _SETTING: Final = re.compile(
-    rf"(?i)(?<![A-Za-z0-9_.-])({_SECRET_NAME}['\"]?\s{{0,3}}[:=]\s{{0,3}})((?:bearer|basic|token)\s{{1,3}})?({_VALUE})"
+    rf"(?i)(?<![A-Za-z0-9_.-])({_SECRET_NAME}\\?['\"]?\s{{0,3}}[:=]\s{{0,3}}(?:\\\")?)((?:bearer|basic|token)\s{{1,3}})?({_VALUE})"
 )
-_OPTION: Final = re.compile(rf"(?i)(?<!\S)(--?{_SECRET_NAME})(\s{{1,3}})({_VALUE})")
+# Also in a list, as errors print the words of a command.
+_OPTION: Final = re.compile(rf"(?i)(?<![^\s'\"\[(])(--?{_SECRET_NAME})((?:['\"],)?\s{{1,3}})({_VALUE})")
+# All of these headers is secret, to the end of the line or of the text in quotes.
+_HEADER: Final = re.compile(
+    r"(?i)\b((?:set-)?cookie|(?:proxy-)?authorization)((?:\\?['\"])?\s{0,3}:\s{0,3}(?:\\?['\"])?)"
+    r"(?:(bearer|basic|digest|token|negotiate)(\s{1,3}))?[^\s'\"\\][^'\"\\\n]*"
+)
 _SCHEME: Final = re.compile(r"(?i)\b(bearer|basic)(\s{1,3})[A-Za-z0-9._~+/=-]{8,}")
 _SHAPES: Final = re.compile(
     r"(?<![A-Za-z0-9])"
@@ -45,6 +54,9 @@ _SUSPECT: Final = re.compile(
     r"[spr]k[-_]|gh[pousr]_|github_pat_|glpat-|xox|AKIA|ASIA|AIza|hf_|gsk_|npm_|pypi-|ya29|eyJ"
 )
 _PLAIN_VALUES: Final = ("None", "null", "True", "False", "true", "false")
+_ASSIGNED: Final = re.compile(
+    rf"(?i)((?:--?)?{_SECRET_NAME}[=:])\s*\S"
+)  # a word of a command that gives a secret its value
 _SECRET_OPTION: Final = re.compile(rf"(?i)--?{_SECRET_NAME}\Z")
 
 
@@ -59,6 +71,7 @@ def without_secrets(text: str) -> str:
         return text
     text = _PRIVATE_KEY.sub(rf"\1{HIDDEN}", text)
     text = _ADDRESS.sub(_address_without_secrets, text)
+    text = _HEADER.sub(_header_without_value, text)
     text = _SETTING.sub(_setting_without_value, text)
     text = _OPTION.sub(rf"\1\2{HIDDEN}", text)
     text = _SCHEME.sub(rf"\1\2{HIDDEN}", text)
@@ -73,6 +86,8 @@ def command_without_secrets(words: Iterable[str]) -> str:
             shown.append(HIDDEN)
         elif word.lstrip().startswith("{"):
             shown.append(f"{{{HIDDEN}}}")
+        elif assigned := _ASSIGNED.match(word):
+            shown.append(assigned[1] + HIDDEN)
         else:
             clean = without_secrets(word)
             shown.append(shlex.quote(word) if clean == word else clean)
@@ -81,21 +96,27 @@ def command_without_secrets(words: Iterable[str]) -> str:
 
 
 def _address_without_secrets(found: re.Match[str]) -> str:
-    scheme, rest = found[1], found[2].rstrip(".,:;)]}")
-    behind = found[2][len(rest) :]  # the sentence that it stands in goes on
+    scheme, user, rest = found[1], found[2], found[3].rstrip(".,:;)]}")
+    behind = found[3][len(rest) :]  # the sentence that it stands in goes on
     rest, hash_sign, fragment = rest.partition("#")
     rest, question_mark, query = rest.partition("?")
     host, slash, path = rest.partition("/")
-    if "@" in host:
+    if user or "@" in host:
         host = f"{HIDDEN}@{host.rpartition('@')[2]}"
     query, fragment = (_QUERY_VALUE.sub(f"={HIDDEN}", part) for part in (query, fragment))
     return f"{scheme}{host}{slash}{path}{question_mark}{query}{hash_sign}{fragment}{behind}"
 
 
+def _header_without_value(found: re.Match[str]) -> str:
+    return f"{found[1]}{found[2]}{found[3] or ''}{found[4] or ''}{HIDDEN}"
+
+
 def _setting_without_value(found: re.Match[str]) -> str:
     name, scheme, value = found[1], found[2] or "", found[3]
-    if value.isdigit() or value.startswith(HIDDEN) or value in _PLAIN_VALUES:
+    if value.startswith(HIDDEN) or value in _PLAIN_VALUES:
         return found[0]
+    if value.isdigit() and (len(value) < 6 or "passw" not in name.lower()):
+        return found[0]  # a count, or a limit
     if name.endswith((": ", ":  ")) and not scheme and value.isalpha() and len(value) < 20:
         return found[0]  # prose: "invalid token: expected a number"
     quote = value[0] if value[0] in "'\"" else ""

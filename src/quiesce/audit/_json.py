@@ -121,7 +121,8 @@ def to_junit(outcome: Outcome) -> str:
 
 
 def _case(suite: ET.Element, target: str, world: str, seconds: float) -> ET.Element:
-    place, _, name = _plain(target).rpartition(":")
+    target = _plain(target)
+    place, _, name = target.rpartition(":")
     attributes = {"classname": place or target, "name": f"{name} [{world}]" if world else name or target}
     return ET.SubElement(suite, "testcase", attributes, time=f"{seconds:.3f}")
 

@@ -15,6 +15,7 @@ from itertools import groupby, pairwise
 from typing import Final
 
 from quiesce._safe.printed import printed_line
+from quiesce._safe.secrets import without_secrets
 
 from ._findings import Example, Finding
 from ._places import Place
@@ -46,7 +47,8 @@ class Paint:
         self._mark = secrets.token_hex(8) if wanted else ""
 
     def __call__(self, text: str, code: str) -> str:
-        return f"{self._mark}[{code}m{text}{self._mark}[0m" if self._mark and text else text
+        # The marks would hide a secret, or be taken for one: what it knows of secrets is what stands around them.
+        return f"{self._mark}[{code}m{without_secrets(text)}{self._mark}[0m" if self._mark and text else text
 
     def line(self, text: str) -> str:
         """One line of the report, ready for the terminal."""

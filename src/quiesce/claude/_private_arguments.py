@@ -18,30 +18,41 @@ _OPTION: Final = "--mcp-config"
 
 
 class PrivateArguments:
-    """A command line without its secrets, and the file that holds them; `remove` it when the program has exited."""
+    """A command line without its secrets, and the files that hold them; `remove` them when the program has exited."""
 
     def __init__(self, words: list[str], user: str | int | None) -> None:
         self.words = list(words)
-        self.remove: Callable[[], object] = _nothing_to_remove
-        place = self.words.index(_OPTION) + 1 if _OPTION in self.words else None
-        if place is None or not _has_secrets(self.words[place]):
-            return
-        path = _write(self.words[place], user)
+        self._paths: list[str] = []
         # If the program ends before anybody calls it, it is called then.
-        self.remove = weakref.finalize(self, _remove, path)
-        self.words[place] = path
+        self.remove: Callable[[], object] = weakref.finalize(self, _remove_all, self._paths, os.getpid())
+        try:
+            for place, word in enumerate(self.words):
+                # It also takes a file of the user's, which stays what it is.
+                if (
+                    word.lstrip().startswith("{")
+                    and _is_configuration(self.words, place)
+                    and _has_secrets(word)
+                ):
+                    self._paths.append(_write(word, user))
+                    self.words[place] = self._paths[-1]
+        except BaseException:
+            self.remove()
+            raise
 
 
-def _nothing_to_remove() -> None:
-    pass
+def _is_configuration(words: list[str], place: int) -> bool:
+    """Whether this word belongs to the option, which takes several."""
+    before = [word for word in words[:place] if word.startswith("--")]
+    return bool(before) and before[-1] == _OPTION
 
 
 def _has_secrets(configuration: str) -> bool:
-    """Whether it names servers that are not in this process; those have no settings of their own."""
-    if not configuration.startswith("{"):
-        return False  # a file of the user's
-    servers = json.loads(configuration)["mcpServers"].values()
-    return any(not isinstance(server, dict) or server.get("type") != "sdk" for server in servers)
+    """Unless it is certain that all its servers are in this process, and have no settings of their own. The CLI says what is wrong with it."""
+    try:
+        servers = json.loads(configuration)["mcpServers"].values()
+        return any(server.get("type") != "sdk" for server in servers)
+    except (ValueError, LookupError, AttributeError, TypeError, RecursionError):
+        return True
 
 
 def _write(text: str, user: str | int | None) -> str:
@@ -52,13 +63,16 @@ def _write(text: str, user: str | int | None) -> str:
             if user is not None:
                 os.fchown(descriptor, pwd.getpwnam(user).pw_uid if isinstance(user, str) else user, -1)
     except BaseException:
-        _remove(path)
+        _remove_all([path], os.getpid())
         raise
     return path
 
 
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        pass
+def _remove_all(paths: list[str], process: int) -> None:
+    if os.getpid() != process:
+        return  # in a fork of the program, which still needs them
+    while paths:
+        try:
+            os.unlink(paths.pop())
+        except FileNotFoundError:
+            pass

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from quiesce.cli._parser import Parser
 from quiesce.cli._privacy import warn_if_shared
-from quiesce.cli._terminal import say
+from quiesce.cli._terminal import of_error, say
 
 if TYPE_CHECKING:
     import ssl
@@ -75,7 +75,7 @@ def _serve(given: argparse.Namespace) -> int:
         make = load(given.agent)
         agent = make()
     except BadAgent as bad:
-        _say(str(bad))
+        _say(of_error(bad))
         return 2
     import quiesce
     from quiesce.agents import StoreError
@@ -94,7 +94,7 @@ def _serve(given: argparse.Namespace) -> int:
         ImportError,
         StoreError,
     ) as error:  # a port that is taken, a file that cannot be opened, an extra that is missing
-        _say(str(error))
+        _say(of_error(error))
         return 1
     return 0
 

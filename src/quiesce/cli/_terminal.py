@@ -114,6 +114,11 @@ def say(text: object, *, end: str = "\n") -> None:
     print(printed(text), end=end, file=sys.stderr, flush=True)
 
 
+def of_error(error: BaseException) -> str:
+    """What an error says, to stand behind words of ours. Lines after its first are indented: they do not look like ours."""
+    return str(error).replace("\n", "\n  ")
+
+
 def print_json(told: object) -> None:
     """For a machine, in letters that standard output has: others, and halves of them, are spelled as JSON does."""
     text = json.dumps(told, indent=2, ensure_ascii=False)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
 from quiesce import Grace, Handle, Process, Reason, Scope, StopReport, to_thread
+from quiesce._safe.files import Approved
 from quiesce._safe.printed import printed
 from quiesce._safe.text import exact, whole
 from quiesce.agents import (
@@ -38,13 +39,14 @@ from quiesce.agents import (
     ToolContext,
 )
 from quiesce.cli._models import UnknownModel, describe
+from quiesce.cli._terminal import of_error
 from quiesce.kernel._overview import note_ages
 from quiesce.models import Model, ModelError, TextDelta, ToolCall, ToolResult
 
 from ._face import READ_IN, Approval, Call, Face
 from ._programs import run_program, users_command
 from ._told import stop_line
-from ._toolbox import Approved, make_agent, preview_of, title_of
+from ._toolbox import make_agent, preview_of, title_of
 from ._what_runs import MODEL, Watch, WhatRuns
 
 Activity: TypeAlias = Literal["run", "command", "model"]
@@ -92,7 +94,7 @@ class Chat:
         self._mid_text = False
         self._waiting: list[str] = []  # sent while something else than a run was on
         self._calls: dict[str, Call] = {}
-        self._approved: Approved = {}
+        self._approved = Approved()
         self.agent: Agent[Any] = make_agent(model, folder, face.heard, self._approved)
         self.conversation = Conversation(
             self.agent,
@@ -283,7 +285,7 @@ class Chat:
         if said == "always":
             self.always.add(tool.name)
         if said != "no" and seen is not None:
-            self._approved[call.call_id] = seen
+            self._approved.add(call.call_id, seen)
         return said != "no"
 
     # A command of the user's
@@ -424,7 +426,7 @@ def _nothing_ran() -> StopReport:
 
 def explained(error: BaseException) -> str:
     """An error for people: what our own say is meant for them, others are named."""
-    text = printed(error)
+    text = printed(of_error(error))
     return (
         text
         if isinstance(error, (AgentsException, ModelError, UnknownModel, OSError)) and text

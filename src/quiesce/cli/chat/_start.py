@@ -15,11 +15,11 @@ from typing import Any
 
 import quiesce
 from quiesce._extras import MissingExtra
-from quiesce._safe.text import exact
+from quiesce._safe.printed import printed_line
 from quiesce.agents import MemoryStore, Store, StoreError
 from quiesce.cli._model_script import NoLanguageModel
 from quiesce.cli._models import ModelUnavailable, UnknownModel, resolve
-from quiesce.cli._terminal import say
+from quiesce.cli._terminal import of_error, say
 from quiesce.models import Model, ModelError
 
 from ._keeping import NoSuchConversation, new_id, open_store, store_option, to_resume
@@ -43,7 +43,7 @@ def run_command(name: str, main: Callable[[], Awaitable[int]]) -> int:
             _let_dead_streams_be()
         return stopped.code if isinstance(stopped.code, int) else 1
     except BadUsage as wrong:
-        say(f"quiesce {name}: {wrong}")
+        say(f"quiesce {name}: {of_error(wrong)}")
         return 2
     except BrokenPipeError:  # whoever read us has gone, and wants no more words
         let_be(sys.stdout)
@@ -51,7 +51,7 @@ def run_command(name: str, main: Callable[[], Awaitable[int]]) -> int:
     except (BadScript, NoSuchConversation, StoreError, ModelError, MissingExtra, OSError) as failed:
         if isinstance(failed, OSError) and failed.errno == errno.EIO:
             _let_dead_streams_be()
-        say(f"quiesce {name}: {failed}")
+        say(f"quiesce {name}: {of_error(failed)}")
         return 1
 
 
@@ -71,7 +71,7 @@ class _InALine(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         error = record.exc_info[1] if record.exc_info else None
-        return exact(record.getMessage() + (f": {error}" if error is not None else ""))
+        return printed_line(record.getMessage() + (f": {error}" if error is not None else ""))
 
 
 @contextmanager

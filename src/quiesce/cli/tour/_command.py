@@ -17,7 +17,7 @@ from typing import Any
 
 from quiesce.cli import INTERRUPTED
 from quiesce.cli._parser import Parser, one_of
-from quiesce.cli._terminal import COLOR_CHOICES, fill_closed_descriptors, look_at, say
+from quiesce.cli._terminal import COLOR_CHOICES, fill_closed_descriptors, look_at, of_error, say
 
 from ._lanes import Lane
 from ._show import Show, Silence
@@ -59,7 +59,7 @@ def main(words: Sequence[str]) -> int:
         _write_to_nobody()
         if error.errno == errno.EIO:  # the terminal was closed
             return HUNG_UP
-        say(f"quiesce tour: {error}")
+        say(f"quiesce tour: {of_error(error)}")
         return 1
 
 
