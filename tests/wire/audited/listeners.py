@@ -30,7 +30,7 @@ from quiesce.wire import (
 )
 from quiesce.wire._server import Server
 from tests.kernel.audited import STARTED_LATE, WORLDS, Audited, F, ledger, pause
-from tests.wire.audited import echo, slow
+from tests.wire.audited import slow
 from tests.wire.certificates import make_certificate
 
 SCENARIOS: list[Audited] = []
@@ -102,6 +102,11 @@ def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
         server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         server.load_cert_chain(certificate)
         return server, ssl.create_default_context(cafile=certificate)
+
+
+async def echo(params: Any) -> Any:
+    """At once: a wait takes real time here, until it is certain that nothing comes from outside."""
+    return params
 
 
 async def answer(transport: Any) -> None:
