@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n * 5 / 2)))
 # The gate gives a test that fails a second try: see tests/second_try.py.
 PYTEST := $(BIN)/python -m pytest $(SECOND_TRY)
+# A process that has nothing left to do takes tests over from another one.
+SHARED = -n $(WORKERS) --dist worksteal
 # What depends most on the interpreter, for one that has an older and a newer one beside it.
 BETWEEN := tests/kernel
 # Without bytecode, each of the thousands of programs that the tests start would compile the library anew.
@@ -29,10 +31,10 @@ chat: $(VENV)/.chat-ready ## talk to an agent that can be interrupted at any mom
 	$(BIN)/quiesce chat $(ARGS)
 
 test: $(VENV)/.test-ready ## run the tests; those that take long, and the sweeps, have targets of their own
-	$(PYTEST) -n $(WORKERS) -m "not documentation and not slow and not audit" $(ARGS)
+	$(PYTEST) $(SHARED) -m "not documentation and not slow and not audit" $(ARGS)
 
 test-slow: $(VENV)/.test-ready ## run the slow tests: many programs, and uvloop (in real time: it has no virtual clock)
-	$(PYTEST) -n $(WORKERS) -m slow $(ARGS)
+	$(PYTEST) $(SHARED) -m slow $(ARGS)
 
 test-all: ## run all tests on every CPython from 3.11 up that is installed, each in every world
 	PYTHON="$(PYTHON)" WORKERS=$(WORKERS) scripts/test-all --every-world -m "not documentation" $(ARGS)
@@ -56,7 +58,7 @@ test-embedded: ## run the embedded model with its real weights (fetches 130 MB)
 	PYTHON="$(PYTHON)" scripts/test-embedded $(ARGS)
 
 coverage: $(VENV)/.coverage-ready ## measure which lines and branches of the library the tests run (HTML in build/coverage)
-	$(BIN)/python scripts/measure_coverage.py -n $(WORKERS) -m "not documentation and not audit" $(ARGS)
+	$(BIN)/python scripts/measure_coverage.py $(SHARED) -m "not documentation and not audit" $(ARGS)
 
 lint: $(VENV)/.lint-ready ## check style, types, layers and the tree
 	$(BIN)/ruff check $(CODE)
@@ -72,10 +74,10 @@ format: $(VENV)/.lint-ready ## rewrite the code in the house style
 	$(BIN)/ruff format $(CODE)
 
 audit: $(VENV)/.test-ready ## stop all that is public at every point, once and twice, in every world, and drive it with random programs
-	QUIESCE_AUDIT=full $(PYTEST) -n $(WORKERS) --dist worksteal --every-world -m audit $(ARGS)
+	QUIESCE_AUDIT=full $(PYTEST) $(SHARED) --every-world -m audit $(ARGS)
 
 audit-once: $(VENV)/.test-ready ## the same in a few minutes: every point once, on asyncio and trio
-	QUIESCE_AUDIT=once $(PYTEST) -n $(WORKERS) --dist worksteal -m audit $(ARGS)
+	QUIESCE_AUDIT=once $(PYTEST) $(SHARED) -m audit $(ARGS)
 
 nightly: ## run what takes too long for each change: full audits, every test on every Python, every stop of every SDK
 	$(PYTHON) -u scripts/gate.py --nightly $(ARGS)
@@ -99,7 +101,7 @@ bench: $(VENV)/.bench-ready ## measure what a scope, an owned thing, a run, a me
 	$(BIN)/python bench/audit.py
 
 docs: $(VENV)/.docs-ready $(VENV)/.test-ready ## run every program in the documentation, and build it into site/
-	$(PYTEST) -n $(WORKERS) tests/test_docs.py $(ARGS)
+	$(PYTEST) $(SHARED) tests/test_docs.py $(ARGS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 pin: ## resolve the newest versions again and write constraints.txt

@@ -550,9 +550,15 @@ async def test_a_result_within_the_grace_is_recorded_and_the_cancel_raised() -> 
 
 @asyncio_only
 async def test_a_cancel_in_the_turn_in_which_the_thread_ends_wins() -> None:
-    ends = threading.Event()
-    task = asyncio.create_task(to_thread(ends.set))
+    begins, ends = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begins.wait(10)
+        ends.set()
+
+    task = asyncio.create_task(to_thread(work))
     await asyncio.sleep(0)
+    begins.set()
     assert ends.wait(10)
     time.sleep(0.05)  # the outcome is in the loop's queue by now
     await asyncio.sleep(0)
