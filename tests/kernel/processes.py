@@ -28,10 +28,10 @@ def token_of_processes() -> Iterator[str]:
 def running(token: str) -> list[int]:
     """The pids of all living processes with this token, whatever they have become."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for name in os.listdir("/proc"):  # not by glob, which raises if one of them ends meanwhile
         try:
-            if token.encode() in _command_line(path):
-                found.append(int(path.parent.name))
+            if name.isdigit() and token.encode() in _command_line(Path("/proc", name, "cmdline")):
+                found.append(int(name))
         except OSError:
             continue
     return [pid for pid in found if pid != os.getpid()]
