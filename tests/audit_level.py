@@ -4,7 +4,7 @@
 - `once`: every point of every scenario is stopped once, on asyncio and trio, and some a second time. `make audit-once`, for each change.
 - `full`: every point, and a second stop at every point after it, in every world. `make audit`, in `make nightly`.
 
-Scenarios with real processes or the real clock are sampled until `full`.
+Scenarios with real processes or the real clock are sampled until `full`; those with real sockets are stopped once until then.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class Audited:
             yield from self._full_audits(world)
         elif EVERY_POINT and world != "uvloop":
             yield self.audit(world, depth=1)
-            if world == "asyncio":
+            if world == "asyncio" and not self.options.get("real_io"):
                 yield self.audit(world, depth=2, dedupe=True, sample=1)
         else:
             yield self.audit(world, depth=1, sample=sample)
