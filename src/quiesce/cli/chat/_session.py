@@ -221,6 +221,7 @@ class Chat:
     # A run
 
     async def _run(self) -> None:
+        self._approved.clear()
         conversation = self.conversation
         try:
             while True:
