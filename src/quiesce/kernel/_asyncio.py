@@ -190,6 +190,11 @@ class AsyncioBackend(Backend):
         """The task at hand."""
         return asyncio.current_task(self.loop)
 
+    def is_adopted_and_cancelled(self) -> bool:
+        """Whether the task at hand is somebody else's that a containment has cancelled."""
+        adopted = getattr(asyncio.current_task(self.loop), "_quiesce_adopted", None)
+        return adopted is not None and adopted.is_cleaning_up()
+
     def make_waiter(self) -> FutureWaiter:
         """A fresh future."""
         waiter = FutureWaiter()

@@ -110,6 +110,10 @@ class Backend(ABC):
     def current_task(self) -> object:
         """The task at hand, or None in a plain callback."""
 
+    def is_adopted_and_cancelled(self) -> bool:
+        """Whether the task at hand is somebody else's that a containment has cancelled."""
+        return False
+
     @abstractmethod
     def make_waiter(self) -> FreshWaiter:
         """A fresh wait for the task at hand."""

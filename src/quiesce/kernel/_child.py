@@ -88,6 +88,10 @@ class Child(TokenHolder):
         """What it is called in reports."""
         return label_of(self.label)
 
+    def is_cleaning_up(self) -> bool:
+        """Whether its cancel was delivered. Python has no other sign: one that goes on regardless counts too."""
+        return False
+
     def leftovers(self) -> list[Leftover]:
         """This child, as something that a stop could not end."""
         if self.label is None:
@@ -201,6 +205,17 @@ class Handle(Child):
             self.asked = 2
             if self.on_stop is None or not self.on_stop(rung):
                 self.deliver_cancel()
+            for scope in list(self.core.nested):
+                if scope.clean_up and scope.opener is self:
+                    scope.stop(self.reason or Reason("cancelled"))
+
+    def is_cleaning_up(self) -> bool:
+        """Whether its cancel was delivered, or it was asked to leave."""
+        return self.asked > 0 and not self.withheld
+
+    def asked_to_leave(self) -> None:
+        """Its owner has asked it to end by itself: what it does from now on is clean-up."""
+        self.asked = self.asked or 1
 
     def runs_in(self, task: object) -> bool:
         """Whether `task` is this child's own."""

@@ -71,6 +71,7 @@ class ScopeCore(TokenHolder):
         "_token",
         "backend",
         "children",
+        "clean_up",
         "closers",
         "ended",
         "ends",
@@ -132,8 +133,9 @@ class ScopeCore(TokenHolder):
         self.grace: Grace = grace or (parent.grace if parent is not None else DEFAULT_GRACE)
         self.parent: ScopeCore | None = parent
         self.token_above = token_above
-        self.late = late  # clean-up: accepted while the parent stops, and not stopped by it
+        self.late = late  # shielded: accepted while the parent stops, and not stopped by it
         self.opener: Node | None = current_node.get()
+        self.clean_up = False  # opened in the clean-up of a child that is being stopped: see `takes_clean_up`
         self.host: Host | None = None
         self.face: Any = None  # what users hold: a `Scope` while its block lasts, else a weak reference
         self.children: dict[Child, None] = {}
@@ -156,7 +158,10 @@ class ScopeCore(TokenHolder):
         if parent is not None:
             if parent.backend is not backend:
                 parent.check_loop("open a scope in", "open it in a scope of this loop")
-            if parent.state is not OPEN and not late:
+            if not late and self.opener is not None and parent.takes_clean_up():
+                self.clean_up = True
+                self.token_above = token_above or CancelToken()  # the one at hand is cancelled
+            elif parent.state is not OPEN and not late:
                 raise parent.refusal("open a scope in")
             parent.nested[self] = None
 
@@ -188,12 +193,44 @@ class ScopeCore(TokenHolder):
             return opener.token
         return parent.token if parent is not None else None
 
+    def is_cleaning_up(self) -> bool:
+        """Whether the body of our block, which is what runs, has been cancelled: by our own stop, or with the task that it is in."""
+        if self.host is not None and self.host.requested:
+            return True
+        if self.late or self.clean_up:  # what it was opened in is cleaning up; it is not
+            return False
+        if self.state is not OPEN and self.backend.is_adopted_and_cancelled():
+            return True
+        return self.opener is not None and self.opener.is_cleaning_up()
+
+    def takes_clean_up(self) -> bool:
+        """Whether the caller is a part of us that cleans up: its cancel was delivered, and its time is not over.
+
+        What it then opens is ours, has a token that is not cancelled, and is stopped when the time to clean up is over, or when
+        all who clean up have ended.
+        """
+        node = current_node.get()
+        if node is None or (self.state is not OPEN and self.state is not STOPPING):
+            return False
+        core: ScopeCore | None = node.core
+        while core is not None and core.state is SETTLED:
+            core = core.parent
+        return core is self and node.is_cleaning_up()
+
+    def check_takes(self, verb: str) -> None:
+        """An error for somebody who would open something in us too late."""
+        if self.state is not OPEN and not self.takes_clean_up():
+            raise self.refusal(verb)
+
     def refusal(self, verb: str) -> ScopeClosed:
         """The error for somebody who comes too late."""
         why = f" ({self.reason})" if self.reason is not None else ""
+        what_to_do = "open a new scope"
+        if self.state is not SETTLED:
+            what_to_do = "nothing new starts in it; what cleans up, once it was cancelled, may open a scope of its own"
         return ScopeClosed(
             f"cannot {verb} scope {self.label!r}, made at {describe(self.site)}: "
-            f"it is {self.state}{why}; open a new scope"
+            f"it is {self.state}{why}; {what_to_do}"
         )
 
     def check_loop(self, verb: str, instead: str) -> None:
@@ -321,10 +358,10 @@ class ScopeCore(TokenHolder):
         return ends
 
     def is_clean_up(self) -> bool:
-        """Whether we are, or are inside, a clean-up that nobody but its own deadline may cut."""
+        """Whether we are, or are inside, a clean-up, which the end of the event loop may not cut."""
         core: ScopeCore | None = self
         while core is not None:
-            if core.late and not core.closed:
+            if (core.late or core.clean_up) and not core.closed:
                 return True
             core = core.parent
         return False

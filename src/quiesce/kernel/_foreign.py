@@ -62,6 +62,10 @@ class Adopted(Child):
             self.asked = 2
             self._cancel()
 
+    def is_cleaning_up(self) -> bool:
+        """Whether it was cancelled: by us, or by somebody before us."""
+        return self.asked > 0 or self.told or self.cleaning_up
+
     def _cancel(self) -> None:
         self.task.cancel(self.reason.text if self.reason is not None else None)
 

@@ -141,6 +141,7 @@ class Keeper(Generic[T]):
         """Ask the owner to leave; only the first to ask says how."""
         if not self.leaving:
             self.leaving = True
+            self.handle.asked_to_leave()
             self.thrown = thrown
             if self.processes is not None:
                 self.processes.look()

@@ -88,8 +88,7 @@ class Owned(Generic[T]):
                 "it is used once: call own() with a new one"
             )
         parent = scope._opened() if scope is not None else current_core(backend)
-        if parent.closed:
-            raise parent.refusal(f"open {name!r} in")
+        parent.check_takes(f"open {name!r} in")
         core = backend.make_core(name=name, site=site, grace=grace, parent=parent)
         self._keeper = keeper = Keeper(cm, core, name, site)
         try:

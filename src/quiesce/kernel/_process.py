@@ -152,8 +152,7 @@ class Process:
             raise RuntimeError(f"process {self.name!r} was started before; make a new Process")
         backend = current_backend()
         owner = owner_of(backend, self._owner)
-        if owner.closed:
-            raise owner.refusal(f"start process {self.name!r} in")
+        owner.check_takes(f"start process {self.name!r} in")
         core = backend.make_core(
             name=self.name, site=site, on_error="report", grace=self._grace or owner.grace, parent=owner
         )

@@ -213,14 +213,14 @@ class Pump(Generic[T]):
                 site=self.site,
                 grace=self.grace,
                 parent=self.parent,
-                late=self.parent.closed,  # too late for items, but it can still be closed
+                late=self.parent.closed and not self.parent.takes_clean_up(),  # it can still be closed
             )
         return core
 
     def start(self) -> None:
         """Start the owner. With eager tasks there may be an item, or the end, when this returns."""
-        if self.parent.closed and not self.leaving:  # before there is a scope for the stop to wait for
-            raise self.parent.refusal(f"start stream {self.name!r} in")
+        if not self.leaving:  # before there is a scope for the stop to wait for
+            self.parent.check_takes(f"start stream {self.name!r} in")
         core = self.bind()
         if self.iterator is None:
             self.iterator = aiter(self.source)

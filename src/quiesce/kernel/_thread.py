@@ -6,21 +6,24 @@ import inspect
 import sys
 from collections.abc import Callable
 from types import CoroutineType, FrameType
-from typing import TYPE_CHECKING, TypeVar, TypeVarTuple, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, cast
 
 from ._backend import current_backend
 from ._caller import owner_of
 from ._current import Node, current_node
 from ._grace import Grace
 from ._limiter import Limiter, default_limiter
+from ._reason import Reason
 from ._site import Site, _is_machinery, label_of, site_of
 from ._thread_child import ThreadChild
 
 if TYPE_CHECKING:
+    from ._core import ScopeCore
     from ._scope import Scope
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
+_OVER = Reason("parent", "the call in it is over")
 
 
 async def to_thread(
@@ -52,14 +55,30 @@ async def to_thread(
 
     At most 40 threads a loop run at once; those that were given up count until they end. `limiter`, an anyio or
     trio `CapacityLimiter`, sets another limit. `scope` is the owner, the current scope unless given. One that
-    is being stopped refuses with `ScopeClosed`; for clean-up, write `await shielded(to_thread, file.close)`.
+    is being stopped refuses with `ScopeClosed`, except for clean-up: what was cancelled has the time that is left.
     """
     _check_sync_function(fn)
     backend = current_backend()
     opener = current_node.get()
     owner = owner_of(backend, scope)
     limiter = limiter or default_limiter(backend)
-    thread = ThreadChild(owner, name or fn, _site_of_call(sys._getframe(1), opener), opener, limiter)
+    site = _site_of_call(sys._getframe(1), opener)
+    tidying: ScopeCore | None = None
+    if owner.takes_clean_up():
+        owner = tidying = backend.make_core(
+            name=label_of(name or fn), site=site, on_error="report", grace=owner.grace, parent=owner
+        )
+    try:
+        return await _run(ThreadChild(owner, name or fn, site, opener, limiter), fn, args, grace)
+    finally:
+        if tidying is not None:
+            tidying.stop(_OVER)
+
+
+async def _run(
+    thread: ThreadChild, fn: Callable[..., T], args: tuple[Any, ...], grace: Grace | None
+) -> T:
+    limiter, backend, owner = thread.limiter, thread.owner.backend, thread.owner
     thread.check_owner_is_open()
     # On trio, a caller that is already cancelled starts nothing.
     await backend.reraise(await backend.wait_through(_at_once, []))
