@@ -546,7 +546,8 @@ async def test_the_error_of_leaving_is_raised_to_everybody_who_closes() -> None:
         assert caught.value is error
     assert held.error is error
     assert held.report is not None
-    assert held.report.clean
+    assert not held.report.left
+    assert not held.report.clean
     assert held.report.errors == [error]
 
 

@@ -50,7 +50,7 @@ async def test_every_child_of_the_stop_has_one_outcome() -> None:
     assert report.name == "crew"
     assert scope.report is report
     stubborn.let_go()
-    assert (await scope.close()).clean
+    assert not (await scope.close()).left
 
 
 @virtual_worlds
@@ -71,7 +71,7 @@ async def test_a_report_prints_well() -> None:
     assert lines[2] == "  failed: worker: ValueError('late')"
     assert len(lines) == 3
     stubborn.let_go()
-    assert (await scope.close()).clean
+    assert not (await scope.close()).left
 
 
 async def test_a_report_of_a_scope_that_simply_ended() -> None:

@@ -197,7 +197,7 @@ async def test_a_child_interrupted_as_a_host_is_not_cut_by_the_stop_of_its_own_s
     assert log == ["body stops"]
     report = await outer.close()
     assert log == ["body stops", "body is tidy"]
-    assert report.clean
+    assert not report.left
 
 
 @virtual_asyncio

@@ -262,7 +262,8 @@ async def test_a_child_that_raises_in_clean_up_has_failed_and_close_does_not_rai
     handle = scope.spawn(fails_in_clean_up, error := ValueError("in clean-up"), 0.01)
     await turns()
     report = await scope.close()
-    assert report.clean
+    assert not report.left
+    assert not report.clean
     assert report.errors == [error]
     assert handle.state == "failed"
     assert handle.error is error

@@ -350,7 +350,8 @@ async def test_a_generator_that_yields_while_it_is_being_closed_is_told_of_in_th
     async for _ in s:
         break
     report = await s.close()
-    assert report.clean
+    assert not report.left
+    assert not report.clean
     assert "ignored GeneratorExit" in str(report.errors[0])
     assert "'clinging'" in report.errors[0].__notes__[0]
     assert "test_stream.py" in report.errors[0].__notes__[0]

@@ -118,7 +118,7 @@ async def test_trap_21_what_remains_of_a_group_does_not_escape() -> None:
     handle = scope.spawn(child)
     await turns()
     report = await scope.close()
-    assert report.clean
+    assert not report.left
     assert handle.state == "failed"
     assert isinstance(handle.error, BaseExceptionGroup)
     assert handle.error.subgroup(KeyError) is not None

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from quiesce.kernel._current import current_node
 from quiesce.kernel._guarded import guarded
-from quiesce.kernel._scope import Scope, current_token
+from quiesce.kernel._scope import Scope, stop_asked_for
+from quiesce.kernel._token import TokenCancelled
 from quiesce.models._errors import ModelBehaviorError, ModelRefusalError
 from quiesce.models._items import AssistantMessage, Item, Reasoning, ToolCall, ToolResult
 from quiesce.models._model import (
@@ -486,9 +486,9 @@ class Engine:
 
 def check_not_stopped() -> None:
     """Somebody's code may have swallowed the cancel: then nothing new starts all the same."""
-    node = current_node.get()
-    if node is not None and node.core.closed:
-        current_token().raise_if_cancelled()
+    reason = stop_asked_for()
+    if reason is not None:
+        raise TokenCancelled(reason)
 
 
 class Beside:

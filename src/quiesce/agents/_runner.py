@@ -14,11 +14,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from quiesce.kernel._child import ChildCancelled
+from quiesce.kernel._core import ScopeClosed
 from quiesce.kernel._guarded import GuardedCall, is_aftermath
 from quiesce.kernel._owner import is_cancel
 from quiesce.kernel._reason import Reason
 from quiesce.kernel._run import run as run_program
-from quiesce.kernel._scope import Scope
+from quiesce.kernel._scope import Scope, stop_asked_for
 from quiesce.kernel._shielded import shielded
 from quiesce.kernel._site import Site, site_of
 from quiesce.models._items import Item, as_items
@@ -60,6 +61,12 @@ class Execution:
         If the scope was stopped by somebody, it returns, and `reason` says why.
         """
         engine = self.engine
+        why = stop_asked_for()
+        if why is not None:
+            raise ScopeClosed(
+                f"cannot start a run of {engine.agent.name!r}: what it would be a part of is being stopped ({why}); "
+                "one that is part of a clean-up: await shielded(Runner.run, agent, input)"
+            )
         call = GuardedCall.begin(
             f"run of {engine.agent.name}",
             engine.drive,

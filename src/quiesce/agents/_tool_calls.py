@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 
 from quiesce.kernel._child import ChildCancelled, Handle
+from quiesce.kernel._core import ScopeClosed
+from quiesce.kernel._current import current_node
 from quiesce.kernel._scope import Scope, current_token
 from quiesce.kernel._token import TokenCancelled
 from quiesce.models._items import ToolOutcome, ToolResult
@@ -178,6 +180,8 @@ class ToolTurn:
         context = self._context_of(record, tool)
         if tool.tool_input_guardrails and not await self._input_passes(record, tool, context):
             return
+        if current_token().cancelled:  # while it waited for its turn: its result is made when the run settles
+            return
         listening = engine.callbacks.any(agent)
         if listening:
             await engine.callbacks.tool_start(context, agent, tool)
@@ -187,8 +191,14 @@ class ToolTurn:
         try:
             value = await self._invoke(record, tool, context)
         except Exception as error:
-            if current_token().cancelled and (record.result is not None or isinstance(error, TokenCancelled)):
-                return  # it was given up, or was stopped and says so: its result is made when the run settles
+            if current_token().cancelled:
+                if record.result is not None or isinstance(error, TokenCancelled):
+                    return  # it was given up, or was stopped and says so: its result is made when the run settles
+                node = current_node.get()
+                if node is not None and node.is_cleaning_up():
+                    raise  # its clean-up failed: the report says so, and to the model the call was interrupted
+                if isinstance(error, ScopeClosed):
+                    return  # it would have started something new
             if tool.failure_error_function is None:
                 raise
             record.finish(await failure_text(tool, context, error), "failed")

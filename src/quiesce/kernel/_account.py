@@ -39,7 +39,10 @@ def report_of(core: ScopeCore, closing: Collection[Child | ScopeCore]) -> StopRe
         failures = tuple(core.failures)
         if core.failed > len(failures):
             notes = [*notes, f"{core.failed - len(failures)} earlier failures are not listed"]
-    return StopReport(core.name or UNNAMED, core.reason, elapsed, left, core.ended, notes, rows, failures)
+    name = core.name or UNNAMED
+    return StopReport(
+        name, core.reason, elapsed, left, core.ended, notes, rows, failures, core.failed_late
+    )
 
 
 def leftovers_of(core: ScopeCore) -> list[Leftover]:

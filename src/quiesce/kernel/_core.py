@@ -45,7 +45,7 @@ from ._report import Leftover, Row, StopReport
 from ._seen import listeners, tell_began, tell_ended
 from ._site import Site, describe, label_of
 from ._states import EXPIRED, OPEN, SETTLED, STOPPING
-from ._token import CancelToken, TokenHolder
+from ._token import CancelToken, TokenCancelled, TokenHolder
 
 if TYPE_CHECKING:
     from ._backend import Backend, Waiter
@@ -78,6 +78,7 @@ class ScopeCore(TokenHolder):
         "expiries",
         "face",
         "failed",
+        "failed_late",
         "failures",
         "grace",
         "host",
@@ -147,6 +148,7 @@ class ScopeCore(TokenHolder):
         self._token = None
         self.ended = 0
         self.failed = 0
+        self.failed_late = 0  # of them, while we were being stopped
         self.failures: deque[tuple[str, BaseException]] | None = None
         self.stopped: Sequence[Child] = ()
         self.rows: Sequence[Row] = ()
@@ -283,6 +285,8 @@ class ScopeCore(TokenHolder):
             self.failures = deque(maxlen=KEPT_FAILURES if self.on_error == "report" else None)
         self.failures.append((child.name, error))
         self.failed += 1
+        if self.closed and not isinstance(error, TokenCancelled):  # that says that it was stopped
+            self.failed_late += 1
         if self.on_error == "stop":
             if not self.closed:
                 self.stop(Reason("error", f"{child.name} failed: {error!r}", error))
@@ -514,6 +518,7 @@ class ScopeCore(TokenHolder):
             parent.failures = deque(maxlen=KEPT_FAILURES if parent.on_error == "report" else None)
         parent.failures += [(f"{self.label}: {name}", error) for name, error in self.failures]
         parent.failed += len(self.failures)
+        parent.failed_late += self.failed_late
 
     def tell_if_untold(self) -> None:
         """The last who could have asked for the errors has gone: they go to the log."""

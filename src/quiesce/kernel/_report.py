@@ -59,7 +59,8 @@ class StopReport(Printed):
     - `elapsed`: seconds from the first signal to this report.
     - `outcomes`: one `Outcome` for each child that was there when the stop began, and for each
       that had failed before. Children that had ended well before are only counted, in `ended`.
-    - `left`: a `Leftover` for each thing that is still there; `clean` if there is none.
+    - `left`: a `Leftover` for each thing that is still there.
+    - `clean`: nothing is left, and no child failed while it was being stopped.
     - `errors`: what the children raised. `close()` never raises them.
     - `notes`: what else happened, such as a child that blocked the event loop's thread.
 
@@ -80,11 +81,12 @@ class StopReport(Printed):
     # leads back to the scope, which would keep each in the other's way until the collector comes.
     _rows: Sequence[Row] = field(default=(), repr=False)
     _failures: Sequence[tuple[str, BaseException]] = field(default=(), repr=False)
+    _failed_while_stopping: int = field(default=0, repr=False)
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is left."""
-        return not self.left
+        """Whether nothing is left, and every clean-up came to its end."""
+        return not self.left and not self._failed_while_stopping
 
     @property
     def errors(self) -> list[BaseException]:

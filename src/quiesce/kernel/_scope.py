@@ -424,3 +424,20 @@ def current_token() -> CancelToken:
     """
     node = current_node.get()
     return node.token if node is not None else CancelToken()
+
+
+def stop_asked_for() -> Reason | None:
+    """Why the work at hand is to stop, if it is: then it starts nothing new, however deep it is and whatever it has opened to clean up.
+
+    What runs `shielded` was meant to be done all the same.
+    """
+    node = current_node.get()
+    while node is not None:
+        reason = node.token.reason
+        if reason is not None:
+            return reason
+        core: ScopeCore | None = node.core
+        while core is not None and not core.clean_up:
+            core = core.parent if not core.late else None
+        node = core.opener if core is not None else None
+    return None

@@ -76,7 +76,7 @@ class Ledger:
             scope = ref()
             if scope is not None and scope.state not in ("settled", "new"):
                 wrong.append(f"{scope} is not settled")
-        wrong += [f"a report names what is left: {report}" for report in self._reports if not report.clean]
+        wrong += [f"a report names what is left: {report}" for report in self._reports if report.left]
         self.start()
         assert not wrong, "; ".join(wrong)
 

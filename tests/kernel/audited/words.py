@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
-from quiesce import Inflight, Scope, contain, current_scope, guarded, shielded
+import anyio
+
+from quiesce import Inflight, Scope, contain, current_scope, guarded, own, shielded, stream
 
 from . import ASYNCIO, audited, clock, fail, ledger, pause, tidy_up, work
 
@@ -50,6 +53,40 @@ async def shielded_in_a_clean_up() -> None:
         await pause(1)
     finally:
         await shielded(flush)
+
+
+@audited("Scope")
+async def words_in_the_clean_up_of_a_child() -> None:
+    ledger.start()
+
+    @asynccontextmanager
+    async def connection() -> AsyncIterator[None]:
+        yield
+        await tidy_up(0.1)
+
+    async def numbers() -> AsyncIterator[int]:
+        for number in range(2):
+            await pause(0.1)
+            yield number
+
+    async def child() -> None:
+        try:
+            await pause(5)
+        finally:
+            with anyio.CancelScope(shield=True):
+                async with Scope("tidy") as tidy:
+                    tidy.spawn(work, 0.1)
+                    async with own(connection()):
+                        await guarded(partial(work, 0.1), partial(work, 0.2))
+                async for _ in stream(numbers()):
+                    pass
+
+    scope = ledger.scope(await Scope.open("stopped"))
+    try:
+        scope.spawn(child)
+        await pause(0.5)
+    finally:
+        ledger.report(await scope.close())
 
 
 @audited("shielded")
