@@ -315,7 +315,7 @@ class Engine:
         return await self._run_tools(turn)
 
     def _model(self, agent: Agent[Any]) -> Model:
-        model = self.config.model or agent.model
+        model = agent.model if self.config.model is None else self.config.model
         if model is None:
             raise UserError(
                 f"agent {agent.name!r} has no model: give it one, Agent(model=...), or the run, RunConfig(model=...)"

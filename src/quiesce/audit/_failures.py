@@ -35,7 +35,7 @@ def refusal(error: BaseException) -> str:
         if isinstance(each, RefusedIO):
             return str(each)
         seen.add(id(each))
-        queue.append(each.__cause__ or each.__context__)
+        queue.append(each.__context__ if each.__cause__ is None else each.__cause__)
         if isinstance(each, BaseExceptionGroup):
             queue += each.exceptions
     return ""

@@ -196,7 +196,7 @@ class FreshFixtures:
                 self.drop()
                 raise
             except BaseException as failure:
-                first = first or failure
+                first = failure if first is None else first
         self._clean_folder()
         if first is None:
             return

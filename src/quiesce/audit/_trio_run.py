@@ -127,7 +127,7 @@ class TrioRun:
 
     def fail(self, error: BaseException) -> None:
         """Something is wrong with the audit itself."""
-        self._failure = self._failure or error
+        self._failure = error if self._failure is None else self._failure
         self.time.abandon()
 
     # The conductor

@@ -168,7 +168,7 @@ class UvLoop(uvloop.Loop):
 
     def _fail(self, error: BaseException) -> None:
         """Too many steps, or a mistake of the audit's: to be raised where the loop is run."""
-        self._error = self._error or error
+        self._error = error if self._error is None else self._error
         self.stop()
 
     # Generators and threads

@@ -124,7 +124,8 @@ class Session:
                 f"the CLI did not answer `initialize` within {self._connect_timeout:g} s{self._last_words()}"
             )
         except BaseException as error:
-            self._error = self._error or (None if is_cancel(error) else error)
+            if self._error is None and not is_cancel(error):
+                self._error = error
             await self._leave()
             if self._error is not None and not is_cancel(error):
                 raise self._error from self._error.__cause__  # what has become of the CLI, if it has ended
@@ -284,7 +285,7 @@ class Session:
         self._gone = True
         told: BaseException
         if not isinstance(error, ProcessExited):
-            why = f": {error!r}" if error else ""
+            why = f": {error!r}" if error is not None else ""
             told = CLIConnectionError(f"the CLI has closed the connection{why}{self._last_words()}")
         elif error.returncode and self.failed_result is not None and not self.mailbox.busy:
             told = error_of(self.failed_result, error.returncode)
@@ -297,7 +298,7 @@ class Session:
         if not self.core.closed:  # else it is our own doing
             self._end = told
             if early or (isinstance(error, ProcessExited) and error.returncode):
-                self._error = self._error or told  # else it is in order
+                self._error = told if self._error is None else self._error  # else it is in order
         self.control.fail_all(ended(str(told)))
         self.mailbox.end(self._error)
         self._stop(Reason("disconnect", str(told), told))
@@ -309,7 +310,7 @@ class Session:
 
     def fail(self, error: BaseException) -> None:
         """What it says makes no sense: end it."""
-        self._error = self._error or error
+        self._error = error if self._error is None else self._error
         self.control.fail_all(ended(str(error)))
         self.mailbox.end(self._error)
         self._stop(Reason("error", str(error), error))
@@ -368,7 +369,7 @@ class Session:
     def check_open(self) -> None:
         """An error if nothing can be said any more."""
         if self.closing or self.mailbox.over:
-            cause = self._error or self._end
+            cause = self._end if self._error is None else self._error
             why = f": {cause}" if cause is not None else ""
             raise CLIConnectionError(f"the session is closed{why}") from cause
 

@@ -107,7 +107,7 @@ class AsyncioHost(Host):
         if isinstance(task, OwnedTask) and task.handle.interrupted is self:
             task.handle.interrupted = None
         if self.owed:  # ours has become the one that is owed
-            return cancelled or CancelledError(str(self.core.reason))
+            return CancelledError(str(self.core.reason)) if cancelled is None else cancelled
         others = task.uncancel() > self.cancels_before
         if mine and others and cancelled is not None and str(cancelled) == str(self.core.reason):
             # Both came in one turn and only ours was delivered. An anyio scope knows its own by their

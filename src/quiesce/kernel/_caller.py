@@ -83,7 +83,7 @@ class Caller(Host):
         if self.core.state is SETTLED:
             return error
         late = await self.wait_until(self.core.is_over)
-        return error or late
+        return late if error is None else error
 
     async def wait_until(self, ready: Callable[[], bool]) -> BaseException | None:
         """Wait through cancels, and through a Ctrl-C that trio raises here; returns the first of them."""
@@ -92,9 +92,9 @@ class Caller(Host):
             try:
                 late = await self.core.backend.wait_through(ready, self.core.waiters)
             except KeyboardInterrupt as exc:
-                interrupted = interrupted or exc
+                interrupted = exc if interrupted is None else interrupted
             else:
-                return interrupted or late
+                return late if interrupted is None else interrupted
 
     def go(self) -> None:
         """The call returns. What it leaves is named, stays owned, and has the log for its errors."""

@@ -222,7 +222,7 @@ class Containment:
             self._see_who_is_cancelled()
             seen = (*standing(), all_else_is_gone)  # if that has changed just now, it is news
             late = await core.backend.wait_through(is_news, core.waiters)
-            cancelled = cancelled or late
+            cancelled = late if cancelled is None else cancelled
         if core.is_over():  # out of time: name also those that nobody has seen so far
             self._adopt(at_last=True)
             outside.look(at_last=True)

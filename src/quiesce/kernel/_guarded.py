@@ -72,7 +72,7 @@ def _check_functions(*functions: Function) -> None:
         try:
             check_function("guarded", fn)
         except TypeError as exc:
-            refused = refused or exc
+            refused = exc if refused is None else refused
     if refused is not None:
         refused.add_note("primary and guards take no arguments; use functools.partial to supply some")
         raise refused

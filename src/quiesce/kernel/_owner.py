@@ -68,7 +68,7 @@ def without_cancels(error: BaseException) -> BaseException | None:
 
 def raise_unchanged(error: BaseException, context: BaseException | None = None) -> NoReturn:
     """Raise an exception of another task without making what happens here its context."""
-    context = error.__context__ or context
+    context = context if error.__context__ is None else error.__context__
     try:
         raise error
     finally:

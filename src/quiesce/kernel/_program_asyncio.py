@@ -116,7 +116,7 @@ class AsyncioProgram(Program):
         try:
             fn()
         except (KeyboardInterrupt, SystemExit) as exc:
-            self.interrupt = self.interrupt or exc
+            self.interrupt = exc if self.interrupt is None else self.interrupt
 
     # In the loop
 

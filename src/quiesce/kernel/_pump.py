@@ -321,7 +321,7 @@ class Pump(Generic[T]):
 
     def take_failure(self) -> BaseException | None:
         """An error that nobody has seen yet."""
-        failure = self.error or self.closing_error
+        failure = self.closing_error if self.error is None else self.error
         self.error = self.closing_error = None
         return failure
 

@@ -283,7 +283,7 @@ class Scope:
                 else:
                     if core.leave_if_empty():
                         return False
-            cancelled = await host.leave(error or waiting)
+            cancelled = await host.leave(waiting if error is None else error)
         finally:
             if core.host is not None:
                 host.restore_context()

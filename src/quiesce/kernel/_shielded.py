@@ -104,7 +104,7 @@ async def shielded(
         if other is not handle:
             logger.error("%s in %r failed", other.name, core.label, exc_info=failure)
     error = _error_of(handle)
-    cancelled = cancelled or late
+    cancelled = late if cancelled is None else cancelled
     if cancelled is not None:
         if error is not None:
             cancelled.__cause__ = error

@@ -155,7 +155,7 @@ async def _end_of(pump: Pump[T]) -> BaseException:
         )
         told.__cause__ = error
         return told
-    return error or StopAsyncIteration()
+    return StopAsyncIteration() if error is None else error
 
 
 def _method(pump: Pump[T], name: str) -> Callable[[Any], Awaitable[T]]:

@@ -115,7 +115,7 @@ class TreeChild(Child):
         while not self.watched:
             watcher = self._plumb(self._watch)
             late = await self._wait_for_first_step(watcher)
-            cancelled = cancelled or late
+            cancelled = late if cancelled is None else cancelled
         return cancelled
 
     async def _wait_for_first_step(self, watcher: Handle) -> BaseException | None:

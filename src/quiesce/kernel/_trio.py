@@ -387,7 +387,7 @@ class TrioHost(Host):
         """Out of the body's scope: what it does not catch of a cancellation is somebody else's."""
         if self.body is not None:
             try:
-                if self.body.__exit__(type(error) if error else None, error, None):
+                if self.body.__exit__(type(error) if error is not None else None, error, None):
                     return None
             except BaseException as remaining:
                 error = remaining

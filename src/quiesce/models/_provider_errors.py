@@ -218,7 +218,7 @@ def _names_behind(error: BaseException) -> set[str]:
         if link is None:
             break
         names |= {kind.__name__ for kind in type(link).__mro__}
-        link = link.__cause__ or link.__context__
+        link = link.__context__ if link.__cause__ is None else link.__cause__
     return names
 
 

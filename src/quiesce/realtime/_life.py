@@ -406,7 +406,7 @@ class Life(RealtimeModelListener):
 
     def _lost(self, error: Exception | None) -> None:
         """The model is gone, and the session ends with it."""
-        self.error = self.error or error
+        self.error = error if self.error is None else self.error
         self.buffer.end(error)
         why = f": {error}" if error is not None else ""
         self.core.stop(Reason("disconnect", f"the model has ended the session{why}", error))

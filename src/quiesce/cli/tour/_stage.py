@@ -157,7 +157,7 @@ class Stage:
         task = context.get("task") or context.get("future")
         name = task.get_name() if isinstance(task, asyncio.Task) else ""
         text = str(context["message"])
-        if error := context.get("exception"):
+        if (error := context.get("exception")) is not None:
             text += f": {type(error).__name__}: {error}"
         self.played.complaints.append(f"{text} ({name})" if name and not name.startswith("Task-") else text)
 
