@@ -38,7 +38,7 @@ else:
     sleep = tidy = asyncio.sleep
 
 def go(main, **options):
-    return run(main, **({"grace": Grace(0, 0.3, 0.1, 0.1)} | OPTIONS | options))
+    return run(main, **({"grace": Grace(cancel=0.3, terminate=0.1, kill=0.1)} | OPTIONS | options))
 
 def ready():
     print("ready", flush=True)

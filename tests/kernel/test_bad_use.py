@@ -424,3 +424,8 @@ def test_the_error_for_a_missing_loop_is_the_same_in_every_world(world: World) -
     assert world.run(main) == "root"
     with pytest.raises(RuntimeError, match="running event loop"):
         current_scope()
+
+
+def test_the_steps_of_a_grace_have_names() -> None:
+    with pytest.raises(TypeError, match=r"Grace takes its steps by name: Grace\(cancel=5\), for example, not Grace\(5\)"):
+        Grace(5)  # type: ignore[misc]

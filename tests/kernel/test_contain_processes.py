@@ -260,7 +260,7 @@ async def test_a_child_of_a_scope_inside_has_started_it(token: str) -> None:
 
 
 async def test_one_that_could_not_be_ended_in_time_is_named(token: str) -> None:
-    async with contain(grace=Grace(0, 0, 0, 0)) as box:
+    async with contain(grace=Grace(cancel=0, terminate=0, kill=0)) as box:
         process = await by_asyncio(stubborn(token))
     assert box.report is not None
     if not box.report.clean:  # SIGKILL takes its time

@@ -832,7 +832,7 @@ async def test_a_block_whose_process_stays_says_so(
 ) -> None:
     with Immortal(monkeypatch):
         async with Process(
-            shell("sleep {0} & echo up; wait", token), grace=Grace(0, 0, 0.02, 0.02)
+            shell("sleep {0} & echo up; wait", token), grace=Grace(cancel=0, terminate=0.02, kill=0.02)
         ) as process:
             await anext(process.lines())
     assert "left: process 'sh', stuck at pid" in caplog.text

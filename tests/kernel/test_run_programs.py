@@ -133,7 +133,7 @@ def test_a_second_signal_is_quicker_and_a_third_is_at_once(flavour: str) -> None
             print("not flushed")
             await refuses()
 
-        go(main, grace=Grace(0, 60, {0}, {0}))
+        go(main, grace=Grace(cancel=60, terminate={0}, kill={0}))
         """
     with program(flavour, text.format(0.1)) as running:
         running.send(signal.SIGINT, signal.SIGINT)

@@ -438,7 +438,7 @@ async def test_a_straggler_of_a_block_finds_the_scope_that_its_users_hold(
         seen.append(current_scope())
 
     with caplog.at_level(logging.CRITICAL, "quiesce"):
-        async with Scope("crew", grace=Grace(0, 0.1, 0.1, 0.1)) as scope:
+        async with Scope("crew", grace=Grace(cancel=0.1, terminate=0.1, kill=0.1)) as scope:
             scope.spawn(straggler)
             await turns()
             assert current_scope() is scope

@@ -833,7 +833,7 @@ def test_idle_and_stuck_threads_do_not_hold_up_the_end_of_the_interpreter() -> N
 
         async def main():
             await asyncio.gather(*(to_thread(time.sleep, 0.01) for _ in range(5)))
-            scope = await Scope.open(grace=Grace(0, 0.05, 0, 0))
+            scope = await Scope.open(grace=Grace(cancel=0.05, terminate=0, kill=0))
             scope.spawn(to_thread, time.sleep, 100)
             await asyncio.sleep(0.02)
             print(*(left.name for left in (await scope.close()).left))

@@ -40,7 +40,7 @@ class ForeignProcess(Child):
             name=tree.name,
             site=site,
             on_error="report",
-            grace=Grace(0.0, 0.0, grace.terminate, grace.kill),
+            grace=Grace(cancel=0.0, terminate=grace.terminate, kill=grace.kill),
             parent=containment,
             late=True,
         )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import Self
 
 
 class Rung(IntEnum):
@@ -30,7 +31,7 @@ def check_seconds(name: str, value: float) -> float:
     return float(value)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Grace:
     """How long each step of a stop may take, in seconds.
 
@@ -58,6 +59,14 @@ class Grace:
     kill: float = 1.0
     _offsets: tuple[float, float, float, float] = field(init=False, repr=False, compare=False)
 
+    def __new__(cls, *steps: float, **named: float) -> Self:
+        """An error that explains, where a step has no name: the first is `cooperate`, which nobody means by a bare number."""
+        if steps:
+            raise TypeError(
+                f"Grace takes its steps by name: Grace(cancel={steps[0]!r}), for example, not Grace({steps[0]!r})"
+            )
+        return object.__new__(cls)
+
     def __post_init__(self) -> None:
         offsets, end = [], 0.0
         for name in ("cooperate", "cancel", "terminate", "kill"):
@@ -75,14 +84,19 @@ class Grace:
         check_seconds("deadline", seconds)
         total = self.total
         if math.isinf(seconds):
-            return Grace(self.cooperate, math.inf, self.terminate, self.kill)
+            return replace(self, cancel=math.inf)
         if math.isinf(total):
             # An endless step takes all there is except for the finite ones, at their shares.
             return Grace(cancel=3.0, terminate=1.0, kill=1.0).within(seconds)
         if total == 0:
-            return Grace(0.0, seconds, 0.0, 0.0)
+            return Grace(cancel=seconds, terminate=0.0, kill=0.0)
         scale = seconds / total
-        return Grace(self.cooperate * scale, self.cancel * scale, self.terminate * scale, self.kill * scale)
+        return Grace(
+            cooperate=self.cooperate * scale,
+            cancel=self.cancel * scale,
+            terminate=self.terminate * scale,
+            kill=self.kill * scale,
+        )
 
     def ends(self, start: float) -> tuple[float, float, float, float]:
         """When each step ends, for a stop that starts at `start`."""

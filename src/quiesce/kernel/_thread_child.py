@@ -40,7 +40,7 @@ from ._reason import Reason
 from ._site import Site, label_of, thread_stuck_at
 from ._token import CancelToken, TokenCancelled
 
-NO_GRACE = Grace(0.0, 0.0, 0.0, 0.0)
+NO_GRACE = Grace(cancel=0.0, terminate=0.0, kill=0.0)
 LOOK_AGAIN = 0.05  # seconds; trio wakes nobody for a second cancel, so there a waiting caller looks
 
 # They mean something to whoever drives a coroutine, and would be taken for its own doing.

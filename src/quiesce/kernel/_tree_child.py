@@ -305,7 +305,7 @@ class TreeChild(Child):
         finite = ends[1] < math.inf
         terminate = ends[2] - ends[1] if finite else core.grace.terminate
         kill = ends[3] - ends[2] if finite and ends[2] < math.inf else core.grace.kill
-        core.stop(core.reason, Grace(0.0, 0.0, terminate, kill))
+        core.stop(core.reason, Grace(cancel=0.0, terminate=terminate, kill=kill))
 
     def _signal(self, number: int) -> None:
         if self.state == RUNNING and os.getpid() == self.our_pid:
