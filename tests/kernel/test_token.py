@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import logging
+import threading
+import time
 import weakref
 from collections.abc import Callable
 
@@ -212,7 +214,8 @@ def test_callbacks_of_children_run_with_their_parents() -> None:
     calls: list[str] = []
     parent.on_cancel(lambda: calls.append("parent 1"))
     child = parent.child()
-    child.child().on_cancel(lambda: calls.append("grandchild"))
+    grandchild = child.child()
+    grandchild.on_cancel(lambda: calls.append("grandchild"))
     child.on_cancel(lambda: calls.append("child"))
     parent.on_cancel(lambda: calls.append("parent 2"))
     parent.cancel()
@@ -252,13 +255,38 @@ def test_a_callback_that_takes_back_a_later_one_prevents_it() -> None:
     assert calls == []
 
 
-def test_a_callback_of_a_dropped_child_still_runs() -> None:
-    parent = CancelToken()
+def test_a_dropped_child_is_not_kept_for_the_life_of_its_parent() -> None:
+    grandparent = CancelToken()
+    parent = grandparent.child()
     calls: list[str] = []
-    parent.child().on_cancel(lambda: calls.append("child"))
+    for _ in range(1000):
+        parent.child().on_cancel(lambda: calls.append("dropped"))
+    assert not parent._cells
+    assert not grandparent._cells
+    held = parent.child()
+    held.on_cancel(lambda: calls.append("held"))
+    take_back = parent.child().on_cancel(lambda: calls.append("held by what on_cancel returned"))
+    grandparent.cancel()
+    assert calls == ["held", "held by what on_cancel returned"]
+    take_back()
+
+
+def test_a_child_that_waits_holds_itself() -> None:
+    parent = CancelToken()
+    heard = threading.Event()
+
+    def wait() -> None:
+        assert parent.child().wait_sync(5.0)
+        heard.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while not parent._cells:
+        time.sleep(0.001)
     gc.collect()
     parent.cancel()
-    assert calls == ["child"]
+    thread.join()
+    assert heard.is_set()
 
 
 def test_a_token_cancelled_in_the_finaliser_of_an_object_that_a_callback_drops() -> None:

@@ -10,7 +10,8 @@ here at all. Three operations that CPython makes atomic carry the whole design:
   fires and only then reads the registrations: one of the two sees the other.
 
 A child asks its parents when it is read, and subscribes to them only once somebody waits on
-it. So tokens that nobody waits on cost their parent nothing, however many there were.
+it. So tokens that nobody waits on cost their parent nothing, however many there were. A parent does not
+keep its children: one that nobody holds any more is gone, with what was registered on it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from functools import partial
 from threading import TIMEOUT_MAX, Lock, RLock
 from typing import TypeAlias
+from weakref import ref
 
 from quiesce._safe.printed import logger
 
@@ -132,15 +134,18 @@ class CancelToken:
 
         It runs in the thread that cancels, in order of registration, and at once if the token
         is cancelled already. Its errors are logged, never raised. Take it back when the work that it
-        would stop is over: the token may live, and be cancelled, long after.
+        would stop is over: the token may live, and be cancelled, long after. Hold the token, or what this
+        returns: a `child()` that nobody holds any more is gone, and its callbacks with it.
         """
         if not callable(fn):
             raise TypeError(f"on_cancel needs a function, not {type(fn).__name__}")
         cell: _Cell = [fn]
         key = id(cell)
+        if type(fn) is _Heard:
+            fn.place = key
         self._cells[key] = cell
         if self._parent is not None and self._subscribed is None:
-            self._subscribed = self._parent.on_cancel(self._run_callbacks)
+            self._subscribe(self._parent)
         if self.reason is not None:
             self._cells.pop(key, None)
             _run_cell(cell)
@@ -155,7 +160,10 @@ class CancelToken:
                 unsubscribe()
             if self._cells and self._parent is not None and self._subscribed is None:
                 # Somebody registered in between and relied on the subscription just dropped.
-                self._subscribed = self._parent.on_cancel(self._run_callbacks)
+                self._subscribe(self._parent)
+
+    def _subscribe(self, parent: CancelToken) -> None:
+        self._subscribed = parent.on_cancel(_Heard(self, parent))
 
     async def wait(self) -> Reason:
         """Wait until the token is cancelled; returns the reason."""
@@ -187,6 +195,27 @@ class CancelToken:
     def __repr__(self) -> str:
         reason = self.reason
         return f"<CancelToken {'active' if reason is None else f'cancelled, {reason}'}>"
+
+
+class _Heard:
+    """How a child hears of its parent's cancel, without being kept by it. Only the parent holds this, in a cell."""
+
+    __slots__ = ("__weakref__", "child", "place")
+
+    def __init__(self, child: CancelToken, parent: CancelToken) -> None:
+        self.place = 0  # of the cell, in the parent
+        self.child = ref(child, partial(_child_is_gone, ref(parent), ref(self)))
+
+    def __call__(self) -> None:
+        child = self.child()
+        if child is not None:
+            child._run_callbacks()
+
+
+def _child_is_gone(parent: ref[CancelToken], heard: ref[_Heard], child: object) -> None:
+    token, relay = parent(), heard()
+    if token is not None and relay is not None and (cell := token._cells.get(relay.place)):
+        token._take_back(relay.place, cell)
 
 
 def _run_cell(cell: _Cell) -> None:
