@@ -463,7 +463,11 @@ async def test_the_late_error_of_a_leftover_goes_to_the_log(caplog: pytest.LogCa
         raise OSError("late")
 
     with pytest.raises(Tripwire):
-        await guarded(refuses_then_fails, partial(fails, Tripwire(), 0.1), grace=Grace(cancel=0.1, terminate=0.1, kill=0.1))
+        await guarded(
+            refuses_then_fails,
+            partial(fails, Tripwire(), 0.1),
+            grace=Grace(cancel=0.1, terminate=0.1, kill=0.1),
+        )
     assert "OSError" not in caplog.text
     await anyio.sleep(10)
     assert "OSError: late" in caplog.text

@@ -344,7 +344,9 @@ async def test_one_that_could_not_be_ended_in_time_is_named_and_can_be_closed_ag
 ) -> None:
     # SIGKILL is quick, so that it is kept back: as if the process hung in the kernel.
     monkeypatch.setattr(ForeignTree, "signal", lambda self, number: None)
-    held = await own(leaves_it(deaf(token)), grace=Grace(cooperate=0.1, cancel=0.1, terminate=0.1, kill=0.1)).open()
+    held = await own(
+        leaves_it(deaf(token)), grace=Grace(cooperate=0.1, cancel=0.1, terminate=0.1, kill=0.1)
+    ).open()
     report = await held.close()
     (left,) = report.left
     assert (left.kind, left.name) == ("process", "sh")

@@ -165,7 +165,9 @@ async def test_a_close_again_does_not_lengthen_the_deadline_of_those_who_wait() 
     async with anyio.create_task_group() as group:
         group.start_soon(closes)
         await anyio.sleep(0.1)
-        scope.cancel(grace=Grace(cancel=0, terminate=0, kill=0))  # out of time now; both look in the same turn
+        scope.cancel(
+            grace=Grace(cancel=0, terminate=0, kill=0)
+        )  # out of time now; both look in the same turn
         group.start_soon(closes_again)
         await anyio.sleep(6)
         stubborn.let_go()

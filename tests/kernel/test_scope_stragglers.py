@@ -367,7 +367,7 @@ async def test_opening_a_scope_from_outside_while_it_drains_is_refused_too() -> 
     scope.spawn(child)
     await turns()
     scope.cancel()
-    with pytest.raises(ScopeClosed, match="'draining'.* is stopping"):
+    with pytest.raises(ScopeClosed, match=r"'draining'.* is stopping"):
         await Scope.open("too late", scope=scope)
     assert (await scope.close()).clean
 

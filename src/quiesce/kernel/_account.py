@@ -40,9 +40,7 @@ def report_of(core: ScopeCore, closing: Collection[Child | ScopeCore]) -> StopRe
         if core.failed > len(failures):
             notes = [*notes, f"{core.failed - len(failures)} earlier failures are not listed"]
     name = core.name or UNNAMED
-    return StopReport(
-        name, core.reason, elapsed, left, core.ended, notes, rows, failures, core.failed_late
-    )
+    return StopReport(name, core.reason, elapsed, left, core.ended, notes, rows, failures, core.failed_late)
 
 
 def leftovers_of(core: ScopeCore) -> list[Leftover]:

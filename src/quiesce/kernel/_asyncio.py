@@ -6,6 +6,7 @@ import asyncio
 import sys
 from asyncio import CancelledError, Future, InvalidStateError
 from collections.abc import Callable, Generator, Sequence
+from contextvars import Context
 from types import FrameType
 from typing import Any
 
@@ -16,6 +17,7 @@ from ._child import RUNNING, Child, Handle
 from ._core import ScopeCore
 from ._current import current_node
 from ._grace import CANCEL
+from ._misuse import is_async
 from ._reason import Reason
 from ._site import Site
 from ._states import OPEN, SETTLED
@@ -29,7 +31,14 @@ class AsyncioCore(ScopeCore):
 
     __slots__ = ()
 
-    def spawn(self, fn: Callable[..., Any], args: tuple[Any, ...], name: str | None, site: Site) -> Handle:
+    def spawn(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        name: str | None,
+        site: Site,
+        context: Context | None = None,
+    ) -> Handle:
         """Start a child task."""
         loop: asyncio.AbstractEventLoop = self.backend.loop  # type: ignore[attr-defined]
         factory = loop.get_task_factory()
@@ -38,9 +47,10 @@ class AsyncioCore(ScopeCore):
             or _get_running_loop() is not loop
             # A containment's makes what would be made without it: on 3.11 it is there as long as anything is owned.
             or (factory is not None and getattr(factory, "quiesce_inner", factory) is not None)
-            or not callable(fn)
+            or context is not None
+            or not is_async(fn)
         ):
-            return super().spawn(fn, args, name, site)
+            return super().spawn(fn, args, name, site, context)
         handle = AsyncioHandle(self, name or fn, site)
         # A name, though nobody ever sees this one: asyncio would make one up, and that costs.
         handle.task = task = OwnedTask(run_child(handle, fn, args), loop=loop, name="child")
@@ -161,6 +171,7 @@ class AsyncioBackend(Backend):
         # Straight to the loop, past the method below: it is on the path of every stop.
         self.now = loop.time  # type: ignore[method-assign]
         self._polls_first = not isinstance(loop, asyncio.BaseEventLoop)  # uvloop
+        self._contexts: dict[int, AsyncioHandle] = {}  # given for a child that runs in it now
         self._fd_waiters: dict[int, list[tuple[FutureWaiter, Callable[[int], object]]]] = {}
         super().__init__()
 
@@ -230,26 +241,53 @@ class AsyncioBackend(Backend):
         """A handle for a child to come."""
         return AsyncioHandle(core, label, site)
 
-    def start(self, handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def start(
+        self, handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...], context: Context | None = None
+    ) -> None:
         """Make the task; it may have run, and even ended, when this returns (eager tasks)."""
         assert isinstance(handle, AsyncioHandle)
         loop = self.loop
         factory: Any = loop.get_task_factory()
         while hasattr(factory, "quiesce_inner"):  # a containment's: look behind it
             factory = factory.quiesce_inner
-        coro = run_child(handle, fn, args)
+        if context is not None:
+            self._check_is_free(context)
+            coro = self._run_child_in(context, handle, fn, args)
+        else:
+            coro = run_child(handle, fn, args)
         if factory is None:
-            task = OwnedTask(coro, loop=loop, name="child")
+            task = OwnedTask(coro, loop=loop, name="child", context=context)
             task.handle = handle
             handle.task = task
             return
         made: asyncio.Task[None]
         if factory is _eager_task_factory:
-            made = EagerTask(handle, coro, loop)
+            made = EagerTask(handle, coro, loop, context)
         else:
-            made = loop.create_task(coro)
+            made = loop.create_task(coro, context=context)
             made.add_done_callback(handle.never_started)
         handle.task = None if handle.done else made
+
+    async def _run_child_in(
+        self, context: Context, handle: AsyncioHandle, fn: Callable[..., Any], args: tuple[Any, ...]
+    ) -> None:
+        """Run it in somebody's context, which has our mark only as long as that lasts."""
+        before = current_node.get()
+        self._contexts[id(context)] = handle
+        try:
+            await run_child(handle, fn, args)
+        finally:
+            del self._contexts[id(context)]
+            current_node.set(before)
+
+    def _check_is_free(self, context: Context) -> None:
+        """What a child opens is found by its context: two that run in one would be taken for each other."""
+        other = self._contexts.get(id(context))
+        if other is not None:
+            raise RuntimeError(
+                f"the context that was given is that of {other.name!r}, which runs: wait for its end, or give "
+                "each child one of its own, context=context.copy()"
+            )
 
     async def wait_readable(self, fd: int) -> None:
         """One reader a file descriptor, as asyncio has it."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import CancelledError
 from collections.abc import Callable
+from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 from ._child import CANCELLED, FAILED, FINISHED, PENDING, RUNNING, Handle
@@ -116,11 +117,13 @@ class EagerTask(OwnedTask):
 
     __slots__ = ("_coroutine",)
 
-    def __init__(self, handle: AsyncioHandle, coro: Any, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, handle: AsyncioHandle, coro: Any, loop: asyncio.AbstractEventLoop, context: Context | None
+    ) -> None:
         self._coroutine = coro
         self.handle = handle  # its body may look for it, or cancel it, before the constructor returns
         handle.task = self
-        super().__init__(coro, loop=loop, eager_start=True)  # type: ignore[call-arg, unused-ignore]
+        super().__init__(coro, loop=loop, context=context, eager_start=True)  # type: ignore[call-arg, unused-ignore]
 
     def get_coro(self) -> Any:
         """As ever, at any time: that of 3.12.1 crashes the process before the constructor has run and after an eager end."""

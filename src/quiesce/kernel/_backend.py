@@ -10,6 +10,7 @@ import asyncio
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Generator
+from contextvars import Context
 from math import inf
 from threading import get_ident
 from types import FrameType
@@ -139,8 +140,10 @@ class Backend(ABC):
         """A handle for a child to come."""
 
     @abstractmethod
-    def start(self, handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        """Start the child's task."""
+    def start(
+        self, handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...], context: Context | None = None
+    ) -> None:
+        """Start the child's task, in `context` if there is one, else in a copy of the caller's."""
 
     def open_block(self, options: Options, parent: ScopeCore | None, entered_by: FrameType) -> ScopeCore:
         """The scope of an `async with` block that `entered_by` enters, hosted by the task at hand."""

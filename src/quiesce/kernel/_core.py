@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from quiesce._safe.printed import logger
@@ -39,7 +40,7 @@ from ._closing import close, only_closers_left, who_waits_for
 from ._current import Node, current_node
 from ._grace import CANCEL, COOPERATE, DEFAULT_GRACE, TERMINATE, Grace, Rung
 from ._ladder import NO_ENDS, STALLED, Ends, after_a_stall, earlier, entered_at, fitted, halved
-from ._misuse import check_function, warn_of_leak
+from ._misuse import Begun, check_function, is_async, warn_of_leak
 from ._reason import Reason
 from ._report import Leftover, Row, StopReport
 from ._seen import listeners, tell_began, tell_ended
@@ -61,6 +62,15 @@ KEPT_FAILURES = 100  # of a supervisor that runs for months; the report counts t
 
 class ScopeClosed(RuntimeError):
     """Raised when something is spawned into a scope that is stopping or has ended."""
+
+
+def _begin(handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...]) -> Begun:
+    """In the context of the child to come."""
+    before = current_node.set(handle)
+    try:
+        return Begun(fn, args)
+    finally:
+        current_node.reset(before)
 
 
 class ScopeCore(TokenHolder):
@@ -229,7 +239,9 @@ class ScopeCore(TokenHolder):
         why = f" ({self.reason})" if self.reason is not None else ""
         what_to_do = "open a new scope"
         if self.state is not SETTLED:
-            what_to_do = "nothing new starts in it; what cleans up, once it was cancelled, may open a scope of its own"
+            what_to_do = (
+                "nothing new starts in it; what cleans up, once it was cancelled, may open a scope of its own"
+            )
         return ScopeClosed(
             f"cannot {verb} scope {self.label!r}, made at {describe(self.site)}: "
             f"it is {self.state}{why}; {what_to_do}"
@@ -244,21 +256,39 @@ class ScopeCore(TokenHolder):
 
     # Children
 
-    def spawn(self, fn: Callable[..., Any], args: tuple[Any, ...], name: str | None, site: Site) -> Handle:
+    def spawn(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        name: str | None,
+        site: Site,
+        context: Context | None = None,
+    ) -> Handle:
         """Start a child task."""
         check_function("spawn", fn)
         if self.closed:
             raise self.refusal(f"spawn {name or label_of(fn)!r} in")
         self.check_loop("spawn in", "spawn from a task of the loop it was opened in")
         handle = self.backend.make_handle(self, name or fn, site)
-        self.children[handle] = None
-        self.start(handle, fn, args)
+        self.start_now(handle, fn, args, context)
         return handle
 
-    def start(self, handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def start_now(
+        self, handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...], context: Context | None = None
+    ) -> None:
+        """Register a child and start its task; a function that is not async is an error here, not later in the child."""
+        if not is_async(fn):  # a wrapper, perhaps, of one that is: only a call can tell
+            context = copy_context() if context is None else context
+            fn, args = context.run(_begin, handle, fn, args), ()
+        self.children[handle] = None
+        self.start(handle, fn, args, context)
+
+    def start(
+        self, handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...], context: Context | None = None
+    ) -> None:
         """Start the task of a child that is already registered."""
         try:
-            self.backend.start(handle, fn, args)
+            self.backend.start(handle, fn, args, context)
         except BaseException:
             self.children.pop(handle, None)
             raise

@@ -146,9 +146,8 @@ class Inflight:
         handle = core.backend.make_handle(core, f"{label_of(fn)} {id!r}", caller_site())
         handle.waiters = [_Entry(handles, id, handle, self._on_error)]
         handles[id] = handle
-        core.children[handle] = None
         try:
-            core.start(handle, fn, args)
+            core.start_now(handle, fn, args)
         except BaseException:
             handles.pop(id, None)
             raise

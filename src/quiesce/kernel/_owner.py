@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from asyncio import CancelledError
+from collections.abc import Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, NoReturn, cast
 
@@ -64,6 +65,18 @@ def without_cancels(error: BaseException) -> BaseException | None:
     if isinstance(error, BaseExceptionGroup):
         return cast("BaseExceptionGroup[BaseException]", error).split(is_cancel)[1]
     return None if is_cancel(error) else error
+
+
+LEAVES_PROGRAM = (SystemExit, KeyboardInterrupt)
+"""What a child raises to end the program: handed on as itself, so that the exit status is the child's."""
+
+
+def raise_leaving(leaving: BaseException, scope: str, failures: Sequence[BaseException]) -> NoReturn:
+    """End the program with what a child raised; what else has failed is a note on it."""
+    for failure in failures:
+        if failure is not leaving:
+            leaving.add_note(f"also failed in scope {scope!r}: {failure!r}")
+    raise_unchanged(leaving)
 
 
 def raise_unchanged(error: BaseException, context: BaseException | None = None) -> NoReturn:

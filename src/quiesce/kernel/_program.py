@@ -34,6 +34,7 @@ from ._backend import current_backend
 from ._child import FAILED
 from ._grace import DEFAULT_GRACE, Grace
 from ._last_resort import LastResort, bound_exit, end_process, say
+from ._owner import LEAVES_PROGRAM
 from ._reason import Kind, Reason
 from ._report import Leftover, StopReport
 from ._scope import root_core
@@ -151,7 +152,12 @@ class Program(ABC):
             self.leave_main()
 
     def _child_failed(self, child: Handle, error: BaseException) -> None:
-        if child is not self.handle or self.signals:  # main's error is otherwise raised
+        if child is self.handle and not self.signals:
+            return  # main's error is raised
+        if isinstance(error, LEAVES_PROGRAM) and self.interrupt is None and not self.signals:
+            self.interrupt = error
+            self.wake()
+        else:
             logger.error("%s in scope 'root' failed", child.name, exc_info=error)
 
     def begin_stop(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable
+from contextvars import Context
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -18,7 +19,7 @@ from ._closing import close
 from ._core import OnChildError, Policy, ScopeCore
 from ._current import Node, current_node
 from ._grace import Grace, check_grace
-from ._owner import without_cancels
+from ._owner import LEAVES_PROGRAM, raise_leaving, without_cancels
 from ._reason import Reason, as_reason
 from ._seen import log_report
 from ._site import Site
@@ -179,18 +180,26 @@ class Scope:
 
     # Using
 
-    def spawn(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Handle:
+    def spawn(
+        self, fn: Callable[..., Any], *args: Any, name: str | None = None, context: Context | None = None
+    ) -> Handle:
         """Start `fn(*args)`, an async function, as a child task.
 
-        Takes a function, not a coroutine: if the scope refuses (`ScopeClosed`), nothing was started.
+        Takes a function, not a coroutine: if the scope refuses (`ScopeClosed`), nothing was started. A function that is not
+        async is called at once, to see whether it gives something to await; if not, that is a `TypeError`.
+
+        `context` is the `contextvars.Context` that the child runs in, as for `asyncio.create_task`; a copy of it on trio. By default
+        it runs in a copy of the caller's.
         """
         core = self._core
         if core is None:
             core = self._opened()
         if name is not None and not isinstance(name, str):
             raise TypeError(f"the name of a child must be a str, not {type(name).__name__}")
+        if context is not None and not isinstance(context, Context):
+            raise TypeError(f"context must be a contextvars.Context, not {type(context).__name__}")
         caller = _getframe(1)
-        return core.spawn(fn, args, name, (caller.f_code, caller.f_lasti))
+        return core.spawn(fn, args, name, (caller.f_code, caller.f_lasti), context)
 
     def cancel(self, reason: Reason | str | None = None, *, grace: Grace | None = None) -> None:
         """Begin to stop; from any thread, without waiting.
@@ -305,6 +314,9 @@ class Scope:
         if cancelled is None and error is not None and _is_cancel(error):
             below = failure_below(error)  # in a block inside ours, which our own cancel has ended
             failures += [below] if below is not None else []
+        leaving = next((failure for failure in failures if isinstance(failure, LEAVES_PROGRAM)), None)
+        if leaving is not None and not isinstance(error, LEAVES_PROGRAM):
+            raise_leaving(leaving, core.label, failures)
         if cancelled is not None:
             if failures:
                 cancelled.__cause__ = _group(core, failures)

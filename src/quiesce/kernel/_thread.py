@@ -75,9 +75,7 @@ async def to_thread(
             tidying.stop(_OVER)
 
 
-async def _run(
-    thread: ThreadChild, fn: Callable[..., T], args: tuple[Any, ...], grace: Grace | None
-) -> T:
+async def _run(thread: ThreadChild, fn: Callable[..., T], args: tuple[Any, ...], grace: Grace | None) -> T:
     limiter, backend, owner = thread.limiter, thread.owner.backend, thread.owner
     thread.check_owner_is_open()
     # On trio, a caller that is already cancelled starts nothing.

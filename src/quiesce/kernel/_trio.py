@@ -21,7 +21,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
-from contextvars import copy_context
+from contextvars import Context, copy_context
+from functools import partial
 from inspect import getcoroutinelocals
 from itertools import count
 from math import inf
@@ -39,6 +40,7 @@ from ._core import ScopeCore
 from ._current import current_node
 from ._grace import CANCEL
 from ._host import Host
+from ._misuse import is_async
 from ._reason import Reason
 from ._site import Site, stuck_at
 from ._states import OPEN
@@ -124,7 +126,14 @@ class TrioCore(ScopeCore):
 
     __slots__ = ()
 
-    def spawn(self, fn: Callable[..., Any], args: tuple[Any, ...], name: str | None, site: Site) -> Handle:
+    def spawn(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        name: str | None,
+        site: Site,
+        context: Context | None = None,
+    ) -> Handle:
         """Start a child task."""
         backend: TrioBackend = self.backend  # type: ignore[assignment]
         nursery = backend.nursery
@@ -132,10 +141,11 @@ class TrioCore(ScopeCore):
             self.state is not OPEN
             or nursery is None
             or backend.over
-            or not callable(fn)
+            or context is not None
+            or not is_async(fn)
             or get_ident() != backend.thread  # a run that is not over is the one of its thread
         ):
-            return super().spawn(fn, args, name, site)
+            return super().spawn(fn, args, name, site, context)
         handle = TrioHandle(self, name or fn, site)
         self.children[handle] = None
         try:
@@ -309,20 +319,32 @@ class TrioBackend(Backend):
         """A handle for a child to come."""
         return TrioHandle(core, label, site)
 
-    def start(self, handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        """Start the task in the owner's nursery, with the context of the caller."""
+    def start(
+        self, handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...], context: Context | None = None
+    ) -> None:
+        """Start the task in the owner's nursery, with a copy of `context`, or of the caller's: a nursery knows no other way."""
         assert isinstance(handle, TrioHandle)
         if self.nursery is None:
-            context = copy_context()
-            self._early.append(lambda: context.run(self._start_soon, handle, fn, args))
+            early = copy_context() if context is None else context.copy()
+            self._early.append(lambda: early.run(self._start_soon, handle, fn, args))
         elif self.over:
             raise RuntimeError("this trio run is over: nothing can be started in it any more")
         else:
-            self._start_soon(handle, fn, args)
+            self._start_soon(handle, fn, args, context)
 
-    def _start_soon(self, handle: TrioHandle, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def _start_soon(
+        self,
+        handle: TrioHandle,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        context: Context | None = None,
+    ) -> None:
         assert self.nursery is not None
-        self.nursery.start_soon(_child, handle, fn, args, name=handle.name)
+        start = partial(self.nursery.start_soon, _child, handle, fn, args, name=handle.name)
+        if context is None:
+            start()
+        else:
+            context.copy().run(start)  # a copy: the one that was given may be entered already
 
     async def wait_readable(self, fd: int) -> None:
         """As trio's; woken when the descriptor is closed."""
