@@ -10,6 +10,7 @@ from contextvars import Context
 from types import FrameType
 from typing import Any
 
+from ._anyio_shield import give_up, table, take_as_own
 from ._asyncio_child import AsyncioHandle, EagerTask, OwnedTask, plain_cancel, run_child
 from ._asyncio_host import AsyncioHost, SeparateHost
 from ._backend import Backend, Options, Timer, Waiter
@@ -61,11 +62,13 @@ class AsyncioCore(ScopeCore):
     def cancel_once(self, children: Sequence[Child], reason: Reason) -> None:
         """The first rung for all of them, with the common case flat."""
         text = reason.text
+        in_scopes = table()  # whoever is in one of anyio's may be shielded
         for child in children:
             if (
                 type(child) is AsyncioHandle
                 and child.state is RUNNING
                 and not (child.asked or child.deferred or child.on_stop or child.interrupted)
+                and not (in_scopes and child.task in in_scopes)
             ):
                 if child.reason is None:
                     child.reason = reason
@@ -156,6 +159,7 @@ def _enter_anyio_shield() -> Any:
 
     shield = anyio.CancelScope(shield=True)
     shield.__enter__()
+    take_as_own(shield)
     return shield
 
 
@@ -230,6 +234,7 @@ class AsyncioBackend(Backend):
                         shield = _enter_anyio_shield()
         finally:
             if shield is not None:
+                give_up(shield)
                 shield.__exit__(None, None, None)
         return cancelled
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
+from ._anyio_shield import outermost_shield, when_left
 from ._child import CANCELLED, FAILED, FINISHED, PENDING, RUNNING, Handle
 from ._core import ScopeCore
 from ._current import current_node
@@ -62,7 +63,17 @@ class AsyncioHandle(Handle):
         if self.state is PENDING:
             task.remove_done_callback(self.never_started)
             task.add_done_callback(self.never_started)
+        if self.asked < 2 and (shield := outermost_shield(task)) is not None:
+            self.withheld = True
+            when_left(shield, self._shield_left)
+            return
         plain_cancel(task, self.reason.text if self.reason is not None else None)
+
+    def _shield_left(self) -> None:
+        """It has left the shield that its cancel waits for, and may be in another one."""
+        if self.withheld and not self.deferred and not self.done:
+            self.withheld = False
+            self.deliver_cancel()
 
     def runs_in(self, task: object) -> bool:
         """Whether `task` is this child's own."""

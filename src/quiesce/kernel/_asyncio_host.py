@@ -14,6 +14,7 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
+from ._anyio_shield import outermost_shield, table, when_left
 from ._asyncio_child import OwnedTask
 from ._core import ScopeCore
 from ._host import Host
@@ -30,6 +31,7 @@ class AsyncioHost(Host):
     cancels_before: int  # those that are not ours
     asked_before: int = 0  # by the scope that the task is a child of
     owed: bool = False  # a cancel of the whole task that came while we had cancelled the body
+    around: Any = None  # anyio's scope that the block is in
 
     def take_task(self, task: asyncio.Task[Any] | None) -> None:
         """The task at hand, and how often it has been cancelled so far."""
@@ -37,6 +39,8 @@ class AsyncioHost(Host):
             raise RuntimeError("a scope needs a task around it, not a bare callback of the loop")
         self.task = task
         self.cancels_before = task.cancelling()
+        if (states := table()) and (state := states.get(task)) is not None:
+            self.around = state.cancel_scope
         if isinstance(task, OwnedTask) and task.handle.asked:
             self.asked_before = task.handle.asked
 
@@ -60,8 +64,22 @@ class AsyncioHost(Host):
             backend = self.core.backend
             backend.call_at(backend.now() + self.core.grace.cancel, partial(self._insist, reason))
             return False
-        self._cancel_task(reason)
-        return True
+        if not self._waits_for_shield(reason):
+            self._cancel_task(reason)
+            return True
+        backend = self.core.backend
+        backend.call_at(backend.now() + self.core.grace.cancel, partial(self._insist, reason))
+        return False
+
+    def _waits_for_shield(self, reason: Reason) -> bool:
+        shield = outermost_shield(self.task, self.around)
+        if shield is not None:
+            when_left(shield, partial(self._shield_left, reason))
+        return shield is not None
+
+    def _shield_left(self, reason: Reason) -> None:
+        if not self._waits_for_shield(reason):
+            self._insist(reason)
 
     def _insist(self, reason: Reason) -> None:
         if self.core.host is self and not (self.leaving or self.requested or self.task.done()):

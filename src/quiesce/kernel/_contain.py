@@ -248,7 +248,7 @@ class Containment:
             if self._keeps(task):
                 self._kept.add(task)
             else:
-                found.append(Adopted(core, task))
+                found.append(Adopted(core, task, cast(AsyncioHost, self._inner.host).around))
         if core.closed:
             core.stopped = [*core.stopped, *found]
         return found

@@ -15,6 +15,7 @@ from asyncio import CancelledError
 from contextvars import Context
 from typing import Any
 
+from ._anyio_shield import outermost_shield, when_left
 from ._asyncio_child import OwnedTask, run_child
 from ._child import CANCELLED, FAILED, FINISHED, RUNNING, Child
 from ._core import ScopeCore
@@ -29,9 +30,9 @@ from ._waits import Task, gathered_in
 class Adopted(Child):
     """Somebody else's task, as a child of the containment that it was found in."""
 
-    __slots__ = ("asked", "cleaning_up", "task", "told", "waits_for_us")
+    __slots__ = ("around", "asked", "cleaning_up", "task", "told", "waits_for_us")
 
-    def __init__(self, core: ScopeCore, task: Task) -> None:
+    def __init__(self, core: ScopeCore, task: Task, around: Any = None) -> None:
         before = _adoption_of(task)
         if before is not None:
             before.give_away()
@@ -40,6 +41,7 @@ class Adopted(Child):
         self.state = RUNNING
         self.task = task
         self.asked = 0
+        self.around = around  # anyio's scope that the containment is in
         self.told = False  # another task will hand its own cancel on to it
         self.cleaning_up = False  # it is handling somebody's cancel already
         self.waits_for_us = False  # it awaits the task that leaves the block: its cancel would be ours
@@ -57,10 +59,19 @@ class Adopted(Child):
             return
         if rung is Rung.CANCEL and not (self.asked or self.told or self.cleaning_up):
             self.asked = 1
-            self._cancel()
+            self._cancel_unless_shielded()
         elif rung is (Rung.KILL if self.told else Rung.TERMINATE):
             self.asked = 2
             self._cancel()
+
+    def _cancel_unless_shielded(self) -> None:
+        if self.asked > 1 or self.task.done():
+            return
+        shield = outermost_shield(self.task, self.around)
+        if shield is None:
+            self._cancel()
+        else:
+            when_left(shield, self._cancel_unless_shielded)
 
     def is_cleaning_up(self) -> bool:
         """Whether it was cancelled: by us, or by somebody before us."""

@@ -1,0 +1,255 @@
+"""anyio's shields keep a stop's first cancel out, on asyncio as on trio: until they are left, or the time for clean-up is over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from quiesce import Grace, Scope, contain, own
+from quiesce.kernel import _anyio_shield
+from tests.kernel.temperaments import cancellation, turns, virtual_worlds
+from tests.world import asyncio_only
+
+SHORT = Grace(cancel=0.2, terminate=0.5, kill=0.5)
+
+
+async def protected(log: list[str], seconds: float = 0.1) -> None:
+    """Work that must not be cut, between two pieces that may."""
+    try:
+        with anyio.CancelScope(shield=True):
+            try:
+                await anyio.sleep(seconds)
+                log.append("done")
+            except cancellation():
+                log.append("cut")
+                raise
+        await anyio.sleep(10)
+        log.append("went on")
+    except cancellation():
+        log.append("stopped")
+        raise
+
+
+@virtual_worlds
+async def test_a_child_is_cancelled_when_it_has_left_its_shield() -> None:
+    log: list[str] = []
+    scope = await Scope.open()
+    child = scope.spawn(protected, log)
+    await turns()
+    report = await scope.close()
+    assert log == ["done", "stopped"]
+    assert child.state == "cancelled"
+    assert report.clean
+    assert report.elapsed == pytest.approx(0.1, abs=0.02)
+
+
+@virtual_worlds
+async def test_a_child_that_is_cancelled_alone_too() -> None:
+    log: list[str] = []
+    async with Scope() as scope:
+        child = scope.spawn(protected, log)
+        await turns()
+        child.cancel()
+        await child.wait()
+    assert log == ["done", "stopped"]
+
+
+@virtual_worlds
+async def test_through_several_shields_one_inside_the_other() -> None:
+    log: list[str] = []
+
+    async def deeper() -> None:
+        with anyio.CancelScope(shield=True):
+            with anyio.CancelScope(), anyio.CancelScope(shield=True):
+                await anyio.sleep(0.1)
+            await anyio.sleep(0.1)
+            log.append("both")
+        await anyio.sleep_forever()
+
+    scope = await Scope.open()
+    scope.spawn(deeper)
+    await turns()
+    report = await scope.close()
+    assert log == ["both"]
+    assert report.elapsed == pytest.approx(0.2, abs=0.02)
+
+
+@virtual_worlds
+async def test_one_shield_after_the_other() -> None:
+    """Between them there is an await: that is where the cancel arrives."""
+    rounds = 0
+
+    async def loop() -> None:
+        nonlocal rounds
+        while True:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(0.1)
+            rounds += 1
+            await anyio.sleep(0)
+
+    scope = await Scope.open()
+    scope.spawn(loop)
+    await turns()
+    report = await scope.close()
+    assert rounds == 1
+    assert report.clean
+
+
+@virtual_worlds
+async def test_the_body_of_a_block_is_cancelled_when_it_has_left_its_shield() -> None:
+    log: list[str] = []
+
+    async def fail() -> None:
+        raise ValueError("enough")
+
+    with pytest.raises(ExceptionGroup, match="unhandled"):
+        async with Scope() as scope:
+            scope.spawn(fail)
+            await protected(log)
+    assert log == ["done", "stopped"]
+
+
+@virtual_worlds
+async def test_a_shield_around_the_block_does_not_keep_its_own_stop_out() -> None:
+    async def fail() -> None:
+        raise ValueError("enough")
+
+    before = anyio.current_time()
+    with pytest.raises(ExceptionGroup, match="unhandled"), anyio.CancelScope(shield=True):
+        async with Scope() as scope:
+            scope.spawn(fail)
+            await anyio.sleep(10)
+    assert anyio.current_time() - before < 1
+
+
+@virtual_worlds
+async def test_an_owner_that_is_being_entered() -> None:
+    log: list[str] = []
+
+    @asynccontextmanager
+    async def resource() -> AsyncIterator[None]:
+        await protected(log)
+        yield
+
+    scope = await Scope.open()
+
+    async def opens() -> None:
+        async with own(resource()):
+            pass
+
+    scope.spawn(opens)
+    await turns()
+    report = await scope.close()
+    assert log == ["done", "stopped"]
+    assert report.clean
+
+
+@asyncio_only
+async def test_a_task_in_a_containment() -> None:
+    log: list[str] = []
+    async with contain() as box:
+        task = asyncio.create_task(protected(log))
+        await turns()
+    assert log == ["done", "stopped"]
+    assert task.cancelled()
+    assert box.report is not None
+    assert box.report.clean
+
+
+@virtual_worlds
+async def test_a_shield_that_lasts_longer_than_the_time_for_clean_up_is_cut_on_asyncio_and_left_on_trio(
+    world: object,
+) -> None:
+    log: list[str] = []
+    scope = await Scope.open(grace=SHORT)
+    scope.spawn(protected, log, 5.0)
+    await turns()
+    report = await scope.close()
+    if "trio" in str(world):
+        assert not report.clean
+        assert (await scope.close(grace=Grace(cancel=10))).clean
+        assert log == ["done", "stopped"]
+    else:
+        assert log == ["cut", "stopped"]
+        assert report.elapsed == pytest.approx(0.2, abs=0.05)
+
+
+@virtual_worlds
+async def test_a_shield_of_one_tick_costs_one_tick() -> None:
+    ticks = 0
+
+    async def child() -> None:
+        while True:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(0)
+            await anyio.sleep(0)
+
+    async def count() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await anyio.sleep(0)
+
+    async with Scope() as counting:
+        counting.spawn(count)
+        scope = await Scope.open()
+        scope.spawn(child)
+        await turns()
+        ticks = 0
+        await scope.close()
+        assert ticks < 6
+        counting.cancel()
+
+
+@pytest.mark.real_time
+async def test_a_thread_of_anyios_is_waited_for_as_ours_are() -> None:
+    ended: list[str] = []
+
+    def work() -> None:
+        time.sleep(0.2)
+        ended.append("thread")
+
+    async def child() -> None:
+        await anyio.to_thread.run_sync(work)
+
+    scope = await Scope.open()
+    handle = scope.spawn(child)
+    await anyio.sleep(0.05)
+    report = await scope.close()
+    assert ended == ["thread"]
+    assert report.clean
+    assert handle.done
+
+
+@asyncio_only
+async def test_with_a_version_of_anyio_that_is_not_known_shields_are_not_seen_and_that_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Elsewhere:
+        CancelScope = object
+
+    monkeypatch.setattr(_anyio_shield, "_states", None)
+    monkeypatch.setitem(_anyio_shield.sys.modules, _anyio_shield._BACKEND, Elsewhere)  # type: ignore[attr-defined]
+    with caplog.at_level(logging.WARNING, "quiesce"):
+        log: list[str] = []
+        for _ in range(2):
+            scope = await Scope.open()
+            scope.spawn(_shielded_by_hand, log)
+            await turns()
+            assert (await scope.close()).clean
+    assert log == ["cut", "cut"]
+    assert len([record for record in caplog.records if "anyio" in record.getMessage()]) == 1
+
+
+async def _shielded_by_hand(log: list[str]) -> None:
+    try:
+        await asyncio.sleep(1)
+    finally:
+        log.append("cut")
