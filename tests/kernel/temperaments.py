@@ -91,7 +91,7 @@ class Stubborn:
     async def __call__(self) -> None:
         while not self._let_go.is_set():
             try:
-                with anyio.CancelScope(shield=True):
+                with anyio.CancelScope(shield=on_trio()):
                     await self._let_go.wait()
             except asyncio.CancelledError:
                 self.cancels.append(anyio.current_time())

@@ -181,6 +181,28 @@ async def test_a_shield_that_lasts_longer_than_the_time_for_clean_up_is_cut_on_a
         assert report.elapsed == pytest.approx(0.2, abs=0.05)
 
 
+@asyncio_only
+async def test_one_that_is_cut_is_not_cancelled_once_more_when_it_leaves_its_shield() -> None:
+    cancels: list[float] = []
+
+    async def child() -> None:
+        with anyio.CancelScope(shield=True):
+            try:
+                await anyio.sleep(10)
+            except asyncio.CancelledError:
+                cancels.append(anyio.current_time())
+        try:
+            await anyio.sleep(0.1)
+        except asyncio.CancelledError:
+            cancels.append(anyio.current_time())
+
+    scope = await Scope.open(grace=SHORT)
+    scope.spawn(child)
+    await turns()
+    assert (await scope.close()).clean
+    assert len(cancels) == 1
+
+
 @virtual_worlds
 async def test_a_shield_of_one_tick_costs_one_tick() -> None:
     ticks = 0

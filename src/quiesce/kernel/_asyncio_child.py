@@ -67,6 +67,7 @@ class AsyncioHandle(Handle):
             self.withheld = True
             when_left(shield, self._shield_left)
             return
+        self.withheld = False
         plain_cancel(task, self.reason.text if self.reason is not None else None)
 
     def _shield_left(self) -> None:
