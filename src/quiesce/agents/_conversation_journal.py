@@ -282,14 +282,15 @@ class RunJournal:
         self.over = False
         journal.owe([RunStarted(run_id=run_id, agent=agent)])
 
-    def events_of(self, items: Sequence[Item]) -> list[Event]:
-        """What to write for items, and for what was spent since the last time."""
+    def events_of(self, items: Sequence[Item], late: Sequence[tuple[Item, int]] = ()) -> list[Event]:
+        """What to write for items, for those that come late, and for what was spent since the last time."""
         ids, written = self._journal.message_ids, self._written
         events: list[Event] = [
             ItemAdded(item=item, run_id=self.run_id, message_id=ids.pop(id(item), "") if ids else "")
             for item in items
             if not any(item is one for one in written)
         ]
+        events += [ItemAdded(item=item, run_id=self.run_id, back=back) for item, back in late]
         spent = self._journal.spent()
         if spent is not None:
             events.append(UsageAdded(usage=spent, run_id=self.run_id))
@@ -307,10 +308,10 @@ class RunJournal:
         """The conversation has the history."""
         return []
 
-    async def add(self, items: list[Item]) -> None:
+    async def add(self, items: list[Item], late: Sequence[tuple[Item, int]] = ()) -> None:
         """Keep these, and whatever else of the run is not in the log yet."""
         self._check()
-        await self._journal.write(self.events_of(items or self._transcript.take_unsaved()))
+        await self._journal.write(self.events_of(items or self._transcript.take_unsaved(), late))
 
     async def tool_starting(self, call: ToolCall) -> None:
         """From here on the outcome of this call is unknown until it has a result."""
