@@ -14,7 +14,7 @@ Order inside a turn
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from ._tool import FunctionTool
 
 DEFAULT_MAX_TURNS = 10
+_YIELDS_IN_CLEAN_UP = 100  # of one that never ends, some must be the last
 _NEWS = {
     AssistantMessage: "message_output_created",
     Reasoning: "reasoning_item_created",
@@ -103,6 +104,7 @@ class Engine:
         "responses",
         "scope",
         "stop_after_turn",
+        "takes_a_turn",
         "transcript",
         "turn",
         "unasked",
@@ -141,6 +143,7 @@ class Engine:
         self.has_begun = False
         self.over = False  # its transcript is settled: whoever comes late has nothing to add to it
         self.stop_after_turn = False
+        self.takes_a_turn = False  # before it stops after one
         self.is_complete = False
         self.final_output: Any = None
         self.responses: list[ResponseDone] = []
@@ -255,7 +258,7 @@ class Engine:
         await self._begin()
         if self.transcript.calls and not await self._run_tools():  # left pending by an earlier run
             return
-        while not self.stop_after_turn:
+        while not self.stop_after_turn or (self.takes_a_turn and not self.turn):
             if self.inbox is not None and (said := self.inbox()):
                 await self._hear(said)
             elif self.is_complete:
@@ -359,9 +362,9 @@ class Engine:
                         done = event
                     if emit is not None:
                         await self._tell(event)
-        except BaseException:
+        except BaseException as cut:
             if getattr(answer, "ag_frame", answer) is not None:  # None: what came out of it has ended it
-                await _close_generator(answer)
+                await _close_generator(answer, cut, model.name)
             raise
         if self.over:
             check_not_stopped()
@@ -533,7 +536,18 @@ class Beside:
         await self._engine._guard(self._guardrail)
 
 
-async def _close_generator(answer: Any) -> None:
-    """Let a generator clean up in the task that ran it, though that is being cancelled."""
+async def _close_generator(answer: Any, cut: BaseException, model: str) -> None:
+    """Let a generator clean up in the task that ran it, though that is being cancelled; `cut` is what goes on after that.
+
+    One that yields meanwhile is asked for more until it has ended, or the collector would have the rest of its clean-up.
+    """
     with anyio.CancelScope(shield=True):
-        await answer.aclose()
+        try:
+            await answer.aclose()
+        except RuntimeError as error:
+            if "ignored GeneratorExit" not in str(error):
+                raise
+            cut.add_note(f"model {model!r} yields while its answer is being closed: that is not used")
+            with suppress(StopAsyncIteration, GeneratorExit):
+                for _ in range(_YIELDS_IN_CLEAN_UP):
+                    await answer.__anext__()

@@ -29,6 +29,7 @@ from ._engine import DEFAULT_MAX_TURNS, Engine
 from ._errors import AgentsException, UserError
 from ._hooks import Callbacks, RunHooks
 from ._journal import SessionJournal
+from ._log import StoreError
 from ._result import RunErrorDetails, RunResult, RunState
 from ._streamed import RunResultStreaming
 
@@ -42,7 +43,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 class Execution:
     """One engine, run to its end."""
 
-    __slots__ = ("_blocked", "_said", "asked", "engine", "reason", "scope")
+    __slots__ = ("_blocked", "_said", "asked", "engine", "late_failure", "reason", "scope")
 
     always_announces = False  # also a run that came to its end
 
@@ -53,6 +54,7 @@ class Execution:
             None  # a stop that was asked for, perhaps before there was anything to stop
         )
         self.reason: Reason | None = None  # why it was stopped, if it was
+        self.late_failure: BaseException | None = None  # why its end could not be saved, or a hook not be told
         self._said: list[Item] | None = None  # what it has added, with what no guardrail has passed
         self._blocked: list[Item] = []  # the latter
 
@@ -115,8 +117,11 @@ class Execution:
         try:
             await shielded(self._save_and_tell)
         except BaseException as error:
+            self.late_failure = error.__cause__ if is_cancel(error) else error
             if failure is None or is_cancel(error):
                 raise  # a cancel is its caller's own, and comes before what has failed
+            if isinstance(failure, StoreError) and isinstance(error, StoreError):
+                return  # the store has failed, and goes on to: that is told once
             failure.add_note(f"after the run was settled: {error!r}")
 
     async def _save_and_tell(self) -> None:
