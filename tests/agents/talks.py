@@ -13,6 +13,7 @@ from quiesce.agents import (
     GuardrailFunctionOutput,
     LogSession,
     MemoryStore,
+    RunHooks,
     Runner,
     function_tool,
 )
@@ -82,6 +83,16 @@ class Talk:
     async def written(self) -> str:
         """All of the log, as it is on a disk."""
         return "\n".join(map(encode_event, await self.store.open("talk").read()))
+
+
+class Reports(RunHooks[Any]):
+    """Keeps what a run reports."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    async def on_settled(self, context: Any, agent: Any, report: Any) -> None:
+        self.texts.append(str(report))
 
 
 every_way = pytest.mark.parametrize("how", ["run", "streamed", "conversation"])

@@ -44,7 +44,7 @@ from tests.agents.scenes import (
     scripted,
     trips,
 )
-from tests.agents.talks import SECRET, TWO_TURNS, Once, Talk, every_way, look
+from tests.agents.talks import SECRET, TWO_TURNS, Once, Reports, Talk, every_way, look
 from tests.kernel.temperaments import forever
 
 # A verdict --------------------------------------------------------------------------------------------------------------
@@ -329,7 +329,8 @@ async def test_what_a_tool_returns_as_the_final_output_is_kept_when_it_has_passe
         tool_use_behavior="stop_on_first_tool",
         output_guardrails=[OutputGuardrail(looks)],
     )
-    talk = Talk(how, agent)
+    hooks = Reports()
+    talk = Talk(how, agent, hooks=hooks)
     if how_it_ends == "trips":
         with pytest.raises(OutputGuardrailTripwireTriggered) as caught:
             await talk.say()
@@ -340,6 +341,7 @@ async def test_what_a_tool_returns_as_the_final_output_is_kept_when_it_has_passe
     else:
         with anyio.move_on_after(1):
             await talk.say()
+        assert (SECRET in "".join(hooks.texts)) is (how_it_ends == "stopped")
     assert SECRET not in seen[0]
     assert_valid(await talk.kept())
     told = [result.output for result in results_in(await talk.kept())]

@@ -19,7 +19,6 @@ from quiesce.agents import (
     MemoryStore,
     OutputGuardrail,
     OutputGuardrailTripwireTriggered,
-    RunHooks,
     Runner,
     SQLiteStore,
     function_tool,
@@ -45,20 +44,10 @@ from tests.agents.scenes import (
     scripted,
     trips,
 )
-from tests.agents.talks import SECRET, TWO_TURNS, Talk, every_way, look
+from tests.agents.talks import SECRET, TWO_TURNS, Reports, Talk, every_way, look
 from tests.kernel.temperaments import forever
 
 # Stops ------------------------------------------------------------------------------------------------------------------
-
-
-class Reports(RunHooks[Any]):
-    """Keeps what a run reports."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    async def on_settled(self, context: Any, agent: Any, report: Any) -> None:
-        self.texts.append(str(report))
 
 
 @every_way

@@ -18,6 +18,7 @@ from quiesce.agents import (
     Conversation,
     MemorySession,
     RawResponseEvent,
+    RunHooks,
     Runner,
     RunResultStreaming,
     SQLiteSession,
@@ -341,6 +342,16 @@ async def test_a_conversation_logs_that_its_end_is_lost_if_nobody_was_told(
     await conversation.close()
     assert len(logged(caplog)) == 1
     assert "the end of conversation 'talk' could not be saved" in logged(caplog)[0]
+
+
+async def test_a_block_that_is_left_early_raises_what_a_hook_has_raised_at_the_end() -> None:
+    class Failing(RunHooks[Any]):
+        async def on_settled(self, context: Any, agent: Any, report: Any) -> None:
+            raise LookupError("no such meter")
+
+    result = Runner.run_streamed(scripted(Answer(["a", "b"])), "?", hooks=Failing())
+    with pytest.raises(LookupError, match="no such meter"):
+        await left_in_a_block(result)
 
 
 async def test_a_session_that_fails_for_a_moment_gets_everything_when_the_run_is_settled() -> None:

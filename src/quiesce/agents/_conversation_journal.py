@@ -82,7 +82,7 @@ class LogJournal:
         )
         self._doubts: list[_Doubt] = []
         self._acknowledged = 0
-        self.failure_is_told = False  # somebody was raised that the store has failed, and it has since not worked
+        self.failure_is_told = False  # a caller has had the error of the store as it is
         self._untold: list[Event] = []
 
     # For the conversation

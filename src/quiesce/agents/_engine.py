@@ -14,7 +14,7 @@ Order inside a turn
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,7 @@ from quiesce.models._model import (
 )
 
 from ._agent import Agent, Handoff
+from ._answer_closing import close_answer
 from ._context import RunConfig, RunContextWrapper
 from ._deadline import model_deadline
 from ._errors import (
@@ -62,7 +63,6 @@ if TYPE_CHECKING:
     from ._tool import FunctionTool
 
 DEFAULT_MAX_TURNS = 10
-_YIELDS_IN_CLEAN_UP = 100  # of one that never ends, some must be the last
 _NEWS = {
     AssistantMessage: "message_output_created",
     Reasoning: "reasoning_item_created",
@@ -143,7 +143,7 @@ class Engine:
         self.has_begun = False
         self.over = False  # its transcript is settled: whoever comes late has nothing to add to it
         self.stop_after_turn = False
-        self.takes_a_turn = False  # before it stops after one
+        self.takes_a_turn = False  # one at least, before it stops after a turn
         self.is_complete = False
         self.final_output: Any = None
         self.responses: list[ResponseDone] = []
@@ -364,7 +364,7 @@ class Engine:
                         await self._tell(event)
         except BaseException as cut:
             if getattr(answer, "ag_frame", answer) is not None:  # None: what came out of it has ended it
-                await _close_generator(answer, cut, model.name)
+                await close_answer(answer, cut, model.name)
             raise
         if self.over:
             check_not_stopped()
@@ -534,20 +534,3 @@ class Beside:
 
     async def __call__(self) -> None:
         await self._engine._guard(self._guardrail)
-
-
-async def _close_generator(answer: Any, cut: BaseException, model: str) -> None:
-    """Let a generator clean up in the task that ran it, though that is being cancelled; `cut` is what goes on after that.
-
-    One that yields meanwhile is asked for more until it has ended, or the collector would have the rest of its clean-up.
-    """
-    with anyio.CancelScope(shield=True):
-        try:
-            await answer.aclose()
-        except RuntimeError as error:
-            if "ignored GeneratorExit" not in str(error):
-                raise
-            cut.add_note(f"model {model!r} yields while its answer is being closed: that is not used")
-            with suppress(StopAsyncIteration, GeneratorExit):
-                for _ in range(_YIELDS_IN_CLEAN_UP):
-                    await answer.__anext__()

@@ -21,7 +21,7 @@ from quiesce.kernel._run import run as run_program
 from quiesce.kernel._scope import Scope
 from quiesce.kernel._shielded import shielded
 from quiesce.kernel._site import Site, site_of
-from quiesce.models._items import AssistantMessage, Item, as_items
+from quiesce.models._items import AssistantMessage, Item, ToolResult, as_items
 
 from ._agent import Agent
 from ._context import RunConfig, RunContextWrapper
@@ -54,7 +54,7 @@ class Execution:
             None  # a stop that was asked for, perhaps before there was anything to stop
         )
         self.reason: Reason | None = None  # why it was stopped, if it was
-        self.late_failure: BaseException | None = None  # why its end could not be saved, or a hook not be told
+        self.late_failure: BaseException | None = None  # of saving its end, or of a hook
         self._said: list[Item] | None = None  # what it has added, with what no guardrail has passed
         self._blocked: list[Item] = []  # the latter
 
@@ -164,6 +164,7 @@ class Execution:
 def not_kept(blocked: Sequence[Item]) -> str | None:
     """What a report says of text that no guardrail has passed; None if there is none."""
     texts = [item.text for item in blocked if isinstance(item, AssistantMessage)]
+    texts += [item.output for item in blocked if isinstance(item, ToolResult) and item.outcome == "finished"]
     return f"not kept, since no guardrail has passed it: {' '.join(texts)!r}" if texts else None
 
 
