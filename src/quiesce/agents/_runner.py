@@ -147,8 +147,10 @@ class Execution:
     def _report_blocked(self) -> None:
         """Nothing that is raised could tell what was not kept: the report does."""
         note = not_kept(self._blocked)
-        if note is not None and self.scope is not None and (report := self.scope.report) is not None:
-            report.notes = [*report.notes, note]
+        if note is not None and self.scope is not None:
+            core = self.scope._opened()
+            core.notes = [*core.notes, note]
+            core.report()
 
     def details(self, of_tool: RunErrorDetails | None = None) -> RunErrorDetails:
         """How far it came; `of_tool`: how far a sub-agent came whose error this is."""
