@@ -12,10 +12,19 @@ from typing import Any, TypeVar
 
 import anyio
 
-from quiesce.agents import Agent, Conversation, MemoryStore, function_tool
+from quiesce.agents import (
+    Agent,
+    Conversation,
+    GuardrailFunctionOutput,
+    InputGuardrail,
+    MemoryStore,
+    OutputGuardrail,
+    function_tool,
+)
 from quiesce.agents._conversation_restore import restore
 from quiesce.agents._log import Event
 from quiesce.agents._memory_store import MemoryLog
+from quiesce.models import AssistantMessage
 from quiesce.testing import ScriptedModel, call
 from tests.agents.scenes import assert_valid
 from tests.kernel.audited import STARTED_LATE, WORLDS, Audited, ledger, pause, tidy_up, work
@@ -39,6 +48,9 @@ def check() -> None:
             found = restore([*log.read_sync(), *conversation._journal._owed])
             kept = found.items + list(found.queued.values())
             assert kept == conversation.items, f"in the store: {kept}; in memory: {conversation.items}"
+        if conversation.agent.output_guardrails:
+            texts = [item.text for item in conversation.items if isinstance(item, AssistantMessage)]
+            assert texts in ([], ["I dig.", "Done."]), f"kept before its guardrails have passed: {texts}"
 
 
 def audited(*, in_a_group: bool = False) -> Callable[[F], F]:
@@ -94,10 +106,11 @@ async def _think(request: Any) -> Any:
     return [call("dig"), call("dig")]
 
 
-def begin(store: MemoryStore | None = None) -> Conversation:
+def begin(store: MemoryStore | None = None, **options: Any) -> Conversation:
     ledger.start()
     _kept.clear()
-    agent: Agent[Any] = Agent(name="digger", model=ScriptedModel([_think, "Done.", "Done."]), tools=[dig])
+    turns = options.pop("turns", [_think, "Done.", "Done."])
+    agent: Agent[Any] = Agent(name="digger", model=ScriptedModel(turns), tools=[dig], **options)
     conversation = Conversation(agent, store=store, conversation_id="c" if store is not None else None)
     conversation.send_message("Dig.")
     _kept.append(conversation)
@@ -127,6 +140,21 @@ async def conversation_with_a_store_interrupted() -> None:
         group.start_soon(conversation.arun)
         await pause(1.0)
         ledger.report(await conversation.interrupt())
+
+
+@audited()
+async def conversation_whose_text_waits_for_its_guardrails() -> None:
+    async def looks(*_: object) -> GuardrailFunctionOutput:
+        await work(0.3)
+        return GuardrailFunctionOutput(None, False)
+
+    conversation = begin(
+        WaitingStore(),
+        turns=[["I dig.", call("dig")], "Done."],
+        input_guardrails=[InputGuardrail(looks)],
+        output_guardrails=[OutputGuardrail(looks)],
+    )
+    await conversation.arun()
 
 
 @audited(in_a_group=True)

@@ -96,7 +96,7 @@ class Slow:
 
     name = "slow"
 
-    def __init__(self, *turns: str | list[ToolCall]) -> None:
+    def __init__(self, *turns: str | list[ToolCall | AssistantMessage]) -> None:
         self._turns = turns
         self._asked = 0
 
@@ -111,8 +111,8 @@ class Slow:
                     await pause(0.1)
                 yield ItemDone(AssistantMessage(turn.replace(" ", "")))
             else:
-                for call in turn:
-                    yield ItemDone(call)
+                for item in turn:
+                    yield ItemDone(item)
                     await pause(0.1)
             yield ResponseDone(Usage(requests=1))
         except (GeneratorExit, anyio.get_cancelled_exc_class()):
@@ -191,6 +191,17 @@ async def run_whose_guardrail_trips() -> None:
     guarded = agent("to be or not", input_guardrails=[input_guardrail(guard(0.5, trips=True))])
     with suppress(InputGuardrailTripwireTriggered):
         await Runner.run(guarded, "?", session=kept)
+
+
+@scenario
+async def run_whose_text_waits_for_its_guardrail() -> None:
+    start()
+    guarded = agent(
+        *([AssistantMessage("well"), *calls("one")], "to be"),
+        tools=[tool("one", 0.2)],
+        output_guardrails=[output_guardrail(guard(0.2))],
+    )
+    await Runner.run(guarded, "?", session=kept)
 
 
 @scenario

@@ -540,7 +540,8 @@ async def test_an_error_of_the_run_says_how_far_it_came(start: Start) -> None:
         await start(agent)
     details = caught.value.run_data
     assert details is not None
-    assert details.to_input_list() == [UserMessage("Hello"), AssistantMessage("fine")]
+    assert details.new_items == [AssistantMessage("fine")]
+    assert details.to_input_list() == [UserMessage("Hello")]
     assert details.usage.requests == 1
     assert details.last_agent is agent
     assert details.report is not None
@@ -548,7 +549,9 @@ async def test_an_error_of_the_run_says_how_far_it_came(start: Start) -> None:
 
 
 @both
-async def test_partial_text_of_a_model_that_a_guard_has_cut_is_kept_and_marked(start: Start) -> None:
+async def test_partial_text_of_a_model_that_a_guard_has_cut_is_told_and_marked_but_not_kept(
+    start: Start,
+) -> None:
     model = SlowModel("so far so good", pause=0.4)
     agent: Agent[Any] = Agent(name="a", model=model, input_guardrails=[guarded_input(trips(), after=1.0)])
     session = await session_with()
@@ -561,5 +564,6 @@ async def test_partial_text_of_a_model_that_a_guard_has_cut_is_kept_and_marked(s
     assert partial[0].interrupted
     assert "sofarsogood".startswith(partial[0].text)
     assert partial[0].text
-    assert (await session.get_items())[1:] == partial
+    assert caught.value.run_data.blocked == partial
+    assert await session.get_items() == [UserMessage("Hello")]
     assert caught.value.run_data.usage.unreported == 1

@@ -170,6 +170,7 @@ anything: st.SearchStrategy[Event] = st.one_of(
             lambda name: ItemAdded(item=ToolResult(name, "out")),
             lambda name: ItemAdded(item=UserMessage(name)),
             lambda name: ItemAdded(item=AssistantMessage(name)),
+            lambda name: ItemAdded(item=AssistantMessage(name), back="_abc".index(name)),
             lambda name: ToolStarted(call_id=name),
             lambda name: ApprovalRequested(call_id=name),
             lambda name: ApprovalDecided(call_id=name, approved=True),
@@ -305,6 +306,20 @@ def test_a_result_of_no_call_and_a_second_result_are_left_out(stray: Any) -> Non
         result,
         Note("hm"),
     ]
+
+
+def test_text_that_waited_for_its_guardrails_stands_where_it_was_said() -> None:
+    first, second, told = UserMessage("go"), ToolCall("c1", "pay"), ToolResult("c1", "paid")
+    events = [
+        *(ItemAdded(item=item) for item in (first, second, told)),
+        ItemAdded(item=AssistantMessage("I pay."), back=2),
+        ItemAdded(item=AssistantMessage("Paid.")),
+    ]
+    found = recover(events)
+    assert found.items == [first, AssistantMessage("I pay."), second, told, AssistantMessage("Paid.")]
+    assert items_of(events) == found.items == found.complete()
+    too_far = ItemAdded(item=AssistantMessage("I pay."), back=9)  # of a log whose beginning was cleared
+    assert recover([*events[:1], too_far]).items == [AssistantMessage("I pay."), first]
 
 
 def test_a_result_that_was_taken_back_leaves_its_tool_unknown() -> None:

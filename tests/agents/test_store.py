@@ -67,6 +67,7 @@ ONE_OF_EACH: list[Event] = [
     ApprovalDecided(call_id="c1", approved=False, message="not today"),
     ToolStarted(call_id="c1", name="send"),
     ItemAdded(item=ToolResult("c1", "sent", "finished", 0.25)),
+    ItemAdded(item=AssistantMessage("I send it."), run_id="r1", back=2),
     ItemAdded(item=UnknownItem({"type": "hologram", "depth": 3})),
     MessageQueued(message_id="m2", item=UserMessage("and then?")),
     UsageAdded(usage=Usage(requests=1, input_tokens=10, output_tokens=2, unreported=1), run_id="r1"),
@@ -282,6 +283,7 @@ def test_any_text_survives_even_one_that_is_not_quite_unicode(text: str, other: 
     for event in (
         ItemAdded(item=UserMessage(text), message_id=other),
         ItemAdded(item=ToolResult("c", text, "failed"), run_id=other),
+        ItemAdded(item=AssistantMessage(text), back=2),
         ItemAdded(item=UnknownItem({"type": "hologram", "text": text})),
         MessageQueued(message_id=other, item=UserMessage([Text(text)])),
         RunEnded(run_id=text, status="error", reason=other),

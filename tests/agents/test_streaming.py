@@ -43,7 +43,9 @@ from tests.agents.scenes import (
     all_events,
     assert_valid,
     consumed,
+    guarded_input,
     outcomes,
+    passes,
     requests_of,
     scripted,
     session_with,
@@ -257,6 +259,39 @@ async def test_cancel_after_turn_lets_the_turn_and_its_tools_finish() -> None:
     assert result.final_output is None
 
 
+@pytest.mark.parametrize("guardrail", [False, True])
+async def test_cancel_after_turn_at_the_first_event_lets_the_first_turn_be_made(guardrail: bool) -> None:
+    agent = scripted(
+        call("add", a=1, b=2),
+        "never said",
+        tools=[add],
+        input_guardrails=[guarded_input(passes(), 0.01, beside=False)] if guardrail else [],
+    )
+    session = await session_with()
+    result = Runner.run_streamed(agent, "?", session=session)
+    told: list[Any] = []
+    async for event in result.stream_events():
+        if not told:
+            result.cancel("after_turn")
+        told.append(event)
+    assert [event.name for event in told if isinstance(event, RunItemStreamEvent)] == [
+        "tool_called",
+        "tool_output",
+    ]
+    assert len(requests_of(agent)) == 1
+    assert result.final_output is None
+    assert await session.get_items() == result.to_input_list()
+    assert outcomes(result.new_items) == ["finished"]
+
+
+async def test_cancel_after_turn_at_the_first_event_of_a_run_with_one_turn_lets_it_answer() -> None:
+    result = Runner.run_streamed(scripted("hi"), "?")
+    async for _ in result.stream_events():
+        result.cancel("after_turn")
+    assert result.final_output == "hi"
+    assert result.is_complete
+
+
 async def test_after_turn_and_then_immediate_stops_now() -> None:
     parked = Parked()
 
@@ -278,13 +313,18 @@ async def test_after_turn_and_then_immediate_stops_now() -> None:
 
 
 @pytest.mark.parametrize("mode", ["immediate", "after_turn"])
-async def test_cancelled_before_the_first_event_nothing_is_asked_of_the_model(mode: Any) -> None:
-    agent = scripted("hi")
-    result = Runner.run_streamed(agent, "?")
+async def test_cancelled_before_the_first_event_there_is_none_and_nothing_is_asked_of_the_model(
+    mode: Any,
+) -> None:
+    agent, session = scripted("hi"), await session_with()
+    result = Runner.run_streamed(agent, "?", session=session)
     result.cancel(mode)
-    await all_events(result)
+    assert await all_events(result) == []
     assert requests_of(agent) == []
+    assert await session.get_items() == []
     assert result.final_output is None
+    assert result.report is not None
+    assert result.report.clean
 
 
 @virtual_worlds
@@ -308,7 +348,7 @@ async def test_cancelled_before_the_run_has_started_not_even_its_guardrails_are_
                 told.append(event)
                 if at_the_first_event:
                     result.cancel()
-    assert told == [AgentUpdatedStreamEvent(agent)]
+    assert told == ([AgentUpdatedStreamEvent(agent)] if at_the_first_event else [])
     assert parked.begun == 0
     assert requests_of(agent) == []
     assert result.report is not None

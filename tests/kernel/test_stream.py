@@ -110,6 +110,23 @@ async def test_all_items_come_in_order_and_then_the_end_for_ever() -> None:
     assert not s.token.cancelled
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("error", [None, LookupError("no such page")])
+async def test_a_generator_that_has_no_items_ends_at_once(error: Exception | None, prefetch: int) -> None:
+    async def nothing() -> AsyncGenerator[int, None]:
+        if error is not None:
+            raise error
+        for number in list[int]():
+            yield number
+
+    if error is None:
+        assert [item async for item in stream(nothing(), prefetch=prefetch)] == []
+    else:
+        with pytest.raises(LookupError) as caught:
+            _ = [item async for item in stream(nothing(), prefetch=prefetch)]
+        assert caught.value is error
+
+
 async def test_the_generator_runs_in_one_task_that_is_not_the_consumers() -> None:
     source = Source(count=4, tidy=0.01)
     items = aiter(stream(source.items()))

@@ -39,7 +39,7 @@ from ._conversation_state import ConversationState, Status, clean_report
 from ._engine import Engine
 from ._errors import ConversationBusy, UserError
 from ._hooks import Callbacks
-from ._log import ApprovalDecided, Event, StatusChanged
+from ._log import ApprovalDecided, Event, StatusChanged, StoreError
 from ._stopping import (
     Stopping,
     runs_inside,
@@ -215,6 +215,9 @@ class Conversation(ConversationState):
             return cast(Status, self.status)
         try:
             await execution.run()
+        except StoreError:
+            self._record().failure_is_told = True
+            raise
         finally:
             if not run.over:  # nothing was begun, or there is no place to wait any more
                 self._settled(run, execution.engine, execution.scope)

@@ -27,10 +27,11 @@ _NOT_DECIDED = "Not started: the user said something else before anybody had app
 class History:
     """The state of a conversation, without its run."""
 
-    __slots__ = ("calls", "decisions", "inbox", "items", "unchecked")
+    __slots__ = ("calls", "decisions", "held", "inbox", "items", "unchecked")
 
     def __init__(self) -> None:
         self.items: list[Item] = []
+        self.held: Sequence[Item] = ()  # of these, what waits for output guardrails: it is in no record yet
         self.calls: Sequence[
             CallRecord
         ] = ()  # of the last block of `items`, while some of them wait for approval
@@ -45,6 +46,12 @@ class History:
         self.decisions = restored.decisions or None
         self.inbox = list(restored.queued.items()) or None
         self.unchecked = restored.unchecked
+
+    def recorded(self) -> list[Item]:
+        """The items without those that wait for a guardrail."""
+        if not self.held:
+            return self.items
+        return [item for item in self.items if not any(item is one for one in self.held)]
 
     # Messages
 
@@ -116,6 +123,7 @@ class History:
         """Let a run go on from here; returns the results that are in the log, though not in the history."""
         transcript = engine.transcript
         transcript.given = list(self.items)
+        transcript.held = list(self.held)
         if self.calls:
             transcript.calls = [_again(record) for record in self.calls]
             engine.approvals = dict(self.decisions or {})
@@ -130,6 +138,7 @@ class History:
         """A run has ended: this is how far it came."""
         transcript = engine.transcript
         self.items = transcript.given + transcript.new
+        self.held = transcript.held or ()
         self.calls = transcript.calls
         waiting = {record.call.call_id for record in engine.pending_approvals}
         decided = {call_id: said for call_id, said in engine.approvals.items() if call_id in waiting}

@@ -25,6 +25,7 @@ from ._log import (
     Log,
     RunStarted,
     Store,
+    StoreError,
     ToolStarted,
     UsageAdded,
     stamp,
@@ -61,6 +62,7 @@ class LogJournal:
         "_owed",
         "_store",
         "_untold",
+        "failure_is_told",
         "log",
         "message_ids",
         "usage",
@@ -80,6 +82,7 @@ class LogJournal:
         )
         self._doubts: list[_Doubt] = []
         self._acknowledged = 0
+        self.failure_is_told = False  # a caller has had the error of the store as it is
         self._untold: list[Event] = []
 
     # For the conversation
@@ -118,6 +121,7 @@ class LogJournal:
                 last = self.log.append_sync(batch)
             except BaseException as error:
                 self._not_written(error, _Doubt(since, batch, owed, then))
+                self.failure_is_told = isinstance(error, StoreError)
                 raise
             if then is not None:
                 then()
@@ -135,6 +139,7 @@ class LogJournal:
             last = await self.log.append(batch)
         except BaseException as error:
             self._not_written(error, _Doubt(since, batch, owed, then))
+            self.failure_is_told = isinstance(error, StoreError)
             if self._doubts:
                 try:
                     await shielded(self._resolve_all)
@@ -175,24 +180,27 @@ class LogJournal:
     async def close(self) -> None:
         """Write what is still owed, if that is possible now, and no more."""
         if self._due or self._doubts:
+            told = self.failure_is_told
             try:
                 await self.write([])
             except Exception as error:
-                self._log_loss(error)
+                self._log_loss(error, told)
         self.log.close()
 
     def close_sync(self) -> None:
         """The same in a plain thread."""
         if self._due or self._doubts:
+            told = self.failure_is_told
             try:
                 self.write_sync([])
             except Exception as error:
-                self._log_loss(error)
+                self._log_loss(error, told)
         self.log.close()
 
-    def _log_loss(self, error: Exception) -> None:
-        name = self.log.conversation_id
-        logger.error("the end of conversation %r could not be saved", name, exc_info=error)
+    def _log_loss(self, error: Exception, told: bool) -> None:
+        if not (told and isinstance(error, StoreError)):
+            name = self.log.conversation_id
+            logger.error("the end of conversation %r could not be saved", name, exc_info=error)
 
     def _not_written(self, error: BaseException, doubt: _Doubt) -> None:
         if isinstance(error, Exception):
@@ -231,6 +239,7 @@ class LogJournal:
 
     def _tell(self, events: Sequence[Event], last: int, *, now: bool = True) -> None:
         self._acknowledged = max(last, self._acknowledged)
+        self.failure_is_told = False
         if self._callbacks:
             first, moment = last - len(events) + 1, time.time()
             self._untold += [stamp(event, seq, moment) for seq, event in enumerate(events, first)]
@@ -282,14 +291,15 @@ class RunJournal:
         self.over = False
         journal.owe([RunStarted(run_id=run_id, agent=agent)])
 
-    def events_of(self, items: Sequence[Item]) -> list[Event]:
-        """What to write for items, and for what was spent since the last time."""
+    def events_of(self, items: Sequence[Item], late: Sequence[tuple[Item, int]] = ()) -> list[Event]:
+        """What to write for items, for those that come late, and for what was spent since the last time."""
         ids, written = self._journal.message_ids, self._written
         events: list[Event] = [
             ItemAdded(item=item, run_id=self.run_id, message_id=ids.pop(id(item), "") if ids else "")
             for item in items
             if not any(item is one for one in written)
         ]
+        events += [ItemAdded(item=item, run_id=self.run_id, back=back) for item, back in late]
         spent = self._journal.spent()
         if spent is not None:
             events.append(UsageAdded(usage=spent, run_id=self.run_id))
@@ -307,10 +317,10 @@ class RunJournal:
         """The conversation has the history."""
         return []
 
-    async def add(self, items: list[Item]) -> None:
+    async def add(self, items: list[Item], late: Sequence[tuple[Item, int]] = ()) -> None:
         """Keep these, and whatever else of the run is not in the log yet."""
         self._check()
-        await self._journal.write(self.events_of(items or self._transcript.take_unsaved()))
+        await self._journal.write(self.events_of(items or self._transcript.take_unsaved(), late))
 
     async def tool_starting(self, call: ToolCall) -> None:
         """From here on the outcome of this call is unknown until it has a result."""

@@ -218,7 +218,7 @@ class ConversationExecution(Execution):
             last = transcript.new or transcript.given
             if last[-1:] != [note]:
                 transcript.new.append(note)
-        events = self._record.events_of(transcript.take_unsaved())
+        events = self._record.events_of(transcript.take_unsaved(), transcript.take_late())
         if pending:  # beside calls that wait, those that have ended must not be forgotten
             events += self._record.events_of_waiting(engine.unasked)
         why = str(reason) if reason is not None else ""

@@ -29,6 +29,7 @@ from ._errors import ConversationClosed
 from ._hooks import RunHooks
 from ._log import Event, Store
 from ._memory_store import MemoryStore
+from ._runner import not_kept
 from ._stopping import is_dead, is_gone, leftovers_of, state_lock
 
 if TYPE_CHECKING:
@@ -129,11 +130,15 @@ class ConversationState:
 
     @property
     def items(self) -> list[Item]:
-        """What was said and done so far, with what waits to be said at its end. While it runs, or waits for approval, the last calls may lack results."""
+        """What was said and done so far, with what waits to be said at its end. While it runs, or waits for approval, the last calls may lack results.
+        Text that waits for a guardrail is not among them."""
         with state_lock:
             run = self._run
             engine = run.engine if run is not None else None
-            items = self._history.items if engine is None else engine.transcript.given + engine.transcript.new
+            if engine is None:
+                items = self._history.recorded()
+            else:
+                items = engine.transcript.kept(engine.transcript.given + engine.transcript.new)
             return items + self._history.queued()
 
     @property
@@ -210,6 +215,7 @@ class ConversationState:
     def _settled(self, run: Run, engine: Engine, scope: Scope | None) -> None:
         """A run is over, and all of it is saved that can be."""
         report = scope.report if scope is not None else None
+        lost = scope is not None and report is None  # its event loop was closed: nobody had a place to wait
         if report is None:
             left = leftovers_of(scope) if scope is not None else []
             report = replace(clean_report(f"run of {engine.agent.name}"), reason=run.reason, left=left)
@@ -220,10 +226,12 @@ class ConversationState:
                 return
             run.over = True
             assert isinstance(engine.journal, RunJournal)
-            if scope is not None and (transcript.calls or transcript.partial):  # nobody had a place to wait
+            if scope is not None and (transcript.calls or transcript.partial):
                 transcript.settle(run.reason, engine.pending_approvals)
-            if transcript.saved < len(transcript.new):
-                journal.owe(engine.journal.events_of(transcript.take_unsaved()))
+            if lost and (note := not_kept(transcript.withdraw())) is not None:
+                report.notes = [*report.notes, note]
+            if unwritten := engine.journal.events_of(transcript.take_unsaved(), transcript.take_late()):
+                journal.owe(unwritten)
             engine.journal.over = True
             self._history.take_from(engine)
             self._agent = engine.agent

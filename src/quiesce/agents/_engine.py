@@ -6,8 +6,9 @@ one and a conversation are the same engine.
 
 Order inside a turn
 - Nothing that has an effect happens before the input guardrails have passed: the first turn's tools and its final output wait for them.
-- The items of an answer are in the journal before the first of its tools starts.
-- The final output is nobody's before the output guardrails have passed.
+- The tool calls of an answer are in the journal before the first of its tools starts; and so is all else of it that waits for no guardrail.
+- The final output is nobody's before the output guardrails have passed. Until then no text of their agent is in the journal, and what a
+  stop or a verdict has kept from passing never will be. What an answer has cost is there at once.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from quiesce.models._model import (
 )
 
 from ._agent import Agent, Handoff
+from ._answer_closing import close_answer
 from ._context import RunConfig, RunContextWrapper
 from ._deadline import model_deadline
 from ._errors import (
@@ -44,7 +46,13 @@ from ._errors import (
     UserError,
 )
 from ._events import AgentUpdatedStreamEvent, RawResponseEvent, RunItemStreamEvent, StreamEvent
-from ._guardrails import InputGuardrail, InputGuardrailResult, OutputGuardrailResult, call_function
+from ._guardrails import (
+    InputGuardrail,
+    InputGuardrailResult,
+    OutputGuardrail,
+    OutputGuardrailResult,
+    call_function,
+)
 from ._hooks import Callbacks, RunHooks
 from ._tool_calls import ToolTurn
 from ._transcript import CallRecord, Transcript
@@ -96,6 +104,7 @@ class Engine:
         "responses",
         "scope",
         "stop_after_turn",
+        "takes_a_turn",
         "transcript",
         "turn",
         "unasked",
@@ -134,6 +143,7 @@ class Engine:
         self.has_begun = False
         self.over = False  # its transcript is settled: whoever comes late has nothing to add to it
         self.stop_after_turn = False
+        self.takes_a_turn = False  # one at least, before it stops after a turn
         self.is_complete = False
         self.final_output: Any = None
         self.responses: list[ResponseDone] = []
@@ -183,6 +193,7 @@ class Engine:
             return []
         beside = [guardrail for guardrail in self._input_guardrails() if guardrail.run_in_parallel]
         self._guards_to_pass = len(beside)
+        self.transcript.input_passed = not beside
         return [Beside(self, guardrail) for guardrail in beside]
 
     def _input_guardrails(self) -> list[InputGuardrail]:
@@ -200,8 +211,11 @@ class Engine:
             else:
                 self._guard_failure.add_note(f"{guardrail.get_name()} also failed: {failure!r}")
         self._guards_to_pass -= 1
-        if not self._guards_to_pass and self._all_passed is not None:
-            self._all_passed.set()
+        if not self._guards_to_pass:
+            if self._guard_failure is None:
+                self.transcript.pass_input()
+            if self._all_passed is not None:
+                self._all_passed.set()
 
     async def _check_input(self, guardrail: InputGuardrail) -> None:
         result = await guardrail.run(self.context, self.agent, self.guardrail_input)
@@ -244,7 +258,7 @@ class Engine:
         await self._begin()
         if self.transcript.calls and not await self._run_tools():  # left pending by an earlier run
             return
-        while not self.stop_after_turn:
+        while not self.stop_after_turn or (self.takes_a_turn and not self.turn):
             if self.inbox is not None and (said := self.inbox()):
                 await self._hear(said)
             elif self.is_complete:
@@ -303,14 +317,16 @@ class Engine:
         listening = self.callbacks.any(agent)
         if listening:
             await self.callbacks.llm_start(context, agent, request)
+        self.transcript.guarded = bool(self._output_guardrails(agent))
         response = await self._ask(self._model(agent), request)
+        if self._guards_to_pass:
+            await self._save()  # what it has cost
         if listening:
             await self.callbacks.llm_end(context, agent, response)
         await self._guards_passed()
         await self._save()
         if not self.transcript.calls:
-            text = self._last_text()
-            await self._conclude(agent, agent._output.decode(text) if agent._output is not None else text)
+            await self._conclude(agent, self._decoded(agent, self._last_text()))
             return True
         return await self._run_tools(turn)
 
@@ -346,9 +362,9 @@ class Engine:
                         done = event
                     if emit is not None:
                         await self._tell(event)
-        except BaseException:
+        except BaseException as cut:
             if getattr(answer, "ag_frame", answer) is not None:  # None: what came out of it has ended it
-                await _close_generator(answer)
+                await close_answer(answer, cut, model.name)
             raise
         if self.over:
             check_not_stopped()
@@ -365,7 +381,8 @@ class Engine:
         self.usage.add(done.usage)
         self.responses.append(done)
         if done.finish == "refusal":
-            raise ModelRefusalError(f"model {model.name!r} declines: {self._last_text()}", model=model.name)
+            said = self._last_text() if self._may_be_quoted() else "in words that no guardrail has passed"
+            raise ModelRefusalError(f"model {model.name!r} declines: {said}", model=model.name)
         return done
 
     async def _tell(self, event: Any) -> None:
@@ -387,7 +404,11 @@ class Engine:
         if self.over:
             check_not_stopped()
         if self.journal is not None:
-            await self.journal.add(self.transcript.take_unsaved())
+            await self.journal.add(self.transcript.take_unsaved(), self.transcript.take_late())
+
+    def _may_be_quoted(self) -> bool:
+        """Whether an error may quote what was said: errors are recorded too, and told to the agent whose tool this one is."""
+        return self.transcript.input_passed and not self.transcript.guarded
 
     def _last_text(self) -> str:
         """What the model has said in this turn."""
@@ -400,19 +421,28 @@ class Engine:
 
     # The end
 
+    def _output_guardrails(self, agent: Agent[Any]) -> list[OutputGuardrail]:
+        return [*agent.output_guardrails, *self.config.output_guardrails]
+
+    def _decoded(self, agent: Agent[Any], text: str) -> Any:
+        return agent._output.decode(text, quotes=self._may_be_quoted()) if agent._output is not None else text
+
     async def _conclude(self, agent: Agent[Any], output: Any) -> None:
         """There is a final answer: check it, and it is the run's."""
-        guardrails = [*agent.output_guardrails, *self.config.output_guardrails]
+        guardrails = self._output_guardrails(agent)
         if guardrails:
             await guarded(
                 *[partial(self._check_output, guardrail, agent, output) for guardrail in guardrails]
             )
+        if self.transcript.held:
+            self.transcript.pass_output()
+            await self._save()
         if self.callbacks.any(agent):
             await self.callbacks.agent_end(self.context, agent, output)
         self.final_output = output
         self.is_complete = True
 
-    async def _check_output(self, guardrail: Any, agent: Agent[Any], output: Any) -> None:
+    async def _check_output(self, guardrail: OutputGuardrail, agent: Agent[Any], output: Any) -> None:
         result = await guardrail.run(self.context, agent, output)
         self.output_guardrail_results.append(result)
         if result.output.tripwire_triggered:
@@ -445,12 +475,15 @@ class Engine:
             raise
         if self.pending_approvals:
             return False
-        self.transcript.close_turn()
+        results = self.transcript.close_turn()
+        final = turn.first_output if turn.chosen is None else None
+        if final is not None and self._output_guardrails(agent):
+            self.transcript.hold(results[final[0]])
         await self._save()
         if turn.chosen is not None:
             await self._hand_over(agent, turn.chosen, turn.takeover)
-        elif agent.tool_use_behavior == "stop_on_first_tool" and turn.first_output is not None:
-            await self._conclude(agent, turn.first_output[1])
+        elif final is not None:
+            await self._conclude(agent, final[1])
         return True
 
     def _keep_unasked(self, turn: ToolTurn, decided: frozenset[str]) -> None:
@@ -501,9 +534,3 @@ class Beside:
 
     async def __call__(self) -> None:
         await self._engine._guard(self._guardrail)
-
-
-async def _close_generator(answer: Any) -> None:
-    """Let a generator clean up in the task that ran it, though that is being cancelled."""
-    with anyio.CancelScope(shield=True):
-        await answer.aclose()

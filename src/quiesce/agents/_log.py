@@ -59,11 +59,15 @@ class _Event(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
 
 
 class ItemAdded(_Event, frozen=True, gc=False, tag="item"):
-    """An item came to the transcript. `message_id`: it is this queued message, which so leaves the queue."""
+    """An item came to the transcript. `message_id`: it is this queued message, which so leaves the queue.
+
+    `back`: it stands before the last so many items. Text that waited for its guardrails comes later than the tool calls behind it.
+    """
 
     item: Item
     run_id: str = ""
     message_id: str = ""
+    back: int = 0
 
 
 class ItemPopped(_Event, frozen=True, gc=False, tag="item_popped"):
@@ -163,6 +167,7 @@ class _ItemOnTheWire(
     item: msgspec.Raw
     run_id: str = ""
     message_id: str = ""
+    back: int = 0
 
 
 class _QueuedOnTheWire(
@@ -211,7 +216,8 @@ def decode_event(payload: str | bytes, seq: int = 0, time: float = 0.0) -> Event
         return _decode_with_halves(load_json(payload), seq, time)
     if type(found) is _ItemOnTheWire:
         item = decode_item(bytes(found.item))
-        return ItemAdded(item=item, run_id=found.run_id, message_id=found.message_id, seq=seq, time=time)
+        run_id, message_id, back = found.run_id, found.message_id, found.back
+        return ItemAdded(item=item, run_id=run_id, message_id=message_id, back=back, seq=seq, time=time)
     if type(found) is _QueuedOnTheWire:
         return MessageQueued(
             item=decode_item(bytes(found.item)), message_id=found.message_id, seq=seq, time=time
@@ -241,7 +247,7 @@ def _on_the_wire(event: Event) -> object:
         return event.data
     if isinstance(event, ItemAdded):
         raw = msgspec.Raw(encode_item(event.item))
-        return _ItemOnTheWire(item=raw, run_id=event.run_id, message_id=event.message_id)
+        return _ItemOnTheWire(item=raw, run_id=event.run_id, message_id=event.message_id, back=event.back)
     if isinstance(event, MessageQueued):
         return _QueuedOnTheWire(message_id=event.message_id, item=msgspec.Raw(encode_item(event.item)))
     return stamp(event, 0, 0.0) if event.seq else event
@@ -266,9 +272,8 @@ def _decode_with_halves(plain: Any, seq: int, time: float) -> Event:
     message_id = str(plain.get("message_id", ""))
     if kind == "message_queued":
         return MessageQueued(item=known, message_id=message_id, seq=seq, time=time)
-    return ItemAdded(
-        item=known, run_id=str(plain.get("run_id", "")), message_id=message_id, seq=seq, time=time
-    )
+    run_id, back = str(plain.get("run_id", "")), msgspec.convert(plain.get("back", 0), int)
+    return ItemAdded(item=known, run_id=run_id, message_id=message_id, back=back, seq=seq, time=time)
 
 
 _EVENT_TYPES = (_Event, UnknownEvent)

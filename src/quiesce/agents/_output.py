@@ -37,11 +37,14 @@ class OutputType:
                 raise TypeError(f"{self.name} cannot be the output type of an agent: {error}") from None
         self.spec = OutputSpec(_safe_name(self.name), closed(schema))
 
-    def decode(self, text: str) -> Any:
-        """The answer as the type says; `InvalidFinalOutput` if it is something else."""
+    def decode(self, text: str, *, quotes: bool = True) -> Any:
+        """The answer as the type says; `InvalidFinalOutput`, which may quote it or not, if it is something else."""
         try:
             value = self._decode(text)
         except Exception as error:
+            if not quotes:
+                told = "; it is in `run_data`, as no guardrail has passed it"
+                raise InvalidFinalOutput(f"the final answer is no {self.name}{told}") from error
             raise InvalidFinalOutput(
                 f"the final answer is no {self.name}: {error}. It began with {text[:200]!r}"
             ) from error

@@ -79,8 +79,8 @@ def recover(events: Sequence[Event]) -> Recovered:
     for event in events:
         found.last_seq = max(found.last_seq + 1, event.seq)
         match event:
-            case ItemAdded(item=item, message_id=message_id):
-                entries.append(_Entry(item))
+            case ItemAdded(item=item, message_id=message_id, back=back):
+                entries.insert(max(len(entries) - back, 0), _Entry(item))
                 if isinstance(item, UserMessage):
                     found.unchecked.append(item)
                 found.queued.pop(message_id, None)
@@ -136,7 +136,7 @@ def items_of(events: Iterable[Event]) -> list[Item]:
     items: list[Item] = []
     for event in events:
         if isinstance(event, ItemAdded):
-            items.append(event.item)
+            items.insert(max(len(items) - event.back, 0), event.item)
         elif isinstance(event, ItemPopped):
             del items[-1:]
         elif isinstance(event, ItemsCleared):

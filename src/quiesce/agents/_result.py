@@ -23,17 +23,23 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class RunErrorDetails:
-    """How far a run came that has failed: `AgentsException.run_data`."""
+    """How far a run came that has failed: `AgentsException.run_data`.
+
+    `new_items` is all that the run has added. `blocked` is what of it no guardrail has passed, and of a sub-agent whose error it is: that is in no
+    session and no conversation, and `to_input_list()` leaves it out.
+    """
 
     input: list[Item]
     new_items: list[Item]
     usage: Usage
     last_agent: Agent[Any]
     report: StopReport | None
+    blocked: list[Item]
+    _kept: list[Item] = field(repr=False)
 
     def to_input_list(self) -> list[Item]:
-        """What was said, and what came of it: valid input for the next run."""
-        return self.input + self.new_items
+        """What was said, and what came of it, without what was blocked: valid input for the next run."""
+        return self.input + self._kept
 
 
 class _Outcome:
@@ -51,8 +57,8 @@ class _Outcome:
 
     @property
     def new_items(self) -> list[Item]:
-        """What it has added: messages, tool calls, and a result for each of these."""
-        return self._engine.transcript.new
+        """What it has added: messages, tool calls, and a result for each of these. No text whose guardrails have not passed."""
+        return self._engine.transcript.kept(self._engine.transcript.new)
 
     @property
     def final_output(self) -> Any:
@@ -103,7 +109,7 @@ class _Outcome:
         """What was said, and what came of it: valid input for the next run."""
         if self._engine.pending_approvals:
             raise UserError("some tool calls wait for approval: decide on them with to_state()")
-        return self._engine.transcript.given + self._engine.transcript.new
+        return self._engine.transcript.given + self.new_items
 
     def final_output_as(self, kind: type[T]) -> T:
         """The final output, checked to be of that type."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from quiesce.kernel._child import ChildCancelled
@@ -22,7 +22,7 @@ from quiesce.kernel._run import run as run_program
 from quiesce.kernel._scope import Scope, stop_asked_for
 from quiesce.kernel._shielded import shielded
 from quiesce.kernel._site import Site, site_of
-from quiesce.models._items import Item, as_items
+from quiesce.models._items import AssistantMessage, Item, ToolResult, as_items
 
 from ._agent import Agent
 from ._context import RunConfig, RunContextWrapper
@@ -30,6 +30,7 @@ from ._engine import DEFAULT_MAX_TURNS, Engine
 from ._errors import AgentsException, UserError
 from ._hooks import Callbacks, RunHooks
 from ._journal import SessionJournal
+from ._log import StoreError
 from ._result import RunErrorDetails, RunResult, RunState
 from ._streamed import RunResultStreaming
 
@@ -43,7 +44,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 class Execution:
     """One engine, run to its end."""
 
-    __slots__ = ("asked", "engine", "reason", "scope")
+    __slots__ = ("_blocked", "_said", "asked", "engine", "late_failure", "reason", "scope")
 
     always_announces = False  # also a run that came to its end
 
@@ -54,6 +55,9 @@ class Execution:
             None  # a stop that was asked for, perhaps before there was anything to stop
         )
         self.reason: Reason | None = None  # why it was stopped, if it was
+        self.late_failure: BaseException | None = None  # of saving its end, or of a hook
+        self._said: list[Item] | None = None  # what it has added, with what no guardrail has passed
+        self._blocked: list[Item] = []  # the latter
 
     async def run(self) -> None:
         """Until everything is settled. Raises what failed, or the caller's own cancellation.
@@ -94,6 +98,10 @@ class Execution:
             if not keeps:
                 engine.pending_approvals = []
             engine.transcript.settle(self.reason, engine.pending_approvals)
+            self._said = list(engine.transcript.new)
+            self._blocked = engine.transcript.withdraw()
+            if self._blocked and not isinstance(failure, AgentsException):
+                self._report_blocked()
         if (
             self.always_announces
             or (stopped and engine.journal is not None)
@@ -102,7 +110,7 @@ class Execution:
             await self._announce(failure)
         if failure is not None:
             if isinstance(failure, AgentsException):
-                failure.run_data = self.details()
+                failure.run_data = self.details(failure.run_data)
             try:
                 raise failure
             finally:
@@ -116,15 +124,18 @@ class Execution:
         try:
             await shielded(self._save_and_tell)
         except BaseException as error:
+            self.late_failure = error.__cause__ if is_cancel(error) else error
             if failure is None or is_cancel(error):
                 raise  # a cancel is its caller's own, and comes before what has failed
+            if isinstance(failure, StoreError) and isinstance(error, StoreError):
+                return  # the store has failed, and goes on to: that is told once
             failure.add_note(f"after the run was settled: {error!r}")
 
     async def _save_and_tell(self) -> None:
         engine = self.engine
         try:
             if engine.journal is not None:
-                await engine.journal.add(engine.transcript.take_unsaved())
+                await engine.journal.add(engine.transcript.take_unsaved(), engine.transcript.take_late())
         finally:  # whatever fails, the next one is told
             await self._tell_hooks()
 
@@ -140,13 +151,30 @@ class Execution:
             assert self.scope.report is not None
             await engine.callbacks.settled(engine.context, engine.agent, self.scope.report)
 
-    def details(self) -> RunErrorDetails:
-        """How far it came."""
-        engine = self.engine
+    def _report_blocked(self) -> None:
+        """Nothing that is raised could tell what was not kept: the report does."""
+        note = not_kept(self._blocked)
+        if note is not None and self.scope is not None:
+            core = self.scope._opened()
+            core.notes = [*core.notes, note]
+            core.report()
+
+    def details(self, of_tool: RunErrorDetails | None = None) -> RunErrorDetails:
+        """How far it came; `of_tool`: how far a sub-agent came whose error this is."""
+        engine, transcript = self.engine, self.engine.transcript
         report = self.scope.report if self.scope is not None else None
+        said = self._said if self._said is not None else transcript.new
+        blocked = [*(of_tool.blocked if of_tool is not None else ()), *self._blocked]
         return RunErrorDetails(
-            engine.transcript.given, engine.transcript.new, engine.usage, engine.agent, report
+            transcript.given, said, engine.usage, engine.agent, report, blocked, transcript.new
         )
+
+
+def not_kept(blocked: Sequence[Item]) -> str | None:
+    """What a report says of text that no guardrail has passed; None if there is none."""
+    texts = [item.text for item in blocked if isinstance(item, AssistantMessage)]
+    texts += [item.output for item in blocked if isinstance(item, ToolResult) and item.outcome == "finished"]
+    return f"not kept, since no guardrail has passed it: {' '.join(texts)!r}" if texts else None
 
 
 def _users_site() -> Site:

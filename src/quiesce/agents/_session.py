@@ -76,7 +76,11 @@ class LogSession:
 
     async def add_items(self, items: Iterable[Item]) -> None:
         """Add items at the end, all or none; they are durable when this returns."""
-        await self._log.append([ItemAdded(item=item) for item in as_items(items)])
+        await self._put((item, 0) for item in as_items(items))
+
+    async def _put(self, items: Iterable[tuple[Item, int]]) -> None:
+        """Add items, each before the last so many of those that are there by then."""
+        await self._log.append([ItemAdded(item=item, back=back) for item, back in items])
 
     async def pop_item(self) -> Item | None:
         """Take the last item back, and return it; None if there is none."""

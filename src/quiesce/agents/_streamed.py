@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from ._runner import Execution
 
 
+_CANCELLED = Reason("user", "cancel()")
+
+
 class Handover:
     """Events on their way from the run to its consumer: a run that has given one goes on when the next one is asked for."""
 
@@ -140,23 +143,43 @@ class RunResultStreaming(_Outcome):
     async def _events(self) -> AsyncGenerator[StreamEvent, None]:
         handover = Handover()
         self._engine.emit = handover.give
-        yield AgentUpdatedStreamEvent(self._engine.agent)
-        run = current_scope().spawn(self._execution.run, name=f"run of {self._engine.agent.name}")
+        if self._engine.stop_after_turn:  # before it began: it never does
+            self._execution.asked = self._execution.asked or _CANCELLED
+        else:
+            self._engine.takes_a_turn = True
+            yield AgentUpdatedStreamEvent(self._engine.agent)
+        run = current_scope().spawn(self._run, name=f"run of {self._engine.agent.name}")
         handover.ends_with(run)
         while (event := await handover.take()) is not None:
             yield event
         if run.state == CANCELLED:  # by somebody who is not its owner: that is no end
             run.result()
 
+    async def _run(self) -> None:
+        try:
+            await self._execution.run()
+        except BaseException as error:
+            failed, pump = self._execution.late_failure, self.stream_events()._pump
+            if failed is None or not pump.leaving:
+                raise
+            pump._clean_up_failed(failed)  # nobody waits for an event any more: who closes them is told
+            if failed is error:
+                raise
+            raise failed from failed.__cause__  # and not the cancel, which is ours, and nobody sees
+
     def cancel(self, mode: Literal["immediate", "after_turn"] = "immediate") -> None:
-        """Stop it, from any thread, without waiting: now, or when this turn and its tools are done. The events then come to their end."""
+        """Stop it, from any thread, without waiting: now, or when this turn and its tools are done. The events then come to their end.
+
+        Before the first event is asked for, either means that it never begins: there are no events. At the first event, which tells of
+        the agent, the turn that is about to begin is this turn.
+        """
         if mode not in ("immediate", "after_turn"):
             raise ValueError(f'mode must be "immediate" or "after_turn", not {mode!r}')
         self._engine.stop_after_turn = True
         if mode == "immediate":
-            self._execution.asked = why = Reason("user", "cancel()")
+            self._execution.asked = _CANCELLED
             if (scope := self._execution.scope) is not None:
-                scope.cancel(why)
+                scope.cancel(_CANCELLED)
 
     async def close(self, *, deadline: float | None = None, grace: Grace | None = None) -> StopReport:
         """Stop it, wait until everything has ended, and report; from any task, as often as you like."""

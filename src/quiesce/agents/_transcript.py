@@ -2,13 +2,21 @@
 
 The invariant: whatever stops the run, after `settle` every tool call has exactly one result next to it. Until then only the calls of the
 last turn can lack theirs: results are put in together, in the order of the calls, when the last of them is there.
+
+What waits for a guardrail is in `new`, for the model that said it to go on from, and in no record: `take_unsaved` and `kept` leave it out. That is
+the whole first answer until the input guardrails have passed (`unchecked`), and the text of an agent with output guardrails until
+these have (`held`). A tool call is recorded before it runs, so the text that was said before it comes to the record later than the call and its
+result: `take_late` says where it belongs. What was stopped before its verdict is taken out again by `withdraw`.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from quiesce.models._items import AssistantMessage, Item, ToolCall, ToolResult
 
@@ -18,6 +26,7 @@ if TYPE_CHECKING:
     from ._context import ToolContext
 
 UNKNOWN = "The program ended while this tool ran: nobody knows whether it has finished. It was not repeated."
+WITHHELD = "Finished. What it returned is withheld: the output guardrails of the run have not passed it."
 
 
 class CallRecord:
@@ -67,7 +76,19 @@ class CallRecord:
 class Transcript:
     """What a run began with, and what it has added."""
 
-    __slots__ = ("_shown", "calls", "given", "new", "partial", "saved")
+    __slots__ = (
+        "_late",
+        "_shown",
+        "calls",
+        "given",
+        "guarded",
+        "held",
+        "input_passed",
+        "new",
+        "partial",
+        "saved",
+        "unchecked",
+    )
 
     def __init__(self, given: list[Item]) -> None:
         self.given = given
@@ -76,6 +97,11 @@ class Transcript:
         self._shown: tuple[list[Item], int] | None = None  # in place of the first so many items
         self.saved = 0  # how many of `new` were given to `take_unsaved`
         self.partial: list[str] = []  # text of the model that is not an item yet
+        self.input_passed = True  # False: input guardrails beside the first answer have not spoken yet
+        self.guarded = False  # output guardrails are to look at what is said now
+        self.unchecked: list[Item] = []  # items that wait for the input guardrails
+        self.held: list[Item] = []  # items that wait for the output guardrails, perhaps since an earlier run
+        self._late: list[Item] = []  # passed, behind others that were recorded before
 
     @property
     def items(self) -> list[Item]:
@@ -91,6 +117,9 @@ class Transcript:
 
     def add(self, item: Item) -> None:
         """A finished item of the model's answer."""
+        if not self.input_passed or (self.guarded and not isinstance(item, ToolCall)):
+            item = copy(item)  # an object of its own: it is known by its identity
+            (self.held if self.input_passed else self.unchecked).append(item)
         if isinstance(item, ToolCall):
             self.calls.append(CallRecord(item))
         elif self.calls:
@@ -100,9 +129,9 @@ class Transcript:
             return
         self.new.append(item)
 
-    def close_turn(self) -> list[Item]:
+    def close_turn(self) -> list[ToolResult]:
         """Every call has its result: put those next to them."""
-        results: list[Item] = [record.result for record in self.calls if record.result is not None]
+        results = [record.result for record in self.calls if record.result is not None]
         assert len(results) == len(self.calls)
         self.new += results
         self.calls = []
@@ -119,13 +148,92 @@ class Transcript:
                 if record not in keep:
                     record.settle(why)
             if not keep:
-                self.close_turn()
+                results = self.close_turn()
+                if self.unchecked:
+                    self.unchecked += results
+
+    # The record
+
+    def kept(self, items: list[Item]) -> list[Item]:
+        """Those of these items that wait for no guardrail."""
+        if not self.unchecked and not self.held:
+            return items
+        waiting = self._waiting()
+        return [item for item in items if id(item) not in waiting]
+
+    def _waiting(self) -> set[int]:
+        return {id(item) for item in [*self.unchecked, *self.held]}
 
     def take_unsaved(self) -> list[Item]:
         """What was added since the last time; what is inserted later stands behind that."""
         items = self.new[self.saved :]
         self.saved = len(self.new)
-        return items
+        return self.kept(items)
+
+    def take_late(self) -> list[tuple[Item, int]]:
+        """What has passed its guardrails only after items behind it were recorded, each with how many of those there are.
+
+        To be recorded in this order, after `take_unsaved`.
+        """
+        if not self._late:
+            return []
+        late, self._late = {id(item) for item in self._late}, []
+        placed: list[tuple[Item, int]] = []
+        behind = 0
+        for item in reversed(self.kept(self.given + self.new[: self.saved])):
+            if id(item) in late:
+                placed.insert(0, (item, behind))
+            else:
+                behind += 1
+        return placed
+
+    def pass_input(self) -> None:
+        """The input guardrails have found nothing."""
+        said = self.unchecked
+        if self.guarded:
+            self.held += [item for item in said if not isinstance(item, ToolCall)]
+        self._passed([item for item in said if not self.guarded or isinstance(item, ToolCall)])
+        self.unchecked = []
+        self.input_passed = True
+
+    def hold(self, result: ToolResult) -> None:
+        """What this tool has returned is the final output: the guardrails of that are to look at it first."""
+        self.held.append(result)
+
+    def pass_output(self) -> None:
+        """The output guardrails, if there are any, have found nothing."""
+        self._passed(self.held)
+        self.held = []
+
+    def _passed(self, items: Sequence[Item]) -> None:
+        unsaved = {id(item) for item in self.new[self.saved :]}
+        self._late += [item for item in items if id(item) not in unsaved]
+
+    def withdraw(self) -> list[Item]:
+        """The run was stopped: what waits for a guardrail will never pass it. Takes that out, and returns it.
+
+        A call stays next to a result: what a tool has returned is replaced.
+        """
+        waiting = self._waiting()
+        if not waiting:
+            return []
+        blocked = [item for item in self.given + self.new if id(item) in waiting]
+        instead: dict[int, Item] = {
+            id(item): replace(item, output=WITHHELD) for item in self.held if isinstance(item, ToolResult)
+        }
+
+        def rest(items: list[Item]) -> list[Item]:
+            waits_for_nothing = (item for item in items if id(item) not in waiting or id(item) in instead)
+            return [instead.get(id(item), item) for item in waits_for_nothing]
+
+        self._late += [instead[id(item)] for item in self.new[: self.saved] if id(item) in instead]
+        self.saved = len(rest(self.new[: self.saved]))
+        if self._shown is not None:
+            items, since = self._shown
+            self._shown = rest(items), len(rest(self.new[:since]))
+        self.given, self.new = rest(self.given), rest(self.new)
+        self.unchecked, self.held = [], []
+        return blocked
 
 
 def describe(reason: Reason | None) -> str:

@@ -93,7 +93,7 @@ async def ask(pump: Pump[T], holder: object, step: Callable[[], Awaitable[T]] | 
                 pump.step = step or pump.next_item
             if pump.handle is None:
                 pump.start()
-            if not pump.items:
+            if not pump.items and not pump.over:  # an eager owner may have ended in its first step
                 if pump.nap is not None:
                     pump.nap.wake()
                 pump.waiter = waiter = pump.backend.make_waiter()
