@@ -20,9 +20,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ._asyncio_stops import ASYNCIO_STOPS, AsyncioStop
-from ._failures import refusal, text_of, where_raised, without_addresses
+from ._failures import refusal, text_of, where_raised
 from ._lanes import Lane
 from ._loops import PureLoop, RealLoop, SteppingLoop
+from ._names import steady_object
 from ._places import Chain, await_chain, name_of
 from ._points import ITEM, Point
 from ._run import Outcome, Run, Sighting
@@ -342,7 +343,7 @@ class _AsyncioRun:
                 what = name_of(callback)
             else:  # uvloop's handles do not show it
                 named = _CALLBACK.search(message)
-                what = named[1] if named is not None else without_addresses(message)
+                what = named[1] if named is not None else steady_object(message)
             self.watch.see(Sighting("callback", what, detail=f"{message}: {text}"))
 
 

@@ -8,7 +8,6 @@ for these alone, and only where something is new, a look is repeated.
 from __future__ import annotations
 
 import os
-import re
 import sys
 import threading
 import time
@@ -19,13 +18,12 @@ from typing import Any, Self, TextIO
 
 from quiesce._safe.secrets import command_without_secrets
 
+from ._names import noted_temporary_names, steady, steady_object
 from ._places import Chain, Place, await_chain, name_of, traceback_chain
 from ._processes import children_of, kill_tree
 from ._run import Sighting
 from ._schedule import Schedule
 from ._threads import busy_threads
-
-_NUMBERS = re.compile(r"0x[0-9a-f]+|\b[0-9a-f]{8,}\b|\d+")  # anyio prints addresses without 0x
 
 
 class Watch:
@@ -99,15 +97,15 @@ class Watch:
         for thread, stack in self._busy_threads():
             # asyncio's, one for each child process until 3.12
             if not thread.name.startswith(("waitpid-", "asyncio-waitpid-")):
-                what = _NUMBERS.sub("N", thread.name)
+                what = steady(thread.name)
                 found.append(Sighting("thread", what, stuck_at=stack[::-1], detail=_target_of(thread)))
         found += [
-            Sighting("process", _NUMBERS.sub("N", command), detail=f"pid {pid}: {command}")
+            Sighting("process", steady(command), detail=f"pid {pid}: {command}")
             for pid in sorted(self._children.read() - self._children_before)
             if (command := _command_of(pid)) is not None
         ]
         found += [
-            Sighting("descriptor", _NUMBERS.sub("N", target), detail=f"fd {fd}: {target}")
+            Sighting("descriptor", steady(target), detail=f"fd {fd}: {target}")
             for fd in sorted(self._fds.read() - self._fds_before, key=int)
             if (target := self._fds.target(fd)) is not None
         ]
@@ -199,6 +197,8 @@ class _Hooks:
         self._watch = watch
         self._unawaited: Callable[..., object] = warnings._warn_unawaited_coroutine  # type: ignore[attr-defined]
         self._unraisable = sys.unraisablehook
+        self._noted = noted_temporary_names()
+        self._noted.__enter__()
         self._depth = sys.get_coroutine_origin_tracking_depth()
         self._catch = warnings.catch_warnings()
         self._catch.__enter__()
@@ -216,6 +216,7 @@ class _Hooks:
         warnings._warn_unawaited_coroutine = self._unawaited  # type: ignore[attr-defined]
         warnings.showwarning = self._show
         self._catch.__exit__(None, None, None)
+        self._noted.__exit__(None, None, None)
 
     def _on_unawaited(self, coroutine: CoroutineType[Any, Any, Any]) -> None:
         origin = coroutine.cr_origin or ()
@@ -233,7 +234,7 @@ class _Hooks:
     ) -> None:
         text = str(message)
         if issubclass(category, ResourceWarning):
-            self._watch.see(Sighting("unclosed", _NUMBERS.sub("N", text), detail=text))
+            self._watch.see(Sighting("unclosed", steady_object(text), detail=text))
         elif "was never awaited" in text:
             self._watch.see(Sighting("unawaited", text, (Place(filename, lineno, "?"),)))
         else:
@@ -247,7 +248,7 @@ class _Hooks:
         self._watch.see(
             Sighting(
                 "unraisable",
-                f"{source}: {_NUMBERS.sub('N', message)}",
+                f"{source}: {steady_object(message)}",
                 stuck_at=await_chain(error.object) or traceback_chain(error.exc_traceback),
                 detail=message,
             )
