@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import socket
 import tempfile
-import uuid
 
 import anyio
 import pytest
 
 from quiesce.audit import audit
 from quiesce.audit._names import noted_temporary_names, steady, steady_object
+from tests.world import world_names
 
 pytestmark = pytest.mark.time_limit(60)
 
+on_asyncio = pytest.mark.parametrize("backend", [name for name in world_names() if name != "trio"])
 in_both = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 
 
@@ -90,8 +90,8 @@ def test_a_stream_writer_is_one_finding_whatever_its_buffers_hold() -> None:
     ("text", "name"),
     [
         ("socket:[12345]", "socket:[N]"),
-        (f"/run/{uuid.uuid4()}.sock", "/run/N.sock"),
-        (f"worker_{secrets.token_hex(8)}", "worker_N"),
+        ("/run/aed121eb-ec9c-43f6-91bf-2ad90f1d44f0.sock", "/run/N.sock"),
+        ("worker_b4d557bc9bce865c", "worker_N"),
         ("decode", "decode"),
         ("/tmp/tmpab1_fgh8/out", "/tmp/tmp*/out"),
         ("/tmp/tmpfiles", "/tmp/tmpfiles"),
@@ -121,3 +121,43 @@ def test_temporary_names_are_as_before_when_nobody_notes_them_any_more() -> None
         noted = tempfile.mktemp(prefix="x")
     assert steady(noted).endswith("/x*")
     assert type(tempfile._get_candidate_names()).__module__ == "tempfile"  # type: ignore[attr-defined]
+
+
+# What the loop's exception handler is told
+
+
+@on_asyncio
+def test_an_error_that_the_program_reports_is_not_a_callback_that_failed(backend: str) -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        for seconds in (0.001, 0.002):
+            await asyncio.sleep(seconds)
+            loop.call_exception_handler(
+                {"message": f"try {seconds} failed", "exception": OSError("no route")}
+            )
+
+    result = audit(scenario, backend=backend, stops="cancel", phases="early")
+    assert result.clean, str(result)
+    (finding,) = result.findings
+    assert (finding.kind, finding.what, finding.severity) == ("reported", "try N.N failed", "warning")
+    assert finding.example.detail == "OSError: no route"
+    assert finding.site is not None
+    assert finding.site.file == __file__
+
+
+@on_asyncio
+def test_an_error_in_a_callback_is_one_though_the_program_reports_another(backend: str) -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+
+        def fails() -> None:
+            loop.call_exception_handler({"message": "about to fail"})
+            raise OSError("no route")
+
+        loop.call_soon(fails)
+        await asyncio.sleep(0.01)
+
+    result = audit(scenario, backend=backend, stops="cancel", phases="early")
+    assert {finding.kind for finding in result.findings} == {"callback", "reported"}, str(result)
+    (error,) = result.errors
+    assert error.what.endswith("fails")

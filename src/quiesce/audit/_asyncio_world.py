@@ -15,15 +15,15 @@ import asyncio
 import contextvars
 import gc
 import random
-import re
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ._asyncio_stops import ASYNCIO_STOPS, AsyncioStop
+from ._complaints import complaint
 from ._failures import refusal, text_of, where_raised
 from ._lanes import Lane
 from ._loops import PureLoop, RealLoop, SteppingLoop
-from ._names import steady_object
 from ._places import Chain, await_chain, name_of
 from ._points import ITEM, Point
 from ._run import Outcome, Run, Sighting
@@ -34,7 +34,6 @@ from ._watch import Watch
 from ._world import Limits
 
 Check = Callable[[], Any]
-_CALLBACK = re.compile(r"callback <(?:function|bound method|built-in method) (\S+)")
 
 
 class AsyncioWorld:
@@ -316,35 +315,9 @@ class _AsyncioRun:
             loop._default_executor = None  # type: ignore[attr-defined]
 
     def _on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        message: str = context.get("message", "")
-        error = context.get("exception")
-        task = context.get("task") or context.get("future")
-        text = f"{type(error).__name__}: {error}" if error is not None else message
-        if isinstance(task, asyncio.Task):
-            lane = self.schedule.lanes.by_id.get(id(task))
-            what, made_at = name_of(task.get_coro()), lane.made_at if lane is not None else ()
-            if "destroyed" in message:
-                if any(lane is pending for pending, _ in self.pending):
-                    return  # told as leaked
-                self.watch.see(Sighting("destroyed", what, made_at, await_chain(task.get_coro())))
-            elif "never retrieved" in message:
-                self.watch.see(Sighting("unretrieved", what, made_at, detail=text))
-            else:
-                self.watch.see(Sighting("callback", what, made_at, detail=f"{message}: {text}"))
-        elif "never retrieved" in message:
-            self.watch.see(Sighting("unretrieved", f"a future with {type(error).__name__}", detail=text))
-        elif "asynchronous generator" in message:
-            what = name_of(context.get("asyncgen"))
-            self.watch.see(Sighting("generator", what, detail=f"closing it failed: {text}"))
-        else:
-            handle = context.get("handle")
-            callback = getattr(handle, "_callback", None)
-            if callback is not None:
-                what = name_of(callback)
-            else:  # uvloop's handles do not show it
-                named = _CALLBACK.search(message)
-                what = named[1] if named is not None else steady_object(message)
-            self.watch.see(Sighting("callback", what, detail=f"{message}: {text}"))
+        told = complaint(context, self.schedule.lanes, (lane for lane, _ in self.pending), sys._getframe(1))
+        if told is not None:
+            self.watch.see(told)
 
 
 def _is_cancelled(task: asyncio.Task[Any]) -> bool:

@@ -13,6 +13,7 @@ from ._stops import Stop
 
 Severity: TypeAlias = Literal["error", "warning"]
 _ORDER = list(KINDS)
+_TOLD = ("reported",)  # what the program does on purpose, and readers may want to know
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ class Findings:
 def _severity(sighting: Sighting, stop: Stop | None, phase: Phase | None) -> Severity:
     """Adversarial stops warn. So does a coroutine that a library gave to a task which was then cancelled unstarted:
     that it was never awaited follows from the stop, and is nothing that its author could mend."""
-    if stop is not None and stop.warns:
+    if (stop is not None and stop.warns) or sighting.kind in _TOLD:
         return "warning"
     inner = next(iter(sighting.made_at), None)
     if sighting.kind == "unawaited" and stop is not None and isinstance(inner, Place) and inner.in_library:

@@ -39,6 +39,7 @@ ADVICE: dict[str, str] = {
     "callback": "A callback must take care of its own errors: there is nobody to raise them to.",
     "unraisable": "Clean up in a finally block, not in __del__.",
     "unclosed": "Close it in a finally block, or open it in a with block.",
+    "reported": "Nothing, if this is where you want it; otherwise handle the error where it came up.",
     "count": "Call uncancel() once for each cancellation that was taken in, and no oftener.",
 }
 

@@ -21,13 +21,15 @@ Spot: TypeAlias = tuple[CodeType, int]
 Chain: TypeAlias = tuple[Spot, ...]
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_LIBRARIES = tuple(
-    {
-        os.path.abspath(sysconfig.get_path(name)) + os.sep
-        for name in ("stdlib", "platstdlib", "purelib", "platlib")
-    }
-)
 
+
+def _folders(*names: str) -> tuple[str, ...]:
+    return tuple({os.path.abspath(sysconfig.get_path(name)) + os.sep for name in names})
+
+
+_STANDARD_LIBRARY = _folders("stdlib", "platstdlib")
+_LIBRARIES = _STANDARD_LIBRARY + _folders("purelib", "platlib")
+_PACKAGES = tuple(f"{os.sep}{name}-packages{os.sep}" for name in ("site", "dist"))
 
 _TRAPS = os.path.join("trio", "_core", "_traps.py")
 
@@ -52,9 +54,16 @@ class Place(NamedTuple):
         return self.file.startswith(_LIBRARIES) or self.file.startswith("<")
 
 
+def in_standard_library(file: str) -> bool:
+    """Whether this is the interpreter's own code. Installed packages are often in a folder of its folder."""
+    return file.startswith("<") or (
+        file.startswith(_STANDARD_LIBRARY) and not any(name in file for name in _PACKAGES)
+    )
+
+
 def shorten(file: str) -> str:
     """A path as its readers know it: from the package's folder, or from where they are."""
-    for marker in ("site-packages" + os.sep, "dist-packages" + os.sep):
+    for marker in _PACKAGES:
         _, found, tail = file.rpartition(marker)
         if found:
             return tail

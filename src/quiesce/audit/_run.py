@@ -66,5 +66,6 @@ KINDS: dict[str, str] = {
     "callback": "a callback of the event loop failed",
     "unraisable": "an error where Python could not raise it",
     "unclosed": "an object dropped without being closed",
+    "reported": "an error that the program gave to the event loop's exception handler",
     "count": "the task's count of cancellations is wrong",
 }
