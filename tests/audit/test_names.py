@@ -6,6 +6,11 @@ import asyncio
 import os
 import socket
 import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import anyio
 import pytest
@@ -161,3 +166,61 @@ def test_an_error_in_a_callback_is_one_though_the_program_reports_another(backen
     assert {finding.kind for finding in result.findings} == {"callback", "reported"}, str(result)
     (error,) = result.errors
     assert error.what.endswith("fails")
+
+
+# Threads that wait in their pool
+
+
+class CountedQueue:
+    """Somebody's wrapper round the queue of a pool."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.taken = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def get(self, *args: Any, **options: Any) -> Any:
+        item = self._wait(*args, **options)
+        self.taken += 1
+        return item
+
+    def _wait(self, *args: Any, **options: Any) -> Any:
+        return self._inner.get(*args, **options)
+
+
+@contextmanager
+def wrapped_pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as pool:
+        pool._work_queue = CountedQueue(pool._work_queue)  # type: ignore[assignment]
+        yield pool
+
+
+def test_a_thread_that_waits_behind_a_wrapper_is_idle() -> None:
+    pools = ExitStack()
+
+    async def scenario() -> None:
+        pool = pools.enter_context(wrapped_pool())
+        await asyncio.get_running_loop().run_in_executor(pool, int)
+        await asyncio.sleep(1)
+
+    with pools:
+        result = audit(scenario, real_io=True, stops="cancel")
+    assert result.findings == [], str(result)
+
+
+def test_a_thread_that_works_behind_a_wrapper_is_at_work() -> None:
+    is_over = threading.Event()
+    pools = ExitStack()
+
+    async def scenario() -> None:
+        pools.enter_context(wrapped_pool()).submit(is_over.wait)  # a wait, but not for work
+        await asyncio.sleep(1)
+
+    with pools:
+        try:
+            result = audit(scenario, real_io=True, stops="cancel", phases="unstarted")
+        finally:
+            is_over.set()
+    assert [finding.kind for finding in result.findings] == ["thread"], str(result)

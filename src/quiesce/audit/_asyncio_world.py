@@ -23,9 +23,10 @@ from ._asyncio_stops import ASYNCIO_STOPS, AsyncioStop
 from ._complaints import complaint
 from ._failures import refusal, text_of, where_raised
 from ._lanes import Lane
-from ._loops import PureLoop, RealLoop, SteppingLoop
+from ._loops import PureLoop, SteppingLoop
 from ._places import Chain, await_chain, name_of
 from ._points import ITEM, Point
+from ._real_loop import RealLoop
 from ._run import Outcome, Run, Sighting
 from ._scenario import Scenario
 from ._schedule import IN_CLEAN_UP, Aim, Endless, Schedule
