@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
+import sysconfig
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -224,3 +226,44 @@ def test_a_thread_that_works_behind_a_wrapper_is_at_work() -> None:
         finally:
             is_over.set()
     assert [finding.kind for finding in result.findings] == ["thread"], str(result)
+
+
+# Where something was made
+
+SOME_LIBRARY = """
+import asyncio
+import trio
+
+async def poll():
+    if asyncio._get_running_loop() is None:
+        await trio.sleep_forever()
+    await asyncio.Event().wait()
+
+def start():
+    if asyncio._get_running_loop() is None:
+        trio.lowlevel.spawn_system_task(poll)
+        return None
+    return asyncio.create_task(poll())
+"""
+
+
+@in_both
+def test_made_at_is_the_library_that_made_it_and_then_who_called_it(backend: str) -> None:
+    file = os.path.join(sysconfig.get_path("purelib"), "some_library", "client.py")
+    library: dict[str, Any] = {}
+    exec(compile(SOME_LIBRARY, file, "exec"), library)
+
+    async def scenario() -> None:
+        task = library["start"]()
+        await anyio.sleep(1)
+        if task is not None:
+            task.cancel()
+
+    result = audit(scenario, backend=backend, stops="cancel")
+    (finding,) = result.findings
+    assert finding.kind == "leaked"
+    assert finding.site is not None
+    assert (finding.site.file, finding.site.function) == (file, "start"), str(result)
+    assert finding.key == "leaked poll some_library/client.py:start"
+    (made_at,) = [line for line in str(result).splitlines() if "made at" in line]
+    assert re.search(r"some_library/client.py:\d+ in start <- \S*test_names.py:\d+ in .*scenario$", made_at)

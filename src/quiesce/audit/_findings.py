@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from ._places import Place, digest, places, shorten
+from ._places import Place, digest, makers, places, shorten
 from ._points import Phase, Point, Token
 from ._run import KINDS, Run, Sighting
 from ._stops import Stop
@@ -45,8 +45,8 @@ class Finding:
 
     @property
     def site(self) -> Place | None:
-        """Where it was made, as far as somebody can change it: the innermost place outside libraries."""
-        return next((p for p in self.made_at if not p.in_library), self.made_at[0] if self.made_at else None)
+        """Where it was made: the innermost place that is not the standard library's, nor anyio's or trio's."""
+        return next(iter(makers(self.made_at)), None)
 
     @property
     def key(self) -> str:
@@ -114,7 +114,7 @@ class Findings:
         for sighting in run.seen:
             made_at = places(sighting.made_at)
             severity = _severity(sighting, stop, phase)
-            key = (sighting.kind, sighting.what, made_at[:3], severity)
+            key = (sighting.kind, sighting.what, makers(made_at)[:3], severity)
             example = _example(run, sighting, stop, points)
             finding = self._found.get(key)
             if finding is None:

@@ -29,6 +29,9 @@ def _folders(*names: str) -> tuple[str, ...]:
 
 _STANDARD_LIBRARY = _folders("stdlib", "platstdlib")
 _LIBRARIES = _STANDARD_LIBRARY + _folders("purelib", "platlib")
+_MACHINERY = tuple(
+    folder + name + os.sep for folder in _folders("purelib", "platlib") for name in ("anyio", "trio")
+)
 _PACKAGES = tuple(f"{os.sep}{name}-packages{os.sep}" for name in ("site", "dist"))
 
 _TRAPS = os.path.join("trio", "_core", "_traps.py")
@@ -52,6 +55,17 @@ class Place(NamedTuple):
     def in_library(self) -> bool:
         """Whether this is the standard library or an installed package."""
         return self.file.startswith(_LIBRARIES) or self.file.startswith("<")
+
+    @property
+    def in_machinery(self) -> bool:
+        """Whether this is code that makes tasks for others: the standard library's, anyio's, trio's."""
+        return in_standard_library(self.file) or self.file.startswith(_MACHINERY)
+
+
+def makers(made_at: Iterable[Place]) -> tuple[Place, ...]:
+    """Of the places where something was made, innermost first: those whose own code it is."""
+    places = tuple(made_at)
+    return tuple(place for place in places if not place.in_machinery) or places[:1]
 
 
 def in_standard_library(file: str) -> bool:

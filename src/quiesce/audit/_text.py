@@ -18,7 +18,7 @@ from quiesce._safe.printed import printed_line
 from quiesce._safe.secrets import without_secrets
 
 from ._findings import Example, Finding
-from ._places import Place
+from ._places import Place, makers
 from ._points import ITEM, Point
 from ._result import MARKS, AuditResult, Mark, Strip
 from ._stops import STOPS
@@ -200,10 +200,12 @@ def _moment(point: Point) -> str:
 
 
 def _row(name: str, places: tuple[Place, ...]) -> list[tuple[str, str]]:
-    """The reader's own frames, innermost first; of libraries only the function that it waits in."""
+    """The reader's own frames, innermost first; of libraries only the function that it waits in, or that made it."""
     if not places:
         return []
     own = [place for place in places if not place.in_library]
+    if name == "made at":
+        own = list(makers(places))
     library = [place for place in places if place.in_library]
     if not own:
         own, library = library[:1], library[1:]
