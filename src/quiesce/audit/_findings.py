@@ -113,7 +113,7 @@ class Findings:
         touched: dict[int, Finding] = {}
         for sighting in run.seen:
             made_at = places(sighting.made_at)
-            severity = _severity(sighting, stop, phase)
+            severity = _severity(sighting, stop)
             key = (sighting.kind, sighting.what, makers(made_at)[:3], severity)
             example = _example(run, sighting, stop, points)
             finding = self._found.get(key)
@@ -138,15 +138,9 @@ class Findings:
         )
 
 
-def _severity(sighting: Sighting, stop: Stop | None, phase: Phase | None) -> Severity:
-    """Adversarial stops warn. So does a coroutine that a library gave to a task which was then cancelled unstarted:
-    that it was never awaited follows from the stop, and is nothing that its author could mend."""
-    if (stop is not None and stop.warns) or sighting.kind in _TOLD:
-        return "warning"
-    inner = next(iter(sighting.made_at), None)
-    if sighting.kind == "unawaited" and stop is not None and isinstance(inner, Place) and inner.in_library:
-        return "warning"
-    return "error"
+def _severity(sighting: Sighting, stop: Stop | None) -> Severity:
+    """Adversarial stops warn, and so does what the program does on purpose."""
+    return "warning" if (stop is not None and stop.warns) or sighting.kind in _TOLD else "error"
 
 
 def _rank(kind: str) -> int:
