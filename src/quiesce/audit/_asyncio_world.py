@@ -22,6 +22,7 @@ from typing import Any
 from ._asyncio_stops import ASYNCIO_STOPS, AsyncioStop
 from ._complaints import complaint
 from ._failures import refusal, text_of, where_raised
+from ._interpreter import InterpreterFaults
 from ._lanes import Lane
 from ._loops import PureLoop, SteppingLoop
 from ._places import Chain, await_chain, name_of
@@ -101,6 +102,7 @@ class _AsyncioRun:
             limit=limits.steps,
             record=record,
         )
+        self.faults = InterpreterFaults()
         self.pending: list[tuple[Lane, Chain]] = []
         self._waiting = {0}  # the root, and the ids of other tasks that have to be over for the run to be
 
@@ -142,13 +144,14 @@ class _AsyncioRun:
             loop.leave()
             loop.close()
         watch.is_muted = False
-        run.seen += watch.finish()
+        run.seen = self.faults.named([*run.seen, *watch.finish()])
         watch.is_muted = True
         return run
 
     def _fire(self, lane: Lane, task: Any, handle: Any) -> None:
         # What has not ended by then does not mean to. A run that nobody stops may take longer.
         self.schedule.allow(10 * self.schedule.steps + self.limits.settle_steps)
+        self.faults.before_stop(self.stop.root, self.schedule.lanes.all)
         self.stop.fire(lane, task, handle, self._alive)
         if self.stop.asked:
             for waited in self.stop.waits_for()[1:]:

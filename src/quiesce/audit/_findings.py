@@ -42,6 +42,7 @@ class Finding:
     strips: list[str] = field(default_factory=list)  # "cancel/early" and so on: where it was seen
     known: bool = False  # it is in the baseline file
     ignored: str = ""  # the reason, if an ignore matches
+    fault: str = ""  # the interpreter's, if it is one; then it says which
 
     @property
     def site(self) -> Place | None:
@@ -77,6 +78,7 @@ class Finding:
             "strips": list(self.strips),
             "known": self.known,
             "ignored": self.ignored,
+            "fault": self.fault,
             "example": {
                 "stop": example.stop,
                 "token": example.token,
@@ -119,7 +121,7 @@ class Findings:
             finding = self._found.get(key)
             if finding is None:
                 finding = self._found[key] = Finding(
-                    sighting.kind, sighting.what, made_at, severity, example, runs=0
+                    sighting.kind, sighting.what, made_at, severity, example, runs=0, fault=sighting.fault
                 )
             elif _size(example) < _size(finding.example):
                 finding.example = example
@@ -139,8 +141,9 @@ class Findings:
 
 
 def _severity(sighting: Sighting, stop: Stop | None) -> Severity:
-    """Adversarial stops warn, and so does what the program does on purpose."""
-    return "warning" if (stop is not None and stop.warns) or sighting.kind in _TOLD else "error"
+    """Adversarial stops warn. So does what the program does on purpose, and what is the interpreter's fault."""
+    is_mild = (stop is not None and stop.warns) or sighting.kind in _TOLD or sighting.fault
+    return "warning" if is_mild else "error"
 
 
 def _rank(kind: str) -> int:

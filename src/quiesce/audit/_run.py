@@ -22,6 +22,7 @@ class Sighting:
     made_at: Chain | tuple[Place, ...] = ()  # innermost first
     stuck_at: Chain = ()  # outermost first
     detail: str = ""
+    fault: str = ""  # the interpreter's, if it is one; then it says which
 
 
 @dataclass(slots=True)

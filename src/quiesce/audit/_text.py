@@ -171,6 +171,8 @@ def _lesser(result: AuditResult, paint: Paint) -> Iterator[str]:
         site = f", made at {finding.site}" if finding.site is not None else ""
         line = f"{paint(status, '33')}: {finding.kind} {finding.what}: {finding.means}"
         yield f"{line}; {_count(finding.runs, 'run')}{site}"
+        if finding.fault:
+            yield f"   Python's fault: {finding.fault}"
         if finding.severity == "warning" and finding.example.token and "<" not in result.target:
             yield paint.dim(f"   replay: {result.replay_command(finding.example.token)}")
 

@@ -8,6 +8,7 @@ for these alone, and only where something is new, a look is repeated.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 import time
@@ -24,6 +25,8 @@ from ._processes import children_of, kill_tree
 from ._run import Sighting
 from ._schedule import Schedule
 from ._threads import busy_threads
+
+_FD = re.compile(r"\bfd=\d+")
 
 
 class Watch:
@@ -234,11 +237,27 @@ class _Hooks:
     ) -> None:
         text = str(message)
         if issubclass(category, ResourceWarning):
-            self._watch.see(Sighting("unclosed", steady_object(text), detail=text))
+            self._see_unclosed(Sighting("unclosed", steady_object(text), detail=text))
         elif "was never awaited" in text:
             self._watch.see(Sighting("unawaited", text, (Place(filename, lineno, "?"),)))
         else:
             self._show(message, category, filename, lineno, file, line)
+
+    def _see_unclosed(self, sighting: Sighting) -> None:
+        """A stream, its transport and its socket each say that they were not closed. It is one thing: the outermost."""
+        seen = self._watch.seen
+        if fd := _FD.search(sighting.detail):
+            for other in seen:
+                if (
+                    other.kind == "unclosed"
+                    and other.what != sighting.what
+                    and fd[0] in _FD.findall(other.detail)
+                ):
+                    if other.detail.count("<") >= sighting.detail.count("<"):  # the outer shows the inner
+                        return
+                    seen.remove(other)
+                    break
+        self._watch.see(sighting)
 
     def _on_unraisable(self, error: Any) -> None:
         source = getattr(error.object, "__qualname__", None) or type(error.object).__name__
