@@ -17,14 +17,16 @@ import gc
 import random
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from ._asyncio_stops import ASYNCIO_STOPS, AsyncioStop
+from ._clocks import Clocks
 from ._complaints import complaint
 from ._failures import refusal, text_of, where_raised
 from ._interpreter import InterpreterFaults
 from ._lanes import Lane
-from ._loops import PureLoop, SteppingLoop
+from ._loops import START, PureLoop, SteppingLoop
 from ._places import Chain, await_chain, name_of
 from ._points import ITEM, Point
 from ._real_loop import RealLoop
@@ -52,6 +54,7 @@ class AsyncioWorld:
         self._real_io = real_io
         self._seed = seed
         self._limits = limits
+        self._clocks = Clocks(is_real=real_io)
 
     def run(
         self,
@@ -63,9 +66,13 @@ class AsyncioWorld:
         record: bool = False,
     ) -> Run:
         """Run it once, stopped at `points`."""
-        return _AsyncioRun(self._new_loop(), scenario, stop, points, self._watch, self._limits, record).go(
-            check, seed=self._seed, eager=self._eager
-        )
+        loop = self._new_loop()
+        run = _AsyncioRun(loop, scenario, stop, points, self._watch, self._limits, record)
+        with self._time_of(loop):
+            return run.go(check, seed=self._seed, eager=self._eager)
+
+    def _time_of(self, loop: SteppingLoop) -> AbstractContextManager[None]:
+        return self._clocks.following(lambda: loop.now - START)
 
     def _new_loop(self) -> SteppingLoop:
         if self._real_io:

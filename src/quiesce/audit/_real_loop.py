@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 import threading
-import time
+from time import monotonic  # the real one, also while a scenario reads another
 from typing import Any
 
 from ._loops import SteppingLoop
@@ -68,8 +68,8 @@ class RealLoop(SteppingLoop, asyncio.SelectorEventLoop):
         return max(self._patience, min(jump, self._hang_after))
 
     def _wait(self, seconds: float) -> None:
-        limit = time.monotonic() + seconds
-        while not self._ready and self._has_outside() and (left := limit - time.monotonic()) > 0:
+        limit = monotonic() + seconds
+        while not self._ready and self._has_outside() and (left := limit - monotonic()) > 0:
             self._poll(min(left, 0.05))
 
     def _poll(self, seconds: float) -> None:

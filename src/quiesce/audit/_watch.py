@@ -11,9 +11,9 @@ import os
 import re
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable
+from time import monotonic, sleep  # the real ones, also while a scenario reads others
 from types import CoroutineType
 from typing import Any, Self, TextIO
 
@@ -79,10 +79,10 @@ class Watch:
             return found
         # Once a thing has been seen to stay, its like need not be waited for again in every run.
         is_new = any((s.kind, s.what) not in self._known for s in found)
-        end = time.monotonic() + (self._patience if is_new else self._patience / 10)
+        end = monotonic() + (self._patience if is_new else self._patience / 10)
         pause = 0.001
-        while found and time.monotonic() < end:
-            time.sleep(pause)
+        while found and monotonic() < end:
+            sleep(pause)
             pause = min(pause * 2, 0.02)
             found = self._look()
         self._known.update((s.kind, s.what) for s in found)
