@@ -21,7 +21,7 @@ from quiesce.agents._tool import function_tool
 from quiesce.audit import Limits
 from tests.agents.plain_functions import undecorated
 from tests.audit_level import FULL
-from tests.kernel.audited import WORLDS, Audited, ledger
+from tests.kernel.audited import STARTED_LATE, WORLDS, Audited, ledger
 from tests.world import world_names
 
 SERVER = Path(__file__).with_name("mcp_server.py")
@@ -62,7 +62,8 @@ async def tool_of_an_mcp_server() -> None:
 
 
 def scenario(function: Any) -> Audited:
-    return Audited(function.__name__, function, WORLDS, {}, {}, True, {"real_io": True})
+    known = {"unawaited JSONRPCDispatcher.run*": STARTED_LATE} if function is tool_of_an_mcp_server else {}
+    return Audited(function.__name__, function, WORLDS, known, {}, True, {"real_io": True})
 
 
 @pytest.mark.parametrize("function", [tool_in_a_process, tool_of_an_mcp_server])
@@ -80,4 +81,5 @@ def test_stopped_anywhere_nothing_is_left(function: Any, where: str) -> None:
     result = scenario(function).audit(
         where, stops=stops, depth=1, sample=2 if FULL and where != "uvloop" else 1, limits=limits
     )
-    assert result.verdict == "CLEAN", str(result)
+    assert result.verdict in ("CLEAN", "FINDINGS"), str(result)
+    assert not result.errors, str(result)  # of a sample, an ignore may match nothing

@@ -246,7 +246,7 @@ def test_leaving_the_process_when_stopped_is_a_replaced_cancellation(
 
 
 @pytest.mark.parametrize(
-    "source", ["time.time_ns() // 1000 % 2", "id(object()) // 16 % 2", "os.urandom(1)[0] % 2"]
+    "source", ["time.perf_counter_ns() // 1000 % 2", "id(object()) // 16 % 2", "os.urandom(1)[0] % 2"]
 )
 def test_a_scenario_that_differs_from_run_to_run_is_said_to(command: CommandLine, source: str) -> None:
     text = f"""

@@ -15,16 +15,21 @@ import asyncio
 import contextvars
 import gc
 import random
-import re
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from ._asyncio_stops import ASYNCIO_STOPS, AsyncioStop
-from ._failures import refusal, text_of, where_raised, without_addresses
+from ._clocks import Clocks
+from ._complaints import complaint
+from ._failures import refusal, text_of, where_raised
+from ._interpreter import InterpreterFaults
 from ._lanes import Lane
-from ._loops import PureLoop, RealLoop, SteppingLoop
+from ._loops import START, PureLoop, SteppingLoop
 from ._places import Chain, await_chain, name_of
 from ._points import ITEM, Point
+from ._real_loop import RealLoop
 from ._run import Outcome, Run, Sighting
 from ._scenario import Scenario
 from ._schedule import IN_CLEAN_UP, Aim, Endless, Schedule
@@ -33,7 +38,6 @@ from ._watch import Watch
 from ._world import Limits
 
 Check = Callable[[], Any]
-_CALLBACK = re.compile(r"callback <(?:function|bound method|built-in method) (\S+)")
 
 
 class AsyncioWorld:
@@ -50,6 +54,7 @@ class AsyncioWorld:
         self._real_io = real_io
         self._seed = seed
         self._limits = limits
+        self._clocks = Clocks(is_real=real_io)
 
     def run(
         self,
@@ -61,9 +66,13 @@ class AsyncioWorld:
         record: bool = False,
     ) -> Run:
         """Run it once, stopped at `points`."""
-        return _AsyncioRun(self._new_loop(), scenario, stop, points, self._watch, self._limits, record).go(
-            check, seed=self._seed, eager=self._eager
-        )
+        loop = self._new_loop()
+        run = _AsyncioRun(loop, scenario, stop, points, self._watch, self._limits, record)
+        with self._time_of(loop):
+            return run.go(check, seed=self._seed, eager=self._eager)
+
+    def _time_of(self, loop: SteppingLoop) -> AbstractContextManager[None]:
+        return self._clocks.following(lambda: loop.now - START)
 
     def _new_loop(self) -> SteppingLoop:
         if self._real_io:
@@ -100,6 +109,7 @@ class _AsyncioRun:
             limit=limits.steps,
             record=record,
         )
+        self.faults = InterpreterFaults()
         self.pending: list[tuple[Lane, Chain]] = []
         self._waiting = {0}  # the root, and the ids of other tasks that have to be over for the run to be
 
@@ -141,13 +151,14 @@ class _AsyncioRun:
             loop.leave()
             loop.close()
         watch.is_muted = False
-        run.seen += watch.finish()
+        run.seen = self.faults.named([*run.seen, *watch.finish()])
         watch.is_muted = True
         return run
 
     def _fire(self, lane: Lane, task: Any, handle: Any) -> None:
         # What has not ended by then does not mean to. A run that nobody stops may take longer.
         self.schedule.allow(10 * self.schedule.steps + self.limits.settle_steps)
+        self.faults.before_stop(self.stop.root, self.schedule.lanes.all)
         self.stop.fire(lane, task, handle, self._alive)
         if self.stop.asked:
             for waited in self.stop.waits_for()[1:]:
@@ -315,35 +326,9 @@ class _AsyncioRun:
             loop._default_executor = None  # type: ignore[attr-defined]
 
     def _on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        message: str = context.get("message", "")
-        error = context.get("exception")
-        task = context.get("task") or context.get("future")
-        text = f"{type(error).__name__}: {error}" if error is not None else message
-        if isinstance(task, asyncio.Task):
-            lane = self.schedule.lanes.by_id.get(id(task))
-            what, made_at = name_of(task.get_coro()), lane.made_at if lane is not None else ()
-            if "destroyed" in message:
-                if any(lane is pending for pending, _ in self.pending):
-                    return  # told as leaked
-                self.watch.see(Sighting("destroyed", what, made_at, await_chain(task.get_coro())))
-            elif "never retrieved" in message:
-                self.watch.see(Sighting("unretrieved", what, made_at, detail=text))
-            else:
-                self.watch.see(Sighting("callback", what, made_at, detail=f"{message}: {text}"))
-        elif "never retrieved" in message:
-            self.watch.see(Sighting("unretrieved", f"a future with {type(error).__name__}", detail=text))
-        elif "asynchronous generator" in message:
-            what = name_of(context.get("asyncgen"))
-            self.watch.see(Sighting("generator", what, detail=f"closing it failed: {text}"))
-        else:
-            handle = context.get("handle")
-            callback = getattr(handle, "_callback", None)
-            if callback is not None:
-                what = name_of(callback)
-            else:  # uvloop's handles do not show it
-                named = _CALLBACK.search(message)
-                what = named[1] if named is not None else without_addresses(message)
-            self.watch.see(Sighting("callback", what, detail=f"{message}: {text}"))
+        told = complaint(context, self.schedule.lanes, (lane for lane, _ in self.pending), sys._getframe(1))
+        if told is not None:
+            self.watch.see(told)
 
 
 def _is_cancelled(task: asyncio.Task[Any]) -> bool:

@@ -10,8 +10,10 @@ import ipaddress
 import os
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, ClassVar
 
 
@@ -34,6 +36,8 @@ def _connect(self: socket.socket, address: Any) -> Any:
 
 
 def _start(self: subprocess.Popen[Any], args: Any, *more: Any, **options: Any) -> None:
+    if _is_look_up(sys._getframe(1)):
+        return _popen(self, args, *more, **options)
     # What Popen's finaliser looks at.
     self.returncode, self._child_created = 0, False  # type: ignore[attr-defined]
     name = args if isinstance(args, str | bytes) else next(iter(args), "?")
@@ -55,11 +59,27 @@ def _look_up(host: Any, *rest: Any, **options: Any) -> Any:
 _getaddrinfo = socket.getaddrinfo
 
 
+def _is_look_up(frame: FrameType | None) -> bool:
+    """Whether the standard library starts a process to look something up, once: where a library is, on what it runs.
+
+    That is not what the scenario does, and where it happens in the first run only, the next ones would differ.
+    """
+    while frame is not None and frame.f_globals.get("__name__") in ("subprocess", __name__):
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__") in ("ctypes.util", "platform", "uuid")
+
+
+_popen = subprocess.Popen.__init__
+_posix_spawn: Any = getattr(os, "posix_spawn", None)  # which Popen uses from 3.13 on
+
+
 def _system(command: Any) -> Any:
     raise RefusedIO(f"it starts the process {command!s}")
 
 
 def _spawn(path: Any, *rest: Any, **options: Any) -> Any:
+    if _is_look_up(sys._getframe(1)):
+        return _posix_spawn(path, *rest, **options)
     raise RefusedIO(f"it starts the process {path!s}")
 
 

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from ._places import Place, digest, places, shorten
+from ._places import Place, digest, makers, places, shorten
 from ._points import Phase, Point, Token
 from ._run import KINDS, Run, Sighting
 from ._stops import Stop
 
 Severity: TypeAlias = Literal["error", "warning"]
 _ORDER = list(KINDS)
+_TOLD = ("reported",)  # what the program does on purpose, and readers may want to know
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +42,12 @@ class Finding:
     strips: list[str] = field(default_factory=list)  # "cancel/early" and so on: where it was seen
     known: bool = False  # it is in the baseline file
     ignored: str = ""  # the reason, if an ignore matches
+    fault: str = ""  # the interpreter's, if it is one; then it says which
 
     @property
     def site(self) -> Place | None:
-        """Where it was made, as far as somebody can change it: the innermost place outside libraries."""
-        return next((p for p in self.made_at if not p.in_library), self.made_at[0] if self.made_at else None)
+        """Where it was made: the innermost place that is not the standard library's, nor anyio's or trio's."""
+        return next(iter(makers(self.made_at)), None)
 
     @property
     def key(self) -> str:
@@ -76,6 +78,7 @@ class Finding:
             "strips": list(self.strips),
             "known": self.known,
             "ignored": self.ignored,
+            "fault": self.fault,
             "example": {
                 "stop": example.stop,
                 "token": example.token,
@@ -112,13 +115,13 @@ class Findings:
         touched: dict[int, Finding] = {}
         for sighting in run.seen:
             made_at = places(sighting.made_at)
-            severity = _severity(sighting, stop, phase)
-            key = (sighting.kind, sighting.what, made_at[:3], severity)
+            severity = _severity(sighting, stop)
+            key = (sighting.kind, sighting.what, makers(made_at)[:3], severity)
             example = _example(run, sighting, stop, points)
             finding = self._found.get(key)
             if finding is None:
                 finding = self._found[key] = Finding(
-                    sighting.kind, sighting.what, made_at, severity, example, runs=0
+                    sighting.kind, sighting.what, made_at, severity, example, runs=0, fault=sighting.fault
                 )
             elif _size(example) < _size(finding.example):
                 finding.example = example
@@ -137,15 +140,10 @@ class Findings:
         )
 
 
-def _severity(sighting: Sighting, stop: Stop | None, phase: Phase | None) -> Severity:
-    """Adversarial stops warn. So does a coroutine that a library gave to a task which was then cancelled unstarted:
-    that it was never awaited follows from the stop, and is nothing that its author could mend."""
-    if stop is not None and stop.warns:
-        return "warning"
-    inner = next(iter(sighting.made_at), None)
-    if sighting.kind == "unawaited" and stop is not None and isinstance(inner, Place) and inner.in_library:
-        return "warning"
-    return "error"
+def _severity(sighting: Sighting, stop: Stop | None) -> Severity:
+    """Adversarial stops warn. So does what the program does on purpose, and what is the interpreter's fault."""
+    is_mild = (stop is not None and stop.warns) or sighting.kind in _TOLD or sighting.fault
+    return "warning" if is_mild else "error"
 
 
 def _rank(kind: str) -> int:

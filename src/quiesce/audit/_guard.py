@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
+from ._clocks import Clocks
 from ._places import Chain, Spot, is_ours, traceback_chain
 from ._points import Point
 from ._run import Run, Sighting
@@ -172,6 +173,8 @@ def _working_directory() -> str:
 
 def _where(frame: FrameType | None) -> Chain:
     """The frames of what was interrupted, outermost first, up to the audit's own."""
+    if frame is not None and frame.f_globals.get("__name__") == Clocks.__module__:
+        frame = frame.f_back  # a `time.sleep` that goes with the virtual clock
     chain: list[Spot] = []
     while frame is not None and len(chain) < _DEEPEST and not is_ours(frame.f_code):
         chain.append((frame.f_code, frame.f_lasti))

@@ -9,7 +9,7 @@ from ._findings import Example, Finding
 from ._html_strips import PHASES, Anchors
 from ._html_text import code, esc, frame, frames, plural, sentence
 from ._html_timeline import draw
-from ._places import Place
+from ._places import Place, makers
 from ._points import ITEM, Point
 from ._result import AuditResult
 from ._stops import STOPS
@@ -39,6 +39,7 @@ ADVICE: dict[str, str] = {
     "callback": "A callback must take care of its own errors: there is nobody to raise them to.",
     "unraisable": "Clean up in a finally block, not in __del__.",
     "unclosed": "Close it in a finally block, or open it in a with block.",
+    "reported": "Nothing, if this is where you want it; otherwise handle the error where it came up.",
     "count": "Call uncancel() once for each cancellation that was taken in, and no oftener.",
 }
 
@@ -79,9 +80,10 @@ def _finding(finding: Finding, result: AuditResult, anchor: str, style: str, *, 
         f'<span class="muted">{counts}</span> {at}</summary><div class="body">',
         f"<p><strong>{esc(sentence(finding.means))}</strong> {esc(ADVICE.get(finding.kind, ''))}</p>",
         f"<p>Ignored: {esc(sentence(finding.ignored))}</p>" if finding.ignored else "",
+        f"<p>Python's fault: {esc(sentence(finding.fault))}</p>" if finding.fault else "",
         f'<pre class="detail">{esc(example.detail)}</pre>' if example.detail else "",
         "<dl>",
-        _where("Made at", finding.made_at),
+        _where("Made at", finding.made_at, makers(finding.made_at)),
         f"<dt>Stopped</dt><dd><p>{_stopped(example)}</p>{_inner(example.stopped_at)}</dd>",
         _where("Stuck at", example.stuck_at[::-1]),
         f'<dt>Seen in</dt><dd class="seen">{"".join(f"<span>{esc(name)}</span>" for name in finding.strips)}</dd>',
@@ -93,8 +95,8 @@ def _finding(finding: Finding, result: AuditResult, anchor: str, style: str, *, 
     return "".join(parts)
 
 
-def _where(title: str, places: tuple[Place, ...]) -> str:
-    return f"<dt>{title}</dt><dd>{frames(places)}</dd>" if places else ""
+def _where(title: str, places: tuple[Place, ...], own: tuple[Place, ...] = ()) -> str:
+    return f"<dt>{title}</dt><dd>{frames(places, own)}</dd>" if places else ""
 
 
 def _inner(stopped_at: tuple[Place, ...]) -> str:

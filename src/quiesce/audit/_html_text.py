@@ -52,9 +52,9 @@ def frame(place: Place) -> str:
     return f"<code>{esc(shorten(place.file))}:{place.line}</code> in {code(place.function)}"
 
 
-def frames(places: Sequence[Place]) -> str:
-    """Places given innermost first: the reader's own to see, those in libraries folded."""
-    own = [p for p in places if not p.in_library] or list(places[:1])
+def frames(places: Sequence[Place], own: Sequence[Place] = ()) -> str:
+    """Places given innermost first: `own`, which are the reader's unless told, to see; the others folded."""
+    own = own or [p for p in places if not p.in_library] or places[:1]
     shown = "".join(f"<li>{frame(p)}</li>" for p in own)
     folded = ""
     if hidden := len(places) - len(own):

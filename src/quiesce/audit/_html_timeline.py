@@ -11,7 +11,8 @@ left may go on stepping long after the root; of that only the beginning is drawn
 from __future__ import annotations
 
 from ._findings import Finding
-from ._html_text import clip, esc, local_name, plural, reader_place
+from ._html_text import clip, esc, local_name, plural
+from ._places import makers
 from ._result import LaneSpan, Timeline
 
 LANES = 24  # more than these are counted, not drawn
@@ -110,7 +111,7 @@ class _Drawing:
         is_leaked = lane.end is None
         is_about = belongs(lane, self.finding)
         end = self.width if lane.end is None else min(lane.end, self.last + 0.5)
-        made = reader_place(lane.made_at)
+        made = next(iter(makers(lane.made_at)), None)
         made_at = f"made at {made}" if made is not None else ""
         by = f", by {lane.parent}" if lane.parent else ""
         label = clip(local_name(lane.label), LABEL)

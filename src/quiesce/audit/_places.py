@@ -21,13 +21,18 @@ Spot: TypeAlias = tuple[CodeType, int]
 Chain: TypeAlias = tuple[Spot, ...]
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_LIBRARIES = tuple(
-    {
-        os.path.abspath(sysconfig.get_path(name)) + os.sep
-        for name in ("stdlib", "platstdlib", "purelib", "platlib")
-    }
-)
 
+
+def _folders(*names: str) -> tuple[str, ...]:
+    return tuple({os.path.abspath(sysconfig.get_path(name)) + os.sep for name in names})
+
+
+_STANDARD_LIBRARY = _folders("stdlib", "platstdlib")
+_LIBRARIES = _STANDARD_LIBRARY + _folders("purelib", "platlib")
+_MACHINERY = tuple(
+    folder + name + os.sep for folder in _folders("purelib", "platlib") for name in ("anyio", "trio")
+)
+_PACKAGES = tuple(f"{os.sep}{name}-packages{os.sep}" for name in ("site", "dist"))
 
 _TRAPS = os.path.join("trio", "_core", "_traps.py")
 
@@ -51,10 +56,28 @@ class Place(NamedTuple):
         """Whether this is the standard library or an installed package."""
         return self.file.startswith(_LIBRARIES) or self.file.startswith("<")
 
+    @property
+    def in_machinery(self) -> bool:
+        """Whether this is code that makes tasks for others: the standard library's, anyio's, trio's."""
+        return in_standard_library(self.file) or self.file.startswith(_MACHINERY)
+
+
+def makers(made_at: Iterable[Place]) -> tuple[Place, ...]:
+    """Of the places where something was made, innermost first: those whose own code it is."""
+    places = tuple(made_at)
+    return tuple(place for place in places if not place.in_machinery) or places[:1]
+
+
+def in_standard_library(file: str) -> bool:
+    """Whether this is the interpreter's own code. Installed packages are often in a folder of its folder."""
+    return file.startswith("<") or (
+        file.startswith(_STANDARD_LIBRARY) and not any(name in file for name in _PACKAGES)
+    )
+
 
 def shorten(file: str) -> str:
     """A path as its readers know it: from the package's folder, or from where they are."""
-    for marker in ("site-packages" + os.sep, "dist-packages" + os.sep):
+    for marker in _PACKAGES:
         _, found, tail = file.rpartition(marker)
         if found:
             return tail

@@ -22,6 +22,7 @@ class Sighting:
     made_at: Chain | tuple[Place, ...] = ()  # innermost first
     stuck_at: Chain = ()  # outermost first
     detail: str = ""
+    fault: str = ""  # the interpreter's, if it is one; then it says which
 
 
 @dataclass(slots=True)
@@ -66,5 +67,6 @@ KINDS: dict[str, str] = {
     "callback": "a callback of the event loop failed",
     "unraisable": "an error where Python could not raise it",
     "unclosed": "an object dropped without being closed",
+    "reported": "an error that the program gave to the event loop's exception handler",
     "count": "the task's count of cancellations is wrong",
 }

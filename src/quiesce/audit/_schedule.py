@@ -7,12 +7,14 @@ while the next stop is for whoever is in its clean-up, does it see every step (`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any, Literal, TypeAlias
 
 from ._lanes import Lane, Lanes
+from ._names import steady
 from ._places import Chain, await_chain, name_of
 from ._points import Point
 
@@ -20,6 +22,7 @@ from ._points import Point
 IN_CLEAN_UP: Literal["in clean-up"] = "in clean-up"
 Aim: TypeAlias = Point | Literal["in clean-up"]
 Fire: TypeAlias = Callable[[Lane, Any, Any], None]  # the lane, its task, the handle that was about to run it
+_MADE_UP = re.compile(r"\d{6}")  # a time or an identifier that somebody has put into a name
 
 
 class Endless(Exception):
@@ -98,6 +101,8 @@ class Schedule:
     def made(self, task: Any, coroutine: object, made_at: Chain, *, is_ours: bool = False) -> Lane:
         """A task has been made; it has not run yet. The first is the root."""
         name = name_of(coroutine) if self.lanes.all else self._root
+        if _MADE_UP.search(name):
+            name = steady(name)
         if is_ours:
             name = f"({name})"  # no lane of the program's can have this name
         lane = self.lanes.add(task, name, made_at, self.current, self.steps)

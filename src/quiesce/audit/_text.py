@@ -18,7 +18,7 @@ from quiesce._safe.printed import printed_line
 from quiesce._safe.secrets import without_secrets
 
 from ._findings import Example, Finding
-from ._places import Place
+from ._places import Place, makers
 from ._points import ITEM, Point
 from ._result import MARKS, AuditResult, Mark, Strip
 from ._stops import STOPS
@@ -171,6 +171,8 @@ def _lesser(result: AuditResult, paint: Paint) -> Iterator[str]:
         site = f", made at {finding.site}" if finding.site is not None else ""
         line = f"{paint(status, '33')}: {finding.kind} {finding.what}: {finding.means}"
         yield f"{line}; {_count(finding.runs, 'run')}{site}"
+        if finding.fault:
+            yield f"   Python's fault: {finding.fault}"
         if finding.severity == "warning" and finding.example.token and "<" not in result.target:
             yield paint.dim(f"   replay: {result.replay_command(finding.example.token)}")
 
@@ -200,10 +202,12 @@ def _moment(point: Point) -> str:
 
 
 def _row(name: str, places: tuple[Place, ...]) -> list[tuple[str, str]]:
-    """The reader's own frames, innermost first; of libraries only the function that it waits in."""
+    """The reader's own frames, innermost first; of libraries only the function that it waits in, or that made it."""
     if not places:
         return []
     own = [place for place in places if not place.in_library]
+    if name == "made at":
+        own = list(makers(places))
     library = [place for place in places if place.in_library]
     if not own:
         own, library = library[:1], library[1:]

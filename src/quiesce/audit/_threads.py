@@ -7,22 +7,28 @@ given work looks idle until it has had its turn. The kernel's pool tells that to
 
 from __future__ import annotations
 
+import dis
 import os
 import sys
 import threading
 from collections.abc import Container
+from functools import lru_cache
+from types import CodeType, FrameType
 
 from ._places import Chain, stack_of
 
-# Where a thread of a pool waits for work, as its owner wants it to: the file, and the function.
+# Where a thread of a pool waits for work, as its owner wants it to: the file, the function, and the method that it has
+# called. What that method is wrapped in does not matter, and neither does what it calls.
 _POOLS = (
-    (os.path.join("concurrent", "futures", "thread.py"), "_worker"),
-    (os.path.join("anyio", "_backends", "_asyncio.py"), "WorkerThread.run"),
-    (os.path.join("trio", "_core", "_thread_cache.py"), "WorkerThread._work"),
+    (os.path.join("concurrent", "futures", "thread.py"), "_worker", "get"),
+    (os.path.join("anyio", "_backends", "_asyncio.py"), "WorkerThread.run", "get"),
+    (os.path.join("trio", "_core", "_thread_cache.py"), "WorkerThread._work", "acquire"),
+)
+# These tell by the thread's name, from the moment when it is given work.
+_OUR_POOLS = (
     (os.path.join("quiesce", "kernel", "_idle_threads.py"), "_IdleThread._live"),
     (os.path.join("quiesce", "kernel", "_watchdog.py"), "_look_on"),
 )
-_WAITING = (os.sep + "threading.py", os.sep + "queue.py")
 _SURE = ("quiesce-idle", "quiesce-watchdog")  # called so only while they have nothing to do for anybody
 
 
@@ -34,8 +40,11 @@ def busy_threads(besides: Container[threading.Thread] = ()) -> list[tuple[thread
     here = threading.get_ident()
     others = {i: thread for i, thread in list(active.items()) if i != here and thread not in besides}
     frames = sys._current_frames()
-    stacks = [(thread, stack_of(frames.get(ident))) for ident, thread in sorted(others.items())]
-    return [(thread, stack) for thread, stack in stacks if not _is_idle(thread, stack)]
+    return [
+        (thread, stack_of(frame))
+        for ident, thread in sorted(others.items())
+        if not _is_idle(thread, frame := frames.get(ident))
+    ]
 
 
 def is_surely_idle(thread: threading.Thread) -> bool:
@@ -43,17 +52,28 @@ def is_surely_idle(thread: threading.Thread) -> bool:
     return thread.name in _SURE
 
 
-def _is_idle(thread: threading.Thread, stack: Chain) -> bool:
-    """Whether a thread waits in its pool. A builtin that it runs for somebody has no frame of its own."""
-    waits = False
-    for code, _ in stack:
-        if code.co_filename.endswith(_WAITING):
-            waits = True
-            continue
-        for file, function in _POOLS:
-            if code.co_filename.endswith(file) and code.co_qualname == function:
-                if file.startswith("quiesce"):
-                    return is_surely_idle(thread)
-                return waits or function != "WorkerThread.run"  # that one also makes the calls
-        return False
+def _is_idle(thread: threading.Thread, frame: FrameType | None) -> bool:
+    """Whether a thread waits in its pool."""
+    while frame is not None:
+        code = frame.f_code
+        for file, function, waits_in in _POOLS:
+            if code.co_qualname == function and code.co_filename.endswith(file):
+                return called_at(code, frame.f_lasti) == waits_in
+        for file, function in _OUR_POOLS:
+            if code.co_qualname == function and code.co_filename.endswith(file):
+                return is_surely_idle(thread)
+        frame = frame.f_back
     return False
+
+
+@lru_cache(maxsize=256)
+def called_at(code: CodeType, offset: int) -> str:
+    """The name of the method that the code has called at this offset; "" if it has called none."""
+    name, is_call = "", False
+    for instruction in dis.get_instructions(code):
+        if instruction.offset > offset:
+            break
+        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            name = instruction.argval
+        is_call = instruction.opname.startswith("CALL")
+    return name if is_call else ""

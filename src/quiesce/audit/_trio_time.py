@@ -46,6 +46,10 @@ class VirtualTime:
         """Whether somebody outside may wake a task."""
         return self._workers is not None
 
+    def elapsed(self) -> float:
+        """How far the clock has moved. Also of a run that was abandoned."""
+        return trio.testing.MockClock.current_time(self.clock) - START
+
     def allow(self, seconds: float) -> None:
         """Let the clock move so far, and no further."""
         self.limit = self.clock.current_time() + seconds

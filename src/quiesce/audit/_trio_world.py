@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from ._clocks import Clocks
 from ._points import Point
 from ._run import Run
 from ._scenario import Scenario
@@ -37,6 +38,7 @@ class TrioWorld:
         self._real_io = real_io
         self._seed = seed
         self._limits = limits
+        self._clocks = Clocks(is_real=real_io)
         self._longest = 0  # steps of a run that nobody stopped
 
     def run(
@@ -64,7 +66,7 @@ class TrioWorld:
                 limit = min(limit, 20 * self._longest + self._limits.settle_steps)
             made = TrioRun(scenario, stop, points, watch, self._limits, limit, record, workers)
             try:
-                with made.generators.listening():
+                with made.generators.listening(), self._clocks.following(made.time.elapsed):
                     run = made.go(check)
                     is_wreck = made.close_what_is_left()
             finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ._asyncio_world import AsyncioWorld
@@ -17,6 +18,9 @@ class UvloopWorld(AsyncioWorld):
         super().__init__(watch, eager=False, real_io=True, seed=seed, limits=limits)
         self.name = "uvloop"
         self._stays: set[str] = set()
+
+    def _time_of(self, loop: object) -> AbstractContextManager[None]:
+        return nullcontext()  # its clock is the real one
 
     def _new_loop(self) -> Any:
         # Not one of `_loops`, whose loops are asyncio's; it has the same methods.

@@ -11,21 +11,22 @@ import os
 import re
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable
+from time import monotonic, sleep  # the real ones, also while a scenario reads others
 from types import CoroutineType
 from typing import Any, Self, TextIO
 
 from quiesce._safe.secrets import command_without_secrets
 
+from ._names import noted_temporary_names, steady, steady_object
 from ._places import Chain, Place, await_chain, name_of, traceback_chain
 from ._processes import children_of, kill_tree
 from ._run import Sighting
 from ._schedule import Schedule
 from ._threads import busy_threads
 
-_NUMBERS = re.compile(r"0x[0-9a-f]+|\b[0-9a-f]{8,}\b|\d+")  # anyio prints addresses without 0x
+_FD = re.compile(r"\bfd=\d+")
 
 
 class Watch:
@@ -78,10 +79,10 @@ class Watch:
             return found
         # Once a thing has been seen to stay, its like need not be waited for again in every run.
         is_new = any((s.kind, s.what) not in self._known for s in found)
-        end = time.monotonic() + (self._patience if is_new else self._patience / 10)
+        end = monotonic() + (self._patience if is_new else self._patience / 10)
         pause = 0.001
-        while found and time.monotonic() < end:
-            time.sleep(pause)
+        while found and monotonic() < end:
+            sleep(pause)
             pause = min(pause * 2, 0.02)
             found = self._look()
         self._known.update((s.kind, s.what) for s in found)
@@ -99,15 +100,15 @@ class Watch:
         for thread, stack in self._busy_threads():
             # asyncio's, one for each child process until 3.12
             if not thread.name.startswith(("waitpid-", "asyncio-waitpid-")):
-                what = _NUMBERS.sub("N", thread.name)
+                what = steady(thread.name)
                 found.append(Sighting("thread", what, stuck_at=stack[::-1], detail=_target_of(thread)))
         found += [
-            Sighting("process", _NUMBERS.sub("N", command), detail=f"pid {pid}: {command}")
+            Sighting("process", steady(command), detail=f"pid {pid}: {command}")
             for pid in sorted(self._children.read() - self._children_before)
             if (command := _command_of(pid)) is not None
         ]
         found += [
-            Sighting("descriptor", _NUMBERS.sub("N", target), detail=f"fd {fd}: {target}")
+            Sighting("descriptor", steady(target), detail=f"fd {fd}: {target}")
             for fd in sorted(self._fds.read() - self._fds_before, key=int)
             if (target := self._fds.target(fd)) is not None
         ]
@@ -199,6 +200,8 @@ class _Hooks:
         self._watch = watch
         self._unawaited: Callable[..., object] = warnings._warn_unawaited_coroutine  # type: ignore[attr-defined]
         self._unraisable = sys.unraisablehook
+        self._noted = noted_temporary_names()
+        self._noted.__enter__()
         self._depth = sys.get_coroutine_origin_tracking_depth()
         self._catch = warnings.catch_warnings()
         self._catch.__enter__()
@@ -216,6 +219,7 @@ class _Hooks:
         warnings._warn_unawaited_coroutine = self._unawaited  # type: ignore[attr-defined]
         warnings.showwarning = self._show
         self._catch.__exit__(None, None, None)
+        self._noted.__exit__(None, None, None)
 
     def _on_unawaited(self, coroutine: CoroutineType[Any, Any, Any]) -> None:
         origin = coroutine.cr_origin or ()
@@ -233,11 +237,27 @@ class _Hooks:
     ) -> None:
         text = str(message)
         if issubclass(category, ResourceWarning):
-            self._watch.see(Sighting("unclosed", _NUMBERS.sub("N", text), detail=text))
+            self._see_unclosed(Sighting("unclosed", steady_object(text), detail=text))
         elif "was never awaited" in text:
             self._watch.see(Sighting("unawaited", text, (Place(filename, lineno, "?"),)))
         else:
             self._show(message, category, filename, lineno, file, line)
+
+    def _see_unclosed(self, sighting: Sighting) -> None:
+        """A stream, its transport and its socket each say that they were not closed. It is one thing: the outermost."""
+        seen = self._watch.seen
+        if fd := _FD.search(sighting.detail):
+            for other in seen:
+                if (
+                    other.kind == "unclosed"
+                    and other.what != sighting.what
+                    and fd[0] in _FD.findall(other.detail)
+                ):
+                    if other.detail.count("<") >= sighting.detail.count("<"):  # the outer shows the inner
+                        return
+                    seen.remove(other)
+                    break
+        self._watch.see(sighting)
 
     def _on_unraisable(self, error: Any) -> None:
         source = getattr(error.object, "__qualname__", None) or type(error.object).__name__
@@ -247,7 +267,7 @@ class _Hooks:
         self._watch.see(
             Sighting(
                 "unraisable",
-                f"{source}: {_NUMBERS.sub('N', message)}",
+                f"{source}: {steady_object(message)}",
                 stuck_at=await_chain(error.object) or traceback_chain(error.exc_traceback),
                 detail=message,
             )

@@ -255,6 +255,22 @@ async def cancels_its_timer() -> None:
         buffer.timer.cancel()
 
 
+# An error that the program reports to the loop by its own hand is handled.
+
+
+async def reports_its_stop() -> None:
+    try:
+        await asyncio.sleep(TICK)
+    except asyncio.CancelledError as error:
+        loop = asyncio.get_running_loop()
+        loop.call_exception_handler({"message": "stopped", "exception": error})  # leak: reports-its-stop
+        raise
+
+
+async def keeps_its_stop_to_itself() -> None:
+    await asyncio.sleep(TICK)
+
+
 ENTRIES = [
     Entry(
         "forgotten-poller",
@@ -359,6 +375,23 @@ ENTRIES = [
         forgets_its_timer,
         cancels_its_timer,
         (Finds("callback", "Buffer.flush", "cancel/early", says="flush of a closed buffer"),),
+        worlds=ASYNCIO,
+        left_out=NOT_TRIO_CALLBACKS,
+    ),
+    Entry(
+        "reports-its-stop",
+        reports_its_stop,
+        keeps_its_stop_to_itself,
+        (
+            Finds(
+                "reported",
+                "stopped",
+                "cancel/early",
+                leak="reports-its-stop",
+                says="CancelledError",
+                severity="warning",
+            ),
+        ),
         worlds=ASYNCIO,
         left_out=NOT_TRIO_CALLBACKS,
     ),
