@@ -1,7 +1,7 @@
 """Guardrails: functions that look at what goes in or comes out, and may say no.
 
-A guardrail function is async or sync; a sync one runs in a thread, so that it blocks nobody. A tripwire and any other error
-have the same effect: everything beside it is stopped and drained, and then that very error is raised.
+A guardrail function is async or sync; a sync one runs in a thread, so that it blocks nobody. It never waits for
+a thread of a tool: forty tools that hang keep no guardrail waiting. A tripwire and any other error have the same effect: everything beside it is stopped and drained, and then that very error is raised.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
 
+from quiesce.kernel._backend import current_backend
+from quiesce.kernel._limiter import slots_for
 from quiesce.kernel._thread import to_thread
 from quiesce.models._items import Item
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 MaybeAwaitable: TypeAlias = Awaitable[R] | R
+
+_ROOM = "guardrails and instructions"  # whose threads these are: not those of tools
 
 
 @dataclass(slots=True)
@@ -224,7 +228,7 @@ async def call_function(fn: Callable[..., Any], *args: Any) -> Any:
     """Call a user's function: an async one here, a sync one in a thread."""
     if is_async(fn):
         return await fn(*args)
-    returned = await to_thread(fn, *args)
+    returned = await to_thread(fn, *args, limiter=slots_for(_ROOM, current_backend()))
     return await returned if inspect.isawaitable(returned) else returned
 
 
