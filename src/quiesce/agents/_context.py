@@ -89,7 +89,8 @@ class RunConfig:
       guardrail fails, the model's turn is left to finish (bounded by its `ModelSettings.timeout`) and awaited before the error is raised.
     - `approve`: an async function that is asked before a tool with `needs_approval` runs; it returns whether it may, or `Rejected` with a reason for
       the model. Without one such a call is left pending, and the run ends with `interruptions`.
-    - `grace`: the deadlines of its stop; those of the current scope if None.
+    - `grace`: the deadlines of its stop; those of the current scope if None. They bound all that the stop waits for: tasks, tools, the session
+      and the hooks. If something does not end, and uses all of it up, the session and the hooks still have a fifth of it.
     """
 
     model: Model | None = None

@@ -346,14 +346,16 @@ class Conversation(ConversationState):
             del cancelled
 
     async def _let_go(self, report: StopReport) -> StopReport:
+        grace = self._config.grace
+        within = grace.total if grace is not None else None
         try:
             for scope in list(self._left or ()):
                 await wait_again(scope, _CLOSED)
         finally:
             if self._journal is not None:
-                await self._journal.close()
+                await self._journal.close(within)
             if self._owns_store and self._store is not None:
-                await self._store.close()
+                await shielded(self._store.close, within=within)
         return self._final(report)
 
     def close_sync(self) -> StopReport:

@@ -46,13 +46,14 @@ class SessionJournal:
     Others may have left a session half done. It is repaired as it is read, in the same way each time; what it keeps is not altered.
     """
 
-    __slots__ = ("_in_doubt", "_known", "_session", "_waiting")
+    __slots__ = ("_in_doubt", "_is_writing", "_known", "_session", "_waiting")
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._known = 0  # how many items the session has for sure
         self._waiting: list[Item] = []
         self._in_doubt = 0  # the first so many of these may have been written
+        self._is_writing = False
 
     def tells_the_same(self, other: object) -> bool:
         """Whether this is a journal of the same session."""
@@ -67,11 +68,20 @@ class SessionJournal:
         self._waiting += items
         if not self._waiting or pending_calls(self._waiting):
             return
+        if self._is_writing:  # cancelled, and deaf to that: what it writes in the end would be there twice
+            raise RuntimeError(
+                f"session {self._session.session_id!r} has not ended an earlier add_items, which ignores its cancellation: "
+                f"{len(self._waiting)} items were not saved"
+            )
         if self._in_doubt:
             await self._resolve_doubt()
         if whole := list(self._waiting):
             self._in_doubt = len(whole)
-            await self._session.add_items(whole)
+            self._is_writing = True
+            try:
+                await self._session.add_items(whole)
+            finally:
+                self._is_writing = False
             self._written(len(whole))
 
     async def _resolve_doubt(self) -> None:

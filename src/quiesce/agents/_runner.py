@@ -3,11 +3,12 @@
 `Execution` is that way. The engine's main task and the input guardrails stand side by side in a scope. However that ends (a final output, an
 error of any of them, a cancel of the caller, a stop of the scope from anywhere), first everything is drained, then the transcript is
 completed, then it is saved and the hooks are told: these two however often the caller is cancelled meanwhile. Only then the caller
-has control back.
+has control back. All of it has to fit into the run's `Grace`: a session or a hook that hangs has what the drain has left of it.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from quiesce.kernel._child import ChildCancelled
 from quiesce.kernel._core import ScopeClosed
+from quiesce.kernel._grace import DEFAULT_GRACE
 from quiesce.kernel._guarded import GuardedCall, is_aftermath
 from quiesce.kernel._owner import is_cancel
 from quiesce.kernel._reason import Reason
@@ -114,11 +116,37 @@ class Execution:
     async def _announce(self, failure: BaseException | None) -> None:
         """Save what a stop has added, and tell the hooks; not cut by further cancels."""
         try:
-            await shielded(self._save_and_tell)
+            if self.reason is None:  # it came to its end: nobody waits for a stop
+                await shielded(self._save_and_tell)
+            else:
+                await shielded(self._save_and_tell, within=self._seconds_to_settle(), scope=self.scope)
         except BaseException as error:
+            self._note_loss(error)
             if failure is None or is_cancel(error):
                 raise  # a cancel is its caller's own, and comes before what has failed
             failure.add_note(f"after the run was settled: {error!r}")
+
+    def _seconds_to_settle(self) -> float:
+        """How much of the run's grace is left, but for the seconds in which what is cancelled then has to react.
+
+        At least a fifth of the grace: a tool that does not end, and uses all of it up, must not cost the history.
+        """
+        assert self.scope is not None
+        core = self.scope._opened()
+        grace, now = core.grace, core.backend.now()
+        end = core.ends[-1] if core.started is not None else math.inf
+        if math.isinf(end):  # there was nothing to drain
+            end = (core.started or now) + grace.total
+        total = DEFAULT_GRACE.total if math.isinf(grace.total) else grace.total
+        return max(end - now - grace.terminate, total / 5)
+
+    def _note_loss(self, error: BaseException) -> None:
+        """What could not be saved or told belongs into the report."""
+        loss = error.__cause__ if is_cancel(error) else error
+        if isinstance(loss, Exception) and self.scope is not None:
+            core = self.scope._opened()
+            core.notes = [*core.notes, f"after the run was settled: {loss!r}"]
+            core.report()
 
     async def _save_and_tell(self) -> None:
         engine = self.engine
