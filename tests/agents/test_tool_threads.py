@@ -16,6 +16,7 @@ from quiesce.agents import (
     RunConfig,
     Runner,
     ToolGuardrailFunctionOutput,
+    ToolTimeoutError,
     function_tool,
     handoff,
     input_guardrail,
@@ -23,8 +24,10 @@ from quiesce.agents import (
     tool_input_guardrail,
     tool_output_guardrail,
 )
+from quiesce.kernel import _thread_child
 from quiesce.testing import call
-from tests.agents.scenes import scripted, time_limit_once
+from tests.agents.conversations import running, talk
+from tests.agents.scenes import outcomes, results_in, scripted, session_with, time_limit_once
 
 pytestmark = pytest.mark.real_time
 
@@ -116,3 +119,88 @@ async def test_guardrails_instructions_and_handoffs_do_not_wait_for_tools(hangin
         with anyio.fail_after(5):
             assert (await Runner.run(agent, "?")).final_output == "ok"
         hanging.let_go()
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["run", "streamed"])
+async def test_a_call_that_waited_for_a_thread_and_never_began_says_so(
+    hanging: Hanging, streamed: bool
+) -> None:
+    session = await session_with()
+    async with Scope("app", grace=SHORT) as app:
+        app.spawn(Runner.run, scripted([call("hang")] * 40, "ok", tools=[hanging.tool]), "?")
+        await until(lambda: hanging.begun == 40)
+        agent, config = scripted(call("quick"), tools=[quick]), RunConfig(grace=SHORT)
+        with anyio.move_on_after(0.3):
+            if streamed:
+                async for _ in Runner.run_streamed(
+                    agent, "?", session=session, run_config=config
+                ).stream_events():
+                    pass
+            else:
+                await Runner.run(agent, "?", session=session, run_config=config)
+        (result,) = results_in(await session.get_items())
+        assert (result.outcome, result.elapsed) == ("not_started", None)
+        assert result.output.startswith("Not started: ")
+        hanging.let_go()
+
+
+async def test_a_call_whose_scope_stops_before_it_has_a_thread_is_not_started(hanging: Hanging) -> None:
+    """Its token is cancelled and it is not, for as long as it may cooperate: then a thread comes free, too late."""
+    conversation = talk(call("quick"), tools=(quick,), grace=Grace(cooperate=5, cancel=0.1))
+    async with Scope("app", grace=SHORT) as app:
+        app.spawn(Runner.run, scripted([call("hang")] * 40, "ok", tools=[hanging.tool]), "?")
+        await until(lambda: hanging.begun == 40)
+        async with running(conversation):
+            await anyio.sleep(0.2)
+            stopping = conversation.interrupt()
+            hanging.let_go()
+            await stopping
+    assert outcomes(conversation.items) == ["not_started"]
+
+
+async def test_a_timeout_that_passes_while_a_call_waits_for_a_thread_says_that_it_never_began(
+    hanging: Hanging,
+) -> None:
+    async with Scope("app", grace=SHORT) as app:
+        app.spawn(Runner.run, scripted([call("hang")] * 40, "ok", tools=[hanging.tool]), "?")
+        await until(lambda: hanging.begun == 40)
+        hurried = function_tool(lambda: "here", name_override="hurried", timeout=0.2)
+        result = await Runner.run(scripted(call("hurried"), "ok", tools=[hurried]), "?")
+        (told,) = results_in(result.new_items)
+        assert (told.outcome, told.elapsed) == ("not_started", None)
+        assert told.output == "tool 'hurried' was not started: it waited for a thread for 0.2 s, its timeout"
+        strict = function_tool(
+            lambda: "here", name_override="strict", timeout=0.2, timeout_behavior="raise_exception"
+        )
+        with pytest.raises(ToolTimeoutError) as caught:
+            await Runner.run(scripted(call("strict"), tools=[strict]), "?")
+        assert "waited for a thread" in caught.value.__notes__[0]
+        hanging.let_go()
+
+
+async def test_a_thread_that_has_only_just_begun_when_its_time_is_over_is_still_running() -> None:
+    """The thread is certain to begin, and has not come to its first line: that is not "not started"."""
+    let_go = threading.Event()
+
+    @function_tool
+    def late_riser() -> str:
+        return "ran all the same"
+
+    def wait_first(name: str, work: Any) -> None:
+        def slowly() -> Any:
+            let_go.wait(15)
+            return work()
+
+        start(name, slowly)
+
+    start = _thread_child.run_in_thread
+    nothing = Grace(cancel=0, terminate=0, kill=0)
+    session = await session_with()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_thread_child, "run_in_thread", wait_first)
+        async with Scope("app", grace=SHORT):
+            with anyio.move_on_after(0.2):
+                agent = scripted(call("late_riser"), tools=[late_riser])
+                await Runner.run(agent, "?", session=session, run_config=RunConfig(grace=nothing))
+            assert outcomes(await session.get_items()) == ["still_running"]
+            let_go.set()

@@ -47,6 +47,7 @@ class ToolContext(RunContextWrapper[C]):
     tool_arguments: str = "{}"
     agent: Agent[Any] | None = None
     at_work: bool = False  # a thread is busy with this call, whatever became of who waits for it
+    waits_for_thread: bool = False  # and has not begun
     _progress: KeptOutput = field(default_factory=KeptOutput, repr=False, compare=False)
 
     def progress(self, text: str) -> None:

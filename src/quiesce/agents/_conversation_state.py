@@ -29,7 +29,7 @@ from ._errors import ConversationClosed
 from ._hooks import RunHooks
 from ._log import Event, Store
 from ._memory_store import MemoryStore
-from ._stopping import is_dead, is_gone, leftovers_of, state_lock
+from ._stopping import children_left, is_dead, is_gone, leftovers_of, state_lock
 
 if TYPE_CHECKING:
     from quiesce.kernel._scope import Scope
@@ -221,7 +221,7 @@ class ConversationState:
             run.over = True
             assert isinstance(engine.journal, RunJournal)
             if scope is not None and (transcript.calls or transcript.partial):  # nobody had a place to wait
-                transcript.settle(run.reason, engine.pending_approvals)
+                transcript.settle(run.reason, engine.pending_approvals, children_left(scope))
             if transcript.saved < len(transcript.new):
                 journal.owe(engine.journal.events_of(transcript.take_unsaved()))
             engine.journal.over = True

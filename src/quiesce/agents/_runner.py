@@ -33,6 +33,7 @@ from ._errors import AgentsException, UserError
 from ._hooks import Callbacks, RunHooks
 from ._journal import SessionJournal
 from ._result import RunErrorDetails, RunResult, RunState
+from ._stopping import children_left
 from ._streamed import RunResultStreaming
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class Execution:
             keeps = failure is None or engine.keeps_approvals
             if not keeps:
                 engine.pending_approvals = []
-            engine.transcript.settle(self.reason, engine.pending_approvals)
+            engine.transcript.settle(self.reason, engine.pending_approvals, children_left(self.scope))
         if (
             self.always_announces
             or (stopped and engine.journal is not None)

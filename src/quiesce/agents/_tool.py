@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import msgspec
 
-from quiesce.kernel._scope import current_token
-from quiesce.kernel._thread import to_thread
+from quiesce.kernel._scope import current_token, stop_asked_for
+from quiesce.kernel._thread import call_in_thread
+from quiesce.kernel._token import TokenCancelled
 from quiesce.models._model import ToolSpec
 
 from ._context import RunContextWrapper, ToolContext
@@ -270,13 +271,19 @@ def _in_thread(fn: Callable[..., Any], schema: FunctionSchema) -> Invoke:
                 positional, named = bound
             else:  # the thread's own, which only the thread knows
                 positional, named = schema.bind(arguments, context, current_token())
-            context.at_work = True
             try:
                 return fn(*positional, **named)
             finally:
                 context.at_work = False
 
-        returned = await to_thread(call, name=schema.name)
+        def begin() -> None:
+            if (reason := stop_asked_for()) is not None:  # while it waited: nothing new starts
+                raise TokenCancelled(reason)
+            context.waits_for_thread = False
+
+        # As the event loop sees it, not the thread: that may take its time to come to its first line.
+        context.at_work = context.waits_for_thread = True
+        returned = await call_in_thread(call, (), sys._getframe(), name=schema.name, on_start=begin)
         return await returned if inspect.isawaitable(returned) else returned
 
     return invoke

@@ -154,7 +154,8 @@ class ToolTurn:
         try:
             async with Scope("tools") as scope:
                 for record, tool in ready:
-                    handles.append(scope.spawn(self._call, record, tool, slots, name=tool.name))
+                    record.handle = scope.spawn(self._call, record, tool, slots, name=tool.name)
+                    handles.append(record.handle)
         except BaseExceptionGroup as group:
             raise _first_of(group) from None
         for (record, tool), handle in zip(ready, handles, strict=True):
@@ -187,6 +188,8 @@ class ToolTurn:
             await engine.callbacks.tool_start(context, agent, tool)
         if engine.journal is not None and tool.side_effects:
             await engine.journal.tool_starting(record.call)
+        if current_token().cancelled:
+            return
         record.start(context)
         try:
             value = await self._invoke(record, tool, context)
@@ -222,6 +225,8 @@ class ToolTurn:
     async def _invoke(self, record: CallRecord, tool: FunctionTool, context: ToolContext[Any]) -> Any:
         value = await invoke_in_time(tool, context, record.call.arguments, self.engine.scope)
         if type(value) is GivenUp:
+            if value.outcome == "not_started":
+                record.started_at = None
             record.finish(value.text, value.outcome)
             return None
         return value

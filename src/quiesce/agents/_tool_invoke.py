@@ -52,8 +52,15 @@ async def invoke_in_time(
     if handle.state == "finished":  # it turned its cancel into a value
         return handle.result()
     timed_out = ToolTimeoutError(tool.name, tool.timeout)
+    never_began = (
+        f"tool {tool.name!r} was not started: it waited for a thread for {tool.timeout:g} s, its timeout"
+    )
     if tool.timeout_behavior == "raise_exception":
+        if context.waits_for_thread:
+            timed_out.add_note(never_began)
         raise timed_out
+    if context.waits_for_thread:
+        return GivenUp(never_began, "not_started")
     text = str(timed_out)
     if not report.clean:
         text += ", but it has not ended: it may still be running"

@@ -10,9 +10,11 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from quiesce.kernel._descent import leads_to
 from quiesce.models._items import AssistantMessage, Item, ToolCall, ToolResult
 
 if TYPE_CHECKING:
+    from quiesce.kernel._child import Child, Handle
     from quiesce.kernel._reason import Reason
 
     from ._context import ToolContext
@@ -23,13 +25,14 @@ UNKNOWN = "The program ended while this tool ran: nobody knows whether it has fi
 class CallRecord:
     """One tool call of the current turn, and how far it has come."""
 
-    __slots__ = ("approved", "call", "context", "result", "started_at")
+    __slots__ = ("approved", "call", "context", "handle", "result", "started_at")
 
     def __init__(self, call: ToolCall) -> None:
         self.call = call
         self.result: ToolResult | None = None
         self.started_at: float | None = None
         self.context: ToolContext[Any] | None = None
+        self.handle: Handle | None = None  # of the task that makes the call
         self.approved: bool | None = None  # None: nobody was asked, or nobody has answered yet
 
     def start(self, context: ToolContext[Any]) -> None:
@@ -47,15 +50,19 @@ class CallRecord:
             self.result = ToolResult(self.call.call_id, output, outcome, self.elapsed)
         return self.result
 
-    def settle(self, why: str) -> ToolResult:
-        """It was stopped: say how far it had come."""
+    def settle(self, why: str, left: Sequence[Child] = ()) -> ToolResult:
+        """It was stopped: say how far it had come, as the report does that names those who are `left`."""
         if self.result is not None:
             return self.result
+        context = self.context
+        if context is not None and context.waits_for_thread:
+            self.started_at = None  # it was about to be called, and never was
         if self.started_at is None:
             return self.finish(f"Not started: {why}.", "not_started")
-        context = self.context
         so_far = context.output_so_far if context is not None else ""
-        if context is not None and context.at_work:
+        handle = self.handle
+        at_work = context is not None and context.at_work
+        if at_work or (handle is not None and any(leads_to(child, handle) for child in left)):
             text = f"Told to stop after {self.elapsed:.3f} s ({why}), but it has not ended: it may still be running."
             outcome = "still_running"
         else:
@@ -108,8 +115,13 @@ class Transcript:
         self.calls = []
         return results
 
-    def settle(self, reason: Reason | None, keep: Sequence[CallRecord] = ()) -> None:
-        """The run was stopped: complete what it began, but for the calls to `keep`, which wait for somebody's approval."""
+    def settle(
+        self, reason: Reason | None, keep: Sequence[CallRecord] = (), left: Sequence[Child] = ()
+    ) -> None:
+        """The run was stopped: complete what it began, but for the calls to `keep`, which wait for somebody's approval.
+
+        `left` is who of the run is still there.
+        """
         if self.partial:
             text, self.partial = "".join(self.partial), []
             self.add(AssistantMessage(text, interrupted=True))
@@ -117,7 +129,7 @@ class Transcript:
             why = describe(reason)
             for record in self.calls:
                 if record not in keep:
-                    record.settle(why)
+                    record.settle(why, left)
             if not keep:
                 self.close_turn()
 

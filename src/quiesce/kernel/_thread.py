@@ -73,7 +73,7 @@ async def call_in_thread(
     name: str | None = None,
     on_start: Callable[[], object] | None = None,
 ) -> Any:
-    """`to_thread` for `caller`; `on_start` is called when the thread is certain to begin, and not if it never does."""
+    """`to_thread` for `caller`; `on_start` is called when there is a thread, just before it begins. What it raises keeps it from that."""
     backend = current_backend()
     opener = current_node.get()
     owner = owner_of(backend, scope)
@@ -106,12 +106,12 @@ async def _run(
     await limiter.acquire_on_behalf_of(thread)
     try:
         thread.check_owner_is_open()
+        if on_start is not None:
+            on_start()
         thread.start(fn, args)
     except BaseException:
         limiter.release_on_behalf_of(thread)
         raise
-    if on_start is not None:
-        on_start()
     try:
         await thread.attend(grace or owner.grace)
         return thread.result_for_caller()
