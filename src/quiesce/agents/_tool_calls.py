@@ -19,6 +19,7 @@ from quiesce.kernel._core import ScopeClosed
 from quiesce.kernel._current import current_node
 from quiesce.kernel._scope import Scope, current_token
 from quiesce.kernel._token import TokenCancelled
+from quiesce.kernel._work_processes import spawner_of
 from quiesce.models._items import ToolOutcome, ToolResult
 from quiesce.models._model import ToolSpec
 
@@ -153,8 +154,9 @@ class ToolTurn:
         handles: list[Handle] = []
         try:
             async with Scope("tools") as scope:
+                spawn = spawner_of(scope)
                 for record, tool in ready:
-                    record.handle = scope.spawn(self._call, record, tool, slots, name=tool.name)
+                    record.handle = spawn(self._call, record, tool, slots, name=tool.name)
                     handles.append(record.handle)
         except BaseExceptionGroup as group:
             raise _first_of(group) from None

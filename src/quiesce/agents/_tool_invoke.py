@@ -10,6 +10,7 @@ import msgspec
 from quiesce._safe.nested import decode_json
 from quiesce.kernel._reason import Reason
 from quiesce.kernel._scope import Scope
+from quiesce.kernel._work_processes import spawner_of
 from quiesce.models._items import ToolOutcome
 
 from ._context import RunContextWrapper, ToolContext
@@ -39,7 +40,7 @@ async def invoke_in_time(
     scope = await Scope.open(
         f"tool {tool.name}", on_error="report", on_child_error=_told_elsewhere, scope=owner
     )
-    handle = scope.spawn(tool.invoke, context, arguments, name=tool.name)
+    handle = spawner_of(scope)(tool.invoke, context, arguments, name=tool.name)
     try:
         in_time = await ends_within(handle, tool.timeout)
     except BaseException:

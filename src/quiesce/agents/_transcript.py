@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from quiesce.kernel._descent import leads_to
+from quiesce.kernel._foreign_process import ForeignProcess
 from quiesce.models._items import AssistantMessage, Item, ToolCall, ToolResult
 
 if TYPE_CHECKING:
@@ -62,13 +63,21 @@ class CallRecord:
         so_far = context.output_so_far if context is not None else ""
         handle = self.handle
         at_work = context is not None and context.at_work
-        if at_work or (handle is not None and any(leads_to(child, handle) for child in left)):
+        if at_work or (handle is not None and any(_is_of(child, handle) for child in left)):
             text = f"Told to stop after {self.elapsed:.3f} s ({why}), but it has not ended: it may still be running."
             outcome = "still_running"
         else:
             text = f"Interrupted after {self.elapsed:.3f} s ({why}). It may have partially executed."
             outcome = "interrupted"
         return self.finish(f"{text}\nOutput so far:\n{so_far}" if so_far else text, outcome)
+
+
+def _is_of(child: Child, call: Handle) -> bool:
+    """Whether it is the call's task, or something that this has started."""
+    if isinstance(child, ForeignProcess):  # of a call of this turn; if several were stopped, of any of them
+        around = child.core.parent
+        return around is call.core or leads_to(around, call)
+    return leads_to(child, call)
 
 
 class Transcript:
