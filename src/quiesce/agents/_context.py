@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
+from quiesce.kernel._grace import check_grace
 from quiesce.kernel._scope import current_token
 from quiesce.models._model import Model, ModelSettings, Usage
 
+from ._arguments import check_function, check_model, check_settings, check_yes_or_no
 from ._context_type import C
+from ._guardrails import check_input_guardrails, check_output_guardrails
 from ._kept_output import KeptOutput
 
 if TYPE_CHECKING:
@@ -104,6 +108,18 @@ class RunConfig:
     approve: Approver | None = None
 
     def __post_init__(self) -> None:
+        check_model("a RunConfig", self.model)
+        if self.model_settings is not None:
+            check_settings("a RunConfig", self.model_settings)
+        # Frozen: what an iterator gave is put in its place in the one way that is left.
+        put = partial(object.__setattr__, self)
+        put("input_guardrails", check_input_guardrails("a RunConfig", self.input_guardrails))
+        put("output_guardrails", check_output_guardrails("a RunConfig", self.output_guardrails))
+        check_grace(self.grace)
+        check_yes_or_no("cancel_model_on_guardrail_failure", self.cancel_model_on_guardrail_failure)
+        check_function(
+            "approve of a RunConfig", self.approve, "write approve=lambda context, tool: True, say"
+        )
         limit: Any = self.max_tool_concurrency
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
             raise ValueError(

@@ -27,6 +27,7 @@ from quiesce.kernel._site import Site, site_of
 from quiesce.models._items import Item, as_items
 
 from ._agent import Agent
+from ._arguments import check_max_turns, check_run_config, check_run_hooks, check_session
 from ._context import RunConfig, RunContextWrapper
 from ._engine import DEFAULT_MAX_TURNS, Engine
 from ._errors import AgentsException, UserError
@@ -202,12 +203,9 @@ def make_engine(
     """An engine for what a user has passed; an error that explains, where that makes no sense."""
     if not isinstance(agent, Agent):
         raise TypeError(f"the first argument of a run is an Agent, not {type(agent).__name__}")
-    if max_turns is not None and (
-        isinstance(max_turns, bool) or not isinstance(max_turns, int) or max_turns < 1
-    ):
-        raise ValueError(
-            f"max_turns must be a whole number from 1 on, or None for no limit, not {max_turns!r}"
-        )
+    check_max_turns(max_turns)
+    check_run_config(config, RunConfig)
+    check_run_hooks(hooks)
     if isinstance(said, RunState):
         _refuse_other_than_before(said._engine, context, max_turns, journal)
         return _continued(said, hooks, config)
@@ -282,6 +280,7 @@ class Runner:
         Raises what a guardrail, a tool or the model has raised, as itself, when all the others have been stopped and drained. If
         you are cancelled, so is the run: it is drained, the session is complete, and then your cancellation goes on.
         """
+        check_session(session)
         journal = SessionJournal(session) if session is not None else None
         engine = make_engine(starting_agent, input, context, max_turns, hooks, run_config, journal)
         execution = Execution(engine)
@@ -316,6 +315,7 @@ class Runner:
                 session=session,
             )
 
+        check_run_config(run_config, RunConfig)
         grace = run_config.grace if run_config is not None else None
         return run_program(main, backend=backend, grace=grace)
 
@@ -334,6 +334,7 @@ class Runner:
 
         See `RunResultStreaming` for how it is stopped.
         """
+        check_session(session)
         journal = SessionJournal(session) if session is not None else None
         engine = make_engine(starting_agent, input, context, max_turns, hooks, run_config, journal)
         return RunResultStreaming(engine, Execution(engine))

@@ -23,7 +23,7 @@ from quiesce.kernel._work_processes import spawner_of
 from quiesce.models._items import ToolOutcome, ToolResult
 from quiesce.models._model import ToolSpec
 
-from ._agent import Agent, Handoff, as_handoff
+from ._agent import Agent, Handoff, as_handoff, check_tools
 from ._context import Rejected, ToolContext
 from ._errors import (
     ToolInputGuardrailTripwireTriggered,
@@ -64,6 +64,10 @@ class ToolTurn:
     @classmethod
     async def prepare(cls, engine: Engine, agent: Agent[Any]) -> Self:
         """Find out which tools are there now."""
+        if not all(
+            isinstance(tool, FunctionTool) for tool in agent.tools
+        ):  # put there after the agent was made
+            check_tools(f"agent {agent.name!r}", agent.tools)
         tools = [
             tool
             for tool in agent.tools
