@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -167,8 +167,12 @@ async def test_a_handoff_that_is_stopped_in_a_hook_has_been_made(where: str) -> 
 
 
 async def test_what_is_no_agent_is_refused() -> None:
+    agent = scripted("ok")
+    agent.handoffs = cast(
+        Any, ["other"]
+    )  # after it was made; before, that is refused at once: see test_arguments
     with pytest.raises(UserError, match="handoffs are agents or Handoffs, not str"):
-        await Runner.run(scripted("ok", handoffs=["other"]), "?")
+        await Runner.run(agent, "?")
     with pytest.raises(UserError, match="several tools named 'look'"):
         await Runner.run(
             scripted("ok", tools=[look], handoffs=[Handoff(scripted(name="other"), tool_name="look")]), "?"

@@ -1,4 +1,4 @@
-"""A tool in a process, and a call of an MCP server's tool, judged by the audit: stopped anywhere, in every way, nothing is left.
+"""A tool in a process, a call of an MCP server's tool, and a tool that starts a process itself, judged by the audit: stopped anywhere, in every way, nothing is left.
 
 They start real processes, so that only a sample of the points is used; `make audit` uses more of them, in more worlds.
 """
@@ -12,13 +12,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from quiesce import Grace, Scope
+from quiesce.agents import Agent, RunConfig, Runner
 from quiesce.agents._context import ToolContext
 from quiesce.agents._mcp import MCPServerError, MCPServerStdio
 from quiesce.agents._tool import function_tool
 from quiesce.audit import Limits
+from quiesce.testing import ScriptedModel, call
 from tests.agents.plain_functions import undecorated
 from tests.audit_level import FULL
 from tests.kernel.audited import STARTED_LATE, WORLDS, Audited, ledger
@@ -61,12 +64,32 @@ async def tool_of_an_mcp_server() -> None:
     ledger.expect(not server.connected, "it is still connected")
 
 
+@function_tool
+async def sleep_in_a_process() -> str:
+    """Start a process, and do nothing about its end."""
+    process = await anyio.open_process(["sleep", "0.1"], stdin=None, stdout=None, stderr=None)
+    await process.wait()
+    return "slept"
+
+
+async def tool_that_starts_a_process_by_its_own_means() -> None:
+    ledger.start()
+    agent = Agent(
+        name="assistant", model=ScriptedModel([call("sleep_in_a_process"), "ok"]), tools=[sleep_in_a_process]
+    )
+    async with ledger.scope(Scope("app", grace=QUICK)):
+        result = await Runner.run(agent, "?", run_config=RunConfig(grace=QUICK))
+        ledger.expect(result.final_output == "ok", "the text is wrong")
+
+
 def scenario(function: Any) -> Audited:
     known = {"unawaited JSONRPCDispatcher.run*": STARTED_LATE} if function is tool_of_an_mcp_server else {}
     return Audited(function.__name__, function, WORLDS, known, {}, True, {"real_io": True})
 
 
-@pytest.mark.parametrize("function", [tool_in_a_process, tool_of_an_mcp_server])
+@pytest.mark.parametrize(
+    "function", [tool_in_a_process, tool_of_an_mcp_server, tool_that_starts_a_process_by_its_own_means]
+)
 @pytest.mark.parametrize("where", world_names() if FULL else ["asyncio"])
 def test_stopped_anywhere_nothing_is_left(function: Any, where: str) -> None:
     # `descendant` on trio cancels scopes of the kernel's own: see tests/kernel/test_audit.py.
@@ -77,6 +100,10 @@ def test_stopped_anywhere_nothing_is_left(function: Any, where: str) -> None:
         if FULL
         else "cancel,twice,timeout,shutdown"
     )
+    if where == "trio" and function is tool_that_starts_a_process_by_its_own_means:
+        stops = (
+            "cancel,scope,timeout"  # if what it awaits fails, it ends by itself, and does not end its process
+        )
     limits = Limits(hang_after=10)  # an interpreter takes its time to start on a busy machine
     result = scenario(function).audit(
         where, stops=stops, depth=1, sample=2 if FULL and where != "uvloop" else 1, limits=limits

@@ -107,6 +107,28 @@ async def test_calls_that_wait_for_a_slot_are_not_started_when_the_run_stops() -
     assert sorted(outcomes(await session.get_items())) == ["interrupted", "not_started", "not_started"]
 
 
+@virtual_worlds
+async def test_a_call_whose_turn_comes_after_the_run_was_told_to_stop_is_not_started() -> None:
+    begun: list[int] = []
+
+    @function_tool
+    async def last_words(number: int) -> str:
+        begun.append(number)
+        await current_token().wait()
+        return "done"
+
+    config = RunConfig(max_tool_concurrency=1, grace=Grace(cooperate=5))
+    result = Runner.run_streamed(
+        scripted([call("last_words", number=n) for n in range(3)], tools=[last_words]), "?", run_config=config
+    )
+    async with consumed(result) as ended:
+        await anyio.sleep(1)
+        result.cancel()
+        await ended.wait()
+    assert len(begun) == 1
+    assert sorted(outcomes(result.new_items)) == ["finished", "not_started", "not_started"]
+
+
 async def test_a_tool_that_fails_drains_its_siblings_before_its_error_is_raised() -> None:
     parked, failure = Parked(), ValueError("boom")
 
@@ -130,12 +152,20 @@ async def test_a_tool_that_fails_drains_its_siblings_before_its_error_is_raised(
 
 
 async def test_several_tools_that_fail_are_one_error_with_a_note_for_each_other() -> None:
+    begun = anyio.Event()  # one that has not begun when the other fails never does
+
     @function_tool(failure_error_function=None)
     async def boom_too() -> str:
+        begun.set()
         try:
             await forever()
         finally:
             raise KeyError("in the clean-up")
+
+    @function_tool(failure_error_function=None)
+    async def boom() -> str:
+        await begun.wait()
+        raise ValueError("boom")
 
     with pytest.raises(ValueError, match="boom") as caught:
         await Runner.run(scripted([call("boom_too"), call("boom")], tools=[boom, boom_too]), "?")
@@ -318,6 +348,59 @@ async def test_a_tool_that_ignores_its_timeout_is_named_and_the_run_goes_on() ->
     assert outcomes(result.new_items) == ["still_running"]
     assert "may still be running" in results_in(result.new_items)[0].output
     assert stubborn.gone
+
+
+@pytest.mark.parametrize("timeout", [None, 100], ids=["", "with a timeout"])
+@virtual_worlds
+async def test_an_async_tool_that_is_named_as_left_says_that_it_is_still_running(
+    timeout: float | None,
+) -> None:
+    stubborn, parked = Stubborn(), Parked()
+
+    @function_tool(timeout=timeout)
+    async def slow(context: ToolContext[Any]) -> str:
+        context.progress("half of it")
+        await stubborn()
+        return "too late"
+
+    sibling = FunctionTool("sibling", "", {"type": "object", "properties": {}}, parked.park)
+    grace = Grace(cancel=0.5, terminate=0.25, kill=0.25)
+    async with Scope("app", grace=grace):
+        agent = scripted([call("slow"), call("sibling")], tools=[slow, sibling])
+        result = Runner.run_streamed(agent, "?", run_config=RunConfig(grace=grace))
+        async with consumed(result) as ended:
+            await anyio.sleep(1)
+            result.cancel()
+            await ended.wait()
+        assert result.report is not None
+        assert [left.name for left in result.report.left] == ["slow"]
+        assert outcomes(result.new_items) == ["still_running", "interrupted"]
+        assert "may still be running.\nOutput so far:\nhalf of it" in results_in(result.new_items)[0].output
+        stubborn.let_go()
+
+
+@virtual_worlds
+async def test_a_tool_that_is_an_agent_says_that_what_its_run_has_left_is_still_running() -> None:
+    stubborn = Stubborn()
+
+    @function_tool
+    async def slow() -> str:
+        await stubborn()
+        return "too late"
+
+    inner = scripted(call("slow"), name="inner", tools=[slow]).as_tool()
+    grace = Grace(cancel=0.5, terminate=0.25, kill=0.25)
+    async with Scope("app", grace=grace):
+        agent = scripted(call("inner", input="x"), tools=[inner])
+        result = Runner.run_streamed(agent, "?", run_config=RunConfig(grace=grace))
+        async with consumed(result) as ended:
+            await anyio.sleep(1)
+            result.cancel()
+            await ended.wait()
+        assert result.report is not None
+        assert "slow" in [left.name for left in result.report.left]
+        assert outcomes(result.new_items) == ["still_running"]
+        stubborn.let_go()
 
 
 # Tokens -------------------------------------------------------------------------------------------------------

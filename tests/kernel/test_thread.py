@@ -23,7 +23,7 @@ import pytest
 import trio
 
 from quiesce import CancelToken, Grace, Reason, Scope, ScopeClosed, TokenCancelled, current_token
-from quiesce.kernel import _idle_threads
+from quiesce.kernel import _idle_threads, _limiter
 from quiesce.kernel._limiter import Slots
 from quiesce.kernel._shielded import shielded
 from quiesce.kernel._thread import to_thread
@@ -694,9 +694,8 @@ async def test_forty_threads_a_loop_run_at_once_by_default_and_the_next_waits() 
         assert began == 41
 
 
-@pytest.mark.parametrize("kind", ["ours", "anyio's"])
-async def test_trap_19_a_thread_that_was_given_up_counts_until_it_has_really_ended(kind: str) -> None:
-    limiter: Any = Slots(1) if kind == "ours" else anyio.CapacityLimiter(1)
+async def test_trap_19_a_thread_that_was_given_up_counts_for_your_limiter_until_it_has_ended() -> None:
+    limiter = anyio.CapacityLimiter(1)
     with stuck_work() as stuck:
         async with Scope(grace=LONG) as scope:
             with anyio.move_on_after(0.02):
@@ -708,6 +707,95 @@ async def test_trap_19_a_thread_that_was_given_up_counts_until_it_has_really_end
             with anyio.fail_after(5):
                 await second.wait()
             assert second.result() == "second"
+
+
+async def test_forty_threads_that_were_given_up_keep_nobody_waiting() -> None:
+    with stuck_work() as stuck:
+        tools = await Scope.open("tools", grace=SHORT)
+        for _ in range(40):
+            tools.spawn(to_thread, stuck)
+        await until(lambda: len(tools._opened().children) == 80)  # callers and threads
+        report = await tools.close()
+        assert [left.kind for left in report.left] == ["thread"] * 40
+        with anyio.fail_after(5):
+            assert await to_thread(str, "next") == "next"
+        stuck.let_go()
+        assert (await tools.close()).clean
+
+
+async def test_a_thread_whose_owner_gives_it_up_keeps_nobody_waiting() -> None:
+    limiter, refused = Slots(1), list[ScopeClosed]()
+    owner = await Scope.open("owner", grace=SHORT)
+
+    async def caller_from_outside() -> None:
+        try:
+            await to_thread(stuck, limiter=limiter, scope=owner)
+        except ScopeClosed as error:
+            refused.append(error)
+
+    with stuck_work() as stuck:
+        async with Scope() as scope:
+            scope.spawn(caller_from_outside)
+            await until(stuck.began.is_set)
+            assert not (await owner.close()).clean
+        assert refused
+        with anyio.fail_after(5):
+            assert await to_thread(str, "next", limiter=limiter) == "next"
+        stuck.let_go()
+        assert (await owner.close()).clean
+
+
+async def test_a_slot_of_a_thread_that_was_given_up_is_given_back_once() -> None:
+    limiter = Slots(1)
+    with stuck_work() as stuck:
+        async with Scope(grace=LONG) as scope:
+            with anyio.move_on_after(0.02):
+                await to_thread(stuck, limiter=limiter, grace=SHORT)
+            with stuck_work() as second:
+                scope.spawn(functools.partial(to_thread, second, limiter=limiter))
+                await until(second.began.is_set)
+                stuck.let_go()  # its own slot is the second one's now
+                await until(lambda: len(scope._opened().nested) == 0)
+                third = scope.spawn(functools.partial(to_thread, str, "third", limiter=limiter))
+                await anyio.sleep(0.05)
+                assert not third.done
+
+
+async def test_who_waits_for_a_thread_is_logged_after_a_moment_with_who_holds_them(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_limiter, "A_MOMENT", 0.1)
+    limiter = Slots(3, "tests")
+    with stuck_work() as stuck:
+        async with Scope() as scope:
+            for threads, name in enumerate(("crawl", "crawl", "search", "first", "second"), 1):
+                scope.spawn(functools.partial(to_thread, stuck, limiter=limiter, name=name))
+                await until(lambda: len(limiter._holders) + len(limiter._queue) == threads)  # noqa: B023 - awaited here
+            await anyio.sleep(0.05)
+            assert caplog.records == []
+            await until(lambda: caplog.records)
+            stuck.let_go()
+    assert caplog.records[0].levelname == "WARNING"
+    told = caplog.records[0].message
+    assert "no thread was free for 'first' and 1 more for 0." in told
+    assert (
+        "the 3 threads that this event loop has for tests are held by 'crawl' (2 threads, the first for 0."
+        in told
+    )
+    assert "in Stuck.__call__), 'search' (for 0." in told
+
+
+async def test_a_queue_for_threads_that_moves_is_not_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_limiter, "A_MOMENT", 1.0)
+    limiter = Slots(1)
+    async with Scope() as scope:
+        for _ in range(16):
+            scope.spawn(functools.partial(to_thread, time.sleep, 0.1, limiter=limiter))
+            await anyio.sleep(0.09)  # somebody waits all the time, and nobody for long
+    assert caplog.records == []
+    assert limiter._alarm is None
 
 
 @trio_only

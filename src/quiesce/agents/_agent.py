@@ -15,10 +15,24 @@ from quiesce._safe.nested import decoder_of
 from quiesce.models._items import Item
 from quiesce.models._model import Model, ModelSettings, ToolSpec
 
+from ._arguments import (
+    check_each,
+    check_function,
+    check_hooks,
+    check_max_turns,
+    check_model,
+    check_one_of,
+    check_run_config,
+    check_run_hooks,
+    check_settings,
+    check_text,
+    has,
+    refuse,
+)
 from ._context import RunContextWrapper, ToolContext
 from ._context_type import C
 from ._errors import InvalidToolArguments, UserError
-from ._guardrails import call_function
+from ._guardrails import call_function, check_input_guardrails, check_output_guardrails, name_of
 from ._output import OutputType
 
 if TYPE_CHECKING:
@@ -65,13 +79,33 @@ class Agent(Generic[C]):
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise TypeError(f"the name of an agent must be a str, not {self.name!r}")
+        this = f"agent {self.name!r}"
         if not (
             self.instructions is None or isinstance(self.instructions, str) or callable(self.instructions)
         ):
-            raise TypeError(
-                f"the instructions of agent {self.name!r} must be a str or a function, "
-                f"not {type(self.instructions).__name__}"
-            )
+            refuse(f"the instructions of {this}", "a str or a function", self.instructions)
+        check_model(this, self.model)
+        check_settings(this, self.model_settings)
+        self.tools = check_tools(this, self.tools)
+        self.mcp_servers = check_each(
+            this, "mcp_servers", self.mcp_servers, "an MCP server", _is_server, _instead_of_server
+        )
+        self.handoffs = check_each(
+            this, "handoffs", self.handoffs, "an Agent or a Handoff", _can_take_over, _instead_of_handoff
+        )
+        check_text(f"the handoff_description of {this}", self.handoff_description)
+        self.input_guardrails = check_input_guardrails(this, self.input_guardrails)
+        self.output_guardrails = check_output_guardrails(this, self.output_guardrails)
+        check_hooks(
+            f"the hooks of {this}",
+            self.hooks,
+            "AgentHooks",
+            "on_start",
+            "RunHooks are for a run: Runner.run(..., hooks=...)",
+        )
+        check_one_of(
+            f"the tool_use_behavior of {this}", self.tool_use_behavior, "run_llm_again", "stop_on_first_tool"
+        )
         self._output = OutputType(self.output_type) if self.output_type not in (None, str) else None
 
     def clone(self, **changes: Any) -> Agent[C]:
@@ -105,9 +139,17 @@ class Agent(Generic[C]):
 
         Its run belongs to the tool call: it stops when that does.
         """
+        from ._context import RunConfig
         from ._result import RunResult
         from ._runner import Execution, make_engine
         from ._tool import FunctionTool
+
+        check_max_turns(max_turns)
+        check_run_config(run_config, RunConfig)
+        check_run_hooks(hooks)
+        check_function(
+            f"the custom_output_extractor of agent {self.name!r} as a tool", custom_output_extractor
+        )
 
         async def invoke(context: ToolContext[Any], arguments: str) -> Any:
             said = _said(arguments)
@@ -177,6 +219,13 @@ class Handoff:
     input_filter: Callable[[list[Item]], list[Item]] | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.agent, Agent):
+            refuse("what a handoff goes to", "an Agent", self.agent, _instead_of_handoff(self.agent))
+        this = f"the handoff to {self.agent.name!r}"
+        check_text(f"the tool_name of {this}", self.tool_name)
+        check_text(f"the tool_description of {this}", self.tool_description)
+        check_function(f"on_handoff of {this}", self.on_handoff)
+        check_function(f"input_filter of {this}", self.input_filter)
         self.tool_name = self.tool_name or f"transfer_to_{function_name(self.agent.name)}"
         if not self.tool_description:
             about = self.agent.handoff_description
@@ -202,6 +251,46 @@ def as_handoff(target: Agent[Any] | Handoff) -> Handoff:
     if isinstance(target, Agent):
         return Handoff(target)
     raise UserError(f"handoffs are agents or Handoffs, not {type(target).__name__}")
+
+
+# What users pass instead
+
+
+def check_tools(whose: str, tools: Any) -> Any:
+    """Tools, or an error that says how to make one of what was passed."""
+    return check_each(whose, "tools", tools, "a FunctionTool", _is_tool, _instead_of_tool)
+
+
+def _is_tool(value: object) -> bool:
+    return has(value, "invoke", "spec")
+
+
+def _instead_of_tool(value: object) -> str:
+    if isinstance(value, Agent):
+        return "write agent.as_tool()"
+    if isinstance(value, Handoff):
+        return "write handoffs=[...]"
+    if _is_server(value):
+        return "write mcp_servers=[...]"
+    if callable(value) and not inspect.isclass(value):
+        return f"decorate it with @function_tool, or write function_tool({name_of(value)})"
+    return "make one of a function with @function_tool"
+
+
+def _is_server(value: object) -> bool:
+    return has(value, "use", "list_tools")
+
+
+def _instead_of_server(value: object) -> str:
+    return "write MCPServerStdio({'command': ...}) or MCPServerStreamableHttp({'url': ...})"
+
+
+def _can_take_over(value: object) -> bool:
+    return isinstance(value, (Agent, Handoff))
+
+
+def _instead_of_handoff(value: object) -> str:
+    return "pass the agent itself, not its name" if isinstance(value, str) else ""
 
 
 def function_name(text: str) -> str:

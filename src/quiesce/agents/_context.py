@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
+from quiesce.kernel._grace import check_grace
 from quiesce.kernel._scope import current_token
 from quiesce.models._model import Model, ModelSettings, Usage
 
+from ._arguments import check_function, check_model, check_settings, check_yes_or_no
 from ._context_type import C
+from ._guardrails import check_input_guardrails, check_output_guardrails
 from ._kept_output import KeptOutput
 
 if TYPE_CHECKING:
@@ -47,6 +51,7 @@ class ToolContext(RunContextWrapper[C]):
     tool_arguments: str = "{}"
     agent: Agent[Any] | None = None
     at_work: bool = False  # a thread is busy with this call, whatever became of who waits for it
+    waits_for_thread: bool = False  # and has not begun
     _progress: KeptOutput = field(default_factory=KeptOutput, repr=False, compare=False)
 
     def progress(self, text: str) -> None:
@@ -89,7 +94,8 @@ class RunConfig:
       guardrail fails, the model's turn is left to finish (bounded by its `ModelSettings.timeout`) and awaited before the error is raised.
     - `approve`: an async function that is asked before a tool with `needs_approval` runs; it returns whether it may, or `Rejected` with a reason for
       the model. Without one such a call is left pending, and the run ends with `interruptions`.
-    - `grace`: the deadlines of its stop; those of the current scope if None.
+    - `grace`: the deadlines of its stop; those of the current scope if None. They bound all that the stop waits for: tasks, tools, the session
+      and the hooks. If something does not end, and uses all of it up, the session and the hooks still have a fifth of it.
     """
 
     model: Model | None = None
@@ -102,6 +108,18 @@ class RunConfig:
     approve: Approver | None = None
 
     def __post_init__(self) -> None:
+        check_model("a RunConfig", self.model)
+        if self.model_settings is not None:
+            check_settings("a RunConfig", self.model_settings)
+        # Frozen: what an iterator gave is put in its place in the one way that is left.
+        put = partial(object.__setattr__, self)
+        put("input_guardrails", check_input_guardrails("a RunConfig", self.input_guardrails))
+        put("output_guardrails", check_output_guardrails("a RunConfig", self.output_guardrails))
+        check_grace(self.grace)
+        check_yes_or_no("cancel_model_on_guardrail_failure", self.cancel_model_on_guardrail_failure)
+        check_function(
+            "approve of a RunConfig", self.approve, "write approve=lambda context, tool: True, say"
+        )
         limit: Any = self.max_tool_concurrency
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
             raise ValueError(

@@ -31,6 +31,7 @@ from quiesce.kernel._run import run as run_program
 from quiesce.kernel._shielded import shielded
 from quiesce.models._items import Item
 
+from ._arguments import check_function, refuse
 from ._context import RunContextWrapper
 from ._conversation_history import messages_of, queued_events
 from ._conversation_journal import LogJournal, RunJournal
@@ -145,6 +146,8 @@ class Conversation(ConversationState):
         await journal.write([])
 
     def _decide(self, call_id: str | None, approved: bool, message: str) -> None:
+        if not (call_id is None or isinstance(call_id, str)):
+            refuse("what is approved or rejected", "the id of a call", call_id, "write call.call_id")
         with state_lock:
             self._check_open()
             if self._run is not None:
@@ -168,6 +171,7 @@ class Conversation(ConversationState):
         cancelled while you wait, the run is stopped and settled in the same way, and then your cancellation is raised.
         The run is on from this call, not only from its first step. A second one at the same time is refused: `ConversationBusy`.
         """
+        check_function("on_event", on_event)
         run = self._register()
         run.on_event = on_event
         coroutine = self._go(run, Ticket(self, run))
@@ -349,14 +353,16 @@ class Conversation(ConversationState):
             del cancelled
 
     async def _let_go(self, report: StopReport) -> StopReport:
+        grace = self._config.grace
+        within = grace.total if grace is not None else None
         try:
             for scope in list(self._left or ()):
                 await wait_again(scope, _CLOSED)
         finally:
             if self._journal is not None:
-                await self._journal.close()
+                await self._journal.close(within)
             if self._owns_store and self._store is not None:
-                await self._store.close()
+                await shielded(self._store.close, within=within)
         return self._final(report)
 
     def close_sync(self) -> StopReport:

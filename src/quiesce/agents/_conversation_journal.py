@@ -177,12 +177,12 @@ class LogJournal:
                 raise
             self._tell(batch, last, now=tell)
 
-    async def close(self) -> None:
-        """Write what is still owed, if that is possible now, and no more."""
+    async def close(self, within: float | None) -> None:
+        """Write what is still owed, if that is possible now, and within so many seconds, and no more."""
         if self._due or self._doubts:
             told = self.failure_is_told
             try:
-                await self.write([])
+                await shielded(self.write, [], within=within)
             except Exception as error:
                 self._log_loss(error, told)
         self.log.close()

@@ -20,17 +20,19 @@ from quiesce.models._items import Item, ToolCall
 from quiesce.models._model import Usage
 
 from ._agent import Agent
+from ._arguments import check_each, check_max_turns, check_run_config, check_run_hooks
 from ._context import RunConfig
 from ._conversation_history import History
 from ._conversation_journal import EventCallback, LogJournal, RunJournal
 from ._conversation_restore import agent_after, restore
 from ._engine import DEFAULT_MAX_TURNS
 from ._errors import ConversationClosed
+from ._guardrails import is_async
 from ._hooks import RunHooks
-from ._log import Event, Store
+from ._log import Event, Store, check_id
 from ._memory_store import MemoryStore
 from ._runner import not_kept
-from ._stopping import is_dead, is_gone, leftovers_of, state_lock
+from ._stopping import children_left, is_dead, is_gone, leftovers_of, state_lock
 
 if TYPE_CHECKING:
     from quiesce.kernel._scope import Scope
@@ -85,6 +87,11 @@ class ConversationState:
     ) -> None:
         if not isinstance(agent, Agent):
             raise TypeError(f"a conversation is one with an Agent, not {type(agent).__name__}")
+        if conversation_id is not None:
+            check_id(conversation_id)
+        check_run_config(run_config, RunConfig)
+        check_run_hooks(hooks)
+        check_max_turns(max_turns)
         check_grace(grace)
         config = run_config or _DEFAULT_CONFIG
         self.id: str = conversation_id if conversation_id is not None else uuid.uuid4().hex
@@ -93,7 +100,16 @@ class ConversationState:
         self.max_turns = max_turns
         self._agent = agent
         self._config = replace(config, grace=grace) if grace is not None else config
-        self._callbacks = tuple(callbacks)
+        self._callbacks = tuple(
+            check_each(
+                "a conversation",
+                "callbacks",
+                callbacks,
+                "a sync function of an event",
+                _is_callback,
+                _instead,
+            )
+        )
         self._owns_store = isinstance(store, (str, os.PathLike))  # one in memory needs no closing
         self._store: Store | None = _store_at(store)
         self._journal: LogJournal | None = None
@@ -226,8 +242,8 @@ class ConversationState:
                 return
             run.over = True
             assert isinstance(engine.journal, RunJournal)
-            if scope is not None and (transcript.calls or transcript.partial):
-                transcript.settle(run.reason, engine.pending_approvals)
+            if scope is not None and (transcript.calls or transcript.partial):  # nobody had a place to wait
+                transcript.settle(run.reason, engine.pending_approvals, children_left(scope))
             if lost and (note := not_kept(transcript.withdraw())) is not None:
                 report.notes = [*report.notes, note]
             if unwritten := engine.journal.events_of(transcript.take_unsaved(), transcript.take_late()):
@@ -268,6 +284,14 @@ class ConversationState:
 
     def __repr__(self) -> str:
         return f"<Conversation {self.id!r} with {self._agent.name!r}, {self.status}>"
+
+
+def _is_callback(value: Any) -> bool:
+    return callable(value) and not is_async(value)
+
+
+def _instead(value: Any) -> str:
+    return "nobody would await it; arun(on_event=...) takes an async one" if callable(value) else ""
 
 
 def _store_at(store: Store | str | os.PathLike[str] | None) -> Store | None:

@@ -1,7 +1,7 @@
 """Guardrails: functions that look at what goes in or comes out, and may say no.
 
-A guardrail function is async or sync; a sync one runs in a thread, so that it blocks nobody. A tripwire and any other error
-have the same effect: everything beside it is stopped and drained, and then that very error is raised.
+A guardrail function is async or sync; a sync one runs in a thread, so that it blocks nobody. It never waits for
+a thread of a tool: forty tools that hang keep no guardrail waiting. A tripwire and any other error have the same effect: everything beside it is stopped and drained, and then that very error is raised.
 """
 
 from __future__ import annotations
@@ -12,8 +12,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
 
+from quiesce.kernel._backend import current_backend
+from quiesce.kernel._limiter import slots_for
 from quiesce.kernel._thread import to_thread
 from quiesce.models._items import Item
+
+from ._arguments import check_each, check_text, check_yes_or_no, has, refuse
 
 if TYPE_CHECKING:
     from ._agent import Agent
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 MaybeAwaitable: TypeAlias = Awaitable[R] | R
+
+_ROOM = "guardrails and instructions"  # whose threads these are: not those of tools
 
 
 @dataclass(slots=True)
@@ -78,6 +84,9 @@ class InputGuardrail:
     name: str | None = None
     run_in_parallel: bool = True
 
+    def __post_init__(self) -> None:
+        _check_guardrail(self, "input_guardrail")
+
     def get_name(self) -> str:
         """Its name, or its function's."""
         return self.name or name_of(self.guardrail_function)
@@ -96,6 +105,9 @@ class OutputGuardrail:
 
     guardrail_function: Callable[[RunContextWrapper[Any], Agent[Any], Any], Any]
     name: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_guardrail(self, "output_guardrail")
 
     def get_name(self) -> str:
         """Its name, or its function's."""
@@ -116,6 +128,9 @@ class ToolInputGuardrail:
     guardrail_function: Callable[[ToolInputGuardrailData], Any]
     name: str | None = None
 
+    def __post_init__(self) -> None:
+        _check_guardrail(self, "tool_input_guardrail")
+
     def get_name(self) -> str:
         """Its name, or its function's."""
         return self.name or name_of(self.guardrail_function)
@@ -131,6 +146,9 @@ class ToolOutputGuardrail:
 
     guardrail_function: Callable[[ToolOutputGuardrailData], Any]
     name: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_guardrail(self, "tool_output_guardrail")
 
     def get_name(self) -> str:
         """Its name, or its function's."""
@@ -220,11 +238,74 @@ def tool_output_guardrail(
     return make(fn) if fn is not None else make
 
 
+# What users pass
+
+
+def check_input_guardrails(whose: str, values: Any) -> Any:
+    """Input guardrails, or an error that says how to make one of what was passed."""
+    instead = partial(_instead_of_guardrail, "input_guardrail")
+    return check_each(whose, "input_guardrails", values, "an InputGuardrail", _guards_input, instead)
+
+
+def check_output_guardrails(whose: str, values: Any) -> Any:
+    """Output guardrails, likewise."""
+    instead = partial(_instead_of_guardrail, "output_guardrail")
+    return check_each(whose, "output_guardrails", values, "an OutputGuardrail", _guards_output, instead)
+
+
+def check_tool_guardrails(whose: str, field: str, must_be: str, values: Any) -> Any:
+    """Guardrails of a tool, likewise."""
+    instead = partial(_instead_of_guardrail, field.removesuffix("s"))
+    return check_each(whose, field, values, must_be, _guards_tool, instead)
+
+
+def _guards_input(value: object) -> bool:
+    return has(value, "run", "run_in_parallel")
+
+
+def _guards_output(value: object) -> bool:
+    return has(value, "run") and not isinstance(value, (ToolInputGuardrail, ToolOutputGuardrail))
+
+
+def _guards_tool(value: object) -> bool:
+    return has(value, "run") and not isinstance(value, (InputGuardrail, OutputGuardrail))
+
+
+def _instead_of_guardrail(decorator: str, value: object) -> str:
+    for kind, right in _DECORATORS.items():
+        if isinstance(value, kind):
+            return f"what @{right} makes goes into {right}s"
+    if callable(value) and not inspect.isclass(value):
+        return f"decorate it with @{decorator}, or write {decorator}({name_of(value)})"
+    return f"make one of a function with @{decorator}"
+
+
+_DECORATORS: dict[type[Any], str] = {
+    InputGuardrail: "input_guardrail",
+    OutputGuardrail: "output_guardrail",
+    ToolInputGuardrail: "tool_input_guardrail",
+    ToolOutputGuardrail: "tool_output_guardrail",
+}
+
+
+def _check_guardrail(guardrail: Any, decorator: str) -> None:
+    function: Any = guardrail.guardrail_function
+    if not callable(function):
+        instead = ""
+        if isinstance(function, str):
+            instead = f"write @{decorator}(name={function!r})"
+        elif type(function) in _DECORATORS:
+            instead = "it is a guardrail already"
+        refuse(f"what {decorator} makes a guardrail of", "a function", function, instead)
+    check_text(f"the name of guardrail {name_of(function)!r}", guardrail.name)
+    check_yes_or_no(f"run_in_parallel of {name_of(function)!r}", getattr(guardrail, "run_in_parallel", True))
+
+
 async def call_function(fn: Callable[..., Any], *args: Any) -> Any:
     """Call a user's function: an async one here, a sync one in a thread."""
     if is_async(fn):
         return await fn(*args)
-    returned = await to_thread(fn, *args)
+    returned = await to_thread(fn, *args, limiter=slots_for(_ROOM, current_backend()))
     return await returned if inspect.isawaitable(returned) else returned
 
 

@@ -56,7 +56,16 @@ class SessionJournal:
     behind the results of the tools, and without the reasoning, which no provider takes there.
     """
 
-    __slots__ = ("_in_doubt", "_known", "_places", "_session", "_taken_over", "_waiting", "_written")
+    __slots__ = (
+        "_in_doubt",
+        "_is_writing",
+        "_known",
+        "_places",
+        "_session",
+        "_taken_over",
+        "_waiting",
+        "_written",
+    )
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -67,6 +76,7 @@ class SessionJournal:
         self._written: list[Item] = []  # those of them that this run has added, in their order
         self._waiting: list[tuple[Item, int]] = []  # each stands before the last so many
         self._in_doubt = 0  # the first so many of these may have been written
+        self._is_writing = False
 
     def tells_the_same(self, other: object) -> bool:
         """Whether this is a journal of the same session."""
@@ -87,6 +97,11 @@ class SessionJournal:
                 self._waiting.insert(place if place >= self._in_doubt else len(self._waiting), (item, 0))
         if self._taken_over or not self._waiting or pending_calls([item for item, _ in self._waiting]):
             return
+        if self._is_writing:  # cancelled, and deaf to that: what it writes in the end would be there twice
+            raise RuntimeError(
+                f"session {self._session.session_id!r} has not ended an earlier add_items, which ignores its cancellation: "
+                f"{len(self._waiting)} items were not saved"
+            )
         try:
             if self._in_doubt:
                 await self._resolve_doubt()
@@ -98,11 +113,15 @@ class SessionJournal:
 
     async def _write(self, whole: list[tuple[Item, int]]) -> None:
         self._in_doubt = len(whole)
-        if any(back for _, back in whole):
-            assert isinstance(self._session, LogSession)
-            await self._session._put(whole)
-        else:
-            await self._session.add_items([item for item, _ in whole])
+        self._is_writing = True
+        try:
+            if any(back for _, back in whole):
+                assert isinstance(self._session, LogSession)
+                await self._session._put(whole)
+            else:
+                await self._session.add_items([item for item, _ in whole])
+        finally:
+            self._is_writing = False
         self._are_written(len(whole))
 
     async def _resolve_doubt(self) -> None:

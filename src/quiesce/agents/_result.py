@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ._arguments import has, refuse
 from ._context import RunContextWrapper
 from ._errors import UserError
 
@@ -172,6 +173,8 @@ class RunState:
         self._decide(call, False, message)
 
     def _decide(self, call: ToolCall, approved: bool, message: str) -> None:
+        if not has(call, "call_id"):
+            refuse("what is approved or rejected", "a ToolCall", call, "pass one of `interruptions`")
         if all(record.call.call_id != call.call_id for record in self._engine.pending_approvals):
             raise UserError(f"tool call {call.call_id!r} does not wait for approval")
         self._decisions[call.call_id] = approved, message

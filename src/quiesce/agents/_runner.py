@@ -3,11 +3,12 @@
 `Execution` is that way. The engine's main task and the input guardrails stand side by side in a scope. However that ends (a final output, an
 error of any of them, a cancel of the caller, a stop of the scope from anywhere), first everything is drained, then the transcript is
 completed, then it is saved and the hooks are told: these two however often the caller is cancelled meanwhile. Only then the caller
-has control back.
+has control back. All of it has to fit into the run's `Grace`: a session or a hook that hangs has what the drain has left of it.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from quiesce.kernel._child import ChildCancelled
 from quiesce.kernel._core import ScopeClosed
+from quiesce.kernel._grace import DEFAULT_GRACE
 from quiesce.kernel._guarded import GuardedCall, is_aftermath
 from quiesce.kernel._owner import is_cancel
 from quiesce.kernel._reason import Reason
@@ -25,6 +27,7 @@ from quiesce.kernel._site import Site, site_of
 from quiesce.models._items import AssistantMessage, Item, ToolResult, as_items
 
 from ._agent import Agent
+from ._arguments import check_max_turns, check_run_config, check_run_hooks, check_session
 from ._context import RunConfig, RunContextWrapper
 from ._engine import DEFAULT_MAX_TURNS, Engine
 from ._errors import AgentsException, UserError
@@ -32,6 +35,7 @@ from ._hooks import Callbacks, RunHooks
 from ._journal import SessionJournal
 from ._log import StoreError
 from ._result import RunErrorDetails, RunResult, RunState
+from ._stopping import children_left
 from ._streamed import RunResultStreaming
 
 if TYPE_CHECKING:
@@ -97,7 +101,7 @@ class Execution:
             keeps = failure is None or engine.keeps_approvals
             if not keeps:
                 engine.pending_approvals = []
-            engine.transcript.settle(self.reason, engine.pending_approvals)
+            engine.transcript.settle(self.reason, engine.pending_approvals, children_left(self.scope))
             self._said = list(engine.transcript.new)
             self._blocked = engine.transcript.withdraw()
             if self._blocked and not isinstance(failure, AgentsException):
@@ -122,14 +126,40 @@ class Execution:
     async def _announce(self, failure: BaseException | None) -> None:
         """Save what a stop has added, and tell the hooks; not cut by further cancels."""
         try:
-            await shielded(self._save_and_tell)
+            if self.reason is None:  # it came to its end: nobody waits for a stop
+                await shielded(self._save_and_tell)
+            else:
+                await shielded(self._save_and_tell, within=self._seconds_to_settle(), scope=self.scope)
         except BaseException as error:
             self.late_failure = error.__cause__ if is_cancel(error) else error
+            self._note_loss(error)
             if failure is None or is_cancel(error):
                 raise  # a cancel is its caller's own, and comes before what has failed
             if isinstance(failure, StoreError) and isinstance(error, StoreError):
                 return  # the store has failed, and goes on to: that is told once
             failure.add_note(f"after the run was settled: {error!r}")
+
+    def _seconds_to_settle(self) -> float:
+        """How much of the run's grace is left, but for the seconds in which what is cancelled then has to react.
+
+        At least a fifth of the grace: a tool that does not end, and uses all of it up, must not cost the history.
+        """
+        assert self.scope is not None
+        core = self.scope._opened()
+        grace, now = core.grace, core.backend.now()
+        end = core.ends[-1] if core.started is not None else math.inf
+        if math.isinf(end):  # there was nothing to drain
+            end = (core.started or now) + grace.total
+        total = DEFAULT_GRACE.total if math.isinf(grace.total) else grace.total
+        return max(end - now - grace.terminate, total / 5)
+
+    def _note_loss(self, error: BaseException) -> None:
+        """What could not be saved or told belongs into the report."""
+        loss = error.__cause__ if is_cancel(error) else error
+        if isinstance(loss, Exception) and self.scope is not None:
+            core = self.scope._opened()
+            core.notes = [*core.notes, f"after the run was settled: {loss!r}"]
+            core.report()
 
     async def _save_and_tell(self) -> None:
         engine = self.engine
@@ -201,12 +231,9 @@ def make_engine(
     """An engine for what a user has passed; an error that explains, where that makes no sense."""
     if not isinstance(agent, Agent):
         raise TypeError(f"the first argument of a run is an Agent, not {type(agent).__name__}")
-    if max_turns is not None and (
-        isinstance(max_turns, bool) or not isinstance(max_turns, int) or max_turns < 1
-    ):
-        raise ValueError(
-            f"max_turns must be a whole number from 1 on, or None for no limit, not {max_turns!r}"
-        )
+    check_max_turns(max_turns)
+    check_run_config(config, RunConfig)
+    check_run_hooks(hooks)
     if isinstance(said, RunState):
         _refuse_other_than_before(said._engine, context, max_turns, journal)
         return _continued(said, hooks, config)
@@ -281,6 +308,7 @@ class Runner:
         Raises what a guardrail, a tool or the model has raised, as itself, when all the others have been stopped and drained. If
         you are cancelled, so is the run: it is drained, the session is complete, and then your cancellation goes on.
         """
+        check_session(session)
         journal = SessionJournal(session) if session is not None else None
         engine = make_engine(starting_agent, input, context, max_turns, hooks, run_config, journal)
         execution = Execution(engine)
@@ -315,6 +343,7 @@ class Runner:
                 session=session,
             )
 
+        check_run_config(run_config, RunConfig)
         grace = run_config.grace if run_config is not None else None
         return run_program(main, backend=backend, grace=grace)
 
@@ -333,6 +362,7 @@ class Runner:
 
         See `RunResultStreaming` for how it is stopped.
         """
+        check_session(session)
         journal = SessionJournal(session) if session is not None else None
         engine = make_engine(starting_agent, input, context, max_turns, hooks, run_config, journal)
         return RunResultStreaming(engine, Execution(engine))

@@ -14,6 +14,7 @@ from typing import Protocol, Self, runtime_checkable
 
 from quiesce.models._items import Item, as_items
 
+from ._arguments import has, refuse
 from ._log import ItemAdded, ItemPopped, ItemsCleared, Log, Store, StoreConflict
 from ._memory_store import MemoryStore
 from ._recovery import items_of
@@ -57,6 +58,9 @@ class LogSession:
     __slots__ = ("_log",)
 
     def __init__(self, log: Log) -> None:
+        if not has(log, "append", "read", "conversation_id"):
+            instead = "write LogSession(store.open('user-7')), for example" if has(log, "open") else ""
+            refuse("what a LogSession is kept in", "a Log", log, instead)
         self._log = log
 
     def __repr__(self) -> str:

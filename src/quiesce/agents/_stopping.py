@@ -25,6 +25,7 @@ from quiesce.kernel._token import CancelToken
 
 if TYPE_CHECKING:
     from quiesce.kernel._backend import Backend, Waiter
+    from quiesce.kernel._child import Child
     from quiesce.kernel._core import ScopeCore
     from quiesce.kernel._grace import Grace
     from quiesce.kernel._scope import Scope
@@ -155,17 +156,21 @@ def _is_dead(core: ScopeCore) -> bool:
 
 def is_gone(scope: Scope) -> bool:
     """Whether nothing of it is left, though its event loop may have ended before that."""
-    core = scope._opened()
-    return core.state is SETTLED or not list(_left_in(core))
+    return not children_left(scope)
 
 
 def leftovers_of(scope: Scope) -> list[Leftover]:
     """What of it is still there."""
+    return [left for child in children_left(scope) for left in child.leftovers()]
+
+
+def children_left(scope: Scope) -> list[Child]:
+    """Who is still there, all the way down."""
     core = scope._opened()
-    return [] if core.state is SETTLED else [left for child in _left_in(core) for left in child.leftovers()]
+    return [] if core.state is SETTLED else list(_left_in(core))
 
 
-def _left_in(core: ScopeCore) -> Iterator[Any]:
+def _left_in(core: ScopeCore) -> Iterator[Child]:
     tasks_go_on = not _is_dead(core)
     for child in list(core.children):
         # A thread whose event loop has ended has nobody to tell that it has ended too.

@@ -18,13 +18,21 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import msgspec
 
-from quiesce.kernel._scope import current_token
-from quiesce.kernel._thread import to_thread
+from quiesce.kernel._scope import current_token, stop_asked_for
+from quiesce.kernel._thread import call_in_thread
+from quiesce.kernel._token import TokenCancelled
 from quiesce.models._model import ToolSpec
 
+from ._arguments import check_function, check_yes_or_no, has, refuse
 from ._context import RunContextWrapper, ToolContext
 from ._errors import UserError
-from ._guardrails import MaybeAwaitable, ToolInputGuardrail, ToolOutputGuardrail, is_async
+from ._guardrails import (
+    MaybeAwaitable,
+    ToolInputGuardrail,
+    ToolOutputGuardrail,
+    check_tool_guardrails,
+    is_async,
+)
 from ._tool_schema import FunctionSchema, function_schema
 
 if TYPE_CHECKING:
@@ -102,6 +110,20 @@ class FunctionTool:
                 f'the timeout_behavior of tool {self.name!r} must be "error_as_result" or "raise_exception", '
                 f"not {self.timeout_behavior!r}"
             )
+        this = f"tool {self.name!r}"
+        if not isinstance(self.parameters, Mapping):
+            refuse(f"the parameters of {this}", "a JSON schema, as a dict", self.parameters)
+        check_function(f"invoke of {this}", self.invoke, optional=False)
+        check_function(f"the failure_error_function of {this}", self.failure_error_function)
+        check_yes_or_no(f"needs_approval of {this}", self.needs_approval)
+        check_yes_or_no(f"is_enabled of {this}", self.is_enabled)
+        check_yes_or_no(f"side_effects of {this}", self.side_effects)
+        self.tool_input_guardrails = check_tool_guardrails(
+            this, "tool_input_guardrails", "a ToolInputGuardrail", self.tool_input_guardrails
+        )
+        self.tool_output_guardrails = check_tool_guardrails(
+            this, "tool_output_guardrails", "a ToolOutputGuardrail", self.tool_output_guardrails
+        )
         self.spec = ToolSpec(self.name, self.description, self.parameters, self.strict)
 
     def __repr__(self) -> str:
@@ -186,6 +208,8 @@ def function_tool(
     names = sys._getframe(1).f_locals
 
     def make(function: Callable[..., Any]) -> FunctionTool:
+        if not callable(function):
+            refuse("what function_tool makes a tool of", "a function", function, _instead_of(function))
         schema = function_schema(
             function,
             name=name_override,
@@ -207,12 +231,25 @@ def function_tool(
             needs_approval=needs_approval,
             is_enabled=is_enabled,
             side_effects=side_effects,
-            tool_input_guardrails=list(tool_input_guardrails or ()),
-            tool_output_guardrails=list(tool_output_guardrails or ()),
+            tool_input_guardrails=() if tool_input_guardrails is None else tool_input_guardrails,
+            tool_output_guardrails=() if tool_output_guardrails is None else tool_output_guardrails,
             function=function,
         )
 
     return make(fn) if fn is not None else make
+
+
+def _instead_of(value: Any) -> str:
+    if isinstance(value, str):
+        return f"write @function_tool(name_override={value!r})"
+    if isinstance(value, FunctionTool):
+        return "it is a tool already"
+    if has(value, "as_tool"):
+        return "write agent.as_tool()"
+    if inspect.iscoroutine(value):
+        value.close()  # nobody will await it now; without this Python warns about that too
+        return "pass the function itself, not what calling it gives"
+    return ""
 
 
 def _isolation(fn: Callable[..., Any], asked: Isolation | None, schema: FunctionSchema) -> Isolation:
@@ -270,13 +307,19 @@ def _in_thread(fn: Callable[..., Any], schema: FunctionSchema) -> Invoke:
                 positional, named = bound
             else:  # the thread's own, which only the thread knows
                 positional, named = schema.bind(arguments, context, current_token())
-            context.at_work = True
             try:
                 return fn(*positional, **named)
             finally:
                 context.at_work = False
 
-        returned = await to_thread(call, name=schema.name)
+        def begin() -> None:
+            if (reason := stop_asked_for()) is not None:  # while it waited: nothing new starts
+                raise TokenCancelled(reason)
+            context.waits_for_thread = False
+
+        # As the event loop sees it, not the thread: that may take its time to come to its first line.
+        context.at_work = context.waits_for_thread = True
+        returned = await call_in_thread(call, (), sys._getframe(), name=schema.name, on_start=begin)
         return await returned if inspect.isawaitable(returned) else returned
 
     return invoke

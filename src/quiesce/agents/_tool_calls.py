@@ -19,10 +19,11 @@ from quiesce.kernel._core import ScopeClosed
 from quiesce.kernel._current import current_node
 from quiesce.kernel._scope import Scope, current_token
 from quiesce.kernel._token import TokenCancelled
+from quiesce.kernel._work_processes import spawner_of
 from quiesce.models._items import ToolOutcome, ToolResult
 from quiesce.models._model import ToolSpec
 
-from ._agent import Agent, Handoff, as_handoff
+from ._agent import Agent, Handoff, as_handoff, check_tools
 from ._context import Rejected, ToolContext
 from ._errors import (
     ToolInputGuardrailTripwireTriggered,
@@ -63,6 +64,10 @@ class ToolTurn:
     @classmethod
     async def prepare(cls, engine: Engine, agent: Agent[Any]) -> Self:
         """Find out which tools are there now."""
+        if not all(
+            isinstance(tool, FunctionTool) for tool in agent.tools
+        ):  # put there after the agent was made
+            check_tools(f"agent {agent.name!r}", agent.tools)
         tools = [
             tool
             for tool in agent.tools
@@ -153,8 +158,10 @@ class ToolTurn:
         handles: list[Handle] = []
         try:
             async with Scope("tools") as scope:
+                spawn = spawner_of(scope)
                 for record, tool in ready:
-                    handles.append(scope.spawn(self._call, record, tool, slots, name=tool.name))
+                    record.handle = spawn(self._call, record, tool, slots, name=tool.name)
+                    handles.append(record.handle)
         except BaseExceptionGroup as group:
             raise _first_of(group) from None
         for (record, tool), handle in zip(ready, handles, strict=True):
@@ -187,6 +194,8 @@ class ToolTurn:
             await engine.callbacks.tool_start(context, agent, tool)
         if engine.journal is not None and tool.side_effects:
             await engine.journal.tool_starting(record.call)
+        if current_token().cancelled:
+            return
         record.start(context)
         try:
             value = await self._invoke(record, tool, context)
@@ -222,6 +231,8 @@ class ToolTurn:
     async def _invoke(self, record: CallRecord, tool: FunctionTool, context: ToolContext[Any]) -> Any:
         value = await invoke_in_time(tool, context, record.call.arguments, self.engine.scope)
         if type(value) is GivenUp:
+            if value.outcome == "not_started":
+                record.started_at = None
             record.finish(value.text, value.outcome)
             return None
         return value

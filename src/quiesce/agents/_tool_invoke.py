@@ -10,6 +10,7 @@ import msgspec
 from quiesce._safe.nested import decode_json
 from quiesce.kernel._reason import Reason
 from quiesce.kernel._scope import Scope
+from quiesce.kernel._work_processes import spawner_of
 from quiesce.models._items import ToolOutcome
 
 from ._context import RunContextWrapper, ToolContext
@@ -39,7 +40,7 @@ async def invoke_in_time(
     scope = await Scope.open(
         f"tool {tool.name}", on_error="report", on_child_error=_told_elsewhere, scope=owner
     )
-    handle = scope.spawn(tool.invoke, context, arguments, name=tool.name)
+    handle = spawner_of(scope)(tool.invoke, context, arguments, name=tool.name)
     try:
         in_time = await ends_within(handle, tool.timeout)
     except BaseException:
@@ -52,8 +53,15 @@ async def invoke_in_time(
     if handle.state == "finished":  # it turned its cancel into a value
         return handle.result()
     timed_out = ToolTimeoutError(tool.name, tool.timeout)
+    never_began = (
+        f"tool {tool.name!r} was not started: it waited for a thread for {tool.timeout:g} s, its timeout"
+    )
     if tool.timeout_behavior == "raise_exception":
+        if context.waits_for_thread:
+            timed_out.add_note(never_began)
         raise timed_out
+    if context.waits_for_thread:
+        return GivenUp(never_began, "not_started")
     text = str(timed_out)
     if not report.clean:
         text += ", but it has not ended: it may still be running"

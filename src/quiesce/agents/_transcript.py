@@ -18,9 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from quiesce.kernel._descent import leads_to
+from quiesce.kernel._foreign_process import ForeignProcess
 from quiesce.models._items import AssistantMessage, Item, ToolCall, ToolResult
 
 if TYPE_CHECKING:
+    from quiesce.kernel._child import Child, Handle
     from quiesce.kernel._reason import Reason
 
     from ._context import ToolContext
@@ -32,13 +35,14 @@ WITHHELD = "Finished. What it returned is withheld: the output guardrails of the
 class CallRecord:
     """One tool call of the current turn, and how far it has come."""
 
-    __slots__ = ("approved", "call", "context", "result", "started_at")
+    __slots__ = ("approved", "call", "context", "handle", "result", "started_at")
 
     def __init__(self, call: ToolCall) -> None:
         self.call = call
         self.result: ToolResult | None = None
         self.started_at: float | None = None
         self.context: ToolContext[Any] | None = None
+        self.handle: Handle | None = None  # of the task that makes the call
         self.approved: bool | None = None  # None: nobody was asked, or nobody has answered yet
 
     def start(self, context: ToolContext[Any]) -> None:
@@ -56,21 +60,33 @@ class CallRecord:
             self.result = ToolResult(self.call.call_id, output, outcome, self.elapsed)
         return self.result
 
-    def settle(self, why: str) -> ToolResult:
-        """It was stopped: say how far it had come."""
+    def settle(self, why: str, left: Sequence[Child] = ()) -> ToolResult:
+        """It was stopped: say how far it had come, as the report does that names those who are `left`."""
         if self.result is not None:
             return self.result
+        context = self.context
+        if context is not None and context.waits_for_thread:
+            self.started_at = None  # it was about to be called, and never was
         if self.started_at is None:
             return self.finish(f"Not started: {why}.", "not_started")
-        context = self.context
         so_far = context.output_so_far if context is not None else ""
-        if context is not None and context.at_work:
+        handle = self.handle
+        at_work = context is not None and context.at_work
+        if at_work or (handle is not None and any(_is_of(child, handle) for child in left)):
             text = f"Told to stop after {self.elapsed:.3f} s ({why}), but it has not ended: it may still be running."
             outcome = "still_running"
         else:
             text = f"Interrupted after {self.elapsed:.3f} s ({why}). It may have partially executed."
             outcome = "interrupted"
         return self.finish(f"{text}\nOutput so far:\n{so_far}" if so_far else text, outcome)
+
+
+def _is_of(child: Child, call: Handle) -> bool:
+    """Whether it is the call's task, or something that this has started."""
+    if isinstance(child, ForeignProcess):  # of a call of this turn; if several were stopped, of any of them
+        around = child.core.parent
+        return around is call.core or leads_to(around, call)
+    return leads_to(child, call)
 
 
 class Transcript:
@@ -137,8 +153,13 @@ class Transcript:
         self.calls = []
         return results
 
-    def settle(self, reason: Reason | None, keep: Sequence[CallRecord] = ()) -> None:
-        """The run was stopped: complete what it began, but for the calls to `keep`, which wait for somebody's approval."""
+    def settle(
+        self, reason: Reason | None, keep: Sequence[CallRecord] = (), left: Sequence[Child] = ()
+    ) -> None:
+        """The run was stopped: complete what it began, but for the calls to `keep`, which wait for somebody's approval.
+
+        `left` is who of the run is still there.
+        """
         if self.partial:
             text, self.partial = "".join(self.partial), []
             self.add(AssistantMessage(text, interrupted=True))
@@ -146,7 +167,7 @@ class Transcript:
             why = describe(reason)
             for record in self.calls:
                 if record not in keep:
-                    record.settle(why)
+                    record.settle(why, left)
             if not keep:
                 results = self.close_turn()
                 if self.unchecked:

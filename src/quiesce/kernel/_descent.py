@@ -30,6 +30,13 @@ def descends(node: Node | None, top: ScopeCore, is_anothers: Callable[[ScopeCore
     return core is not None
 
 
+def leads_to(node: Node | None, ancestor: Node) -> bool:
+    """Whether `ancestor` has started it: by itself, or by something else that it had started."""
+    while node is not None and node is not ancestor:
+        node = getattr(node, "opener", None) or node.core.opener
+    return node is ancestor
+
+
 def is_nobodys(core: ScopeCore) -> bool:
     """For a look that leaves nothing to those further in."""
     return False

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from . import _offspring
 from ._contained_processes import Processes, can_look, ticks_since_boot
@@ -36,21 +36,18 @@ if TYPE_CHECKING:
 class HeldProcesses:
     """The processes of one owner task."""
 
-    __slots__ = ("_began", "_births", "_core", "_guarded", "_processes")
+    __slots__ = ("_began", "_births", "_core", "_guarded", "_loop", "_processes")
 
     def __init__(self, core: ScopeCore) -> None:
         self._core = core
+        self._loop: Any = getattr(core.backend, "loop", None)  # trio has none
         self._processes: Processes | None = None
         self._guarded: list[Proc] | None = None
+        self._births: Births | None = None
         self._began = ticks_since_boot()
-        if sys.version_info < (3, 12):
-            loop: Any = cast(Any, core.backend).loop
-            self._births = (
-                Births.begin(loop, tasks=False) if isinstance(loop, asyncio.BaseEventLoop) else None
-            )
+        if sys.version_info < (3, 12) and isinstance(self._loop, asyncio.BaseEventLoop):
+            self._births = Births.begin(self._loop, tasks=False)
             core.on_settled = self._settled
-        else:
-            self._births = None
 
     @classmethod
     def begin(cls, core: ScopeCore) -> HeldProcesses | None:
@@ -106,7 +103,7 @@ class HeldProcesses:
 
     def _all(self) -> Processes:
         if self._processes is None:
-            self._processes = Processes("known", cast(Any, self._core.backend).loop, since=self._began)
+            self._processes = Processes("known", self._loop, since=self._began)
         return self._processes
 
     def _is_ours(self, node: Node | None) -> bool:
@@ -119,7 +116,7 @@ class HeldProcesses:
             for proc in self._guarded:
                 _guardian.forget_tree(proc)
         if self._births is not None:
-            self._births.end(cast(Any, self._core.backend).loop, tasks=False)
+            self._births.end(self._loop, tasks=False)
 
 
 def _is_anothers(core: ScopeCore) -> bool:

@@ -12,7 +12,7 @@ from ._backend import current_backend
 from ._caller import owner_of
 from ._current import Node, current_node
 from ._grace import Grace
-from ._limiter import Limiter, default_limiter
+from ._limiter import SYNC_WORK, Limiter, slots_for
 from ._reason import Reason
 from ._site import Site, _is_machinery, label_of, site_of
 from ._thread_child import ThreadChild
@@ -53,29 +53,52 @@ async def to_thread(
     not, the scope goes on owning it and names it in its reports, with where it is stuck; what it returns or
     raises later is logged and not used. The event loop is never blocked.
 
-    At most 40 threads a loop run at once; those that were given up count until they end. `limiter`, an anyio or
-    trio `CapacityLimiter`, sets another limit. `scope` is the owner, the current scope unless given. One that
-    is being stopped refuses with `ScopeClosed`, except for clean-up: what was cancelled has the time that is left.
+    At most 40 threads of a loop run at once for callers that wait for them; one that was given up counts no longer. A
+    caller that waits for one of them for longer than a second is logged, with who holds them. `limiter`, an anyio or trio
+    `CapacityLimiter`, sets another limit, for which threads count until they end. `scope` is the owner, the current
+    scope unless given. One that is being stopped refuses with `ScopeClosed`, except for clean-up: what was cancelled
+    has the time that is left.
     """
     _check_sync_function(fn)
+    return cast(T, await call_in_thread(fn, args, sys._getframe(1), scope, limiter, grace, name))
+
+
+async def call_in_thread(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    caller: FrameType,
+    scope: Scope | None = None,
+    limiter: Limiter | None = None,
+    grace: Grace | None = None,
+    name: str | None = None,
+    on_start: Callable[[], object] | None = None,
+) -> Any:
+    """`to_thread` for `caller`; `on_start` is called when there is a thread, just before it begins. What it raises keeps it from that."""
     backend = current_backend()
     opener = current_node.get()
     owner = owner_of(backend, scope)
-    limiter = limiter or default_limiter(backend)
-    site = _site_of_call(sys._getframe(1), opener)
+    limiter = limiter or slots_for(SYNC_WORK, backend)
+    site = _site_of_call(caller, opener)
+    del caller  # it would hold itself, by way of this frame
     tidying: ScopeCore | None = None
     if owner.takes_clean_up():
         owner = tidying = backend.make_core(
             name=label_of(name or fn), site=site, on_error="report", grace=owner.grace, parent=owner
         )
     try:
-        return await _run(ThreadChild(owner, name or fn, site, opener, limiter), fn, args, grace)
+        return await _run(ThreadChild(owner, name or fn, site, opener, limiter), fn, args, grace, on_start)
     finally:
         if tidying is not None:
             tidying.stop(_OVER)
 
 
-async def _run(thread: ThreadChild, fn: Callable[..., T], args: tuple[Any, ...], grace: Grace | None) -> T:
+async def _run(
+    thread: ThreadChild,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    grace: Grace | None,
+    on_start: Callable[[], object] | None,
+) -> Any:
     limiter, backend, owner = thread.limiter, thread.owner.backend, thread.owner
     thread.check_owner_is_open()
     # On trio, a caller that is already cancelled starts nothing.
@@ -83,13 +106,15 @@ async def _run(thread: ThreadChild, fn: Callable[..., T], args: tuple[Any, ...],
     await limiter.acquire_on_behalf_of(thread)
     try:
         thread.check_owner_is_open()
+        if on_start is not None:
+            on_start()
         thread.start(fn, args)
     except BaseException:
         limiter.release_on_behalf_of(thread)
         raise
     try:
         await thread.attend(grace or owner.grace)
-        return cast(T, thread.result_for_caller())
+        return thread.result_for_caller()
     finally:
         del thread  # an error raised here has this frame in its traceback, which must not hold the error
 

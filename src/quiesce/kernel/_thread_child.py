@@ -8,7 +8,8 @@ Rules
   thread's grace through any further cancels, and then raises its cancellation, with or without the thread.
 - An outcome that comes after the caller was cancelled is written down and logged. It is never returned, never
   raised, and never counts as a failure of the scope.
-- A thread stays in its scope, and counts against its limiter, until it has really ended.
+- A thread stays in its scope until it has really ended. It has its slot until then, or until its caller has given it
+  up: see `_limiter`.
 - A thread that its caller has given up moves into a scope of its own, nested in the owner: the normal end of a
   block waits for children without end, but for what is nested in it only as long as its grace lasts.
 - Everything here is touched in the loop's own thread, except `_work`, which runs in the other and reports back
@@ -35,7 +36,7 @@ from ._core import KEPT_FAILURES, ScopeClosed, ScopeCore
 from ._current import Node, current_node
 from ._grace import Grace, Rung
 from ._idle_threads import Delivery, run_in_thread
-from ._limiter import Limiter
+from ._limiter import Limiter, Slots
 from ._reason import Reason
 from ._site import Site, label_of, thread_stuck_at
 from ._token import CancelToken, TokenCancelled
@@ -161,6 +162,7 @@ class ThreadChild(Child):
                 await waiter
         except ScopeClosed:
             self.attended = False
+            self._free_slot()
             raise
         except GeneratorExit:  # the loop is gone, and the collector closes the caller: no place to wait
             self.attended = False
@@ -190,9 +192,15 @@ class ThreadChild(Child):
             await self.owner.backend.wait_through(patience.is_over, self.callers)
         finally:
             patience.forget()
+            self._free_slot()
             # A closed owner bounds the wait for its children itself.
             if not self.over and not self.owner.closed:
                 self._move_out()
+
+    def _free_slot(self) -> None:
+        """Nobody waits for it any more. A limit that the caller has set holds all the same, until its end."""
+        if isinstance(self.limiter, Slots):
+            self.limiter.release_on_behalf_of(self)
 
     def _move_out(self) -> None:
         owner = self.owner

@@ -135,7 +135,7 @@ def as_items(said: str | Item | Iterable[Item]) -> list[Item]:
         wrong = said if items is None else next(item for item in items if not isinstance(item, _ITEM_TYPES))
         raise TypeError(
             f"the input of a run is a str, an item or a list of items, not {type(wrong).__name__}: "
-            "wrap text in UserMessage, or convert provider messages with quiesce.agents.repair's shapes"
+            "write UserMessage(text) for what the user said, AssistantMessage(text) for what a model did"
         )
     return items
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from numbers import Integral, Real
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from ._items import Item
@@ -90,6 +91,28 @@ class ModelSettings:
     timeout: float | None = None
     max_retries: int | None = None
     extra: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("temperature", "top_p", "timeout"):
+            self._check(name, Real, "a number")
+        for name in ("max_tokens", "max_retries"):
+            self._check(name, Integral, "a whole number")
+        if self.timeout is not None and not self.timeout > 0:
+            raise ValueError(
+                f"timeout of ModelSettings must be a number of seconds over 0, not {self.timeout!r}"
+            )
+        if self.max_retries is not None and self.max_retries < 0:
+            raise ValueError(f"max_retries of ModelSettings must be 0 or more, not {self.max_retries!r}")
+        if isinstance(self.stop, str):
+            raise TypeError(f"stop of ModelSettings must be a tuple, not a str: write stop=({self.stop!r},)")
+        for name in ("tool_choice", "reasoning_effort"):
+            self._check(name, str, "a str")
+        self._check("extra", Mapping, "a dict")
+
+    def _check(self, name: str, kind: type[Any], must_be: str) -> None:
+        value = getattr(self, name)
+        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+            raise TypeError(f"{name} of ModelSettings must be {must_be}, not {value!r}")
 
     def resolve(self, override: ModelSettings | None) -> ModelSettings:
         """These, with what the other one sets in their place."""
