@@ -259,6 +259,22 @@ async def test_a_block_that_is_left_early_raises_that_the_session_was_lost(
 
 
 @pytest.mark.real_time
+async def test_what_the_report_of_close_has_told_is_not_raised_at_the_end_of_the_block(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "chat.db"
+    agent = talker(path, "taken over", "answer")
+    async with (
+        SQLiteSession("talk", path) as session,
+        Runner.run_streamed(agent, "?", session=session) as result,
+    ):
+        async for event in result.stream_events():
+            if is_text(event):
+                (error,) = (await result.close()).errors
+                assert isinstance(error, StoreConflict)
+
+
+@pytest.mark.real_time
 @pytest.mark.parametrize("closed", [True, False])
 async def test_after_a_bare_break_the_report_or_else_the_log_tells_that_the_session_was_lost(
     closed: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -183,7 +183,10 @@ class RunResultStreaming(_Outcome):
 
     async def close(self, *, deadline: float | None = None, grace: Grace | None = None) -> StopReport:
         """Stop it, wait until everything has ended, and report; from any task, as often as you like."""
-        return await self.stream_events().close(deadline=deadline, grace=grace)
+        events = self.stream_events()
+        report = await events.close(deadline=deadline, grace=grace)
+        events._pump.closing_error = None  # the report has it: the end of an `async with` need not raise it
+        return report
 
     async def aclose(self) -> StopReport:
         """The same, under the name that async generators have for it."""
