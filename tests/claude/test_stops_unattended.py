@@ -16,9 +16,10 @@ import pytest
 
 from quiesce import Scope
 from quiesce.claude import AssistantMessage, ClaudeSDKClient, query
+from quiesce.kernel import _procfs
 from tests.claude.clis import ROOT, Cli
 from tests.claude.ways_to_stop import PATIENT
-from tests.kernel.processes import wait_until
+from tests.kernel.processes import die_slowly, wait_until
 from tests.kernel.test_scope_shutdown import ALL, Run, everywhere
 
 pytestmark = pytest.mark.real_time
@@ -153,6 +154,26 @@ def test_at_the_end_of_the_loop_a_query_that_was_broken_off_is_drained(cli: Cli,
 
     run(main)
     cli.assert_gone()
+
+
+@everywhere
+def test_at_the_end_of_the_loop_one_that_takes_long_to_die_is_no_zombie(
+    cli: Cli, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    die_slowly(monkeypatch, 0.5)
+    script = {"ignore_term": True, "ignore_eof": True}
+    pids: list[int] = []
+
+    async def main() -> None:
+        options = cli.options([["text", "hello"], ["hang"]], script=script)
+        messages = query(prompt="work", options=options)  # of its five seconds the SIGKILL has a twentieth
+        async for message in messages:
+            if isinstance(message, AssistantMessage):
+                pids.append(messages.process.pid)
+                break
+
+    run(main)
+    assert _procfs.look_up(pids[0]) is None
 
 
 PROGRAM = """
