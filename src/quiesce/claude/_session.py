@@ -14,6 +14,7 @@ Invariants
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import uuid4
@@ -81,6 +82,7 @@ class Session:
         self.interrupted = False  # whether the turn of that result was
         self.prompts: Scope | None = None  # where a stream of them is said
         self.fed: Handle | None = None  # who says it
+        self.on_message: Callable[[dict[str, Any]], object] | None = None  # told of all that the CLI says
         self.closing = False
         self._verbatim = verbatim  # whether prompts are to be taken as they are
         self._initialize = initialize
@@ -202,6 +204,11 @@ class Session:
         """Whether there is something to interrupt."""
         return self.mailbox.busy or self.state in ("running", "requires_action")
 
+    @property
+    def all_said(self) -> bool:
+        """Whether no more of a stream of prompts can come."""
+        return self.fed is None or self.fed.done
+
     def _stop_asked(self) -> None:
         """A stop was asked for, perhaps in another thread: tell the CLI, before anything else."""
         self.backend.run_from_anywhere(self._interrupt_now)
@@ -235,6 +242,8 @@ class Session:
                 return
             try:
                 self._came(message, len(frame))
+                if self.on_message is not None and not self.closing:
+                    self.on_message(message)
             except RecursionError as error:  # nested so deeply that it can be read, and nothing more
                 self._fail_to_read(frame[:1000].decode(errors="replace"), error)
                 return
@@ -292,8 +301,7 @@ class Session:
             tail = _text(error.stderr_tail)
             told = ProcessError("the CLI has ended", exit_code=error.returncode, stderr=tail)
         told.__cause__ = error
-        all_said = self.fed is None or self.fed.done
-        early = self._at_work or not all_said or not hasattr(self, "info")
+        early = self._at_work or not self.all_said or not hasattr(self, "info")
         if not self.core.closed:  # else it is our own doing
             self._end = told
             if early or (isinstance(error, ProcessExited) and error.returncode):
