@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from quiesce._safe.printed import logger
+from quiesce.kernel._child import CANCELLED
 from quiesce.kernel._core import ScopeClosed
 from quiesce.kernel._inflight import DuplicateId, Inflight
 from quiesce.kernel._reason import Reason
 from quiesce.kernel._scope import current_token
+from quiesce.wire._ending import when_ended
 
 from ._errors import ClaudeSDKError, CLIConnectionError
 from ._json import encode
@@ -25,6 +28,7 @@ from ._mcp_calls import McpCalls
 
 if TYPE_CHECKING:
     from quiesce.kernel._backend import Backend, Waiter
+    from quiesce.kernel._child import Handle
 
 
 # Any: what the CLI asks, and is answered, is JSON. None is no answer: it has taken its question back by other means.
@@ -198,8 +202,14 @@ class Control:
         except ScopeClosed:
             pass  # the session is closing: its answer would come to nobody
         else:
+            when_ended(handle, partial(self._refuse_if_never_begun, number, handle))
             if request.get("subtype") == "mcp_message":
                 self._mcp_calls.came(request, handle)
+
+    def _refuse_if_never_begun(self, number: str, handle: Handle) -> None:
+        """Somebody who cancels all tasks may have cancelled it before its first step: the CLI waits all the same."""
+        if handle.state == CANCELLED and handle.reason is None:
+            self._refuse(number, "it was cancelled")
 
     def cancelled(self, message: dict[str, Any]) -> None:
         """The CLI does not want it any more."""
