@@ -135,7 +135,7 @@ class ClaudeSDKClient:
             return
         try:
             await self.close(reason=reason_of_block(self._held._keeper.core, error))
-        except Exception as failure:
+        except (Exception, SystemExit) as failure:
             if error is None:
                 raise
             if without_cancels(error) is not None:

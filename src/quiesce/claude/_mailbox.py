@@ -74,6 +74,7 @@ class Mailbox:
         self.asked = 0  # prompts that were sent
         self.over = False
         self.error: BaseException | None = None
+        self.told = False  # whether anybody was given that
 
     @property
     def busy(self) -> bool:
@@ -169,6 +170,7 @@ class Mailbox:
             if self.over or is_over():
                 await checkpoint()
                 if self.over and self.error is not None:
+                    self.told = True
                     raise self.error
                 return None
             await self._wait()

@@ -76,7 +76,7 @@ class Session:
     ) -> None:
         self.transport = transport
         self.limits = limits
-        self.control = Control(self._send, handlers, self._adjust)
+        self.control = Control(self._send, handlers, self._adjust, self.fail)
         self.state: str | None = None  # as the CLI tells it: running, requires_action, idle
         self.failed_result: dict[str, Any] | None = None  # the last result, if it is an error
         self.interrupted = False  # whether the turn of that result was
@@ -139,6 +139,8 @@ class Session:
         traceback: TracebackType | None,
     ) -> None:
         await self._leave()
+        if isinstance(self._error, SystemExit) and not self.mailbox.told:
+            raise self._error  # or the program would go on: whoever closes is told
 
     async def _leave(self) -> None:
         link = self._link
@@ -316,11 +318,12 @@ class Session:
         self.fail(error)
 
     def fail(self, error: BaseException) -> None:
-        """What it says makes no sense: end it."""
+        """What it says makes no sense, or a handler wants the program to end: stop it."""
         self._error = self._error or error
-        self.control.fail_all(ended(str(error)))
+        why = _said(error)
+        self.control.fail_all(ended(why))
         self.mailbox.end(self._error)
-        self._stop(Reason("error", str(error), error))
+        self._stop(Reason("error", why, error))
 
     def _stop(self, reason: Reason) -> None:
         """End it; one that is being opened is told by its first request, which has failed."""
@@ -377,7 +380,7 @@ class Session:
         """An error if nothing can be said any more."""
         if self.closing or self.mailbox.over:
             cause = self._error or self._end
-            why = f": {cause}" if cause is not None else ""
+            why = f": {_said(cause)}" if cause is not None else ""
             raise CLIConnectionError(f"the session is closed{why}") from cause
 
     def _last_words(self) -> str:
@@ -396,6 +399,11 @@ def error_of(result: dict[str, Any], exit_code: int | None) -> ResultError:
     """The error for a result that is one."""
     text = f"Claude Code returned an error result: {result_text(result)}"
     return ResultError(text, data=result, exit_code=exit_code)
+
+
+def _said(error: BaseException) -> str:
+    """Its own words, if it has some: those of a SystemExit are a bare number."""
+    return str(error) if isinstance(error, Exception) else repr(error)
 
 
 def _text(tail: bytes) -> str:

@@ -161,6 +161,23 @@ async def client_closed_while_a_hook_is_at_work() -> None:
             ledger.expect(not cli.answers(), "a hook that was cancelled has answered")
 
 
+async def client_whose_hook_ends_the_program() -> None:
+    async def hook(given: Any, tool_use_id: str | None, context: Any) -> Any:
+        raise SystemExit(7)
+
+    options = ClaudeAgentOptions(hooks={"PreToolUse": [HookMatcher(hooks=[hook])]})
+    async with a_cli([["text", "hello"], ["tool", {"ask": False, "times": 1}]]) as cli:
+        client = ClaudeSDKClient(options, cli.transport)
+        with stopped(cli, client):
+            try:
+                async with client:
+                    await client.query("hi")
+                    async for _ in client.receive_response():
+                        pass
+            except SystemExit:
+                pass
+
+
 async def client_whose_request_is_taken_back() -> None:
     async def hook(given: Any, tool_use_id: str | None, context: Any) -> Any:
         try:
@@ -330,6 +347,7 @@ SCENARIOS: list[Callable[[], Any]] = [
     query_whose_sub_agent_hangs,
     client_with_two_turns,
     client_closed_while_a_hook_is_at_work,
+    client_whose_hook_ends_the_program,
     client_whose_request_is_taken_back,
     client_with_a_tool_of_ours_at_work,
     client_whose_cli_never_answers,
