@@ -29,6 +29,7 @@ class Foreign(Transport):
         self._channel: Any = cli.transport._channel
         self._fail = fail
         self.calls: list[str] = []
+        self.written: list[str] = []
         self.cleaned_up = False
 
     async def connect(self) -> None:
@@ -39,6 +40,7 @@ class Foreign(Transport):
             await anyio.sleep_forever()
 
     async def write(self, data: str) -> None:
+        self.written.append(data)
         if self._fail == "write":
             raise BrokenPipeError("cut")
         if self._fail == "write hangs" and '"user"' in data:
@@ -103,6 +105,21 @@ async def test_a_transport_of_ones_own_carries_a_run() -> None:
         assert isinstance(messages[-1], ResultMessage)
         assert mine.calls == CONNECTED
         assert mine.cleaned_up
+
+
+async def test_each_message_is_written_by_itself() -> None:
+    """Though several wait to be written: those who wrote a transport for claude-agent-sdk may parse what they are given."""
+    prompts = ["one", "two\nlines", "three \u2028 too"]
+    async with MemoryCli([["text", "hello"]]) as cli:
+        mine = Foreign(cli)
+        async with ClaudeSDKClient(cli.options, mine) as client:
+            for prompt in prompts:
+                await client.query(prompt)
+            async for _ in client.receive_response():
+                pass
+    sent = [json.loads(data) for data in mine.written]
+    assert [message["message"]["content"] for message in sent if message["type"] == "user"] == prompts
+    assert all(data.endswith("\n") for data in mine.written)
 
 
 async def test_it_is_closed_however_a_client_ends() -> None:
