@@ -173,12 +173,17 @@ class ClaudeSDKClient:
         return MessageReader(self, self._open(), None)
 
     def receive_response(self) -> MessageReader:
-        """The messages of the turn that was asked for last, up to its result.
+        """The messages of the turn that was asked for last, up to its result; of the next one, if that was read to its end.
 
-        What is left of turns before it is passed over; whoever still reads one of those gets it.
+        What is left of turns before it is passed over; whoever still reads one of those gets it. Without a prompt this waits for one, so that you may read one
+        response after another in a loop. The end of the session ends the response; after it there cannot be another, which is a `CLIConnectionError`.
         """
         session = self._open()
-        return MessageReader(self, session, max(session.mailbox.asked, 1))
+        turn = session.mailbox.asked
+        if not turn or session.mailbox.is_read(turn):
+            session.check_open()
+            turn += 1
+        return MessageReader(self, session, turn)
 
     # Controlling
 

@@ -180,6 +180,10 @@ class Mailbox:
         while not self.asked and not self.over:
             await self._wait()
 
+    def is_read(self, turn: int) -> bool:
+        """Whether this prompt is answered, and nothing of the answer is left to be read."""
+        return self._is_answered(turn) and not any(first <= turn <= last for first, last, *_ in self._unread)
+
     def _is_answered(self, turn: int) -> bool:
         return turn <= self.asked and turn not in self._open.values()
 
