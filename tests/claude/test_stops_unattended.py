@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import os
 import signal
 import subprocess
@@ -91,16 +92,21 @@ async def test_a_query_that_is_dropped_in_the_middle_is_drained_by_the_scope_aro
 
 
 async def test_a_client_that_is_dropped_is_stopped_with_a_warning(cli: Cli) -> None:
-    async with Scope("the user's"):
-        client = ClaudeSDKClient(cli.options([["text", "hello"], cli.ticking()]), grace=PATIENT)
-        await client.connect("work")
+    options = cli.options([["text", "hello"], cli.ticking()])
+    async with Scope("the user's") as users:
+        client = ClaudeSDKClient(options, grace=PATIENT, scope=users)
+        made_at = inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
+        users.spawn(client.connect, "work", name="another task")
         await cli.until_ticking()
         kept = [client]
         del client
-        with pytest.warns(ResourceWarning, match=r"dropped without close\(\)"):
+        with pytest.warns(ResourceWarning, match=r"dropped without close\(\)") as warned:
             kept.clear()
     cli.assert_gone()
     cli.assert_interrupted_first()
+    assert f"made at tests/claude/test_stops_unattended.py:{made_at} in test_a_client_that" in str(
+        warned[0].message
+    )
 
 
 @everywhere

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from quiesce.kernel._backend import current_backend
 from quiesce.kernel._pump import Pump
 from quiesce.kernel._scope import Scope, current_core
-from quiesce.kernel._site import site_of
+from quiesce.kernel._site import Site, site_of
 from quiesce.kernel._stream import Stream, StreamIterator
 from quiesce.wire._ending import when_ended
 
@@ -90,16 +90,17 @@ def query(
     session = session_for(chosen, transport, grace)
     seconds = seconds_to_wait(chosen.env or {})
     parent = scope._opened() if scope is not None else current_core(current_backend())
-    source = _messages(session, prompt, seconds)
-    made = Query(Pump(source, 0, parent, "query", grace, site_of(sys._getframe(1))))
+    site = site_of(sys._getframe(1))
+    source = _messages(session, prompt, seconds, site)
+    made = Query(Pump(source, 0, parent, "query", grace, site))
     made._session = session
     return made
 
 
 async def _messages(
-    session: Session, prompt: str | AsyncIterable[dict[str, Any]], seconds: float
+    session: Session, prompt: str | AsyncIterable[dict[str, Any]], seconds: float, made_at: Site
 ) -> AsyncGenerator[Message, None]:
-    held = begin(session)
+    held = begin(session, made_at)
     await connected(session, held)
     wait = BackgroundWait(session, seconds)
     session.on_message = wait.heard
