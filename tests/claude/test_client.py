@@ -115,6 +115,20 @@ async def test_a_stream_of_prompts_is_said_as_it_comes_while_one_reads() -> None
         await client.disconnect()
 
 
+async def test_the_end_of_a_stream_of_prompts_ends_neither_its_turn_nor_the_session() -> None:
+    async def prompts() -> AsyncIterator[dict[str, Any]]:
+        yield {"type": "user", "message": {"role": "user", "content": "one"}}
+
+    async with MemoryCli([["sleep", 60], ["text", "yes"]]) as cli:
+        client = ClaudeSDKClient(cli.options, cli.transport)
+        await client.connect(prompts())
+        await anyio.sleep(1)  # the stream is at its end, the turn is not
+        assert (await response(client))[-1].result == "one"
+        await client.query("two")
+        assert (await response(client))[-1].result == "two"
+        await client.disconnect()
+
+
 async def test_a_stream_of_prompts_is_closed_with_the_session() -> None:
     closed: list[str] = []
 

@@ -27,6 +27,7 @@ from quiesce.claude import (
 from tests.claude.clis import Cli
 from tests.claude.memory_cli import MemoryCli
 from tests.claude.ways_to_stop import HASTY
+from tests.world import asyncio_only
 
 
 class Hooks:
@@ -380,10 +381,6 @@ class Whim(BaseException):
     """No `Exception`, and nobody's cancellation."""
 
 
-async def exit_program() -> None:
-    raise SystemExit(3)
-
-
 async def raise_whim() -> None:
     raise Whim("no")
 
@@ -444,17 +441,34 @@ HANDLERS = pytest.mark.parametrize("told", [told_of_a_hook, told_of_a_permission
 
 
 @HANDLERS
-@pytest.mark.parametrize("end", [exit_program, raise_whim])
-async def test_a_handler_that_raises_what_is_no_exception_is_answered_with_an_error(
-    told: Any, end: Any
-) -> None:
-    assert await told(end) == "error"
+async def test_a_handler_that_raises_what_is_no_exception_is_answered_with_an_error(told: Any) -> None:
+    assert await told(raise_whim) == "error"
 
 
 @HANDLERS
 @pytest.mark.worlds("asyncio", "asyncio-eager", "uvloop")
 async def test_a_handler_that_ends_by_its_own_cancel_is_answered_with_an_error(told: Any) -> None:
     assert await told(cancel_itself) == "error"
+
+
+@asyncio_only
+async def test_a_handler_that_is_cancelled_before_its_first_step_is_answered_with_an_error() -> None:
+    async def hook(given: Any, tool_use_id: str | None, context: Any) -> Any:
+        return {}
+
+    async def cancel_handlers() -> None:
+        while True:
+            for task in asyncio.all_tasks():
+                if "Control._answer" in task.get_name():
+                    task.cancel()
+            await asyncio.sleep(0)
+
+    options = ClaudeAgentOptions(hooks={"PreToolUse": [HookMatcher(hooks=[hook])]})
+    async with Scope("the user's") as users:
+        canceller = users.spawn(cancel_handlers)
+        (answer,) = await told_of(options, [hook_call("one"), ["await", "one"]])
+        canceller.cancel()
+    assert answer["subtype"] == "error"
 
 
 async def test_a_hook_may_close_the_client_that_it_works_for() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import os
 import signal
 import subprocess
@@ -16,9 +17,10 @@ import pytest
 
 from quiesce import Scope
 from quiesce.claude import AssistantMessage, ClaudeSDKClient, query
+from quiesce.kernel import _procfs
 from tests.claude.clis import ROOT, Cli
 from tests.claude.ways_to_stop import PATIENT
-from tests.kernel.processes import wait_until
+from tests.kernel.processes import die_slowly, wait_until
 from tests.kernel.test_scope_shutdown import ALL, Run, everywhere
 
 pytestmark = pytest.mark.real_time
@@ -90,16 +92,21 @@ async def test_a_query_that_is_dropped_in_the_middle_is_drained_by_the_scope_aro
 
 
 async def test_a_client_that_is_dropped_is_stopped_with_a_warning(cli: Cli) -> None:
-    async with Scope("the user's"):
-        client = ClaudeSDKClient(cli.options([["text", "hello"], cli.ticking()]), grace=PATIENT)
-        await client.connect("work")
+    options = cli.options([["text", "hello"], cli.ticking()])
+    async with Scope("the user's") as users:
+        client = ClaudeSDKClient(options, grace=PATIENT, scope=users)
+        made_at = inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
+        users.spawn(client.connect, "work", name="another task")
         await cli.until_ticking()
         kept = [client]
         del client
-        with pytest.warns(ResourceWarning, match=r"dropped without close\(\)"):
+        with pytest.warns(ResourceWarning, match=r"dropped without close\(\)") as warned:
             kept.clear()
     cli.assert_gone()
     cli.assert_interrupted_first()
+    assert f"made at tests/claude/test_stops_unattended.py:{made_at} in test_a_client_that" in str(
+        warned[0].message
+    )
 
 
 @everywhere
@@ -153,6 +160,26 @@ def test_at_the_end_of_the_loop_a_query_that_was_broken_off_is_drained(cli: Cli,
 
     run(main)
     cli.assert_gone()
+
+
+@everywhere
+def test_at_the_end_of_the_loop_one_that_takes_long_to_die_is_no_zombie(
+    cli: Cli, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    die_slowly(monkeypatch, 0.5)
+    script = {"ignore_term": True, "ignore_eof": True}
+    pids: list[int] = []
+
+    async def main() -> None:
+        options = cli.options([["text", "hello"], ["hang"]], script=script)
+        messages = query(prompt="work", options=options)  # of its five seconds the SIGKILL has a twentieth
+        async for message in messages:
+            if isinstance(message, AssistantMessage):
+                pids.append(messages.process.pid)
+                break
+
+    run(main)
+    assert _procfs.look_up(pids[0]) is None
 
 
 PROGRAM = """

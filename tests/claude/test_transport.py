@@ -12,6 +12,7 @@ import pytest
 
 from quiesce import Grace, Scope
 from quiesce.claude import (
+    AssistantMessage,
     ClaudeAgentOptions,
     ClaudeSDKClient,
     CLIConnectionError,
@@ -29,6 +30,7 @@ class Foreign(Transport):
         self._channel: Any = cli.transport._channel
         self._fail = fail
         self.calls: list[str] = []
+        self.written: list[str] = []
         self.cleaned_up = False
 
     async def connect(self) -> None:
@@ -39,6 +41,7 @@ class Foreign(Transport):
             await anyio.sleep_forever()
 
     async def write(self, data: str) -> None:
+        self.written.append(data)
         if self._fail == "write":
             raise BrokenPipeError("cut")
         if self._fail == "write hangs" and '"user"' in data:
@@ -55,6 +58,10 @@ class Foreign(Transport):
                     if self._fail == "read" and b"assistant" in line:
                         raise ConnectionResetError("cut while reading")
                     yield json.loads(line)
+                    if self._fail == "ends in mid-turn" and b"assistant" in line:
+                        return
+                    if self._fail == "ends between turns" and b'"idle", "sdk' in line:
+                        return
         finally:
             self.cleaned_up = True
 
@@ -103,6 +110,43 @@ async def test_a_transport_of_ones_own_carries_a_run() -> None:
         assert isinstance(messages[-1], ResultMessage)
         assert mine.calls == CONNECTED
         assert mine.cleaned_up
+
+
+async def test_each_message_is_written_by_itself() -> None:
+    """Though several wait to be written: those who wrote a transport for claude-agent-sdk may parse what they are given."""
+    prompts = ["one", "two\nlines", "three \u2028 too"]
+    async with MemoryCli([["text", "hello"]]) as cli:
+        mine = Foreign(cli)
+        async with ClaudeSDKClient(cli.options, mine) as client:
+            for prompt in prompts:
+                await client.query(prompt)
+            async for _ in client.receive_response():
+                pass
+    sent = [json.loads(data) for data in mine.written]
+    assert [message["message"]["content"] for message in sent if message["type"] == "user"] == prompts
+    assert all(data.endswith("\n") for data in mine.written)
+
+
+async def test_one_that_ends_in_mid_turn_is_an_error_after_all_that_came() -> None:
+    async with MemoryCli([["text", "half an"], ["hang"]]) as cli:
+        last: Any = None
+        with pytest.raises(CLIConnectionError, match="has closed the connection"):
+            async for message in query(prompt="hi", transport=Foreign(cli, "ends in mid-turn")):
+                last = message
+    assert isinstance(last, AssistantMessage)
+
+
+async def test_one_that_ends_between_turns_ends_the_messages_in_order() -> None:
+    async with MemoryCli([["text", "hello"]]) as cli:
+        client = ClaudeSDKClient(cli.options, Foreign(cli, "ends between turns"))
+        await client.connect("hi")
+        heard = [message async for message in client.receive_messages()]
+        assert isinstance(heard[-1], ResultMessage)
+        with pytest.raises(
+            CLIConnectionError, match="the session is closed: the CLI has closed the connection"
+        ):
+            await client.query("more")
+        await client.disconnect()
 
 
 async def test_it_is_closed_however_a_client_ends() -> None:

@@ -13,6 +13,7 @@ from quiesce import Scope
 from quiesce.claude import (
     AssistantMessage,
     ClaudeSDKClient,
+    CLIConnectionError,
     ProcessError,
     ResultMessage,
     SystemMessage,
@@ -59,6 +60,92 @@ async def test_a_response_begins_with_its_own_turn() -> None:
         messages = [message async for message in client.receive_response()]
     assert isinstance(messages[0], SystemMessage)
     assert texts(messages) == ["two", "success 2"]
+
+
+@pytest.mark.parametrize("ends_by", ["itself", "break"])
+async def test_whoever_reads_responses_in_a_loop_waits_for_the_next_prompt(ends_by: str) -> None:
+    said: list[str] = []
+    rounds = 0
+
+    async def read(client: ClaudeSDKClient) -> None:
+        nonlocal rounds
+        while True:
+            rounds += 1
+            async for message in client.receive_response():
+                said.extend(texts([message]))
+                if ends_by == "break" and isinstance(message, ResultMessage):
+                    break
+
+    async with (
+        MemoryCli([["text", "yes"]]) as cli,
+        ClaudeSDKClient(cli.options, cli.transport) as client,
+        Scope("the user's") as users,
+    ):
+        reading = users.spawn(read, client)
+        for number in ("1", "2", "3"):
+            await anyio.sleep(60)
+            await client.query(number)
+        await anyio.sleep(60)
+        reading.cancel()
+    assert said == ["yes", "success 1", "yes", "success 2", "yes", "success 3"]
+    assert rounds == 4
+
+
+async def test_a_response_that_waits_for_the_next_prompt_leaves_other_turns_to_those_who_read_all() -> None:
+    async with (
+        MemoryCli([["text", "one"]], [["text", "two"]]) as cli,
+        ClaudeSDKClient(cli.options, cli.transport) as client,
+        Scope("the user's") as users,
+    ):
+        await client.query("1")
+        assert await response(client) == ["one", "success 1"]
+        waiting = users.spawn(response, client)
+        await anyio.sleep(1)
+        cli.say({"type": "system", "subtype": "note", "text": "a turn of the CLI's own"})
+        note = await anext(client.receive_messages())
+        assert isinstance(note, SystemMessage)
+        assert note.subtype == "note"
+        assert not waiting.done
+        await client.query("2")
+        await waiting.wait()
+        assert waiting.result() == ["two", "success 2"]
+
+
+async def test_what_was_left_of_a_response_is_read_by_the_next_reader_not_waited_for() -> None:
+    async with (
+        MemoryCli([["text", "one"], ["text", "two"]]) as cli,
+        ClaudeSDKClient(cli.options, cli.transport) as client,
+    ):
+        await client.query("1")
+        async for message in client.receive_response():
+            if isinstance(message, AssistantMessage):
+                break
+        await anyio.sleep(1)  # it is answered, and nobody has read that
+        assert await response(client) == ["two", "success 1"]
+
+
+@pytest.mark.parametrize("ends_by", ["itself", "close"])
+async def test_a_loop_that_reads_responses_ends_with_the_session(ends_by: str) -> None:
+    """The response that waits comes to its end; there cannot be another."""
+    failed: list[str] = []
+
+    async def read(client: ClaudeSDKClient) -> None:
+        try:
+            while True:
+                async for _ in client.receive_response():
+                    pass
+        except CLIConnectionError as error:
+            failed.append(str(error))
+
+    async with MemoryCli([["text", "yes"]], **({"then_exit": 0} if ends_by == "itself" else {})) as cli:
+        client = ClaudeSDKClient(cli.options, cli.transport)
+        await client.connect("hi")
+        async with Scope("the user's") as users:
+            users.spawn(read, client)
+            await anyio.sleep(60)
+            await client.close()
+    assert len(failed) == 1
+    assert failed[0].startswith("the session is closed")
 
 
 async def test_after_interrupt_and_query_the_response_is_that_of_the_new_prompt() -> None:
@@ -156,8 +243,9 @@ async def test_a_response_that_is_asked_for_before_the_prompt_is_the_first_turns
 async def test_a_response_that_is_read_twice_is_over_the_second_time() -> None:
     async with MemoryCli([["text", "one"]]) as cli, ClaudeSDKClient(cli.options, cli.transport) as client:
         await client.query("1")
-        assert await response(client) == ["one", "success 1"]
-        assert await response(client) == []
+        messages = client.receive_response()
+        assert texts([message async for message in messages]) == ["one", "success 1"]
+        assert [message async for message in messages] == []
 
 
 async def test_an_interrupt_while_nothing_is_on_is_answered_and_ends_no_turn() -> None:
@@ -381,7 +469,9 @@ async def test_a_response_ends_with_its_result_though_the_cli_has_gone_on_by_its
         await is_answered(client)
         await goes_on(cli, client)
         assert await response(client) == ["one", "success 1"]
-        assert await response(client) == []
+        with anyio.move_on_after(60) as waited:
+            await response(client)  # the next one, which nobody asks for
+        assert waited.cancelled_caught
         assert await next_results(client) == BY_ITSELF
 
 
@@ -593,8 +683,8 @@ async def test_reading_what_has_ended_again_and_again_lets_others_run(which: str
     async with MemoryCli([["text", "one"]]) as cli:
         client = ClaudeSDKClient(cli.options, cli.transport)
         await client.connect("1")
-        await response(client)
         messages = client.receive_response()
+        assert [message async for message in messages]
         if which == "a closed reader":
             messages = client.receive_messages()
             await messages.aclose()

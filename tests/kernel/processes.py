@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from quiesce.kernel import _procfs
+from quiesce.kernel._tree import Tree
 
 
 @contextmanager
@@ -58,3 +62,19 @@ def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> bool:
             return False
         time.sleep(0.005)
     return True
+
+
+def die_slowly(patch: pytest.MonkeyPatch, seconds: float) -> None:
+    """As a process does that has gigabytes to give back: it dies this long after the SIGKILL."""
+    send, told = Tree.signal, set[Tree]()
+
+    def signal_tree(tree: Tree, number: int) -> None:
+        if number != signal.SIGKILL:
+            send(tree, number)
+        elif tree not in told:
+            told.add(tree)
+            timer = threading.Timer(seconds, send, (tree, number))
+            timer.daemon = True
+            timer.start()
+
+    patch.setattr(Tree, "signal", signal_tree)

@@ -19,10 +19,11 @@ import trio
 import uvloop
 
 from quiesce import Grace, Reason, Scope
+from quiesce.kernel import _procfs
 from quiesce.kernel._backend import current_backend
 from quiesce.kernel._process import Process
 from quiesce.kernel._tree import Tree, live
-from tests.kernel.processes import is_gone, running, token_of_processes, wait_until
+from tests.kernel.processes import die_slowly, is_gone, running, token_of_processes, wait_until
 from tests.world import asyncio_only, trio_only
 
 Main = Callable[[], Coroutine[Any, Any, Any]]
@@ -206,6 +207,63 @@ def test_nor_for_what_could_not_be_ended_before(
     for tree in trees(token):
         tree.signal(signal.SIGKILL)
         assert wait_until(tree.reap)
+
+
+@everywhere
+def test_one_that_dies_slowly_is_reaped_while_its_owner_has_time_left(
+    run: Run, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    die_slowly(monkeypatch, 0.4)
+    kept: list[object] = []
+
+    async def main() -> None:
+        scope = await Scope.open(grace=Grace(cancel=0.1, terminate=1.0, kill=30.0))
+        process = await started(shell(DEAF, token), stdin="pipe", scope=scope)
+        kept.extend((scope, process))
+        scope.cancel("enough", grace=Grace(cancel=0.1, terminate=0.1, kill=30.0))
+
+    run(main)
+    assert trees(token) == []
+    process = kept[1]
+    assert isinstance(process, Process)
+    assert process.returncode == -signal.SIGKILL
+    assert _procfs.look_up(process.pid) is None
+
+
+@everywhere
+def test_one_that_dies_after_its_loop_is_reaped_all_the_same(
+    run: Run, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    die_slowly(monkeypatch, 1.0)
+    kept: list[Process] = []
+
+    async def main() -> None:
+        grace = Grace(cancel=0.05, terminate=0.05, kill=0.05)
+        kept.append(await started(shell(DEAF, token), stdin="pipe", grace=grace))
+
+    run(main)
+    assert len(trees(token)) == 1
+    assert wait_until(lambda: _procfs.look_up(kept[0].pid) is None)
+    assert wait_until(lambda: not trees(token))
+
+
+def test_one_whose_loop_was_closed_in_the_middle_is_reaped(token: str) -> None:
+    kept: list[Process] = []
+
+    async def main() -> None:
+        kept.append(await started(shell(DEAF, token), stdin="pipe"))
+
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda loop, context: None)  # its tasks are destroyed, and pending
+    loop.run_until_complete(main())
+    loop.close()
+    del loop
+    pid = kept[0].pid
+    with pytest.warns(ResourceWarning, match="was dropped without close"):
+        kept.clear()
+    gc.collect()
+    assert wait_until(lambda: _procfs.look_up(pid) is None)
+    assert wait_until(lambda: not trees(token))
 
 
 @everywhere

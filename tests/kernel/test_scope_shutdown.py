@@ -18,7 +18,8 @@ import pytest
 import trio
 import uvloop
 
-from quiesce import Grace, Handle, Reason, Scope, StopReport, current_token
+from quiesce import Grace, Handle, Reason, Scope, StopReport, current_token, to_thread
+from quiesce.kernel._watchdog import BLOCKED_AFTER, POLL
 from tests.kernel.temperaments import on_trio, sleeper, tidy_up, turns
 
 Main = Callable[[], Coroutine[Any, Any, Any]]
@@ -371,6 +372,31 @@ def test_a_scope_closed_in_the_finally_of_main_settles_before_the_loop_ends(run:
     run(main)
     assert states == ["settled"]
     assert log == ["child stops", "child is tidy"]
+
+
+@everywhere
+def test_a_loop_that_has_ended_in_the_middle_of_a_stop_is_not_said_to_be_blocked(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its thread does something else by now, which holds up nobody."""
+    let_go, kept = threading.Event(), list[Scope]()
+
+    async def wait_in_a_thread() -> None:
+        await to_thread(let_go.wait, 30)
+
+    async def main() -> None:
+        kept.append(scope := await Scope.open("left", grace=Grace(cancel=20)))
+        inner = await Scope.open(scope=scope, grace=Grace(cancel=0.05, terminate=0.05, kill=0.05))
+        kept.append(inner)
+        inner.spawn(wait_in_a_thread)
+        await anyio.sleep(0.05)
+        scope.cancel("enough")
+
+    run(main)
+    assert str(kept[0]) == "<Scope 'left' stopping>"
+    time.sleep(2 * (BLOCKED_AFTER + POLL))
+    let_go.set()
+    assert [record.getMessage() for record in caplog.records if "blocked" in record.getMessage()] == []
 
 
 @everywhere

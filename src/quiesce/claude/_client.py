@@ -10,6 +10,7 @@ from anyio.lowlevel import checkpoint
 
 from quiesce.kernel._owner import raise_unchanged, reason_of_block, without_cancels
 from quiesce.kernel._reason import Reason
+from quiesce.kernel._site import users_site
 
 from ._connect import begin, connected, session_for
 from ._errors import CLIConnectionError
@@ -56,6 +57,7 @@ class ClaudeSDKClient:
         self._transport = transport
         self._grace = grace
         self._scope = scope
+        self._made_at = users_site()
         self._session: Session | None = None
         self._held: Held[Session] | None = None
 
@@ -64,13 +66,16 @@ class ClaudeSDKClient:
     async def connect(self, prompt: str | AsyncIterable[dict[str, Any]] | None = None) -> None:
         """Start the CLI; `prompt` is said at once, or as it comes if it is a stream.
 
-        If that fails, or you are cancelled, nothing is left of it. Another task may `disconnect()` meanwhile: then this is a `CLIConnectionError`.
+        The end of a stream ends neither its turn nor the session. A client that is connected already is a `CLIConnectionError`: `disconnect()` first. After that, and when
+        the session has ended by itself, this starts a new one.
+
+        If it fails, or you are cancelled, nothing is left of it. Another task may `disconnect()` meanwhile: then this is a `CLIConnectionError`.
         """
         if self._held is not None and not self._held.token.cancelled:
             how = "connected already" if self._is_open else "being connected"
             raise CLIConnectionError(f"this client is {how}: disconnect() first")
         session = session_for(self.options, self._transport, self._grace)
-        held = begin(session, self._grace, self._scope)
+        held = begin(session, self._made_at, self._grace, self._scope)
         self._session, self._held = session, held
         try:
             await connected(session, held)
@@ -135,7 +140,7 @@ class ClaudeSDKClient:
             return
         try:
             await self.close(reason=reason_of_block(self._held._keeper.core, error))
-        except Exception as failure:
+        except (Exception, SystemExit) as failure:
             if error is None:
                 raise
             if without_cancels(error) is not None:
@@ -169,16 +174,24 @@ class ClaudeSDKClient:
         await say_all(session, prompt, session_id=session_id)
 
     def receive_messages(self) -> MessageReader:
-        """All messages, of all turns, until the session ends: those too of turns that the CLI has begun by itself."""
+        """All messages, of all turns, until the session ends: those too of turns that the CLI has begun by itself.
+
+        If the CLI ends in the middle of a turn, with whatever status, that is an error after its last message: `ProcessError`, or `CLIConnectionError` with a transport of your own.
+        """
         return MessageReader(self, self._open(), None)
 
     def receive_response(self) -> MessageReader:
-        """The messages of the turn that was asked for last, up to its result.
+        """The messages of the turn that was asked for last, up to its result; of the next one, if that was read to its end.
 
-        What is left of turns before it is passed over; whoever still reads one of those gets it.
+        What is left of turns before it is passed over; whoever still reads one of those gets it. Without a prompt this waits for one, so that you may read one
+        response after another in a loop. The end of the session ends the response; after it there cannot be another, which is a `CLIConnectionError`.
         """
         session = self._open()
-        return MessageReader(self, session, max(session.mailbox.asked, 1))
+        turn = session.mailbox.asked
+        if not turn or session.mailbox.is_read(turn):
+            session.check_open()
+            turn += 1
+        return MessageReader(self, session, turn)
 
     # Controlling
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from quiesce.kernel._backend import current_backend
 from quiesce.kernel._keeper import NotHeld
-from quiesce.kernel._own import Held, own
+from quiesce.kernel._own import Held, Owned
 from quiesce.wire._limits import Limits
 
 from ._errors import CLIConnectionError
@@ -20,6 +20,7 @@ from ._transport import transport_for
 if TYPE_CHECKING:
     from quiesce.kernel._grace import Grace
     from quiesce.kernel._scope import Scope
+    from quiesce.kernel._site import Site
 
 _CONNECT_TIMEOUT = 60.0  # seconds: a CLI that starts its MCP servers may need some
 
@@ -52,10 +53,12 @@ def _servers_of(options: ClaudeAgentOptions) -> dict[str, McpAnswers]:
     return {name: server_of(config) for name, config in configs.items() if config.get("type") == "sdk"}
 
 
-def begin(session: Session, grace: Grace | None = None, scope: Scope | None = None) -> Held[Session]:
-    """Begin to open it. Whoever has what this returns can close it, from now on."""
+def begin(
+    session: Session, made_at: Site, grace: Grace | None = None, scope: Scope | None = None
+) -> Held[Session]:
+    """Begin to open it, for a user whose line `made_at` is. Whoever has what this returns can close it, from now on."""
     try:
-        return Held(own(session, name="claude", grace=grace, scope=scope)._start(current_backend()))
+        return Held(Owned(session, scope, "claude", grace, made_at)._start(current_backend()))
     except BaseException:
         session.transport.discard()  # it is ours from the beginning
         raise

@@ -2,6 +2,7 @@
 
 Invariants
 - A request of ours ends once: by its answer, by its caller's cancellation, or by the end of the session, at once and with an error that says why.
+- A handler that wants the program to end (SystemExit) answers nothing: the CLI goes on waiting, and does nothing, until the session stops it.
 - A request of the CLI is worked on in a task of its own. `control_cancel_request` cancels exactly that one, which then answers nothing, whatever its
   handler makes of the cancel; an id that is unknown, or done, is nobody's. A second request by the id of one that is at work is not worked on.
 - Nothing here waits to be sent: `Link.send` takes it at once.
@@ -11,13 +12,16 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from quiesce._safe.printed import logger
+from quiesce.kernel._child import CANCELLED
 from quiesce.kernel._core import ScopeClosed
 from quiesce.kernel._inflight import DuplicateId, Inflight
 from quiesce.kernel._reason import Reason
 from quiesce.kernel._scope import current_token
+from quiesce.wire._ending import when_ended
 
 from ._errors import ClaudeSDKError, CLIConnectionError
 from ._json import encode
@@ -25,6 +29,7 @@ from ._mcp_calls import McpCalls
 
 if TYPE_CHECKING:
     from quiesce.kernel._backend import Backend, Waiter
+    from quiesce.kernel._child import Handle
 
 
 # Any: what the CLI asks, and is answered, is JSON. None is no answer: it has taken its question back by other means.
@@ -53,11 +58,16 @@ class Control:
     """The control requests of one session."""
 
     def __init__(
-        self, send: Callable[[bytes], None], handlers: dict[str, Handler], adjust: Callable[[], None]
+        self,
+        send: Callable[[bytes], None],
+        handlers: dict[str, Handler],
+        adjust: Callable[[], None],
+        fail: Callable[[BaseException], None],
     ) -> None:
         self._send = send
         self._handlers = handlers
         self._adjust = adjust
+        self._fail = fail
         self._calls: dict[str, Call] = {}
         self._unattended: set[str] = set()  # interrupts that were sent, and whose caller has gone
         self._mcp_calls = McpCalls()
@@ -198,8 +208,14 @@ class Control:
         except ScopeClosed:
             pass  # the session is closing: its answer would come to nobody
         else:
+            when_ended(handle, partial(self._refuse_if_never_begun, number, handle))
             if request.get("subtype") == "mcp_message":
                 self._mcp_calls.came(request, handle)
+
+    def _refuse_if_never_begun(self, number: str, handle: Handle) -> None:
+        """Somebody who cancels all tasks may have cancelled it before its first step: the CLI waits all the same."""
+        if handle.state == CANCELLED and handle.reason is None:
+            self._refuse(number, "it was cancelled")
 
     def cancelled(self, message: dict[str, Any]) -> None:
         """The CLI does not want it any more."""
@@ -220,7 +236,10 @@ class Control:
                 }
             )
         except BaseException as error:
-            # Also a cancel that nobody asked for, and SystemExit: the CLI waits for an answer.
+            if (wanted := _exit_in(error)) is not None:
+                self._fail(wanted)
+                return
+            # Also a cancel that nobody asked for: the CLI waits for an answer.
             if not token.cancelled:
                 logger.debug("a handler of the CLI's %r failed", request.get("subtype"), exc_info=error)
                 self._refuse(number, _words_of(error))
@@ -241,6 +260,13 @@ class Control:
                 }
             )
         )
+
+
+def _exit_in(error: BaseException) -> SystemExit | None:
+    """That the program is to end, be it said in a task group."""
+    while isinstance(error, BaseExceptionGroup) and (exits := error.subgroup(SystemExit)) is not None:
+        error = exits.exceptions[0]
+    return error if isinstance(error, SystemExit) else None
 
 
 def _words_of(error: BaseException) -> str:

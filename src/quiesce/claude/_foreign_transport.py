@@ -5,6 +5,7 @@ Invariants
   in the hands of one task of its own.
 - `connect` that was begun is followed by `close`, whatever became of it, and `end_input` comes before that if it was connected.
 - Both take their seconds from `Grace`. A `close` that is not done by then is cancelled, and an error of whoever closes.
+- `write` gets one message at a time, as from claude-agent-sdk.
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ class _ForeignChannel:
             return b""
 
     async def send(self, data: bytes) -> None:
-        await self._transport.write(data.decode())
+        for line in data.splitlines(keepends=True):  # what waited comes as one: it is told message by message
+            await self._transport.write(line.decode())
 
     def abort(self) -> None:
         pass  # it has no way to be told without waiting

@@ -74,6 +74,7 @@ class Mailbox:
         self.asked = 0  # prompts that were sent
         self.over = False
         self.error: BaseException | None = None
+        self.told = False  # whether anybody was given that
 
     @property
     def busy(self) -> bool:
@@ -169,6 +170,7 @@ class Mailbox:
             if self.over or is_over():
                 await checkpoint()
                 if self.over and self.error is not None:
+                    self.told = True
                     raise self.error
                 return None
             await self._wait()
@@ -177,6 +179,10 @@ class Mailbox:
         """Wait until one was sent, or nothing more comes."""
         while not self.asked and not self.over:
             await self._wait()
+
+    def is_read(self, turn: int) -> bool:
+        """Whether this prompt is answered, and nothing of the answer is left to be read."""
+        return self._is_answered(turn) and not any(first <= turn <= last for first, last, *_ in self._unread)
 
     def _is_answered(self, turn: int) -> bool:
         return turn <= self.asked and turn not in self._open.values()

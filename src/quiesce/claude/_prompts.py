@@ -52,7 +52,7 @@ async def feed(session: Session, prompts: AsyncIterable[dict[str, Any]]) -> Hand
 async def _feed(session: Session, prompts: AsyncIterable[dict[str, Any]]) -> None:
     try:
         await say_all(session, prompts)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         session.fail(error)
 
 

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Self
 from quiesce.kernel._backend import current_backend
 from quiesce.kernel._pump import Pump
 from quiesce.kernel._scope import Scope, current_core
-from quiesce.kernel._site import site_of
+from quiesce.kernel._site import Site, site_of
 from quiesce.kernel._stream import Stream, StreamIterator
+from quiesce.wire._ending import when_ended
 
+from ._background_wait import BackgroundWait, seconds_to_wait
 from ._connect import begin, connected, session_for
 from ._messages import Message
 from ._options import ClaudeAgentOptions
@@ -19,7 +21,6 @@ from ._prompts import feed, user_message
 from ._session import Session, error_of
 
 if TYPE_CHECKING:
-    from quiesce.kernel._child import Handle
     from quiesce.kernel._grace import Grace
     from quiesce.kernel._process import Process
 
@@ -77,34 +78,40 @@ def query(
     input ends, then its whole process tree is ended. At the end of `async with`, after `aclose()`, `close()` and your own cancellation, all that is done
     when control is back. If you leave a bare `async for` early, the interrupt is sent and the tree is signalled before your next line runs.
 
+    It ends by itself when the CLI is idle after its result. Sub-agents that work on in the background, and the turns that they give rise to, are waited for, but
+    not longer than ten minutes from one turn to the next: then the CLI is stopped, with a warning in the log. As for the CLI itself, the environment variable
+    `CLAUDE_CODE_PRINT_BG_WAIT_CEILING_MS` (in `options.env`, or in yours) sets another limit; 0 is none.
+
     `transport` is another way to a CLI than a child process; `grace` holds the deadlines of its stop, and `scope` is its owner.
     """
     if not isinstance(prompt, str) and not hasattr(type(prompt), "__aiter__"):
         raise TypeError(f"prompt must be a str or an async iterable of messages, not {type(prompt).__name__}")
     chosen = options if options is not None else ClaudeAgentOptions()
     session = session_for(chosen, transport, grace)
+    seconds = seconds_to_wait(chosen.env or {})
     parent = scope._opened() if scope is not None else current_core(current_backend())
-    source = _messages(session, prompt)
-    made = Query(Pump(source, 0, parent, "query", grace, site_of(sys._getframe(1))))
+    site = site_of(sys._getframe(1))
+    source = _messages(session, prompt, seconds, site)
+    made = Query(Pump(source, 0, parent, "query", grace, site))
     made._session = session
     return made
 
 
 async def _messages(
-    session: Session, prompt: str | AsyncIterable[dict[str, Any]]
+    session: Session, prompt: str | AsyncIterable[dict[str, Any]], seconds: float, made_at: Site
 ) -> AsyncGenerator[Message, None]:
-    held = begin(session)
+    held = begin(session, made_at)
     await connected(session, held)
+    wait = BackgroundWait(session, seconds)
+    session.on_message = wait.heard
     try:
-        fed: Handle | None = None
         if isinstance(prompt, str):
             await session.say(user_message(prompt, ""))
         else:
-            fed = await feed(session, prompt)
+            when_ended(await feed(session, prompt), wait.look)
 
         def is_over() -> bool:
-            all_said = fed is None or fed.done
-            return all_said and not session.mailbox.busy and session.state in (None, "idle")
+            return session.all_said and not session.mailbox.busy and session.state in (None, "idle")
 
         while (message := await session.mailbox.next_of(None, is_over)) is not None:
             yield message
@@ -113,4 +120,5 @@ async def _messages(
             process: Process | None = getattr(session.transport, "process", None)
             raise error_of(session.failed_result, process.returncode if process is not None else None)
     finally:
+        wait.end()
         await held.close()

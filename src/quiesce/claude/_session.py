@@ -14,6 +14,7 @@ Invariants
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import uuid4
@@ -75,12 +76,13 @@ class Session:
     ) -> None:
         self.transport = transport
         self.limits = limits
-        self.control = Control(self._send, handlers, self._adjust)
+        self.control = Control(self._send, handlers, self._adjust, self.fail)
         self.state: str | None = None  # as the CLI tells it: running, requires_action, idle
         self.failed_result: dict[str, Any] | None = None  # the last result, if it is an error
         self.interrupted = False  # whether the turn of that result was
         self.prompts: Scope | None = None  # where a stream of them is said
         self.fed: Handle | None = None  # who says it
+        self.on_message: Callable[[dict[str, Any]], object] | None = None  # told of all that the CLI says
         self.closing = False
         self._verbatim = verbatim  # whether prompts are to be taken as they are
         self._initialize = initialize
@@ -138,6 +140,8 @@ class Session:
         traceback: TracebackType | None,
     ) -> None:
         await self._leave()
+        if isinstance(self._error, SystemExit) and not self.mailbox.told:
+            raise self._error  # or the program would go on: whoever closes is told
 
     async def _leave(self) -> None:
         link = self._link
@@ -203,6 +207,11 @@ class Session:
         """Whether there is something to interrupt."""
         return self.mailbox.busy or self.state in ("running", "requires_action")
 
+    @property
+    def all_said(self) -> bool:
+        """Whether no more of a stream of prompts can come."""
+        return self.fed is None or self.fed.done
+
     def _stop_asked(self) -> None:
         """A stop was asked for, perhaps in another thread: tell the CLI, before anything else."""
         self.backend.run_from_anywhere(self._interrupt_now)
@@ -236,6 +245,8 @@ class Session:
                 return
             try:
                 self._came(message, len(frame))
+                if self.on_message is not None and not self.closing:
+                    self.on_message(message)
             except RecursionError as error:  # nested so deeply that it can be read, and nothing more
                 self._fail_to_read(frame[:1000].decode(errors="replace"), error)
                 return
@@ -293,8 +304,7 @@ class Session:
             tail = _text(error.stderr_tail)
             told = ProcessError("the CLI has ended", exit_code=error.returncode, stderr=tail)
         told.__cause__ = error
-        all_said = self.fed is None or self.fed.done
-        early = self._at_work or not all_said or not hasattr(self, "info")
+        early = self._at_work or not self.all_said or not hasattr(self, "info")
         if not self.core.closed:  # else it is our own doing
             self._end = told
             if early or (isinstance(error, ProcessExited) and error.returncode):
@@ -309,11 +319,12 @@ class Session:
         self.fail(error)
 
     def fail(self, error: BaseException) -> None:
-        """What it says makes no sense: end it."""
+        """What it says makes no sense, or a handler wants the program to end: stop it."""
         self._error = error if self._error is None else self._error
-        self.control.fail_all(ended(str(error)))
+        why = _said(error)
+        self.control.fail_all(ended(why))
         self.mailbox.end(self._error)
-        self._stop(Reason("error", str(error), error))
+        self._stop(Reason("error", why, error))
 
     def _stop(self, reason: Reason) -> None:
         """End it; one that is being opened is told by its first request, which has failed."""
@@ -370,7 +381,7 @@ class Session:
         """An error if nothing can be said any more."""
         if self.closing or self.mailbox.over:
             cause = self._end if self._error is None else self._error
-            why = f": {cause}" if cause is not None else ""
+            why = f": {_said(cause)}" if cause is not None else ""
             raise CLIConnectionError(f"the session is closed{why}") from cause
 
     def _last_words(self) -> str:
@@ -389,6 +400,11 @@ def error_of(result: dict[str, Any], exit_code: int | None) -> ResultError:
     """The error for a result that is one."""
     text = f"Claude Code returned an error result: {result_text(result)}"
     return ResultError(text, data=result, exit_code=exit_code)
+
+
+def _said(error: BaseException) -> str:
+    """Its own words, if it has some: those of a SystemExit are a bare number."""
+    return str(error) if isinstance(error, Exception) else repr(error)
 
 
 def _text(tail: bytes) -> str:

@@ -38,7 +38,7 @@ class Transport(ABC):
 
     @abstractmethod
     async def write(self, data: str) -> None:
-        """Send one or more lines."""
+        """Send one message: a line, with its end."""
 
     @abstractmethod
     def read_messages(self) -> AsyncIterator[dict[str, Any]]:

@@ -197,6 +197,10 @@ class AsyncioBackend(Backend):
         except RuntimeError:  # the loop is closed: there is nobody left to tell
             pass
 
+    def is_running(self) -> bool:
+        """As the loop's own."""
+        return self.loop.is_running()
+
     def is_current(self) -> bool:
         """Whether the calling code runs in this loop."""
         return _get_running_loop() is self.loop

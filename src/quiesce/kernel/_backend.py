@@ -104,6 +104,10 @@ class Backend(ABC):
         """Run `fn()` in the loop's thread: at once if this is it, else soon. A dead loop is ignored."""
 
     @abstractmethod
+    def is_running(self) -> bool:
+        """Whether there is a thread that runs this loop. From any thread."""
+
+    @abstractmethod
     def is_current(self) -> bool:
         """Whether the calling code runs in this loop."""
 

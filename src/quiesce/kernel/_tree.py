@@ -137,7 +137,8 @@ class Tree:
                 if pid:
                     self._status = self._popen.returncode = os.waitstatus_to_exitcode(status)
         except ChildProcessError:
-            self._status = UNKNOWN_STATUS
+            if self._status is None:  # else another thread has just reaped it
+                self._status = UNKNOWN_STATUS
         return self._status
 
     def exit_fd(self) -> int | None:
@@ -176,6 +177,12 @@ class Tree:
                 os.waitpid(self.pid, os.WNOHANG)
         self._let_go(status)
         return True
+
+    def reap_if_gone(self) -> bool:
+        """Reap the leader if nobody of the tree is left alive; whether that is so."""
+        if self._owner != os.getpid():
+            return True
+        return self.exit_status() is not None and not self.members() and self.reap()
 
     def _remember(self, found: list[_procfs.Proc]) -> list[_procfs.Proc]:
         # A group that cannot be looked into answers as long as its zombie leader is there. After SIGKILL nobody else can be in it.

@@ -13,7 +13,8 @@ be given to a stranger in between.
 Two tasks are its plumbing: one watches, one reads stderr, so that no child ever blocks on what it has to complain of.
 A stop does not cancel them; they end with the tree. On asyncio a cancel may reach them all the same, from somebody who
 cancels everything: `asyncio.run` at its end, or a program's own sweep over all tasks. That stops the tree, as the
-end of the run does on trio, and the loop waits for it; but never longer than the ladder lasts.
+end of the run does on trio, and the loop waits for it; but never longer than its ladder and those of its owners last. One
+that is still dying then is left to `_late_reaper`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from quiesce._safe.printed import logger
 from ._child import FINISHED, RUNNING, Child, Handle
 from ._core import ScopeCore
 from ._grace import Grace, Rung
+from ._late_reaper import reap_later
 from ._pipe import CHUNK, Output, Pipe, Tail
 from ._reason import Reason
 from ._site import Site
@@ -147,7 +149,7 @@ class TreeChild(Child):
         for waiter in handle.waiters or ():
             waiter.wake()
         try:
-            while self.state == RUNNING and not (self._loop_is_ending() and core.state is EXPIRED):
+            while self.state == RUNNING and not (self._loop_is_ending() and self._time_is_over()):
                 try:
                     await self._look()
                 except CancelledError:
@@ -159,9 +161,20 @@ class TreeChild(Child):
         finally:
             if self.state == RUNNING:
                 self.close_pipes()  # or whoever waits there would keep the loop from ending
+                if os.getpid() == self.our_pid:
+                    reap_later(self.tree)
 
     def _loop_is_ending(self) -> bool:
         return self._swept or getattr(self.core.backend, "ending", False)
+
+    def _time_is_over(self) -> bool:
+        """Whether nobody waits for it any more. Its owners may have more time than it has: its ladder fits into theirs."""
+        core: ScopeCore | None = self.core
+        if self.core.state is not EXPIRED:
+            return False
+        while core is not None and core.state is not STOPPING:
+            core = core.parent
+        return core is None
 
     async def _look(self) -> None:
         """See how far it is, and wait for what is next: the leader's exit, then the end of its tree."""
@@ -322,6 +335,7 @@ class TreeChild(Child):
         while (self.tree.members() or not self.tree.reap()) and time.monotonic() < give_up_at:
             time.sleep(0.001)
             self._signal(signal.SIGKILL)  # whoever was forked since the last one
+        reap_later(self.tree)
         self.core.children.clear()
         self.core.settle()
 

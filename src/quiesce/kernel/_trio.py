@@ -284,6 +284,10 @@ class TrioBackend(Backend):
         except trio.RunFinishedError:  # there is nobody left to tell
             pass
 
+    def is_running(self) -> bool:
+        """Until the owner has ended, which is among the last that a run does."""
+        return not self.over
+
     def is_current(self) -> bool:
         """Whether the calling code runs in this run."""
         try:

@@ -89,7 +89,8 @@ def _look_once(asked: dict[Backend, list[float]], told: set[Backend], now: float
 
 
 def _loops_with_stops() -> list[Backend]:
-    return [backend for backend in list(_backends) if backend.stopping]
+    # One that does not run cannot be blocked: it has ended in the middle of a stop, and its thread does something else.
+    return [backend for backend in list(_backends) if backend.stopping and backend.is_running()]
 
 
 def _tell(backend: Backend, seconds: float) -> None:

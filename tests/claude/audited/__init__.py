@@ -112,6 +112,17 @@ async def query_closed_by_another_task() -> None:
                 await messages.close()
 
 
+async def query_whose_sub_agent_hangs() -> None:
+    result = {"type": "result", "subtype": "success", "is_error": False, "duration_ms": 1}
+    turn = [["text", "hello"], ["say", {**result, "duration_api_ms": 1, "num_turns": 1}], ["hang"]]
+    env = {"CLAUDE_CODE_PRINT_BG_WAIT_CEILING_MS": str(clock.seconds(1) * 1000)}
+    async with a_cli(turn) as cli:
+        messages = query(prompt="hi", options=ClaudeAgentOptions(env=env), transport=cli.transport)
+        with stopped(cli, messages):
+            said = [message async for message in messages]
+            ledger.expect(isinstance(said[-1], ResultMessage), "the answer is not whole")
+
+
 async def client_with_two_turns() -> None:
     async with a_cli([["text", "hello"], TOOL], [["text", "again"]]) as cli:
         client = ClaudeSDKClient(cli.options, cli.transport)
@@ -148,6 +159,23 @@ async def client_closed_while_a_hook_is_at_work() -> None:
         finally:
             await client.disconnect()
             ledger.expect(not cli.answers(), "a hook that was cancelled has answered")
+
+
+async def client_whose_hook_ends_the_program() -> None:
+    async def hook(given: Any, tool_use_id: str | None, context: Any) -> Any:
+        raise SystemExit(7)
+
+    options = ClaudeAgentOptions(hooks={"PreToolUse": [HookMatcher(hooks=[hook])]})
+    async with a_cli([["text", "hello"], ["tool", {"ask": False, "times": 1}]]) as cli:
+        client = ClaudeSDKClient(options, cli.transport)
+        with stopped(cli, client):
+            try:
+                async with client:
+                    await client.query("hi")
+                    async for _ in client.receive_response():
+                        pass
+            except SystemExit:
+                pass
 
 
 async def client_whose_request_is_taken_back() -> None:
@@ -316,8 +344,10 @@ SCENARIOS: list[Callable[[], Any]] = [
     query_left_in_a_block,
     query_left_bare,
     query_closed_by_another_task,
+    query_whose_sub_agent_hangs,
     client_with_two_turns,
     client_closed_while_a_hook_is_at_work,
+    client_whose_hook_ends_the_program,
     client_whose_request_is_taken_back,
     client_with_a_tool_of_ours_at_work,
     client_whose_cli_never_answers,
