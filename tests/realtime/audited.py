@@ -44,6 +44,8 @@ from tests.kernel.audited import WORLDS, Audited, clock, ledger, pause, work
 
 SCENARIOS: list[Audited] = []
 LIMITS: dict[str, Any] = {"guardrails_settings": {"debounce_text_length": 4}}
+# The answer to a search that ends before it is stopped: time may be real, and the machine busy.
+LATER = Speech("found", audio=b"")
 GONE = (ConnectionEnded, UserError)  # what is raised to whoever uses a session that was stopped
 
 
@@ -148,7 +150,7 @@ async def a_conversation_with_a_tool_and_a_guardrail() -> None:
 async def a_session_that_ends_while_everything_is_at_work() -> None:
     watched.start()
     turn: list[Any] = [call("search", text="x"), call("delete", path="y"), Speech("wait", audio=b"")]
-    model = ScriptedRealtimeModel([turn])
+    model = ScriptedRealtimeModel([turn, LATER])
     with suppress(*GONE):
         async with watched.session(model, concierge(search, delete, output_guardrails=[polite])) as session:
             await session.send_message("go")
@@ -213,7 +215,7 @@ async def a_guardrail_that_says_no() -> None:
 @audited("close")
 async def a_session_that_is_closed_by_somebody_else_while_one_reads() -> None:
     watched.start()
-    model = ScriptedRealtimeModel([[call("search", text="x"), Speech("wait", audio=b"")]])
+    model = ScriptedRealtimeModel([[call("search", text="x"), Speech("wait", audio=b"")], LATER])
     session = watched.session(model, concierge(search, output_guardrails=[polite]))
     async with Scope("users") as scope:
 
@@ -231,6 +233,7 @@ async def a_session_that_is_closed_by_somebody_else_while_one_reads() -> None:
             closing = scope.spawn(close)
             await session.send_message("go")
             await closing.wait()
+            await session.close()  # should the other have been stopped before it did
 
 
 @audited("close")
@@ -244,7 +247,7 @@ async def a_session_that_is_closed_by_its_own_tool() -> None:
         await sessions[0].close()
         return "bye"
 
-    model = ScriptedRealtimeModel([[call("search", text="x"), call("hang_up")]])
+    model = ScriptedRealtimeModel([[call("search", text="x"), call("hang_up")], LATER])
     sessions.append(watched.session(model, concierge(search, hang_up)))
     with suppress(*GONE):
         async with sessions[0] as session:
@@ -269,7 +272,7 @@ async def a_session_that_runs_out_of_time_while_it_connects_and_one_that_does_no
 @audited("RealtimeLimits")
 async def a_session_that_nobody_reads() -> None:
     watched.start()
-    model = ScriptedRealtimeModel([[call("search", text="x"), "many words " * 5]])
+    model = ScriptedRealtimeModel([[call("search", text="x"), "many words " * 5], LATER])
     with suppress(*GONE):
         async with watched.session(model, concierge(search), limits=RealtimeLimits(events=20)) as session:
             await session.send_message("go")

@@ -101,7 +101,7 @@ class Life(RealtimeModelListener):
         self.info = RealtimeEventInfo(self.context)
         self.limits = run_config.get("limits") or RealtimeLimits()
         self.history = History()
-        self.closing = False
+        self._is_leaving = False
         self._connected = False
         self._is_cut_off = False  # the connection has ended, of which not all may have been told
         self._tellers: set[object] = set()  # tasks that tell the model something now
@@ -173,8 +173,13 @@ class Life(RealtimeModelListener):
     ) -> None:
         await self._leave()
 
+    @property
+    def closing(self) -> bool:
+        """Whether a stop was asked for: nothing new begins from that moment, though the owner task leaves a step later."""
+        return self._is_leaving or (hasattr(self, "core") and self.core.closed)
+
     async def _leave(self) -> None:
-        self.closing = True
+        self._is_leaving = True
         self.buffer.end()
         try:
             self.model.remove_listener(self)
