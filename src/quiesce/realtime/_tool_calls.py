@@ -93,7 +93,7 @@ class ToolCalls:
         while len(self._calls) >= AT_WORK:
             self._fewer = anyio.Event()
             await self._fewer.wait()
-            if self._life._is_cut_off:
+            if self._life.is_cut_off:
                 return
 
     def _tell_of_fewer(self) -> None:
