@@ -6,7 +6,7 @@ response any more, and have answered each call at most once; and models that are
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -331,9 +331,9 @@ async def two_sessions_of_a_runner_one_after_the_other_on_one_model() -> None:
 class MemoryServer:
     """What the local server speaks, over a pair of pipes in memory, with hands that were shaken before."""
 
-    def __init__(self, turns: Any, end: Any) -> None:
+    def __init__(self, number: int, script: deque[Any], end: Any) -> None:
         self._end = end
-        self._session = ServedSession(1, as_script(turns), [], pace=0.0, model=None)
+        self._session = ServedSession(number, script, deque(), pace=0.0, model=None)
         self._protocol = ServerProtocol(state=OPEN)
         self._came = anyio.Event()
 
@@ -387,30 +387,36 @@ class MemoryWebSocket:
 class MemoryModel(OpenAIRealtimeWebSocketModel):
     """The model for a WebSocket, which connects to a server in memory."""
 
-    def __init__(self, end: Any) -> None:
+    def __init__(self, dial: Callable[[], Any]) -> None:
         super().__init__()
-        self._end = end
+        self._dial = dial
 
     async def connect(self, options: Any) -> None:
         tracker = options.get("playback_tracker") or RealtimePlaybackTracker()
         connection = Connection(Protocol(tracker), options["limits"], self._tell, self._tell_ended)
-        await connection.open(MemoryWebSocket(self._end), options["initial_model_settings"])  # type: ignore[arg-type]
+        await connection.open(MemoryWebSocket(self._dial()), options["initial_model_settings"])  # type: ignore[arg-type]
         self._connection = connection
 
 
 @asynccontextmanager
 async def in_memory(turns: Any, agent: RealtimeAgent[Any], **config: Any) -> AsyncIterator[RealtimeSession]:
-    """A session over a WebSocket in memory, with its server beside it."""
-    one, other = memory_pair(capacity=config.pop("capacity", 65536))
-    server = MemoryServer(turns, other._channel)
+    """A session over a WebSocket in memory, with its servers beside it: one for each connection, and they share the script."""
+    script, capacity = deque(as_script(turns)), config.pop("capacity", 65536)
+    servers: list[Any] = []
     async with Scope("server", on_error="report", on_child_error=lambda handle, error: None) as scope:
-        serving = scope.spawn(server.run)
+
+        def dial() -> Any:
+            one, other = memory_pair(capacity=capacity)
+            servers.append(scope.spawn(MemoryServer(len(servers) + 1, script, other._channel).run))
+            return one._channel
+
         try:
             with suppress(*GONE):
-                async with watched.session(MemoryModel(one._channel), agent, **config) as session:
+                async with watched.session(MemoryModel(dial), agent, **config) as session:
                     yield session
         finally:
-            serving.cancel()
+            for serving in servers:
+                serving.cancel()
 
 
 @audited("OpenAIRealtimeWebSocketModel")
