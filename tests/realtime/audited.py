@@ -77,6 +77,8 @@ class Watched:
             ledger.expect(work is None or work.state == "settled", f"work of {session} is {work}")
             ledger.expect(not life.calls._calls, f"{session} has calls {life.calls._calls}")
             ledger.expect(not life.guards._responses, f"{session} has responses")
+            back = life.reconnecting
+            ledger.expect(back is None or back._handle is None or back._handle.done, f"{session} connects")
             if isinstance(model, ScriptedRealtimeModel):
                 ledger.expect(not model.connected, "a model is connected")
                 ledger.expect(not model._listeners, "a model has listeners")

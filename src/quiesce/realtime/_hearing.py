@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from quiesce._safe.printed import logger
 from quiesce.agents._context import RunContextWrapper
 
+from ._audible import Audible
 from ._config import RealtimeLimits
 from ._events import (
     RealtimeAgentEndEvent,
@@ -28,8 +29,10 @@ from ._events import (
     RealtimeRawModelEvent,
 )
 from ._history import History
+from ._items import UserMessageItem
 from ._model import RealtimeModelListener
 from ._remembered import Recent, forget_oldest
+from ._tool_calls import NOT_BEGUN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from ._events import RealtimeSessionEvent
     from ._output_guards import OutputGuards
     from ._playback import AssumedPlayback
+    from ._reconnecting import Reconnecting
     from ._settings import Cast
     from ._tool_calls import Call, ToolCalls
 
@@ -62,7 +66,11 @@ class Hearing(RealtimeModelListener):
         self.history = History()
         self.playback: AssumedPlayback | None = None  # unless the user keeps an account
         self.is_cut_off = False  # the connection has ended, of which not all may have been told
-        self._connected = False
+        self.connected = False
+        self.is_deaf = False  # what comes is of a connection that is given up
+        self.audible = Audible()
+        self.blocked = Recent()  # items that a guardrail has said no to
+        self.reconnecting: Reconnecting | None = None
         self._casts: dict[str | None, Cast] = {}  # of the responses that are on, as they began
         self._cut = Recent()  # interrupted, of which a piece may be on its way to us
         self._waits_for_tools = not run_config.get("async_tool_calls", True)
@@ -77,8 +85,8 @@ class Hearing(RealtimeModelListener):
         """Whether this task tells the model something: it may be the one that is to read what we are told meanwhile."""
 
     @abstractmethod
-    def lost(self, error: Exception | None) -> None:
-        """The model is gone."""
+    def lost(self, error: Exception | None, *, in_order: bool = False) -> None:
+        """The model is gone, because of that error; `in_order`: it has said that it would go."""
 
     def add(self, event: RealtimeSessionEvent) -> None:
         """Tell whoever reads."""
@@ -90,7 +98,7 @@ class Hearing(RealtimeModelListener):
 
     async def on_event(self, event: told.RealtimeModelEvent) -> None:
         """Take it in; wait if there is more than anybody reads."""
-        if self.closing or (event.type == "audio" and self._is_unwanted(event)):
+        if self.closing or self.is_deaf or (event.type == "audio" and self._is_unwanted(event)):
             return
         self.add(RealtimeRawModelEvent(event, self.info))
         take_in = _TAKE_IN.get(event.type)
@@ -105,7 +113,7 @@ class Hearing(RealtimeModelListener):
             await call.parked.wait()
         if call is not None:
             await self.calls.wait_for_fewer()
-        if event.type not in _AT_ONCE and self.buffer.is_full and self._connected and not self.is_telling():
+        if event.type not in _AT_ONCE and self.buffer.is_full and self.connected and not self.is_telling():
             await self.buffer.wait_for_room()
 
     def on_connection_ended(self) -> None:
@@ -117,9 +125,10 @@ class Hearing(RealtimeModelListener):
     def tool_answered(self, call_id: str, output: str) -> None:
         """A call has its output."""
         if self.history.answered(call_id, output):
-            self._history_changed()
+            self.history_changed()
 
-    def _history_changed(self) -> None:
+    def history_changed(self) -> None:
+        """Tell whoever reads all of it."""
         self.add(RealtimeHistoryUpdated(list(self.history.items), self.info))
 
     def _is_unwanted(self, event: told.RealtimeModelAudioEvent) -> bool:
@@ -127,13 +136,17 @@ class Hearing(RealtimeModelListener):
         return (event.item_id, event.content_index) in self._cut or self.guards.has_tripped(event.response_id)
 
     def _audio(self, event: told.RealtimeModelAudioEvent) -> None:
+        self.audible.came(event)
         self.add(RealtimeAudio(event, event.item_id, event.content_index, self.info))
 
     def _audio_done(self, event: told.RealtimeModelAudioDoneEvent) -> None:
+        self.audible.ended((event.item_id, event.content_index))
         self.add(RealtimeAudioEnd(event.item_id, event.content_index, self.info))
 
-    def _audio_interrupted(self, event: told.RealtimeModelAudioInterruptedEvent) -> None:
+    def interrupted(self, event: told.RealtimeModelAudioInterruptedEvent) -> None:
+        """This content is not played, or not played on."""
         place = (event.item_id, event.content_index)
+        self.audible.ended(place)
         self._cut.add(place)
         self.buffer.drop_audio(lambda audio: (audio.item_id, audio.content_index) == place)
         if self.playback is not None:
@@ -142,9 +155,12 @@ class Hearing(RealtimeModelListener):
         self.add(RealtimeAudioInterrupted(event.item_id, event.content_index, self.info))
 
     def _called(self, event: told.RealtimeModelToolCallEvent) -> Call | None:
-        if self.is_cut_off:
-            return None  # nobody would hear what it returns
-        return self.calls.came(event)
+        if not self.is_cut_off:
+            return self.calls.came(event)
+        # Nobody would hear what it returns. If the model comes back, it hears that.
+        if self.history.answered(event.call_id, NOT_BEGUN, "incomplete"):
+            self.history_changed()
+        return None
 
     def _said(
         self, event: told.RealtimeModelTranscriptDeltaEvent | told.RealtimeModelOutputTextDeltaEvent
@@ -154,32 +170,43 @@ class Hearing(RealtimeModelListener):
 
     def _heard(self, event: told.RealtimeModelInputAudioTranscriptionCompletedEvent) -> None:
         if self.history.heard(event.item_id, event.transcript):
-            self._history_changed()
+            self.history_changed()
 
     def _silence(self, event: told.RealtimeModelInputAudioTimeoutTriggeredEvent) -> None:
         self.add(RealtimeInputAudioTimeoutTriggered(self.info))
 
     def _item(self, event: told.RealtimeModelItemUpdatedEvent) -> None:
+        if self.reconnecting is not None and isinstance(event.item, UserMessageItem):
+            self.reconnecting.outbox.confirmed(event.item)
         if self.history.put(event.item):
             self.add(RealtimeHistoryAdded(event.item, self.info))
         else:
-            self._history_changed()
+            self.history_changed()
 
     def _item_deleted(self, event: told.RealtimeModelItemDeletedEvent) -> None:
         if self.history.delete(event.item_id):
-            self._history_changed()
+            self.history_changed()
 
     def _turn_started(self, event: told.RealtimeModelTurnStartedEvent) -> None:
+        if self.reconnecting is not None:
+            self.reconnecting.outbox.answer_began()
         self.guards.began(event.response_id)
         self._casts[event.response_id] = self.cast
         forget_oldest(self._casts, Recent.MOST)
         self.add(RealtimeAgentStartEvent(self.cast.agent, self.info))
 
-    def _turn_ended(self, event: told.RealtimeModelTurnEndedEvent) -> None:
+    def turn_ended(self, event: told.RealtimeModelTurnEndedEvent) -> None:
+        """A response has ended."""
+        if self.reconnecting is not None:
+            self.reconnecting.outbox.answer_ended()
         self.guards.ended(event.response_id)
         self._cut.clear()
         cast = self._casts.pop(event.response_id, self.cast)
         self.add(RealtimeAgentEndEvent(cast.agent, self.info))
+
+    def responses_on(self) -> list[str | None]:
+        """Those that have begun, and not ended."""
+        return list(self._casts)
 
     def cast_of(self, response_id: str | None) -> Cast:
         """Whose response it is, and which tools it was offered: a handoff in the middle of it does not change that."""
@@ -192,17 +219,16 @@ class Hearing(RealtimeModelListener):
         self.add(RealtimeError(event.error, self.info))
 
     def _exception(self, event: told.RealtimeModelExceptionEvent) -> None:
-        self.add(RealtimeError(event.exception, self.info))
         self.lost(event.exception)
 
     def _end_of_stream(self, event: told.RealtimeModelEndOfStreamEvent) -> None:
-        self.lost(None)
+        self.lost(event.error, in_order=True)
 
 
 _TAKE_IN: dict[str, Callable[[Hearing, Any], Any]] = {
     "audio": Hearing._audio,
     "audio_done": Hearing._audio_done,
-    "audio_interrupted": Hearing._audio_interrupted,
+    "audio_interrupted": Hearing.interrupted,
     "function_call": Hearing._called,
     "transcript_delta": Hearing._said,
     "output_text_delta": Hearing._said,
@@ -211,7 +237,7 @@ _TAKE_IN: dict[str, Callable[[Hearing, Any], Any]] = {
     "item_updated": Hearing._item,
     "item_deleted": Hearing._item_deleted,
     "turn_started": Hearing._turn_started,
-    "turn_ended": Hearing._turn_ended,
+    "turn_ended": Hearing.turn_ended,
     "usage": Hearing._usage,
     "error": Hearing._error,
     "exception": Hearing._exception,

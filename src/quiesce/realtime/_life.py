@@ -31,6 +31,7 @@ from ._hearing import Hearing
 from ._model_inputs import RealtimeModelSendSessionUpdate
 from ._output_guards import OutputGuards
 from ._playback import AssumedPlayback
+from ._reconnecting import Reconnecting
 from ._settings import Casting
 from ._tool_calls import ToolCalls
 
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from ._config import RealtimeModelConfig, RealtimeRunConfig
     from ._model import RealtimeModel
     from ._model_inputs import RealtimeModelSendEvent
+    from ._playback import RealtimePlaybackTracker
     from ._settings import Cast
 
 
@@ -62,6 +64,7 @@ class Life(Hearing):
     core: ScopeCore
     work: Scope
     casting: Casting
+    tracker: RealtimePlaybackTracker  # the user's account of what was played, or that of the session
 
     def __init__(
         self,
@@ -86,6 +89,8 @@ class Life(Hearing):
         self._run_config = run_config
         self._servers = AsyncExitStack()
         debounce = run_config.get("guardrails_settings", {}).get("debounce_text_length", 100)
+        if (policy := run_config.get("reconnect")) is not None:
+            self.reconnecting = Reconnecting(self, policy)
         self.calls = ToolCalls(self)
         self.guards = OutputGuards(self, run_config.get("output_guardrails", ()), debounce)
 
@@ -122,14 +127,21 @@ class Life(Hearing):
         base = {**self._run_config.get("model_settings", {}), **lasting}
         self.casting = Casting(self.context, base, self._servers, lambda: self.closing)  # type: ignore[arg-type]
         self.cast = await self.casting.cast(self._agent, initial)
-        options: RealtimeModelConfig = {"limits": self.limits, **given}
-        options["initial_model_settings"] = self.cast.settings
-        if "playback_tracker" not in given:
-            self.playback = options["playback_tracker"] = AssumedPlayback(self.backend.now)
+        tracker = given.get("playback_tracker")
+        if tracker is None:
+            tracker = self.playback = AssumedPlayback(self.backend.now)
+        self.tracker = tracker
         self.add(RealtimeHistoryUpdated([], self.info))
         self.model.add_listener(self)
+        await self.connect_again()
+        self.connected = True
+
+    async def connect_again(self) -> None:
+        """Connect the model, as the agent that speaks now would have it."""
+        options: RealtimeModelConfig = {"limits": self.limits, **self._model_config}
+        options["initial_model_settings"] = self.cast.settings
+        options["playback_tracker"] = self.tracker
         await self.model.connect(options)
-        self._connected = True
 
     async def __aexit__(
         self,
@@ -161,6 +173,8 @@ class Life(Hearing):
         try:
             try:
                 await drained(self.work)
+                if self.reconnecting is not None:
+                    await self.reconnecting.wait_until_ended()
             except BaseException:  # the time to clean up is over: what is left stays in `work`, and is named
                 seconds = grace.terminate + grace.kill
                 raise
@@ -238,6 +252,13 @@ class Life(Hearing):
             await self.tell_model(event)
 
     async def tell_model(self, event: RealtimeModelSendEvent) -> None:
+        """Tell the model, as soon as it can be told."""
+        if self.reconnecting is not None:
+            await self.reconnecting.tell(event)
+        else:
+            await self.tell_at_once(event)
+
+    async def tell_at_once(self, event: RealtimeModelSendEvent) -> None:
         """Tell the model. What follows from it at once, it tells us meanwhile, in this task, which may be the one that is to read it."""
         task = self.backend.current_task()
         if task in self._tellers:
@@ -255,8 +276,15 @@ class Life(Hearing):
         else:
             self.failed(error)
 
-    def lost(self, error: Exception | None) -> None:
-        """The model is gone, and the session ends with it."""
+    def lost(self, error: Exception | None, *, in_order: bool = False) -> None:
+        """The model is gone, and the session ends with it, unless it gets it back."""
+        if self.reconnecting is None or not self.reconnecting.lost(error):
+            self.end(None if in_order else error)
+
+    def end(self, error: Exception | None) -> None:
+        """There is no model any more, perhaps because of an error: that is the end."""
+        if error is not None:
+            self.failed(error)
         self.error = self.error or error
         self.buffer.end(error)
         why = f": {error}" if error is not None else ""
