@@ -170,6 +170,19 @@ async def test_only_the_seconds_without_a_connection_count() -> None:
         assert not session.closed
 
 
+async def test_the_seconds_of_losses_that_follow_each_other_add_up() -> None:
+    session = lasting(policy=RealtimeReconnect(tries=100, within=10))
+    async with talking(session) as heard:
+        scripted(session).connect_delay = 4
+        for number in (1, 2):
+            await scripted(session).lose()
+            await heard.until_kind("reconnected", number)
+        await scripted(session).lose()
+        await heard.until_end()
+        assert isinstance(heard.error, ConnectionEnded)
+        assert "s without a connection" in str(heard.error)
+
+
 async def test_a_connection_that_has_lasted_has_all_its_tries_again() -> None:
     session = lasting(policy=RealtimeReconnect(tries=1, within=30))
     async with talking(session) as heard:
@@ -421,6 +434,11 @@ async def test_a_session_that_is_stopped_with_time_to_cooperate_stops_trying_at_
 async def test_a_model_that_connects_though_it_is_cancelled_is_told_nothing_and_closed() -> None:
     class Deaf(ScriptedRealtimeModel):
         is_there = False
+        was_closed_early = False
+
+        async def close(self) -> None:
+            self.was_closed_early = self.was_closed_early or self.is_there
+            await super().close()
 
         async def connect(self, options: Any) -> None:
             if self.connects:
@@ -430,6 +448,7 @@ async def test_a_model_that_connects_though_it_is_cancelled_is_told_nothing_and_
                         await anyio.sleep(1)
                     except anyio.get_cancelled_exc_class():  # asyncio's own cancel, which no shield keeps off
                         await anyio.sleep(1)
+                self.is_there = False
             await super().connect(options)
 
     model = Deaf(["hello", "again"])
@@ -441,6 +460,7 @@ async def test_a_model_that_connects_though_it_is_cancelled_is_told_nothing_and_
         report = await session.close()
         assert report.clean
         assert not model.connected
+        assert not model.was_closed_early
     assert len(model.sent) == 1
 
 
