@@ -6,7 +6,7 @@ response any more, and have answered each call at most once; and models that are
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -44,6 +44,8 @@ from tests.kernel.audited import WORLDS, Audited, clock, ledger, pause, work
 
 SCENARIOS: list[Audited] = []
 LIMITS: dict[str, Any] = {"guardrails_settings": {"debounce_text_length": 4}}
+# The answer to a search that ends before it is stopped: time may be real, and the machine busy.
+LATER = Speech("found", audio=b"")
 GONE = (ConnectionEnded, UserError)  # what is raised to whoever uses a session that was stopped
 
 
@@ -75,6 +77,8 @@ class Watched:
             ledger.expect(work is None or work.state == "settled", f"work of {session} is {work}")
             ledger.expect(not life.calls._calls, f"{session} has calls {life.calls._calls}")
             ledger.expect(not life.guards._responses, f"{session} has responses")
+            back = life.reconnecting
+            ledger.expect(back is None or back._handle is None or back._handle.done, f"{session} connects")
             if isinstance(model, ScriptedRealtimeModel):
                 ledger.expect(not model.connected, "a model is connected")
                 ledger.expect(not model._listeners, "a model has listeners")
@@ -148,7 +152,7 @@ async def a_conversation_with_a_tool_and_a_guardrail() -> None:
 async def a_session_that_ends_while_everything_is_at_work() -> None:
     watched.start()
     turn: list[Any] = [call("search", text="x"), call("delete", path="y"), Speech("wait", audio=b"")]
-    model = ScriptedRealtimeModel([turn])
+    model = ScriptedRealtimeModel([turn, LATER])
     with suppress(*GONE):
         async with watched.session(model, concierge(search, delete, output_guardrails=[polite])) as session:
             await session.send_message("go")
@@ -213,7 +217,7 @@ async def a_guardrail_that_says_no() -> None:
 @audited("close")
 async def a_session_that_is_closed_by_somebody_else_while_one_reads() -> None:
     watched.start()
-    model = ScriptedRealtimeModel([[call("search", text="x"), Speech("wait", audio=b"")]])
+    model = ScriptedRealtimeModel([[call("search", text="x"), Speech("wait", audio=b"")], LATER])
     session = watched.session(model, concierge(search, output_guardrails=[polite]))
     async with Scope("users") as scope:
 
@@ -231,6 +235,7 @@ async def a_session_that_is_closed_by_somebody_else_while_one_reads() -> None:
             closing = scope.spawn(close)
             await session.send_message("go")
             await closing.wait()
+            await session.close()  # should the other have been stopped before it did
 
 
 @audited("close")
@@ -244,7 +249,7 @@ async def a_session_that_is_closed_by_its_own_tool() -> None:
         await sessions[0].close()
         return "bye"
 
-    model = ScriptedRealtimeModel([[call("search", text="x"), call("hang_up")]])
+    model = ScriptedRealtimeModel([[call("search", text="x"), call("hang_up")], LATER])
     sessions.append(watched.session(model, concierge(search, hang_up)))
     with suppress(*GONE):
         async with sessions[0] as session:
@@ -269,7 +274,7 @@ async def a_session_that_runs_out_of_time_while_it_connects_and_one_that_does_no
 @audited("RealtimeLimits")
 async def a_session_that_nobody_reads() -> None:
     watched.start()
-    model = ScriptedRealtimeModel([[call("search", text="x"), "many words " * 5]])
+    model = ScriptedRealtimeModel([[call("search", text="x"), "many words " * 5], LATER])
     with suppress(*GONE):
         async with watched.session(model, concierge(search), limits=RealtimeLimits(events=20)) as session:
             await session.send_message("go")
@@ -328,9 +333,9 @@ async def two_sessions_of_a_runner_one_after_the_other_on_one_model() -> None:
 class MemoryServer:
     """What the local server speaks, over a pair of pipes in memory, with hands that were shaken before."""
 
-    def __init__(self, turns: Any, end: Any) -> None:
+    def __init__(self, number: int, script: deque[Any], end: Any) -> None:
         self._end = end
-        self._session = ServedSession(1, as_script(turns), [], pace=0.0, model=None)
+        self._session = ServedSession(number, script, deque(), pace=0.0, model=None)
         self._protocol = ServerProtocol(state=OPEN)
         self._came = anyio.Event()
 
@@ -384,30 +389,36 @@ class MemoryWebSocket:
 class MemoryModel(OpenAIRealtimeWebSocketModel):
     """The model for a WebSocket, which connects to a server in memory."""
 
-    def __init__(self, end: Any) -> None:
+    def __init__(self, dial: Callable[[], Any]) -> None:
         super().__init__()
-        self._end = end
+        self._dial = dial
 
     async def connect(self, options: Any) -> None:
         tracker = options.get("playback_tracker") or RealtimePlaybackTracker()
         connection = Connection(Protocol(tracker), options["limits"], self._tell, self._tell_ended)
-        await connection.open(MemoryWebSocket(self._end), options["initial_model_settings"])  # type: ignore[arg-type]
+        await connection.open(MemoryWebSocket(self._dial()), options["initial_model_settings"])  # type: ignore[arg-type]
         self._connection = connection
 
 
 @asynccontextmanager
 async def in_memory(turns: Any, agent: RealtimeAgent[Any], **config: Any) -> AsyncIterator[RealtimeSession]:
-    """A session over a WebSocket in memory, with its server beside it."""
-    one, other = memory_pair(capacity=config.pop("capacity", 65536))
-    server = MemoryServer(turns, other._channel)
+    """A session over a WebSocket in memory, with its servers beside it: one for each connection, and they share the script."""
+    script, capacity = deque(as_script(turns)), config.pop("capacity", 65536)
+    servers: list[Any] = []
     async with Scope("server", on_error="report", on_child_error=lambda handle, error: None) as scope:
-        serving = scope.spawn(server.run)
+
+        def dial() -> Any:
+            one, other = memory_pair(capacity=capacity)
+            servers.append(scope.spawn(MemoryServer(len(servers) + 1, script, other._channel).run))
+            return one._channel
+
         try:
             with suppress(*GONE):
-                async with watched.session(MemoryModel(one._channel), agent, **config) as session:
+                async with watched.session(MemoryModel(dial), agent, **config) as session:
                     yield session
         finally:
-            serving.cancel()
+            for serving in servers:
+                serving.cancel()
 
 
 @audited("OpenAIRealtimeWebSocketModel")

@@ -147,6 +147,32 @@ async def test_closed_by_one_of_its_own_tools() -> None:
     assert session.report.clean, str(session.report)
 
 
+async def test_a_tool_that_ends_in_the_step_after_a_close_asks_for_no_response() -> None:
+    """The stop was asked for, and the session has not yet begun to leave."""
+    sessions: list[RealtimeSession] = []
+    is_closing = anyio.Event()
+
+    @function_tool
+    async def search() -> str:
+        await is_closing.wait()
+        return "found"
+
+    @function_tool
+    async def hang_up() -> str:
+        is_closing.set()
+        await sessions[0].close()
+        return "bye"
+
+    session = session_of([[call("search"), call("hang_up")]], search, hang_up)
+    sessions.append(session)
+    async with talking(session, "go") as heard:
+        await heard.until_end()
+    assert outputs(session) == []
+    assert scripted(session).remaining == 0
+    assert heard.error is None
+    assert heard.of("error") == []
+
+
 async def test_closed_by_one_of_its_own_guardrails() -> None:
     other = Part("other")
     session: RealtimeSession

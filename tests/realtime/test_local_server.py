@@ -468,6 +468,27 @@ def test_connections_are_apart_and_each_begins_the_script_anew() -> None:
         assert server.connections[0].headers["upgrade"] == "websocket"
 
 
+def test_connections_may_share_a_script_and_transcripts() -> None:
+    with LocalRealtimeServer(["One.", "Two."], transcripts=["first", "second"], shared=True) as server:
+        said = []
+        for _ in range(2):
+            with client_of(server) as client:
+                settings = {
+                    **NO_VAD,
+                    "audio": {"input": {"turn_detection": None, "transcription": {"model": "m"}}},
+                }
+                client.say("session.update", session=settings)
+                client.speak(tone(200))
+                client.say("input_audio_buffer.commit")
+                heard = client.until("conversation.item.input_audio_transcription.completed")
+                said.append(heard[-1]["transcript"])
+                client.say("response.create")
+                said.append(
+                    client.until("response.done")[-1]["response"]["output"][0]["content"][0]["transcript"]
+                )
+        assert said == ["first", "One.", "second", "Two."]
+
+
 def test_sessions_are_bounded_in_count() -> None:
     with LocalRealtimeServer(sessions=1) as server, client_of(server):
         with pytest.raises(InvalidStatus) as refused, client_of(server):
@@ -732,6 +753,35 @@ def test_a_test_can_choose_the_moment_and_later_connections_are_as_the_faults_ar
         server.faults = Faults(handshake=403)
         with pytest.raises(InvalidHandshake):
             connect(server.url)
+
+
+def test_each_connection_may_have_its_own_faults_and_those_after_them_have_none() -> None:
+    faults = [Faults(handshake=503), Faults(closes_with=1011, after="session.created")]
+    with LocalRealtimeServer(["Hello."], faults=faults) as server:
+        with pytest.raises(InvalidStatus):
+            connect(server.url)
+        with client_of(server) as client, pytest.raises(ConnectionClosed):
+            client.hear()
+        with client_of(server) as client:
+            client.ask()
+            client.until("response.done")
+
+
+def test_what_an_assistant_has_said_is_taken_as_text_alone() -> None:
+    with LocalRealtimeServer() as server, client_of(server) as client:
+        for part, is_taken in (
+            ({"type": "output_text", "text": "Hi."}, True),
+            ({"type": "output_audio", "transcript": "Hi."}, False),
+        ):
+            client.say(
+                "conversation.item.create", item={"type": "message", "role": "assistant", "content": [part]}
+            )
+            answer = client.hear()
+            if is_taken:
+                assert answer["type"] == "conversation.item.added"
+                client.until("conversation.item.done")
+            else:
+                assert answer["error"]["param"] == "item.content[0].text"
 
 
 def test_faults_that_make_no_sense_are_refused() -> None:

@@ -508,6 +508,61 @@ async def test_it_starts_clean_after_close_with_the_turns_that_are_left() -> Non
 
 
 @virtual_time
+@virtual_time
+async def test_a_connection_that_is_lost_ends_in_the_middle_and_can_be_had_again() -> None:
+    class Told(Ears):
+        ended_behind = -1
+
+        def on_connection_ended(self) -> None:
+            self.ended_behind = len(self.heard)
+
+    model = ScriptedRealtimeModel([Speech("one two three", pace=1), "again", "more"])
+    ears = Told()
+    model.add_listener(ears)
+    await model.connect({})
+    await model.send_event(RealtimeModelSendUserInput("count"))
+    await model.send_event(RealtimeModelSendUserInput("and then?"))
+    await ears.until("audio", 2)
+    before = len(ears.heard)
+    await model.lose(error := ConnectionResetError("by somebody between"))
+    assert ears.ended_behind == before
+    assert ears.types[before:] == ["item_updated", "connection_status", "exception", "end_of_stream"]
+    said = ears.heard[before].item
+    assert (said.content[0].transcript, said.status) == ("one two ", "in_progress")
+    assert ears.heard[before + 2].exception is error
+    assert not model.connected
+    for forbidden in (model.send_event(RealtimeModelSendUserInput("hello?")), model.lose()):
+        with pytest.raises(ConnectionEnded, match="not connected"):
+            await forbidden
+    await anyio.sleep(10)
+    assert len(ears.heard) == before + 4
+    await model.close()
+    assert model.remaining == 2  # what waited to be answered is gone
+    await model.connect({})
+    await model.send_event(RealtimeModelSendUserInput("again"))
+    await ears.until("turn_ended")
+    await model.close()
+
+
+async def test_a_listener_may_lose_the_connection() -> None:
+    model = ScriptedRealtimeModel(["hello"])
+
+    class Losing(Ears):
+        async def on_event(self, event: RealtimeModelEvent) -> None:
+            await super().on_event(event)
+            if event.type == "turn_started":
+                await model.lose()
+
+    ears = Losing()
+    model.add_listener(ears)
+    await model.connect({})
+    await model.send_event(RealtimeModelSendUserInput("hello"))
+    await ears.until("end_of_stream")
+    assert "turn_ended" not in ears.types
+    assert isinstance(ears.heard[-2].exception, ConnectionEnded)
+    await model.close()
+
+
 async def test_closing_twice_and_at_the_same_time_is_fine() -> None:
     model = ScriptedRealtimeModel(close_delay=1)
     await model.close()

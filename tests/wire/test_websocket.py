@@ -209,6 +209,7 @@ async def test_who_breaks_the_rules_is_told_and_closed() -> None:
         raw.close()
         assert isinstance(peers[0].error, ConnectionEnded)
         assert "broke the rules of WebSocket" in str(peers[0].error)
+        assert peers[0].error.code == 1002
 
 
 @pytest.mark.parametrize("code", [1000, 1011])
@@ -231,7 +232,9 @@ async def test_a_close_frame_is_answered_with_one_and_what_it_says_is_told(code:
     if code == 1000:
         assert peers[0].error is None
     else:
+        assert isinstance(peers[0].error, ConnectionEnded)
         assert "1011: because" in str(peers[0].error)
+        assert peers[0].error.code == 1011
 
 
 async def test_one_that_is_cut_off_has_not_ended_in_order() -> None:

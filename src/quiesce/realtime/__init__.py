@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ._config import RealtimeInputAudioTranscriptionConfig as RealtimeInputAudioTranscriptionConfig
     from ._config import RealtimeLimits as RealtimeLimits
     from ._config import RealtimeModelConfig as RealtimeModelConfig
+    from ._config import RealtimeReconnect as RealtimeReconnect
     from ._config import RealtimeRunConfig as RealtimeRunConfig
     from ._config import RealtimeSessionModelSettings as RealtimeSessionModelSettings
     from ._config import RealtimeTurnDetectionConfig as RealtimeTurnDetectionConfig
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from ._events import RealtimeAudio as RealtimeAudio
     from ._events import RealtimeAudioEnd as RealtimeAudioEnd
     from ._events import RealtimeAudioInterrupted as RealtimeAudioInterrupted
+    from ._events import RealtimeConnectionLost as RealtimeConnectionLost
     from ._events import RealtimeError as RealtimeError
     from ._events import RealtimeEventInfo as RealtimeEventInfo
     from ._events import RealtimeGuardrailTripped as RealtimeGuardrailTripped
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
     from ._events import RealtimeHistoryUpdated as RealtimeHistoryUpdated
     from ._events import RealtimeInputAudioTimeoutTriggered as RealtimeInputAudioTimeoutTriggered
     from ._events import RealtimeRawModelEvent as RealtimeRawModelEvent
+    from ._events import RealtimeReconnected as RealtimeReconnected
+    from ._events import RealtimeReconnecting as RealtimeReconnecting
     from ._events import RealtimeSessionEvent as RealtimeSessionEvent
     from ._events import RealtimeToolApprovalRequired as RealtimeToolApprovalRequired
     from ._events import RealtimeToolEnd as RealtimeToolEnd
@@ -97,6 +101,7 @@ if TYPE_CHECKING:
     from ._model_events import RealtimeServerError as RealtimeServerError
     from ._model_inputs import RealtimeModelSendAudio as RealtimeModelSendAudio
     from ._model_inputs import RealtimeModelSendEvent as RealtimeModelSendEvent
+    from ._model_inputs import RealtimeModelSendHistory as RealtimeModelSendHistory
     from ._model_inputs import RealtimeModelSendInterrupt as RealtimeModelSendInterrupt
     from ._model_inputs import RealtimeModelSendRawMessage as RealtimeModelSendRawMessage
     from ._model_inputs import RealtimeModelSendSessionUpdate as RealtimeModelSendSessionUpdate
@@ -127,6 +132,7 @@ _HOME = {
     "RealtimeAudioInputConfig": "_config",
     "RealtimeAudioInterrupted": "_events",
     "RealtimeAudioOutputConfig": "_config",
+    "RealtimeConnectionLost": "_events",
     "RealtimeConnectionStatus": "_model_events",
     "RealtimeError": "_events",
     "RealtimeEventInfo": "_events",
@@ -162,6 +168,7 @@ _HOME = {
     "RealtimeModelRawServerEvent": "_model_events",
     "RealtimeModelSendAudio": "_model_inputs",
     "RealtimeModelSendEvent": "_model_inputs",
+    "RealtimeModelSendHistory": "_model_inputs",
     "RealtimeModelSendInterrupt": "_model_inputs",
     "RealtimeModelSendRawMessage": "_model_inputs",
     "RealtimeModelSendSessionUpdate": "_model_inputs",
@@ -175,6 +182,9 @@ _HOME = {
     "RealtimePlaybackState": "_playback",
     "RealtimePlaybackTracker": "_playback",
     "RealtimeRawModelEvent": "_events",
+    "RealtimeReconnect": "_config",
+    "RealtimeReconnected": "_events",
+    "RealtimeReconnecting": "_events",
     "RealtimeRunConfig": "_config",
     "RealtimeRunner": "_runner",
     "RealtimeServerError": "_model_events",

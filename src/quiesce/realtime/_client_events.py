@@ -66,12 +66,18 @@ AUDIO_COMMIT = b'{"type":"input_audio_buffer.commit"}'
 def user_message(given: RealtimeUserInput) -> bytes:
     """What the user says or shows."""
     content = [{"type": "input_text", "text": given}] if isinstance(given, str) else _content(given)
-    return encode(
-        {
-            "type": "conversation.item.create",
-            "item": {"type": "message", "role": "user", "content": content},
-        }
-    )
+    return item_create({"type": "message", "role": "user", "content": content})
+
+
+def item_create(item: Mapping[str, Any], *, after: str | None = None) -> bytes:
+    """One item more, at the end of the conversation or after another."""
+    place = {"previous_item_id": after} if after is not None else {}
+    return encode({"type": "conversation.item.create", **place, "item": item})
+
+
+def item_delete(item_id: str) -> bytes:
+    """One item less."""
+    return encode({"type": "conversation.item.delete", "item_id": item_id})
 
 
 def _content(given: Any) -> list[dict[str, Any]]:
@@ -100,14 +106,9 @@ def _part(part: Any) -> dict[str, Any]:
     return dict(part)
 
 
-def tool_output(call_id: str, output: str) -> bytes:
+def tool_output(call_id: str, output: str, *, after: str | None = None) -> bytes:
     """What a tool has returned."""
-    return encode(
-        {
-            "type": "conversation.item.create",
-            "item": {"type": "function_call_output", "call_id": call_id, "output": output},
-        }
-    )
+    return item_create({"type": "function_call_output", "call_id": call_id, "output": output}, after=after)
 
 
 def truncate(item_id: str, content_index: int, audio_end_ms: int) -> bytes:

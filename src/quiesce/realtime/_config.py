@@ -143,16 +143,34 @@ class RealtimeLimits:
     connect: float = 30.0
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            whole = field.name not in ("ping", "connect")
-            if (
-                isinstance(value, bool)
-                or not isinstance(value, int if whole else (int, float))
-                or not value > 0
-            ):
-                kind = "a whole number of at least 1" if whole else "a number of seconds over 0"
-                raise ValueError(f"RealtimeLimits.{field.name} must be {kind}, not {value!r}")
+        _check_numbers(self, seconds=("ping", "connect"))
+
+
+def _check_numbers(given: RealtimeLimits | RealtimeReconnect, seconds: tuple[str, ...]) -> None:
+    """An error that names the first field that is not a number over 0: of seconds, or of things."""
+    for field in fields(given):
+        value = getattr(given, field.name)
+        whole = field.name not in seconds
+        if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not value > 0:
+            kind = "a whole number of at least 1" if whole else "a number of seconds over 0"
+            raise ValueError(f"{type(given).__name__}.{field.name} must be {kind}, not {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class RealtimeReconnect:
+    """A session whose connection is lost tries to get it back, with the conversation so far: `config={"reconnect": RealtimeReconnect()}`.
+
+    - `tries`: how often it connects again, and `within`: for how many seconds there may be no connection. When either is over, the session ends with an error.
+      A connection that has lasted for `within` seconds begins with all of them again; one that is lost earlier goes on with what is left.
+    - `held`: how many messages of the user wait meanwhile; one more is an error.
+    """
+
+    tries: int = 5
+    within: float = 30.0
+    held: int = 16
+
+    def __post_init__(self) -> None:
+        _check_numbers(self, seconds=("within",))
 
 
 class RealtimeGuardrailsSettings(TypedDict, total=False):
@@ -167,6 +185,7 @@ class RealtimeRunConfig(TypedDict, total=False):
     - `model_settings`: for every agent in it.
     - `output_guardrails`: beside the agents' own. `guardrails_settings`: how often they look.
     - `async_tool_calls`: whether tools run beside the conversation (True), or hold up what the model says next.
+    - `reconnect`: what to do when the connection is lost; without it, the session ends. See `RealtimeReconnect`.
     - `limits`, `grace`: see `RealtimeLimits` and `quiesce.Grace`.
     """
 
@@ -174,6 +193,7 @@ class RealtimeRunConfig(TypedDict, total=False):
     output_guardrails: Sequence[OutputGuardrail]
     guardrails_settings: RealtimeGuardrailsSettings
     async_tool_calls: bool
+    reconnect: RealtimeReconnect
     limits: RealtimeLimits
     grace: Grace
     tracing_disabled: bool
@@ -218,6 +238,7 @@ def check_run_config(given: RealtimeRunConfig) -> None:
         "output_guardrails": (Sequence,),
         "guardrails_settings": (Mapping,),
         "async_tool_calls": (bool,),
+        "reconnect": (RealtimeReconnect,),
         "limits": (RealtimeLimits,),
         "grace": (),
         "tracing_disabled": (bool,),

@@ -157,7 +157,7 @@ class Connection:
             logger.exception("the reader of a realtime connection failed")
             link.stop_reading()
             self.link_ended(error)
-        await self._tell_last()
+        await self._tell_last(link)
 
     async def _read_all(self, link: Link) -> None:
         frames = self._frames
@@ -187,13 +187,15 @@ class Connection:
         for event in events:
             await self._tell(event)
 
-    async def _tell_last(self) -> None:
+    async def _tell_last(self, link: Link) -> None:
         await self._tell(RealtimeModelConnectionStatusEvent("disconnected"))
         if self._error is not None:
             lost = ConnectionEnded(f"the connection to the model was lost: {self._error}")
             lost.__cause__ = self._error
             await self._tell(RealtimeModelExceptionEvent(lost))
-        await self._tell(RealtimeModelEndOfStreamEvent())
+        framing = link.framing
+        assert isinstance(framing, WebSocketFraming)
+        await self._tell(RealtimeModelEndOfStreamEvent(framing.closed_with))
 
     async def _keep_looking(self, link: Link) -> None:
         """A peer that vanished says nothing, and no read ever fails."""

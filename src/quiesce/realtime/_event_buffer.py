@@ -2,7 +2,7 @@
 
 Invariants
 - `add` never waits: it is called from callbacks, from tasks that are being cancelled, from clean-ups. Whoever may wait, waits for room afterwards
-  (`wait_for_room`), so that the buffer stays bounded. Only the last that comes, after a lost connection, waits for nobody (`let_in`).
+  (`wait_for_room`), so that the buffer stays bounded. Only the last that comes of a lost connection waits for nobody (`let_in`).
 - An event is taken by one reader. A reader that is cancelled while it waits loses nothing.
 - After `end`, what waits can still be read; then every reader is at its end, or gets the error that ended it.
 """
@@ -61,6 +61,10 @@ class EventBuffer:
         """There is room for what comes now: it is the last."""
         self._is_bounded = False
         self._make_room()
+
+    def bound(self) -> None:
+        """It was not the last: there is more to come."""
+        self._is_bounded = True
 
     async def wait_for_room(self) -> None:
         """Wait until less waits, or nothing is taken any more."""

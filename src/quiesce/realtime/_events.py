@@ -101,12 +101,13 @@ class RealtimeAudio(msgspec.Struct):
 
 
 class RealtimeAudioEnd(msgspec.Struct):
-    """The model has said what it had to say."""
+    """The model has said what it had to say; or `is_cut`: the connection was lost, and the rest of it will not come."""
 
     type: ClassVar[Literal["audio_end"]] = "audio_end"
     item_id: str
     content_index: int
     info: RealtimeEventInfo
+    is_cut: bool = False
 
 
 class RealtimeAudioInterrupted(msgspec.Struct):
@@ -158,6 +159,40 @@ class RealtimeInputAudioTimeoutTriggered(msgspec.Struct):
     info: RealtimeEventInfo
 
 
+class RealtimeConnectionLost(msgspec.Struct):
+    """The connection to the model is lost, because of `error`, and the session tries to get it back: see `RealtimeReconnect`."""
+
+    type: ClassVar[Literal["connection_lost"]] = "connection_lost"
+    error: Exception
+    info: RealtimeEventInfo
+
+
+class RealtimeReconnecting(msgspec.Struct):
+    """It connects again, now. `number`: which of the `tries` this is; `error`: why the one before it has failed, or why the connection was lost."""
+
+    type: ClassVar[Literal["reconnecting"]] = "reconnecting"
+    number: int
+    tries: int
+    error: Exception
+    info: RealtimeEventInfo
+
+
+class RealtimeReconnected(msgspec.Struct):
+    """It is connected again, and the model has been told the conversation so far.
+
+    - `number`: which of the tries it was. `seconds`: how long there was no connection.
+    - `unknown_calls`: ids of the tool calls whose outcome is unknown so far; the model is told when they end.
+    - `audio_dropped`: how many bytes of the user's audio were not sent meanwhile.
+    """
+
+    type: ClassVar[Literal["reconnected"]] = "reconnected"
+    number: int
+    seconds: float
+    unknown_calls: list[str]
+    audio_dropped: int
+    info: RealtimeEventInfo
+
+
 RealtimeSessionEvent: TypeAlias = (
     RealtimeAgentStartEvent
     | RealtimeAgentEndEvent
@@ -174,4 +209,7 @@ RealtimeSessionEvent: TypeAlias = (
     | RealtimeHistoryAdded
     | RealtimeGuardrailTripped
     | RealtimeInputAudioTimeoutTriggered
+    | RealtimeConnectionLost
+    | RealtimeReconnecting
+    | RealtimeReconnected
 )

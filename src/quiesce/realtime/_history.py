@@ -16,6 +16,9 @@ from ._items import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from ._conversation_items import Status
     from ._items import RealtimeItem
 
 
@@ -89,15 +92,48 @@ class History:
             )
         self.items[place] = msgspec.structs.replace(item, content=[*kept, last])
 
-    def answered(self, call_id: str, output: str) -> bool:
+    def answered(self, call_id: str, output: str, status: Status = "completed") -> bool:
         """A tool call has its output. True if that was something new."""
         for place in range(len(self.items) - 1, -1, -1):
             item = self.items[place]
             if isinstance(item, RealtimeToolCallItem) and item.call_id == call_id:
-                answered = msgspec.structs.replace(item, output=output, status="completed")
+                answered = msgspec.structs.replace(item, output=output, status=status)
                 self.items[place] = answered
                 return answered != item  # the model may have told it already
         return False
+
+    def unknown(self, call_id: str, text: str) -> bool:
+        """A tool call is at work: this is its output so far. True if that was something new."""
+        is_open = any(
+            isinstance(item, RealtimeToolCallItem)
+            and item.call_id == call_id
+            and item.status == "in_progress"
+            for item in self.items
+        )
+        return is_open and self.answered(call_id, text, "in_progress")
+
+    def unknown_calls(self) -> list[str]:
+        """Ids of the calls whose output says that they are at work."""
+        return [
+            item.call_id
+            for item in self.items
+            if isinstance(item, RealtimeToolCallItem)
+            and item.status == "in_progress"
+            and item.output
+            and item.call_id
+        ]
+
+    def cut_off(self, at_work: Container[str | None]) -> bool:
+        """Nothing more comes of what is not complete; of the calls, those that are not at work. True if there was any."""
+        changed = False
+        for place, item in enumerate(self.items):
+            is_open = isinstance(item, AssistantMessageItem) or (
+                isinstance(item, RealtimeToolCallItem) and item.output is None and item.call_id not in at_work
+            )
+            if is_open and item.status == "in_progress":  # type: ignore[union-attr]
+                self.items[place] = msgspec.structs.replace(item, status="incomplete")
+                changed = True
+        return changed
 
 
 def _keeping(old: RealtimeItem, new: RealtimeItem) -> RealtimeItem:

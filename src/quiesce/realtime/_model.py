@@ -30,7 +30,8 @@ class RealtimeModelListener(ABC):
 class RealtimeModel(ABC):
     """A way to a model: `OpenAIRealtimeWebSocketModel`, one of your own, or a `ScriptedRealtimeModel` for tests.
 
-    It serves one session at a time. After `close()` it may be connected again, and then knows nothing of the session before.
+    It serves one session at a time. After `close()` it may be connected again, and then knows nothing of the session before. A session that gets a lost
+    connection back does both, and tells it the conversation by a `RealtimeModelSendHistory`.
     """
 
     @abstractmethod

@@ -116,9 +116,10 @@ class RealtimeModelConnectionStatusEvent(msgspec.Struct):
 
 
 class RealtimeModelEndOfStreamEvent(msgspec.Struct):
-    """No event will come any more."""
+    """No event will come any more. `error`: what the server has closed the connection with, if it has."""
 
     type: ClassVar[Literal["end_of_stream"]] = "end_of_stream"
+    error: Exception | None = None
 
 
 class RealtimeModelTurnStartedEvent(msgspec.Struct):

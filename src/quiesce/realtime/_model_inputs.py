@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from ._config import RealtimeSessionModelSettings, RealtimeUserInput
+from ._items import RealtimeItem
 from ._model_events import RealtimeModelToolCallEvent
 
 
@@ -57,6 +58,15 @@ class RealtimeModelSendSessionUpdate(msgspec.Struct):
     session_settings: RealtimeSessionModelSettings
 
 
+class RealtimeModelSendHistory(msgspec.Struct):
+    """The conversation so far, for a model that knows nothing of it: it was connected anew. It is not to answer.
+
+    A tool call that has an output and is "in_progress" is one whose outcome is unknown so far: the output says so, until a `RealtimeModelSendToolOutput` comes.
+    """
+
+    items: list[RealtimeItem]
+
+
 RealtimeModelSendEvent: TypeAlias = (
     RealtimeModelSendRawMessage
     | RealtimeModelSendUserInput
@@ -64,4 +74,5 @@ RealtimeModelSendEvent: TypeAlias = (
     | RealtimeModelSendToolOutput
     | RealtimeModelSendInterrupt
     | RealtimeModelSendSessionUpdate
+    | RealtimeModelSendHistory
 )

@@ -170,6 +170,8 @@ class OutputGuards:
         for other in (each for item in response.items.values() for each in item.looks if each is not look):
             if other.handle is not None:
                 other.handle.cancel(why)
+        for item_id in response.items:
+            life.blocked.add(item_id)
         life.buffer.drop_audio(lambda audio: audio.response_id == response_id)
         life.add(RealtimeGuardrailTripped([result], said.text, life.info))
         await life.send(RealtimeModelSendInterrupt(force_response_cancel=True, response_id=response_id))

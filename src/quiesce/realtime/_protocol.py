@@ -4,6 +4,7 @@ Invariants
 - `came` never raises. What is malformed is an error event that names it, and the next frame is dealt with as if nothing had been.
 - One response at a time is asked for, and none that was wanted is lost, unless it is interrupted: see `_responses`.
 - What the model is told of its own speech is what was heard: see `_speech`. Audio of a response that was interrupted is not told any more.
+- What an earlier connection had told is told again to the server alone: the listeners know it, and the server's word for it is not told.
 - A tool call is told once, and only if it is complete. One that is complete after its response was stopped is not told; the model is answered
   that it was not run.
 """
@@ -30,6 +31,7 @@ from ._model_events import (
 from ._model_inputs import (
     RealtimeModelSendAudio,
     RealtimeModelSendEvent,
+    RealtimeModelSendHistory,
     RealtimeModelSendInterrupt,
     RealtimeModelSendRawMessage,
     RealtimeModelSendSessionUpdate,
@@ -38,10 +40,12 @@ from ._model_inputs import (
 )
 from ._protocol_events import MEANING
 from ._protocol_state import Exchange
+from ._restored import wire_items
 from ._session_settings import DEFAULT_MODEL, wire_session
 
 if TYPE_CHECKING:
     from ._config import RealtimeSessionModelSettings
+    from ._model_events import RealtimeModelToolCallEvent
     from ._playback import RealtimePlaybackTracker
 
 __all__ = ["DEFAULT_MODEL", "Outcome", "Protocol"]
@@ -101,6 +105,8 @@ class Protocol:
                 return self._interrupt(event)
             case RealtimeModelSendSessionUpdate():
                 return self._session_update(event)
+            case RealtimeModelSendHistory():
+                return [], self._history(event)
             case RealtimeModelSendRawMessage():
                 return self._raw_message(event)
             case _:
@@ -122,7 +128,7 @@ class Protocol:
             raise UserError(
                 f"the output of {call.name!r} must be a str here, not {type(event.output).__name__}"
             )
-        frames = [client.tool_output(call.call_id, event.output)]
+        frames = self._output_frames(call, event.output)
         item = self._state.items.answered(
             call.call_id,
             event.output,
@@ -137,6 +143,28 @@ class Protocol:
         if event.start_response:
             frames += self._state.responses.want()
         return [RealtimeModelItemUpdatedEvent(item)] if item is not None else [], frames
+
+    def _output_frames(self, call: RealtimeModelToolCallEvent, output: str) -> list[bytes]:
+        provisional = self._state.provisional.pop(call.call_id, None)
+        if provisional is None:
+            return [client.tool_output(call.call_id, output)]
+        # It takes the place of what was said of it, which is next to the call.
+        return [
+            client.item_delete(provisional),
+            client.tool_output(call.call_id, output, after=call.id),
+        ]
+
+    def _history(self, event: RealtimeModelSendHistory) -> list[bytes]:
+        state = self._state
+        frames: list[bytes] = []
+        for number, item in enumerate(event.items, 1):
+            output_id = f"restored_{number}"
+            sent = wire_items(item, output_id)
+            frames += [client.item_create(each) for each in sent]
+            state.restored.update(each["id"] for each in sent if "id" in each)
+            if isinstance(item, RealtimeToolCallItem) and item.status == "in_progress" and sent:
+                state.provisional[sent[1]["call_id"]] = output_id
+        return frames
 
     def _interrupt(self, event: RealtimeModelSendInterrupt) -> Outcome:
         if event.playback_only and (event.cancel_response_only or event.force_response_cancel):

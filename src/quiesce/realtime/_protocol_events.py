@@ -163,6 +163,8 @@ def _output_item_done(state: Exchange, event: server.OutputItemDone, events: Eve
 
 def _item_added(state: Exchange, event: server.ItemAdded, events: Events) -> list[bytes]:
     state.items.follows(event.item.id, event.previous_item_id)
+    if event.item.id in state.restored and not isinstance(event, server.ItemRetrieved):
+        return []
     status: Status = (
         "completed" if isinstance(event, server.ItemDone | server.ItemRetrieved) else "in_progress"
     )

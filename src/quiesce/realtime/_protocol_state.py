@@ -24,10 +24,12 @@ class Exchange:
     """The state of one connection."""
 
     def __init__(self, tracker: RealtimePlaybackTracker) -> None:
+        self.restored: set[str] = set()  # items of an earlier connection: who listens knows them
         self.responses = Responses()
         self.items = Items()
-        self.speech = Speech(tracker)
+        self.speech = Speech(tracker, self.restored)
         self._told_calls: dict[str, None] = {}
+        self.provisional: dict[str, str] = {}  # by call_id: the output that says that it is unknown
         self.asked_for: Mapping[str, Any] = {}  # the session that was asked for first
         self.has_turn_detection = True  # the server notices when the user has spoken, and answers
         self.interrupts_by_itself = True  # and when the user begins to speak: it ends the response that is on

@@ -76,6 +76,12 @@ class RealtimeSession:
         if not isinstance(agent, RealtimeAgent):
             raise UserError(f"a realtime session needs a RealtimeAgent, not {type(agent).__name__}")
         check_run_config(run_config or {})
+        if (run_config or {}).get("reconnect") is not None and (model_config or {}).get(
+            "call_id"
+        ) is not None:
+            raise UserError(
+                "a call that was joined by its call_id has its conversation with the server: it is not sent again, so leave out 'reconnect'"
+            )
         self._held: Held[Life] | None = None
         self._life = Life(model, agent, context, model_config or {}, run_config or {})
         grace = grace or (run_config or {}).get("grace")
@@ -166,11 +172,13 @@ class RealtimeSession:
     # Talking
 
     async def send_message(self, message: RealtimeUserInput) -> None:
-        """Say something in writing, and ask for an answer: a text, or a message with several parts."""
+        """Say something in writing, and ask for an answer: a text, or a message with several parts. While the session reconnects, it waits to be sent."""
         await self._open().tell_model(RealtimeModelSendUserInput(message))
 
     async def send_audio(self, audio: bytes, *, commit: bool = False) -> None:
-        """Say something; `commit` if that was all and the server does not notice such things itself. Waits for a server that does not read."""
+        """Say something; `commit` if that was all and the server does not notice such things itself. Waits for a server that does not read.
+        While the session reconnects, audio is dropped: the `reconnected` event says how much.
+        """
         if not isinstance(audio, (bytes, bytearray, memoryview)):
             raise TypeError(f"audio is bytes, not {type(audio).__name__}")
         await self._open().tell_model(RealtimeModelSendAudio(audio, commit))

@@ -24,6 +24,8 @@ from ._model_events import RealtimeModelAudioInterruptedEvent, RealtimeModelErro
 from ._remembered import forget_oldest
 
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
     from ._config import RealtimeAudioFormat
     from ._model_events import RealtimeModelEvent
     from ._playback import RealtimePlaybackTracker
@@ -52,8 +54,9 @@ class Content:
 class Speech:
     """What the model has said on one connection."""
 
-    def __init__(self, tracker: RealtimePlaybackTracker) -> None:
+    def __init__(self, tracker: RealtimePlaybackTracker, restored: AbstractSet[str] = frozenset()) -> None:
         self._tracker = tracker
+        self._restored = restored  # items of an earlier connection
         self._bytes_per_ms = bytes_per_millisecond("pcm16")
         self._contents: dict[Place, Content] = {}  # in the order in which they came
         self._words: dict[Place, str] = {}
@@ -150,6 +153,9 @@ class Speech:
             events.append(RealtimeModelAudioInterruptedEvent(*place))
             if is_known and not content.is_outside:
                 frames.append(truncate(*place, int(heard)))
+        if playing is not None and playing[0] in self._restored and response_id is None:
+            # It came by an earlier connection. In this conversation it is text, which cannot be cut.
+            events.append(RealtimeModelAudioInterruptedEvent(*playing))
         # What waits behind one response that is cut is played on.
         if response_id is None or (was_played and all(each.is_settled for each in self._contents.values())):
             try:

@@ -42,6 +42,11 @@ if TYPE_CHECKING:
     from ._settings import Cast
 
 FAILED = "The tool has failed, and there is no output."
+NOT_BEGUN = "The call was not run: the connection was lost before it could begin."
+UNKNOWN = (
+    "The connection was lost while this call was at work. Its outcome is unknown so far. Do not repeat it."
+)
+WAITS = "This call waits for approval, and has not begun."
 AT_WORK = 1024  # calls; beyond that nothing more is read from the model
 
 
@@ -93,7 +98,7 @@ class ToolCalls:
         while len(self._calls) >= AT_WORK:
             self._fewer = anyio.Event()
             await self._fewer.wait()
-            if self._life._is_cut_off:
+            if self._life.is_cut_off:
                 return
 
     def _tell_of_fewer(self) -> None:
@@ -245,6 +250,14 @@ class ToolCalls:
             life.work.spawn(self._answer, call, FAILED, name=f"answer of {call.event.name[:80]}")
         except ScopeClosed:
             pass  # nobody would hear it
+
+    def at_work(self) -> dict[str, str]:
+        """Ids of the calls that have not ended, each with what is to be said of it so far."""
+        return {call_id: UNKNOWN if call.decided is None else WAITS for call_id, call in self._calls.items()}
+
+    def responses(self) -> set[str | None]:
+        """The responses that the calls are of."""
+        return {call.event.response_id for call in self._calls.values()}
 
     def let_go(self) -> None:
         """The connection is lost: nothing waits for them any more, as if all were parked."""

@@ -44,7 +44,9 @@ class RequestCancelled(RpcError):
 
 
 class ConnectionEnded(ConnectionError):
-    """The connection is over: a call was not answered, or can no longer be made."""
+    """The connection is over: a call was not answered, or can no longer be made. `code`: that a WebSocket was closed with, if it was."""
+
+    code: int | None = None
 
 
 class FrameTooLong(ValueError):

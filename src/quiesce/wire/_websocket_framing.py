@@ -114,20 +114,26 @@ class WebSocketFraming:
         """Why, unless it was in order."""
         return self._error
 
+    @property
+    def closed_with(self) -> ConnectionEnded | None:
+        """The close frame that has come, in order or not, as an error with its code; None if none has."""
+        received = self._protocol.close_rcvd
+        if received is None:
+            return None
+        return _with_code(f"the other side has closed the WebSocket with {_shown(received)}", received)
+
     def _what_was_wrong(self) -> BaseException | None:
         protocol = self._protocol
         if protocol.parser_exc is not None:
             sent = protocol.close_sent
             told = f" (it was told {_shown(sent)})" if sent is not None else ""
-            error = ConnectionEnded(
-                f"the other side broke the rules of WebSocket: {protocol.parser_exc}{told}"
+            error = _with_code(
+                f"the other side broke the rules of WebSocket: {protocol.parser_exc}{told}", sent
             )
             error.__cause__ = protocol.parser_exc
             return error
-        received = protocol.close_rcvd
-        if received is None or received.code in _IN_ORDER:
-            return None
-        return ConnectionEnded(f"the other side has closed the WebSocket with {_shown(received)}")
+        closed = self.closed_with
+        return None if closed is None or closed.code in _IN_ORDER else closed
 
 
 def limit_messages(protocol: Any, limit: int) -> None:
@@ -136,6 +142,12 @@ def limit_messages(protocol: Any, limit: int) -> None:
         protocol.max_message_size, protocol.max_fragment_size = None, limit
     else:
         protocol.max_size = limit
+
+
+def _with_code(message: str, close: Close | None) -> ConnectionEnded:
+    error = ConnectionEnded(message)
+    error.code = close.code if close is not None else None
+    return error
 
 
 def _shown(close: Close) -> str:

@@ -61,6 +61,8 @@ class ScriptedRealtimeModel(RealtimeModel):
         await session.send_message("How is it in Paris?")
     ```
 
+    `await model.lose()` loses the connection.
+
     - `sent`: all that it was told. `connects`, `closes`: how often; `options`: those of the last time.
     - `transcripts`: what the user has said, one for each audio that is committed.
     - `connect_delay`, `send_delay`, `close_delay`: seconds that these take; `connect_error`, `send_error`, `close_error`: what they raise then. All may be
@@ -102,7 +104,7 @@ class ScriptedRealtimeModel(RealtimeModel):
     @property
     def connected(self) -> bool:
         """Whether it is connected, and not being closed."""
-        return self._line is not None and not self._line.over
+        return self._line is not None and not self._line.over and not self._line.lost
 
     def add_listener(self, listener: RealtimeModelListener) -> None:
         """Tell this one too."""
@@ -130,12 +132,13 @@ class ScriptedRealtimeModel(RealtimeModel):
 
     async def send_event(self, event: RealtimeModelSendEvent) -> None:
         """Note what it is told, and answer it if the script has an answer."""
-        self._connection()
+        line = self._connection()
         if self.send_delay:
             await anyio.sleep(self.send_delay)
         if self.send_error is not None:
             raise self.send_error
-        line = self._connection()
+        if self._connection() is not line:
+            raise ConnectionEnded(f"realtime model {self.name!r} was connected anew meanwhile")
         self.sent.append(event)
         if isinstance(event, RealtimeModelSendUserInput):
             line.update(UserMessageItem(self._new_id("item"), _content_of(event.user_input)))
@@ -189,6 +192,17 @@ class ScriptedRealtimeModel(RealtimeModel):
         if not line.is_telling():
             await told.heard.wait()
 
+    async def lose(self, error: Exception | None = None) -> None:
+        """The connection is lost, now: in the middle of what is being said, which stays as it is. `error`: how, a `ConnectionEnded` unless given.
+
+        Returns when the listeners have heard of it. Nothing can be sent any more; whoever wants to go on connects again.
+        """
+        line = self._connection()
+        error = error or ConnectionEnded(f"the connection of realtime model {self.name!r} was lost")
+        told = line.lose(error)
+        if not line.is_telling():
+            await told.heard.wait()
+
     async def close(self) -> None:
         """End: nothing is said any more, and no task is left."""
         self.closes += 1
@@ -210,7 +224,7 @@ class ScriptedRealtimeModel(RealtimeModel):
             raise self.close_error
 
     def _connection(self) -> ScriptedLine:
-        if self._line is None or self._line.over:
+        if self._line is None or self._line.over or self._line.lost:
             raise ConnectionEnded(f"realtime model {self.name!r} is not connected: connect() it first")
         return self._line
 

@@ -17,6 +17,8 @@ from quiesce._safe.printed import logger
 from quiesce.kernel._backend import current_backend
 from quiesce.realtime._model_events import (
     RealtimeModelAudioInterruptedEvent,
+    RealtimeModelConnectionStatusEvent,
+    RealtimeModelEndOfStreamEvent,
     RealtimeModelEvent,
     RealtimeModelExceptionEvent,
     RealtimeModelItemUpdatedEvent,
@@ -85,6 +87,7 @@ class ScriptedLine:
     ) -> None:
         self.scope = scope
         self.over = False  # nothing is delivered any more
+        self.lost = False  # nothing is sent any more
         self.asked: Queue[RealtimeModelSendEvent] = Queue()
         self._name = name
         self._listeners = listeners
@@ -161,6 +164,8 @@ class ScriptedLine:
             self._on = turn
             await turn.handle.wait()
             self._on = None
+            if self.lost:
+                continue  # nothing will be asked any more
             if turn.handle.state == "cancelled" and not turn.stopped:
                 await self._tell_and_wait(self._lost(turn.handle.name))
             else:
@@ -197,6 +202,19 @@ class ScriptedLine:
                     playing["current_item_id"], playing["current_item_content_index"]
                 )
             )
+
+    def lose(self, error: Exception) -> Told:
+        """Nothing more is said or heard, in the middle of a word if need be; what was told before is told first."""
+        self.lost = True
+        self.asked.waiting.clear()
+        turn, self._on = self._on, None
+        for listener in tuple(self._listeners):
+            listener.on_connection_ended()
+        if turn is not None:
+            turn.cut_off(self.tell)
+        self.tell(RealtimeModelConnectionStatusEvent("disconnected"))
+        self.tell(RealtimeModelExceptionEvent(error))
+        return self.tell(RealtimeModelEndOfStreamEvent())
 
     def release(self) -> None:
         """Nobody will hear the rest: let those go who wait for it."""

@@ -6,6 +6,7 @@ function (if it is one) has cleaned up, and not one piece of it comes after that
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -76,6 +77,12 @@ class PerformedTurn:
             self.stopped, self._in_silence = True, in_silence
             if self.handle is not None:
                 self.handle.cancel("interrupted")
+
+    def cut_off(self, tell: Callable[[RealtimeModelEvent], object]) -> None:
+        """The connection is lost in the middle of it: what was said so far is known."""
+        if self._saying is not None:
+            tell(RealtimeModelItemUpdatedEvent(copy.deepcopy(self._saying)))
+        self.stop(in_silence=True)
 
     async def perform(self) -> None:
         """Say all of it."""

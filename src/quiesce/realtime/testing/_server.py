@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import inf
 from types import TracebackType
@@ -38,12 +38,14 @@ class LocalRealtimeServer:
         session = await runner.run(model_config={"url": server.url, "api_key": "none"})
     ```
 
-    Each connection is answered from the beginning of the script. Turns are those of `ScriptedRealtimeModel`; an exception is a response that has failed, and
+    Each connection is answered from the beginning of the script, unless they share it. Turns are those of `ScriptedRealtimeModel`; an exception is a response that has failed, and
     functions get the client event that asked for the response. They are called in the server's thread, and hold up all connections while they run.
 
     - `transcripts`: what the user has said, one for each audio that is committed, for sessions that have transcription on.
     - `pace`: seconds between two pieces of what is said, where a `Speech` does not say otherwise.
-    - `faults`: what it does wrong. May be changed at any time, for connections to come; `inflict` does something wrong to those that are there.
+    - `faults`: what it does wrong; in a list, to the first connection, the second and so on, and nothing to those after them. May be changed at any time, for
+      connections to come; `inflict` does something wrong to those that are there.
+    - `shared`: all connections share the script and the transcripts, for clients that connect again: each goes on where the one before it was.
     - `sessions`: how many at a time; one more is refused with 429. `seconds`: how long one may last.
 
     `connections` and `received` hold all that have come and what they have sent; `complaints` what was wrong with that, as the API would say, or by the
@@ -56,16 +58,19 @@ class LocalRealtimeServer:
         *,
         transcripts: Iterable[str] = (),
         pace: float = 0.0,
-        faults: Faults | None = None,
+        faults: Faults | Sequence[Faults] | None = None,
+        shared: bool = False,
         sessions: int = 2000,
         seconds: float = 120.0,
     ) -> None:
-        self.faults = faults or Faults()
+        self.faults = faults if isinstance(faults, Faults) else Faults()
+        self._first_faults = deque(() if faults is None or isinstance(faults, Faults) else faults)
         self.connections: list[ServedConnection] = []
         self.received: list[dict[str, Any]] = []
         self.complaints: list[str] = []
-        self._script = as_script(turns)
-        self._transcripts = list(transcripts)
+        self._script = deque(as_script(turns))
+        self._transcripts = deque(transcripts)
+        self._shared = shared
         self._pace = pace
         self._sessions = sessions
         self._seconds = seconds
@@ -211,7 +216,7 @@ class LocalRealtimeServer:
             connection = ServedConnection(
                 number,
                 sock,
-                self.faults,
+                self._first_faults.popleft() if self._first_faults else self.faults,
                 partial(self._begin_session, number),
                 self._check,
                 self.complaints.append,
@@ -224,7 +229,10 @@ class LocalRealtimeServer:
 
     def _begin_session(self, number: int, path: str) -> ServedSession:
         model = parse_qs(urlsplit(path).query).get("model", [None])[0]
-        return ServedSession(number, self._script, self._transcripts, pace=self._pace, model=model)
+        script, transcripts = self._script, self._transcripts
+        if not self._shared:
+            script, transcripts = script.copy(), transcripts.copy()
+        return ServedSession(number, script, transcripts, pace=self._pace, model=model)
 
     def _guarded(self, connection: ServedConnection, do: Callable[[], None]) -> None:
         before = len(connection.received)

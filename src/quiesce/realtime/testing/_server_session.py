@@ -10,7 +10,7 @@ import binascii
 import copy
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from quiesce.realtime._audio_format import bytes_per_millisecond
@@ -31,8 +31,8 @@ class ServedSession:
     def __init__(
         self,
         number: int,
-        script: Iterable[Turn],
-        transcripts: Iterable[str],
+        script: deque[Turn],
+        transcripts: deque[str],
         *,
         pace: float = 0.0,
         model: str | None = None,
@@ -44,9 +44,9 @@ class ServedSession:
         self.audio_said: dict[str, int] = {}  # bytes, by item
         self.input_tokens = 0
         self._number = number
-        self._script = deque(script)
+        self._script = script
         self._given = 0
-        self._transcripts = deque(transcripts)
+        self._transcripts = transcripts
         self._ids: dict[str, itertools.count[int]] = {}
         self.items = ItemsInOrder()
         self._audio_heard: dict[str, bytes] = {}  # what the user has said, by item
@@ -163,6 +163,13 @@ class ServedSession:
         elif item["type"] == "function_call_output" and item["call_id"] not in self.calls:
             message = f"Tool call ID {item['call_id']!r} not found in conversation."
             self.refuse(message, "invalid_tool_call_id", event, "item.call_id")
+        elif item.get("role") == "assistant" and not all(part.get("text") for part in item["content"]):
+            self.refuse(
+                "Missing required parameter: 'item.content[0].text'.",
+                "missing_required_parameter",
+                event,
+                "item.content[0].text",
+            )
         else:
             item |= {"object": "realtime.item", "status": "completed"}
             if item["type"] == "function_call":
