@@ -114,7 +114,7 @@ class Reconnecting:
         """The connection is lost, or was ended in order, without an error. True if it may come back, and is seen to; else the session ends."""
         life = self._life
         if self._lost_at is not None:  # again, before it was of use: that try has failed
-            self._fault = error or RuntimeError("the model has ended the session")
+            self._fault = RuntimeError("the model has ended the session") if error is None else error
             self._has_fault.set()
             life.is_deaf = True
             return True

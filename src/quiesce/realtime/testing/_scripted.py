@@ -198,7 +198,8 @@ class ScriptedRealtimeModel(RealtimeModel):
         Returns when the listeners have heard of it. Nothing can be sent any more; whoever wants to go on connects again.
         """
         line = self._connection()
-        error = error or ConnectionEnded(f"the connection of realtime model {self.name!r} was lost")
+        if error is None:
+            error = ConnectionEnded(f"the connection of realtime model {self.name!r} was lost")
         told = line.lose(error)
         if not line.is_telling():
             await told.heard.wait()
