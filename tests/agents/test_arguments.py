@@ -347,6 +347,21 @@ async def test_what_has_all_that_a_run_uses_is_not_refused() -> None:
     assert len(notes.items) == 4
 
 
+async def test_a_model_may_have_its_name_later() -> None:
+    class Itself:
+        name: str
+
+        def __init__(self) -> None:
+            self.agent: Agent[Any] = Agent(name="itself", model=self)
+            self.name = "itself"
+
+        async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+            yield ItemDone(AssistantMessage("here"))
+            yield ResponseDone(Usage(requests=1))
+
+    assert (await Runner.run(Itself().agent, "?")).final_output == "here"
+
+
 def test_what_is_true_or_false_in_python_is_so_here() -> None:
     assert tool(needs_approval=None).needs_approval is None
     assert tool(is_enabled=1).is_enabled == 1

@@ -99,7 +99,8 @@ def check_max_turns(max_turns: object) -> None:
 
 def check_model(whose: str, model: Any) -> None:
     """Something that answers, or None."""
-    if model is None or (has(model, "name") and callable(getattr(model, "stream", None))):
+    # Its name is not asked for yet: an object that makes an agent of itself may have none so far.
+    if model is None or (has(model, "stream") and callable(model.stream)):
         return
     instead = "a Model has a name, and answers with stream(request)"
     if isinstance(model, str):
