@@ -24,6 +24,7 @@ from quiesce.claude import (
 from tests.claude.clis import Cli
 from tests.claude.memory_cli import MemoryCli
 from tests.claude.ways_to_stop import HASTY
+from tests.kernel.temperaments import virtual_worlds
 
 CEILING = "CLAUDE_CODE_PRINT_BG_WAIT_CEILING_MS"
 MINUTES = 60.0
@@ -78,6 +79,7 @@ async def _hook(given: Any, tool_use_id: str | None, context: Any) -> Any:
 WITH_HOOKS = {"hooks": {"PreToolUse": [HookMatcher(hooks=[_hook])]}}
 
 
+@virtual_worlds
 @pytest.mark.parametrize("more", [{}, WITH_HOOKS], ids=["plain", "hooks"])
 async def test_a_query_ends_ten_minutes_after_its_result_though_a_sub_agent_hangs(
     more: Any, caplog: pytest.LogCaptureFixture
@@ -93,6 +95,7 @@ async def test_a_query_ends_ten_minutes_after_its_result_though_a_sub_agent_hang
     assert f"{CEILING}=0" in complaint
 
 
+@virtual_worlds
 @pytest.mark.parametrize(
     ("given", "ambient", "seconds"),
     [
@@ -122,6 +125,7 @@ async def test_how_long_it_waits_is_said_as_to_the_cli(
         assert anyio.current_time() - began == pytest.approx(seconds, abs=1)
 
 
+@virtual_worlds
 async def test_the_turn_that_a_sub_agent_gives_rise_to_is_waited_for_whole() -> None:
     turn = [["say", {"type": "system", "subtype": "init"}], ["sleep", 9 * MINUTES], ["talk", 9 * MINUTES, 5]]
     async with MemoryCli([*LAUNCHED, ["sleep", 9 * MINUTES], ENDED, ["sleep", 9 * MINUTES], *turn]) as cli:
@@ -130,6 +134,7 @@ async def test_the_turn_that_a_sub_agent_gives_rise_to_is_waited_for_whole() -> 
     assert "interrupt" not in cli.asked()
 
 
+@virtual_worlds
 async def test_what_a_sub_agent_says_does_not_prolong_the_wait() -> None:
     chatter = [by_sub_agent("still here"), ["sleep", MINUTES]] * 60
     async with MemoryCli([*LAUNCHED, *chatter]) as cli:
@@ -138,6 +143,7 @@ async def test_what_a_sub_agent_says_does_not_prolong_the_wait() -> None:
     assert took == pytest.approx(10 * MINUTES, abs=MINUTES)
 
 
+@virtual_worlds
 async def test_nor_does_a_consumer_that_is_slower_than_the_sub_agent() -> None:
     chatter = [by_sub_agent("still here"), ["sleep", 1.0]] * 1000
     async with MemoryCli([*LAUNCHED, *chatter]) as cli:
@@ -148,6 +154,7 @@ async def test_nor_does_a_consumer_that_is_slower_than_the_sub_agent() -> None:
     assert 600 < read < 610
 
 
+@virtual_worlds
 async def test_a_question_of_a_sub_agents_is_not_counted_while_it_is_answered() -> None:
     async def may(name: str, given: dict[str, Any], context: Any) -> PermissionResultAllow:
         await anyio.sleep(60 * MINUTES)
@@ -164,6 +171,7 @@ async def test_a_question_of_a_sub_agents_is_not_counted_while_it_is_answered() 
     assert results(messages) == ["launched", "go"]
 
 
+@virtual_worlds
 async def test_the_wait_begins_when_the_last_prompt_is_answered_and_no_more_can_come() -> None:
     async def prompts() -> AsyncIterator[dict[str, Any]]:
         yield {"type": "user", "message": {"role": "user", "content": "go"}}
@@ -175,6 +183,7 @@ async def test_the_wait_begins_when_the_last_prompt_is_answered_and_no_more_can_
     assert took == pytest.approx(70 * MINUTES, abs=1)
 
 
+@virtual_worlds
 async def test_a_client_waits_for_nothing_and_ends_nothing() -> None:
     async with (
         MemoryCli([*LAUNCHED, ["sleep", 60 * MINUTES], ENDED]) as cli,
@@ -201,7 +210,8 @@ async def test_a_cli_that_would_wait_for_ever_is_gone_with_its_tree(cli: Cli, mo
     assert results(messages) == ["launched"]
 
 
-async def test_the_wait_ends_with_the_query() -> None:
+@virtual_worlds
+async def test_the_wait_ends_with_the_query(caplog: pytest.LogCaptureFixture) -> None:
     """No timer is left that would hold the session, and end what has ended."""
     async with MemoryCli([*LAUNCHED, ["hang"]]) as cli:
         run = query(prompt="go", transport=cli.transport, grace=Grace())
@@ -212,3 +222,4 @@ async def test_the_wait_ends_with_the_query() -> None:
         await anyio.sleep(20 * MINUTES)
     assert run.report is not None
     assert run.report.clean
+    assert not caplog.records

@@ -119,10 +119,10 @@ async def test_the_end_of_a_stream_of_prompts_ends_neither_its_turn_nor_the_sess
     async def prompts() -> AsyncIterator[dict[str, Any]]:
         yield {"type": "user", "message": {"role": "user", "content": "one"}}
 
-    async with MemoryCli([["sleep", 60], ["text", "yes"]]) as cli:
+    async with MemoryCli([["sleep", 0.2], ["text", "yes"]]) as cli:
         client = ClaudeSDKClient(cli.options, cli.transport)
         await client.connect(prompts())
-        await anyio.sleep(1)  # the stream is at its end, the turn is not
+        await anyio.sleep(0.05)  # the stream is at its end, the turn is not
         assert (await response(client))[-1].result == "one"
         await client.query("two")
         assert (await response(client))[-1].result == "two"

@@ -27,7 +27,6 @@ from quiesce.claude import (
 from tests.claude.clis import Cli
 from tests.claude.memory_cli import MemoryCli
 from tests.claude.ways_to_stop import HASTY
-from tests.world import asyncio_only
 
 
 class Hooks:
@@ -451,7 +450,7 @@ async def test_a_handler_that_ends_by_its_own_cancel_is_answered_with_an_error(t
     assert await told(cancel_itself) == "error"
 
 
-@asyncio_only
+@pytest.mark.worlds("asyncio", "uvloop")  # an eager task takes its first step at once
 async def test_a_handler_that_is_cancelled_before_its_first_step_is_answered_with_an_error() -> None:
     async def hook(given: Any, tool_use_id: str | None, context: Any) -> Any:
         return {}

@@ -54,6 +54,11 @@ HANDLERS: dict[str, tuple[dict[str, Any], list[Any], dict[str, Any]]] = {
 Use = Callable[[MemoryCli, ClaudeAgentOptions], Awaitable[None]]
 
 
+async def is_stopped(cli: MemoryCli) -> None:
+    while "interrupt" not in cli.asked():
+        await anyio.sleep(0.001)
+
+
 async def read_a_query(cli: MemoryCli, options: ClaudeAgentOptions) -> None:
     async for _ in query(prompt="hi", options=options, transport=cli.transport):
         pass
@@ -62,13 +67,13 @@ async def read_a_query(cli: MemoryCli, options: ClaudeAgentOptions) -> None:
 async def read_slowly(cli: MemoryCli, options: ClaudeAgentOptions) -> None:
     """It is told with the next message that it asks for."""
     async for _ in query(prompt="hi", options=options, transport=cli.transport):
-        await anyio.sleep(30)
+        await is_stopped(cli)
 
 
 async def leave_the_block_of_a_query(cli: MemoryCli, options: ClaudeAgentOptions) -> None:
     async with query(prompt="hi", options=options, transport=cli.transport) as messages:
         await anext(messages)
-        await anyio.sleep(30)
+        await is_stopped(cli)
 
 
 async def read_a_response(cli: MemoryCli, options: ClaudeAgentOptions) -> None:
@@ -89,20 +94,20 @@ async def wait_for_an_answer(cli: MemoryCli, options: ClaudeAgentOptions) -> Non
 async def say_more(cli: MemoryCli, options: ClaudeAgentOptions) -> None:
     async with ClaudeSDKClient(options, cli.transport) as client:
         await client.query("hi")
-        await anyio.sleep(30)
+        await is_stopped(cli)
         await client.query("and then?")
 
 
 async def leave_a_block(cli: MemoryCli, options: ClaudeAgentOptions) -> None:
     async with ClaudeSDKClient(options, cli.transport) as client:
         await client.query("hi")
-        await anyio.sleep(30)
+        await is_stopped(cli)
 
 
 async def disconnect(cli: MemoryCli, options: ClaudeAgentOptions) -> None:
     client = ClaudeSDKClient(options, cli.transport)
     await client.connect("hi")
-    await anyio.sleep(30)
+    await is_stopped(cli)
     await client.disconnect()
 
 
@@ -125,7 +130,7 @@ async def test_whoever_uses_the_session_gets_the_exit(
 ) -> None:
     more, step, script = HANDLERS[handler]
     async with MemoryCli([step, ["hang"]], mute=["mcp_status"], **script) as cli:
-        with anyio.fail_after(300), pytest.raises(SystemExit) as caught:
+        with anyio.fail_after(10), pytest.raises(SystemExit) as caught:
             await use(cli, ClaudeAgentOptions(**more))
     assert caught.value.code == STATUS
     assert "interrupt" in cli.asked()

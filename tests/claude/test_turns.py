@@ -23,6 +23,7 @@ from quiesce.claude import (
 from tests.claude.clis import Cli
 from tests.claude.memory_cli import MemoryCli
 from tests.claude.ways_to_stop import HASTY
+from tests.kernel.temperaments import virtual_worlds
 
 
 def texts(messages: list[Any]) -> list[str]:
@@ -62,6 +63,7 @@ async def test_a_response_begins_with_its_own_turn() -> None:
     assert texts(messages) == ["two", "success 2"]
 
 
+@virtual_worlds
 @pytest.mark.parametrize("ends_by", ["itself", "break"])
 async def test_whoever_reads_responses_in_a_loop_waits_for_the_next_prompt(ends_by: str) -> None:
     said: list[str] = []
@@ -100,7 +102,7 @@ async def test_a_response_that_waits_for_the_next_prompt_leaves_other_turns_to_t
         await client.query("1")
         assert await response(client) == ["one", "success 1"]
         waiting = users.spawn(response, client)
-        await anyio.sleep(1)
+        await is_waited_for(client, 1)
         cli.say({"type": "system", "subtype": "note", "text": "a turn of the CLI's own"})
         note = await anext(client.receive_messages())
         assert isinstance(note, SystemMessage)
@@ -120,10 +122,11 @@ async def test_what_was_left_of_a_response_is_read_by_the_next_reader_not_waited
         async for message in client.receive_response():
             if isinstance(message, AssistantMessage):
                 break
-        await anyio.sleep(1)  # it is answered, and nobody has read that
+        await is_answered(client)
         assert await response(client) == ["two", "success 1"]
 
 
+@virtual_worlds
 @pytest.mark.parametrize("ends_by", ["itself", "close"])
 async def test_a_loop_that_reads_responses_ends_with_the_session(ends_by: str) -> None:
     """The response that waits comes to its end; there cannot be another."""
@@ -469,7 +472,7 @@ async def test_a_response_ends_with_its_result_though_the_cli_has_gone_on_by_its
         await is_answered(client)
         await goes_on(cli, client)
         assert await response(client) == ["one", "success 1"]
-        with anyio.move_on_after(60) as waited:
+        with anyio.move_on_after(0.1) as waited:
             await response(client)  # the next one, which nobody asks for
         assert waited.cancelled_caught
         assert await next_results(client) == BY_ITSELF
