@@ -432,4 +432,4 @@ def test_the_steps_of_a_grace_have_names() -> None:
     with pytest.raises(
         TypeError, match=r"Grace takes its steps by name: Grace\(cancel=5\), for example, not Grace\(5\)"
     ):
-        Grace(5)  # type: ignore[misc]
+        Grace(5)  # type: ignore[call-arg]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ import pytest
 import quiesce
 from quiesce import Scope, guarded, own, shielded, stream, to_thread
 from quiesce.agents import Agent, Conversation, Runner
-from quiesce.models import ModelEvent, ModelRequest
+from quiesce.models import ModelEvent, ModelRequest, TextDelta
 from quiesce.testing import ScriptedModel
 
 
@@ -110,11 +110,12 @@ async def of_a_thread(error: Exception) -> None:
 class Failing(ScriptedModel):
     def __init__(self, error: Exception) -> None:
         super().__init__([])
-        self._raises = error
+        self._raises: Exception | None = error
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
-        raise self._raises
-        yield  # it is a generator
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        if self._raises is not None:
+            raise self._raises
+        yield TextDelta("")
 
     def __len__(self) -> int:
         return 0

@@ -173,7 +173,7 @@ async def test_a_wrapper_that_never_runs_leaves_no_complaint() -> None:
 async def test_a_handler_of_requests_is_async_too() -> None:
     async with Inflight() as inflight:
         with pytest.raises(TypeError, match="an async function is wanted here"):
-            inflight.start(1, print)
+            inflight.start(1, print)  # type: ignore[arg-type]
         assert 1 not in inflight
         handle = inflight.start(1, traced(change), "x")
         assert await ended(handle) == "unset"

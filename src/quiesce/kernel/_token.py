@@ -141,7 +141,7 @@ class CancelToken:
             raise TypeError(f"on_cancel needs a function, not {type(fn).__name__}")
         cell: _Cell = [fn]
         key = id(cell)
-        if type(fn) is _Heard:
+        if isinstance(fn, _Heard):
             fn.place = key
         self._cells[key] = cell
         if self._parent is not None and self._subscribed is None:

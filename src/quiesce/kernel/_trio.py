@@ -22,7 +22,6 @@ import heapq
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
-from functools import partial
 from inspect import getcoroutinelocals
 from itertools import count
 from math import inf
@@ -344,7 +343,11 @@ class TrioBackend(Backend):
         context: Context | None = None,
     ) -> None:
         assert self.nursery is not None
-        start = partial(self.nursery.start_soon, _child, handle, fn, args, name=handle.name)
+        nursery = self.nursery
+
+        def start() -> None:
+            nursery.start_soon(_child, handle, fn, args, name=handle.name)
+
         if context is None:
             start()
         else:
