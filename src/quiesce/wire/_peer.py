@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Self
 from quiesce.kernel._backend import current_backend
 from quiesce.kernel._keeper import NotHeld
 from quiesce.kernel._own import Held, Owned
-from quiesce.kernel._owner import reason_of_block
+from quiesce.kernel._owner import raise_unchanged, reason_of_block
 from quiesce.kernel._reason import Reason, as_reason
 from quiesce.kernel._site import users_site
+from quiesce.kernel._states import EXPIRED
 
 from ._connection import Connection, Fallback, Tap
 from ._ending import when_ended
@@ -166,10 +167,17 @@ class Peer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        core = self._keeper().core
+        keeper = self._keeper()
+        core = keeper.core
         if isinstance(error, GeneratorExit) and not core.backend.is_current():
             return  # the loop is gone, and the collector closes what it left
-        await self.close(reason=reason_of_block(core, error))
+        if core.state is EXPIRED:  # what is left over has had its grace: only `close()` waits for it again
+            core.report()
+            failure = keeper.take_failure()
+            if failure is not None:
+                raise_unchanged(failure)
+        else:
+            await self.close(reason=reason_of_block(core, error))
 
     # Asking and telling
 
