@@ -87,6 +87,7 @@ class Connection:
         self._on_notification = on_notification
         self._tap = tap
         self.ended: Reason | None = None  # why nothing more will come
+        self.on_disconnect: Callable[[Reason], object] | None = None  # is told so, before anything is stopped
         self._timer: Timer | None = None
         self.context = Context()  # the owner task's, for handlers
 
@@ -271,6 +272,11 @@ class Connection:
         else:
             why = f"the other side has closed it{f': {error!r}' if error is not None else ''}"
         self.ended = Reason("disconnect", why, error)
+        if self.on_disconnect is not None:
+            try:
+                self.on_disconnect(self.ended)
+            except Exception:  # the stop must not depend on it
+                logger.exception("%s: on_disconnect failed", self.name)
         self.core.stop(self.ended)
 
     # Backpressure
