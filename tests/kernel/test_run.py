@@ -247,6 +247,115 @@ def test_nothing_can_be_spawned_while_the_program_ends(flavour: str) -> None:
     assert len(refused) == 1
 
 
+@in_process
+def test_what_an_earlier_stop_has_left_over_gets_no_second_grace(
+    flavour: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    let_go = threading.Event()
+
+    async def main() -> int:
+        scope = await Scope.open("early", grace=SHORT)
+        scope.spawn(to_thread, let_go.wait, 60)
+        await anyio.sleep(0.01)
+        assert not (await scope.close()).clean
+        core = scope._opened()
+        assert core.started is not None
+        core.started -= 60  # as if that stop had begun a minute ago
+        return 5
+
+    try:
+        with at_most(0):
+            assert go(flavour, main, grace=Grace(cancel=30)) == 5
+        assert "left: thread 'Event.wait'" in capsys.readouterr().err
+    finally:
+        let_go.set()
+
+
+@in_process
+def test_what_was_stopped_a_moment_ago_has_the_rest_of_its_grace(flavour: str) -> None:
+    let_go = threading.Event()
+    after: list[float] = []
+
+    def wait() -> None:
+        let_go.wait(60)
+        after.append(time.monotonic())
+
+    async def main() -> None:
+        scope = await Scope.open("early", grace=SHORT)
+        scope.spawn(to_thread, wait)
+        await anyio.sleep(0.01)
+        assert not (await scope.close()).clean
+        threading.Timer(0.1, let_go.set).start()
+
+    go(flavour, main, grace=Grace(cancel=30))
+    assert after
+
+
+# A program that stops itself ------------------------------------------------------------------------------------
+
+
+@in_process
+def test_a_program_that_stops_itself_is_stopped_as_by_a_signal(flavour: str) -> None:
+    log: list[str] = []
+
+    async def main() -> None:
+        current_scope().spawn(sleeper, log, "child", 0.01)
+        await anyio.sleep(0.01)
+        _program.stop_program(Reason("disconnect", "its client is gone"))
+        _program.stop_program(Reason("user", "too late"))
+        try:
+            await anyio.sleep(60)
+        finally:
+            log.append("main is cancelled")
+
+    with pytest.raises(Stopped) as stopped:
+        go(flavour, main)
+    assert (stopped.value.code, stopped.value.reason) == (0, Reason("disconnect", "its client is gone"))
+    assert stopped.value.report.clean
+    assert sorted(log) == ["child is tidy", "child stops", "main is cancelled"]
+
+
+@in_process
+def test_what_main_returns_and_raises_after_it_has_stopped_itself_counts(flavour: str) -> None:
+    async def main(error: Exception | None) -> str:
+        _program.stop_program(Reason("disconnect"))
+        try:
+            await anyio.sleep(60)
+        except anyio.get_cancelled_exc_class():
+            if error is not None:
+                raise error from None
+        return "done"
+
+    assert go(flavour, main, None) == "done"
+    with pytest.raises(LookupError, match="gone"):
+        go(flavour, main, LookupError("gone"))
+
+
+@in_process_asyncio
+def test_a_main_that_refuses_the_stop_it_has_asked_for_is_named(
+    flavour: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def main() -> None:
+        _program.stop_program(Reason("disconnect"))
+        while True:
+            try:
+                await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                pass
+
+    with at_most(SHORT.total), pytest.raises(Stopped) as stopped:
+        go(flavour, main, grace=SHORT)
+    assert stopped.value.code == 1
+    assert "left: task" in capsys.readouterr().err
+
+
+@pytest.mark.worlds("asyncio", "trio")
+async def test_without_run_there_is_no_program_to_stop() -> None:
+    _program.stop_program(Reason("disconnect"))
+    await anyio.sleep(0)
+    assert not current_token().cancelled
+
+
 # Other people's things on asyncio -------------------------------------------------------------------------------
 
 

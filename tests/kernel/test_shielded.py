@@ -649,3 +649,15 @@ async def test_a_negative_time_is_a_clear_error(within: float) -> None:
 async def test_a_scope_that_is_not_open_yet_is_a_clear_error() -> None:
     with pytest.raises(RuntimeError, match="not open yet"):
         await shielded(quick, scope=Scope("new"))
+
+
+@virtual_worlds
+async def test_a_clean_up_of_ours_that_waits_for_another_is_not_called_deaf() -> None:
+    stubborn = Stubborn()
+    deaf = await Scope.open("deaf", grace=Grace(cancel=60))
+    deaf.spawn(stubborn)
+    with pytest.raises(TimeoutError, match=r"the clean-up 'Scope\.close' still waits, at "):
+        await shielded(deaf.close, within=1)
+    stubborn.let_go()
+    assert (await deaf.close()).clean
+    await turns()  # the clean-up returns, too

@@ -537,6 +537,26 @@ async def test_a_handler_that_ignores_its_cancel_is_named_and_the_deadline_holds
         assert (await peer.close()).clean
 
 
+async def test_the_end_of_a_block_does_not_wait_again_for_what_has_had_its_grace() -> None:
+    stubborn = Stubborn()
+    begun = anyio.Event()
+
+    async def work(params: Any) -> None:
+        begun.set()
+        await stubborn()
+
+    async with bare_and_peer({"work": work}, grace=Grace(cancel=30)) as (bare, peer):
+        await bare.send(asks(1, "work"))
+        await begun.wait()
+        report = await peer.close(deadline=0.1)
+        started = anyio.current_time()
+    assert anyio.current_time() - started < 10
+    assert peer.report is not None
+    assert [left.name for left in peer.report.left] == [left.name for left in report.left] == ["work"]
+    stubborn.let_go()
+    assert (await peer.close()).clean, "closing again waits again"
+
+
 async def test_a_handler_of_notifications_that_ignores_its_cancel_holds_up_no_answer() -> None:
     stubborn = Stubborn()
 

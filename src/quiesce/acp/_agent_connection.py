@@ -73,6 +73,7 @@ class AgentSideConnection(Side):
     - `limits`, `grace`, `scope`: as for `quiesce.wire.Peer`.
     - `trust_client`: serve whoever connects. Otherwise a connection that a server of `quiesce.wire` has taken is served only if its client is known
       (it has shown the server's token, or is on a socket in the file system and runs as the same user); else this raises `PermissionError`.
+    - `on_disconnect(reason)`: called in the event loop when the client has disconnected, before anything is stopped because of that.
 
     `session/cancel` cancels the handler of the prompt itself; so do `session/close`, `session/delete` and `$/cancel_request`. The agent's own
     `cancel(session_id)` is called as well, if there was anything to cancel. However a prompt is stopped, it is answered `cancelled`.
@@ -92,6 +93,7 @@ class AgentSideConnection(Side):
         grace: Grace | None = None,
         scope: Scope | None = None,
         trust_client: bool = False,
+        on_disconnect: Callable[[Reason], object] | None = None,
     ) -> None:
         transport = transport_of(input_stream, output_stream)
         self.client = transport.client
@@ -121,6 +123,7 @@ class AgentSideConnection(Side):
             limits=limits,
             grace=grace,
             scope=scope,
+            on_disconnect=on_disconnect,
         )
 
     # What the client asks

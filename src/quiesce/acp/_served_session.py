@@ -119,10 +119,10 @@ class Session:
         )
 
     async def close(self) -> None:
-        """Let go of its conversation and of its MCP servers."""
+        """Close its conversation and its MCP servers. What a turn has left over has had its grace, and stays the connection's."""
         try:
             if self.conversation is not None:
-                await self.conversation.close()
+                await self.conversation._close(waits_again=False)
         finally:
             for server in self.servers:
                 await server.close()

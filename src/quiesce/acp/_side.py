@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -50,6 +50,7 @@ class Side:
         limits: Limits | None,
         grace: Grace | None,
         scope: Scope | None,
+        on_disconnect: Callable[[Reason], object] | None = None,
     ) -> None:
         self._target = target
         self._capabilities: Any = None  # of the other side, once it has said
@@ -65,6 +66,7 @@ class Side:
             grace=grace,
             scope=scope,
         )
+        self._peer._connection.on_disconnect = on_disconnect
         on_connect = getattr(target, "on_connect", None)
         if callable(on_connect):
             on_connect(self)
@@ -98,7 +100,7 @@ class Side:
         except BaseException as error:
             await self.__aexit__(type(error), error, error.__traceback__)
             raise
-        await self.close()  # raises what has kept it from being opened
+        await self.__aexit__(None, None, None)  # raises what has kept it from being opened
 
     async def wait_closed(self) -> StopReport:
         """Wait until the connection has ended, whoever ends it, and report."""

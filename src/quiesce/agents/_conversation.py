@@ -335,6 +335,10 @@ class Conversation(ConversationState):
 
         Afterwards it takes nothing any more. If you are cancelled meanwhile, that is raised when it is closed.
         """
+        return await self._close(waits_again=True)
+
+    async def _close(self, *, waits_again: bool) -> StopReport:
+        """`waits_again`: also for what stops of earlier runs have left over, which has had its grace then."""
         self._closed = True
         run = self._run
         if run is not None and run.scope is not None and being_announced.get() is run:
@@ -345,18 +349,18 @@ class Conversation(ConversationState):
             return await run.scope.close(reason=_CLOSED)
         report, cancelled = await self._stop(_CLOSED, hurry=False).wait_through()
         if cancelled is None:
-            return await self._let_go(report)
+            return await self._let_go(report, waits_again)
         try:
-            await shielded(self._let_go, report, within=math.inf)
+            await shielded(self._let_go, report, waits_again, within=math.inf)
             raise cancelled
         finally:
             del cancelled
 
-    async def _let_go(self, report: StopReport) -> StopReport:
+    async def _let_go(self, report: StopReport, waits_again: bool) -> StopReport:
         grace = self._config.grace
         within = grace.total if grace is not None else None
         try:
-            for scope in list(self._left or ()):
+            for scope in list(self._left or ()) if waits_again else ():
                 await wait_again(scope, _CLOSED)
         finally:
             if self._journal is not None:

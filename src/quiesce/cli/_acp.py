@@ -1,7 +1,8 @@
 """`quiesce acp module:agent`: serve an agent to clients of the Agent Client Protocol, such as editors.
 
 Over stdio, standard output carries the protocol and nothing else, from the first moment to the last: what the agent's module prints while it is imported,
-its threads at any time, and its `atexit` at the end, goes to standard error. The program ends when its client is gone, by Ctrl-C or by SIGTERM, and leaves nothing.
+its threads at any time, and its `atexit` at the end, goes to standard error. The program stops when its client disconnects, by Ctrl-C or by SIGTERM, within one `Grace` each
+time, and leaves nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ A WebSocket is open to every program on the machine, so its clients need a token
 --token-file or of QUIESCE_ACP_TOKEN, else a new one that is printed. Their sessions work in the current folder, or in those of
 --folder. At other addresses than those of loopback, TLS is needed too.
 
-exit codes: 0 the client is gone, 1 it could not serve, 2 bad usage, 130 interrupted
+exit codes: 0 the client has disconnected, 1 it could not serve, or something in it had to be ended by force, 2 bad usage,
+130 interrupted
 """
 
 
@@ -89,6 +91,9 @@ def _serve(given: argparse.Namespace) -> int:
     )
     try:
         quiesce.run(lambda: program(agent, make, given), backend=given.backend)
+    except quiesce.Stopped as stopped:
+        if stopped.code:
+            raise
     except (
         OSError,
         ImportError,
@@ -295,13 +300,17 @@ async def _store(given: argparse.Namespace) -> AsyncIterator[Store]:
 
 async def _over_stdio(agent: Agent[Any], make: Callable[[], Agent[Any]], given: argparse.Namespace) -> None:
     from quiesce.acp._served import serve_agent
+    from quiesce.kernel._program import stop_program
     from quiesce.wire._stdio import stdio
 
     if sys.stdin is not None and sys.stdin.isatty():
         _say(f"serving {given.agent} over stdin and stdout: this is for a client to start")
     async with _store(given) as store:
         await serve_agent(
-            agent, stdio(write_fd=given.stdout), **_options(given, None if given.store == "none" else store)
+            agent,
+            stdio(write_fd=given.stdout),
+            on_disconnect=stop_program,  # one grace for all of it, from here to the exit
+            **_options(given, None if given.store == "none" else store),
         )
 
 

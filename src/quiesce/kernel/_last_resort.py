@@ -151,7 +151,8 @@ def _outlast(gate: threading.Lock) -> None:
     due = time.monotonic() + seconds
     while left := [thread for thread in list(_left_running) if thread.is_alive()]:
         if time.monotonic() >= due:
-            lines = [f"threads have kept the program from exiting for {seconds:.1f} s: it is ended now"]
+            waited = f" for {seconds:.1f} s" if seconds else ""
+            lines = [f"threads have kept the program from exiting{waited}: it is ended now"]
             lines += [
                 f"  left: {Leftover('thread', thread.name, 'unknown', thread_stuck_at(thread.ident))}"
                 for thread in left

@@ -8,6 +8,8 @@ Rules
 - First signal: the grace as given. Second: what is left of it is shortened to a ladder of `terminate + kill` seconds.
   Third: the process ends there and then. A hang-up is nobody's haste, and one closed terminal may send it several times: it can only
   be the first.
+- The program may ask for its own stop (`stop_program`): that is like a first signal, and its time counts from there.
+- What a stop before the program's own has left over has had its grace, counted from when that stop began: it gets no second one.
 - Only the main thread has signals, and only from there may the process be ended: in another thread this is not the
   program, but a part of it.
 """
@@ -31,7 +33,7 @@ from typing import TYPE_CHECKING, Any, cast
 from quiesce._safe.printed import logger
 
 from ._backend import current_backend
-from ._child import FAILED
+from ._child import FAILED, FINISHED
 from ._grace import DEFAULT_GRACE, Grace
 from ._last_resort import LastResort, bound_exit, end_process, say
 from ._owner import LEAVES_PROGRAM
@@ -43,7 +45,7 @@ from ._states import EXPIRED
 from ._watchdog import BLOCKED_AFTER
 
 if TYPE_CHECKING:
-    from ._backend import Waiter
+    from ._backend import Backend, Waiter
     from ._child import Handle
     from ._core import ScopeCore
 
@@ -58,6 +60,7 @@ class Stopped(SystemExit):
 
     As a `SystemExit` it ends the process with the conventional status: `code` is 130 after SIGINT, 143 after
     SIGTERM, 129 after SIGHUP. `reason` and `report` say why and with what outcome, for those who catch it.
+    (A command of quiesce's own that stops itself, such as `quiesce acp` when its client disconnects, raises it with `code` 0.)
     """
 
     def __init__(self, code: int, reason: Reason, report: StopReport) -> None:
@@ -68,6 +71,8 @@ class Stopped(SystemExit):
 
 class Program(ABC):
     """What `run` does on every backend."""
+
+    settles_the_rest = True  # when the scopes are over, there are `kill` seconds for what is in none
 
     def __init__(self, main: Callable[..., Any], args: tuple[Any, ...], grace: Grace, site: Site) -> None:
         self._main = main
@@ -80,6 +85,7 @@ class Program(ABC):
         self.handle: Handle | None = None
         self.report: StopReport | None = None
         self._handlers_before: dict[signal.Signals, Any] = {}
+        self._asked: Reason | None = None  # why the program has stopped itself
         self._waits_for_main = True
         self._is_hung_up = False
         self._process = os.getpid()
@@ -87,6 +93,7 @@ class Program(ABC):
         self._is_entry_point = threading.current_thread() is threading.main_thread()
         self._started: float | None = None  # the stop; on the monotonic clock, which every thread can read
         self.ends_at = math.inf
+        self.root_over_at = 0.0
         self._last_resort = LastResort(self._status, self._describe_refusal)
 
     @abstractmethod
@@ -109,6 +116,8 @@ class Program(ABC):
         try:
             self.drive()
         finally:
+            if self.root is not None:
+                _running.pop(self.root.backend, None)
             self._last_resort.call_off()
             self.give_signals_back()
             if self._is_entry_point:
@@ -127,6 +136,8 @@ class Program(ABC):
             raise Stopped(self._status(), self.reason(), report) from handle.error
         if self.interrupt is not None:
             raise self.interrupt
+        if self._asked is not None and handle.state not in (FINISHED, FAILED):
+            raise Stopped(0 if handle.done else 1, self._asked, report)
         return handle.result()
 
     # In the loop
@@ -135,6 +146,7 @@ class Program(ABC):
         """Spawn main."""
         backend = current_backend()
         root = self.root = root_core(backend)
+        _running[backend] = self
         root.grace = self.grace
         root.on_child_error = self._child_failed
         self.handle = root.spawn(self._main, self._args, None, self._site)
@@ -164,17 +176,36 @@ class Program(ABC):
         """Close the root scope."""
         root = self.root
         assert root is not None
-        self._end_in_time()
+        grace = self._grace_for(root)
+        self._end_in_time(grace)
         if root.state is EXPIRED:
-            root.resume(self.grace)
+            root.resume(grace)
         else:
-            root.stop(self.reason(), self.grace)
+            root.stop(self.reason(), grace)
+
+    def _grace_for(self, root: ScopeCore) -> Grace:
+        """The grace, or what remains of it if there is only what earlier stops have left over."""
+        began = [
+            scope.started for scope in root.nested if scope.state is EXPIRED and scope.started is not None
+        ]
+        if root.children or not began or len(began) < len(root.nested):
+            return self.grace
+        remains = max(began) + self.grace.total - root.backend.now()
+        return self.grace.within(max(remains, 0.0)) if remains < self.grace.total else self.grace
+
+    def stop(self, reason: Reason) -> None:
+        """Stop, as a signal does: main is cancelled, and waited for no longer than the grace."""
+        self._asked = self._asked or reason
+        self.begin_stop()
+        self.wake()
 
     def reason(self) -> Reason:
         """Why the program ends."""
         if self.signals:
             first = signal.Signals(self.signals[0])
             return Reason(KINDS[first], first.name)
+        if self._asked is not None:
+            return self._asked
         if self.interrupt is not None:
             return Reason("error", f"{type(self.interrupt).__name__} ended the event loop", self.interrupt)
         if self.handle is not None and self.handle.done:
@@ -217,7 +248,7 @@ class Program(ABC):
             end_process(128 + number, f"ending now ({name})\n{self._describe_refusal()}")
         if count == 2:
             self.grace = _hurried(self.grace)
-        self._end_in_time()
+        self._end_in_time(self.grace)
         if count == 1:
             _announce(f"stopping ({name})", "" if number == HANG_UP else "press again to hurry")
         else:
@@ -231,19 +262,27 @@ class Program(ABC):
 
     # Time
 
-    def _end_in_time(self) -> None:
+    def _end_in_time(self, grace: Grace) -> None:
         now = time.monotonic()
         if self._started is None:
             self._started = now
-        self.ends_at = min(self.ends_at, now + self.grace.total)
+        self.ends_at = min(self.ends_at, now + grace.total)
         if self._is_entry_point:
-            self._last_resort.end_by(self.ends_at + self.grace.kill + BLOCKED_AFTER)
+            kill = self.grace.kill
+            more = kill + BLOCKED_AFTER if self.settles_the_rest else max(kill, BLOCKED_AFTER)
+            self._last_resort.end_by(self.ends_at + more)
+
+    def time_left(self) -> float:
+        """For what is in no scope: all that remains of the grace, and `kill` seconds in any case. A second signal shortens it."""
+        return max(self.ends_at, self.root_over_at + self.grace.kill) - time.monotonic()
 
     def _seconds_to_exit(self) -> float:
         """How long threads may keep the interpreter from ending."""
-        if not self.signals:
-            return self.grace.total
-        return max(self.ends_at - time.monotonic(), self.grace.kill)
+        if self.signals:
+            return max(self.ends_at - time.monotonic(), self.grace.kill)
+        if self._asked is not None:  # what is left over had this time, and no code comes after `run`
+            return max(self.time_left(), 0.0)
+        return self.grace.total
 
     def _status(self) -> int:
         return 128 + self.signals[0] if self.signals else 1
@@ -266,7 +305,8 @@ class Program(ABC):
                     break
                 except RuntimeError:  # changed while we looked
                     continue
-        notes.append(f"the event loop's thread is at {thread_stuck_at(self._thread)}")
+        if self.report is None:  # else the loop had turns to the end of the grace: it is not what is stuck
+            notes.append(f"the event loop's thread is at {thread_stuck_at(self._thread)}")
         elapsed = time.monotonic() - self._started if self._started is not None else 0.0
         lines = [str(StopReport("root", self.reason(), elapsed, left, ended, notes))]
         handle = self.handle
@@ -276,6 +316,14 @@ class Program(ABC):
 
 
 _signalled: set[Program] = set()
+_running: dict[Backend, Program] = {}
+
+
+def stop_program(reason: Reason) -> None:
+    """Stop the program whose event loop this is, as a first signal does; `run` then raises `Stopped` with code 0. Nothing happens without `run`."""
+    program = _running.get(current_backend())
+    if program is not None:
+        program.stop(reason)
 
 
 def _forked() -> None:

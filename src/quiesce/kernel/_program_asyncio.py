@@ -49,7 +49,6 @@ class AsyncioProgram(Program):
         # The loop's own would be out of reach, and is shut down by waiting for it.
         self._executor = ThreadPoolExecutor(thread_name_prefix="asyncio")
         self._settling: asyncio.Task[None] | None = None
-        self._root_over_at = 0.0
 
     def poke(self, fn: Callable[[], object]) -> None:
         """As `call_soon`, but it also wakes the selector."""
@@ -127,17 +126,13 @@ class AsyncioProgram(Program):
         self.begin_stop()
         await backend.wait_through(root.is_over, root.waiters)
         self.report = root.report()
-        self._root_over_at = time.monotonic()
+        self.root_over_at = time.monotonic()
         await self._end_foreign_tasks()
         await self._close_generators()
         await self._end_executor_threads()
         left = [_task_left(task) for task in self._foreign_tasks()]
         left += [_thread_left(thread) for thread in self._executor_threads()]
         self.add_leftovers(left)
-
-    def _time_left(self) -> float:
-        """All that is left of the ladder, and something in any case. A second signal shortens it."""
-        return max(self.ends_at, self._root_over_at + self.grace.kill) - time.monotonic()
 
     def _foreign_tasks(self) -> set[asyncio.Task[Any]]:
         """Everybody's who is not in our scopes: those are in the report already."""
@@ -147,7 +142,7 @@ class AsyncioProgram(Program):
 
     async def _end_foreign_tasks(self) -> None:
         asked: set[asyncio.Task[Any]] = set()
-        while (foreign := self._foreign_tasks()) and (left := self._time_left()) > 0:
+        while (foreign := self._foreign_tasks()) and (left := self.time_left()) > 0:
             for task in foreign - asked:  # once each; clean-up may start others
                 task.cancel("the program is ending")
             asked |= foreign
@@ -161,7 +156,7 @@ class AsyncioProgram(Program):
     async def _close_generators(self) -> None:
         loop = asyncio.get_running_loop()
         closing = loop.create_task(loop.shutdown_asyncgens(), name="close async generators")
-        while not closing.done() and (left := self._time_left()) > 0:
+        while not closing.done() and (left := self.time_left()) > 0:
             await _pause({closing}, min(left, GLANCE))
         closing.cancel()
         await _pause({closing}, 0)
@@ -169,7 +164,7 @@ class AsyncioProgram(Program):
     async def _end_executor_threads(self) -> None:
         """Work that is under way is waited for, as `asyncio.run` does, but not for ever."""
         self._executor.shutdown(wait=False, cancel_futures=bool(self.signals))
-        while self._executor_threads() and self._time_left() > 0:
+        while self._executor_threads() and self.time_left() > 0:
             await _pause(set(), 0.005)
         self._executor.shutdown(wait=False, cancel_futures=True)
 

@@ -6,6 +6,7 @@ here can be named in time, but only the end of the process ends it (`_last_resor
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -17,6 +18,8 @@ from ._program import Program
 
 class TrioProgram(Program):
     """One `trio.run`."""
+
+    settles_the_rest = False  # every task is in a scope, or ends with the main task
 
     _token: trio.lowlevel.TrioToken | None = None
     _main_is_over: trio.Event
@@ -53,3 +56,4 @@ class TrioProgram(Program):
         self.begin_stop()
         await current_backend().wait_through(root.is_over, root.waiters)
         self.report = root.report()
+        self.root_over_at = time.monotonic()

@@ -53,7 +53,8 @@ def run(
     with the conventional status (130, 143 or 129), whatever main made of its cancellation. (A main that the program itself has
     cancelled is `ChildCancelled`.)
 
-    All of it is bounded: by `grace` for the scopes, and `grace.kill` seconds more for all the rest. What has not ended
+    All of it is bounded: by `grace` for the scopes (what an earlier stop has left over has had its grace, counted from when that
+    began), and `grace.kill` seconds more for all the rest. What has not ended
     by then is printed to stderr and left behind. What cannot be left behind (sync code that blocks the event loop, a
     trio task that refuses to be cancelled, a thread that is not a daemon and keeps the interpreter from exiting) is
     ended with the process, by `os._exit`: with the status above after a signal, else with status 1.

@@ -133,7 +133,11 @@ def _error_of(handle: Handle) -> BaseException | None:
     reason = handle.reason
     if reason is None or reason.kind != "timeout":
         return ChildCancelled(handle.name, reason)
-    how = "was cancelled" if handle.done else f"ignores its cancellation, at {handle.stuck_at()}"
+    how = "was cancelled"
+    if not handle.done:
+        # Ours wait on for what somebody else does not end, such as a thread: they are not what is deaf.
+        is_ours = (getattr(handle.label, "__module__", None) or "").startswith("quiesce.")
+        how = f"{'still waits' if is_ours else 'ignores its cancellation'}, at {handle.stuck_at()}"
     return TimeoutError(f"the clean-up {handle.name!r} {how}: {reason.message}")
 
 

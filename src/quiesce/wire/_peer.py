@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Self
 from quiesce.kernel._backend import current_backend
 from quiesce.kernel._keeper import NotHeld
 from quiesce.kernel._own import Held, Owned
-from quiesce.kernel._owner import reason_of_block
+from quiesce.kernel._owner import raise_unchanged, reason_of_block
 from quiesce.kernel._reason import Reason, as_reason
 from quiesce.kernel._site import users_site
+from quiesce.kernel._states import EXPIRED
 
 from ._connection import Connection, Fallback, Tap
 from ._ending import when_ended
@@ -68,9 +69,9 @@ class Peer:
     - `grace` holds the deadlines of its stop (those of its owner unless given), and `scope` is its owner: the current scope unless
       another is given.
 
-    Closing stops reading, cancels the handlers and lets each of them answer, sends what is to be sent, fails every request that waits with
-    `ConnectionEnded`, and closes the transport; in that order, whoever asks for it, and within the `Grace`. The end of the other side does
-    the same.
+    Closing stops reading, fails every request of yours that waits with `ConnectionEnded`, cancels the handlers and lets each of them answer, sends what is
+    to be sent, and closes the transport; in that order, on every transport, whoever asks for it, and within the `Grace`. A handler may
+    close its own peer, and still answers. The end of the other side does the same. Bytes that could not be sent are in the notes of the report.
     """
 
     def __init__(
@@ -166,10 +167,17 @@ class Peer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        core = self._keeper().core
+        keeper = self._keeper()
+        core = keeper.core
         if isinstance(error, GeneratorExit) and not core.backend.is_current():
             return  # the loop is gone, and the collector closes what it left
-        await self.close(reason=reason_of_block(core, error))
+        if core.state is EXPIRED:  # what is left over has had its grace: only `close()` waits for it again
+            core.report()
+            failure = keeper.take_failure()
+            if failure is not None:
+                raise_unchanged(failure)
+        else:
+            await self.close(reason=reason_of_block(core, error))
 
     # Asking and telling
 
