@@ -286,10 +286,9 @@ def _read(path: str) -> bytes:
     # Half the price of open(), which matters some hundred times a scan.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        data = os.read(descriptor, 8192)
-        if len(data) == 8192:
-            while more := os.read(descriptor, 65536):
-                data += more
+        data = b""
+        while more := os.read(descriptor, 65536):  # a list of children comes a page at a time
+            data += more
         return data
     finally:
         os.close(descriptor)
