@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import platform
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -183,6 +184,65 @@ def test_a_process_that_forks_and_leaves_does_not_slip_through_a_scan(token: str
         finally:
             assert wait_until(lambda: not _procfs.sweep({}, token, signal.SIGKILL))
     assert all(looks)
+
+
+def listings(monkeypatch: pytest.MonkeyPatch, *later: Callable[[list[str]], list[str]]) -> list[int]:
+    """Have each listing of /proc changed by the next of these, from then on by the last; returns how many there were, as it grows."""
+    real, made = os.listdir, list[int]()
+
+    def listdir(path: str) -> list[str]:
+        if path != "/proc":
+            return real(path)
+        made.append(len(made))
+        return later[min(len(made), len(later)) - 1](real(path))
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    return made
+
+
+def one_that_is_gone(names: list[str], *, numbers: Iterator[int] = itertools.count(10**7)) -> list[str]:
+    """As if another process had ended since it was listed."""
+    return [*names, str(next(numbers))]
+
+
+def test_a_scan_goes_on_while_processes_are_gone_before_they_are_read(
+    token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with session("sleep", f"300.{token}", mark=f"{token}.1") as leader:
+
+        def not_yet(names: list[str]) -> list[str]:
+            return one_that_is_gone([name for name in names if name != str(leader.pid)])
+
+        with monkeypatch.context() as patch:
+            listings(patch, *[not_yet] * 40, list)
+            assert pids(_procfs.find({}, token)) == {leader.pid}
+
+
+def test_a_child_that_got_a_lower_number_than_its_parent_does_not_slip_through(
+    token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with session("sleep", f"300.{token}", mark=f"{token}.1") as leader:
+
+        def without(names: list[str]) -> list[str]:
+            return [name for name in names if name != str(leader.pid)]
+
+        def parent(names: list[str]) -> list[str]:
+            return one_that_is_gone(without(names))
+
+        # Its parent is listed, and gone before it is read; the next listing had passed its number before it was there.
+        with monkeypatch.context() as patch:
+            listings(patch, parent, without, list)
+            assert pids(_procfs.find({}, token)) == {leader.pid}
+
+
+def test_a_scan_comes_to_its_end_among_any_number_of_forks(
+    token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with session("sleep", f"300.{token}", mark=f"{token}.1") as leader:
+        with monkeypatch.context() as patch:
+            made = listings(patch, one_that_is_gone)
+            assert pids(_procfs.find({}, token)) == {leader.pid}
+        assert len(made) == _procfs._LISTINGS
 
 
 def test_a_process_that_shows_no_environment_during_exec_is_looked_at_again(

@@ -15,8 +15,9 @@ Invariants
   compared after it was opened, so the pid cannot have been given to another process in between.
 - A group id is trusted while its leader is unreaped, or while it has members: the kernel gives neither number away. If a process
   with that pid but another start time is seen, the id was reused and matches nothing.
-- One scan is not one moment: a process can fork and be gone before its line is read. So the listing is repeated until it shows no new
-  number; by then every child was read whose parent was missed. It can still be outrun: stop in a loop.
+- One scan is not one moment: a process can fork and be gone before it is read, and one listing need not show its child (which got a
+  lower number, when the numbers begin again). So the listing is repeated until two in a row showed nobody who was gone before it was
+  read. It can still be outrun: stop in a loop.
 - Being unable to look (no /proc, no descriptor left) is never taken for "nothing there": the groups themselves are asked instead,
   and stand in the answer as one `Proc` each, with no start time.
 
@@ -42,7 +43,7 @@ GUARD_TAG = "guard"
 """What guards carry instead of marks: they are children of the programs they guard, and part of nobody's tree."""
 
 _ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM) if os.name == "posix" else ()
-_LISTINGS = 10  # enough to catch up with any but a storm of forks, which no scan can
+_LISTINGS = 100  # enough to catch up with any but a storm of forks, which no scan can
 _PAUSES = (0.0001, 0.0002, 0.0004)
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
@@ -140,12 +141,16 @@ def find(groups: Mapping[int, int], mark: str, *, since: int = 0, known: Collect
         ours = {group for group, start in groups.items() if not start or start_time(group) in (0, start)}
         members: list[Proc] = []
         others: dict[int, list[Proc]] = {}
-        for proc in _scan(since):
+        missed: list[Proc | str] = []
+        for proc in _scan(since, missed):
             if proc.session in ours or proc in known:
                 members.append(proc)
             elif not proc.zombie and proc.starttime >= since:
-                tags = _tags(proc.pid)
-                if mark in tags or any(tag.startswith(mark + ".") for tag in tags):
+                environment = _environment(proc.pid)
+                tags = _tags_in(environment)
+                if not environment and not still_alive(proc):
+                    missed.append(proc)
+                elif mark in tags or any(tag.startswith(mark + ".") for tag in tags):
                     members.append(proc)
                 elif GUARD_TAG not in tags:
                     others.setdefault(proc.ppid, []).append(proc)
@@ -228,8 +233,11 @@ def _whole_group(group: int, why: str) -> Proc:
     return Proc(group, b"%d (%s) ? 0 %d %d%s 0 0 0" % (group, why.encode(), group, group, b" 0" * 14))
 
 
-def _scan(since: int = 0) -> Iterator[Proc]:
+def _scan(since: int = 0, missed: list[Proc | str] | None = None) -> Iterator[Proc]:
     """Every other process, save those in sessions that are older than `since`.
+
+    `missed` are those of the last listing that were gone before they were read; who reads more about them adds to it. If there are any at
+    the end, the scan was outrun.
 
     Nobody can join a session; one can only be born in it, or make a new one. So an old session has no member of a younger tree, and asking
     for the session is thirty times cheaper than reading about the process.
@@ -238,15 +246,17 @@ def _scan(since: int = 0) -> Iterator[Proc]:
     # Session 0 is that of the kernel's own threads, and any that was made outside our pid namespace. Such a one is older than
     # whatever we have started, but it may be our own: in a container our children are born in it.
     is_old = {0: since > 0}
+    missed = [] if missed is None else missed
+    calm = 0
     for _ in range(_LISTINGS):
+        missed.clear()
         new = [name for name in os.listdir("/proc") if name.isdigit() and name not in done]
-        if not new:
-            return
         done.update(new)
         for name in new:
             try:
                 session = os.getsid(int(name))
             except OSError:
+                missed.append(name)
                 continue
             if session not in is_old:
                 leader = look_up(session)
@@ -254,12 +264,28 @@ def _scan(since: int = 0) -> Iterator[Proc]:
             if is_old[session]:
                 continue
             stat = _read_if_there(f"/proc/{name}/stat")
-            if stat:
-                yield Proc(int(name), stat)
+            proc = Proc(int(name), stat) if stat else None
+            if proc is None or proc.zombie:  # which it may have become since it was listed
+                missed.append(name)
+            if proc is not None:
+                yield proc
+        calm = 0 if missed else calm + 1
+        if calm == 2:
+            return
 
 
 def _tags(pid: int) -> list[str]:
-    """The marks in a process's environment. During exec it has none for an instant: then look again."""
+    """The marks in a process's environment."""
+    return _tags_in(_environment(pid))
+
+
+def _tags_in(environment: bytes) -> list[str]:
+    _, found, rest = (b"\0" + environment).partition(b"\0" + VARIABLE.encode() + b"=")
+    return rest.partition(b"\0")[0].decode(errors="replace").split(";") if found else []
+
+
+def _environment(pid: int) -> bytes:
+    """Empty if it may not be read, or is gone. During exec it is empty for an instant: then look again."""
     for pause in (0, *_PAUSES):
         if pause:
             time.sleep(pause)
@@ -267,9 +293,8 @@ def _tags(pid: int) -> list[str]:
         if environment is None:
             break
         if environment:
-            _, found, rest = (b"\0" + environment).partition(b"\0" + VARIABLE.encode() + b"=")
-            return rest.partition(b"\0")[0].decode(errors="replace").split(";") if found else []
-    return []
+            return environment
+    return b""
 
 
 def _read_if_there(path: str) -> bytes | None:
