@@ -200,9 +200,12 @@ def listings(monkeypatch: pytest.MonkeyPatch, *later: Callable[[list[str]], list
     return made
 
 
-def one_that_is_gone(names: list[str], *, numbers: Iterator[int] = itertools.count(10**7)) -> list[str]:
+numbers_of_nobody = itertools.count(10**7)
+
+
+def one_that_is_gone(names: list[str]) -> list[str]:
     """As if another process had ended since it was listed."""
-    return [*names, str(next(numbers))]
+    return [*names, str(next(numbers_of_nobody))]
 
 
 def test_a_scan_goes_on_while_processes_are_gone_before_they_are_read(
@@ -332,7 +335,7 @@ def test_who_cannot_look_asks_the_group_and_says_so(
 
     with session("sleep", f"300.{token}") as leader:
         if blindness == "no /proc":
-            monkeypatch.setattr(_procfs, "available", lambda: False)
+            monkeypatch.setattr(_procfs, "unavailable", lambda: "there is no /proc here")
         else:
             monkeypatch.setattr(_procfs, "_read", fail)
         (group,) = _procfs.find({leader.pid: 1}, "none")

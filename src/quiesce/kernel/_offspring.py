@@ -24,11 +24,16 @@ if TYPE_CHECKING:
 NO_THREAD = 0  # nobody knows which
 
 
-_ASK_ONLY = os.WEXITED | os.WNOHANG | os.WNOWAIT if hasattr(os, "WNOWAIT") else 0
+_ASK_ONLY = os.WEXITED | os.WNOHANG | os.WNOWAIT if hasattr(os, "waitid") else 0
 
 
 def have_any() -> bool:
-    """Whether this process has any child, alive or not. A microsecond at most, where a look into /proc takes fifty."""
+    """Whether this process has any child, alive or not. A microsecond at most, where a look into /proc takes fifty.
+
+    False where it cannot be asked, on macOS before Python 3.13.
+    """
+    if not _ASK_ONLY:
+        return False
     try:
         os.waitid(os.P_ALL, 0, _ASK_ONLY)
     except ChildProcessError:

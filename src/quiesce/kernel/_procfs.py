@@ -19,7 +19,7 @@ Invariants
   lower number, when the numbers begin again). So the listing is repeated until two in a row showed nobody who was gone before it was
   read. It can still be outrun: stop in a loop.
 - Being unable to look (no /proc, no descriptor left) is never taken for "nothing there": the groups themselves are asked instead,
-  and stand in the answer as one `Proc` each, with no start time.
+  and stand in the answer as one `Proc` each, with no start time. And the answer says what it could not see (`Found.unseen`).
 
 The guard process runs this file outside the package, where start-up time and memory count: import nothing of ours here, and of
 the standard library only what is small.
@@ -94,12 +94,56 @@ class Proc:
         return f"pid {self.pid}: {text if len(text) <= 200 else text[:199] + '…'}"
 
 
+class Found(list[Proc]):
+    """The processes that a look has found, and why it may have found too few (`unseen`; empty if it saw all there are)."""
+
+    __slots__ = ("unseen",)
+
+    def __init__(self, procs: Iterable[Proc] = (), unseen: str = "") -> None:
+        super().__init__(procs)
+        self.unseen = unseen
+
+
 def available() -> bool:
     """Whether /proc is there and shows our own pid namespace. Without it only process groups can be known."""
+    return not unavailable()
+
+
+def unavailable() -> str:
+    """Why /proc cannot be used; empty if it can."""
     try:
-        return os.readlink("/proc/self") == str(os.getpid())
+        shown = os.readlink("/proc/self")
     except OSError:
-        return False
+        return "there is no /proc here"
+    return "" if shown == str(os.getpid()) else "/proc shows another PID namespace"
+
+
+def hidden() -> str:
+    """Why /proc, where it can be used, does not show every process; empty if it does.
+
+    With the mount option `hidepid` it shows us only those that we may trace: not those of other users, nor those of our own that have
+    gained rights or cannot be read. So the first process of all is not shown to us, unless it is our own.
+    """
+    user = os.geteuid()
+    if user not in _hidden:
+        try:
+            _read("/proc/1/stat")
+            is_anothers = os.stat("/proc/1").st_uid != user
+            visible = user == 0 or is_anothers or not _is_mounted_to_hide()
+        except OSError as error:
+            if error.errno in _OUT_OF_DESCRIPTORS:
+                raise
+            visible = False
+        _hidden[user] = "" if visible else "/proc hides the processes of other users (hidepid)"
+    return _hidden[user]
+
+
+_hidden: dict[int, str] = {}  # by the user that we are
+
+
+def _is_mounted_to_hide() -> bool:
+    mounts = [line.split() for line in _read("/proc/mounts").splitlines()]
+    return any(b"hidepid=" in mount[3] for mount in [mount for mount in mounts if mount[1] == b"/proc"][-1:])
 
 
 def look_up(pid: int) -> Proc | None:
@@ -128,18 +172,18 @@ def still_alive(proc: Proc) -> bool:
     return now is not None and now == proc and not now.zombie
 
 
-def find(groups: Mapping[int, int], mark: str, *, since: int = 0, known: Collection[Proc] = ()) -> list[Proc]:
+def find(groups: Mapping[int, int], mark: str, *, since: int = 0, known: Collection[Proc] = ()) -> Found:
     """The living members of a tree: see the top of this module. Never our own process, never a zombie, never a guard.
 
     `groups` maps the ids of sessions, which are also those of their leaders' process groups, to the start time of the leader (0: not
     known). `mark` is one tree's mark, or a program's id for all of its trees. Nothing that started before `since` can belong, which
     spares reading about most of the machine.
     """
-    if not available():
-        return _groups_that_answer(groups, "there is no /proc to look into")
+    if why := unavailable():
+        return _groups_that_answer(groups, why)
     try:
         ours = {group for group, start in groups.items() if not start or start_time(group) in (0, start)}
-        members: list[Proc] = []
+        members = Found(unseen=hidden())
         others: dict[int, list[Proc]] = {}
         missed: list[Proc | str] = []
         for proc in _scan(since, missed):
@@ -155,16 +199,19 @@ def find(groups: Mapping[int, int], mark: str, *, since: int = 0, known: Collect
                 elif GUARD_TAG not in tags:
                     others.setdefault(proc.ppid, []).append(proc)
     except OSError as error:
-        return _groups_that_answer(groups, f"could not look into it: {error.strerror}")
+        return _groups_that_answer(groups, f"/proc could not be read: {error.strerror}")
     for parent in members:  # grows as it goes: children of children
         # A child is never older than its parent: if it is, the parent's pid was reused between two lines of the scan.
         members += [child for child in others.pop(parent.pid, ()) if child.starttime >= parent.starttime]
-    return [proc for proc in members if not proc.zombie]
+    if members.unseen:  # not even the leader need be shown
+        members += _groups_that_answer([group for group in ours if look_up(group) is None], members.unseen)
+    unseen = members.unseen or ("processes were started faster than they could be read" if missed else "")
+    return Found([proc for proc in members if not proc.zombie], unseen)
 
 
 def sweep(
     groups: Mapping[int, int], mark: str, sig: int, *, since: int = 0, known: Collection[Proc] = ()
-) -> list[Proc]:
+) -> Found:
     """Send one signal to every member of a tree, and return those that were seen. Repeat until that is none.
 
     Groups are signalled as groups, for there the kernel leaves no gap through which a fork could slip.
@@ -223,10 +270,10 @@ def _signal_group(group: int, sig: int) -> bool:
     return _delivered(os.killpg, group, sig)
 
 
-def _groups_that_answer(groups: Iterable[int], why: str) -> list[Proc]:
+def _groups_that_answer(groups: Iterable[int], why: str) -> Found:
     # Signal 0 asks whether there is anybody. On macOS a group of zombies refuses; on Linux it answers, so this may err on the side of
     # "something is left".
-    return [_whole_group(group, why) for group in groups if _signal_group(group, 0)]
+    return Found([_whole_group(group, why) for group in groups if _signal_group(group, 0)], why)
 
 
 def _whole_group(group: int, why: str) -> Proc:
