@@ -23,6 +23,7 @@ from opentelemetry.trace import StatusCode
 
 from quiesce import Grace, Reason, Scope, StopReport, contain, own, telemetry
 from quiesce.kernel._seen import listeners
+from quiesce.kernel._unseen import note_unseen
 from tests.kernel.temperaments import Stubborn
 from tests.world import World, asyncio_only
 
@@ -197,6 +198,16 @@ async def test_a_leftover_is_an_event_an_error_and_is_counted_once(watched: Watc
     assert attributes(second)["left"] == 0
     assert second.status.status_code is StatusCode.UNSET
     assert watched.leftovers == {("task", "user"): 1}
+
+
+async def test_what_could_not_be_looked_at_is_an_attribute_and_no_error(watched: Watched) -> None:
+    scope = await Scope.open("crawl")
+    note_unseen(scope._opened(), "descendants of process 'sh'", "there is no /proc here")
+    report = await scope.close()
+    assert not report.clean
+    assert watched.span.status.status_code is StatusCode.UNSET
+    assert attributes(watched.span)["unseen"] == ("descendants of process 'sh': there is no /proc here",)
+    assert attributes(watched.span)["left"] == 0
 
 
 async def test_a_stop_because_of_an_error_is_an_error_with_the_exception(watched: Watched) -> None:

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from ._safe.printed import printed, printed_line
 from .kernel._report import StopReport
-from .kernel._seen import counts_of, listeners
+from .kernel._seen import counts_of, is_trouble, listeners
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -145,7 +145,7 @@ class _Telemetry:
                 span.record_exception(
                     error, {"exception.message": printed_line(error), "exception.stacktrace": stack}
                 )
-            if not report.clean or _kind(report) == "error":
+            if is_trouble(report) or _kind(report) == "error":
                 told = f"{len(report.left)} left" if report.left else printed_line(report.reason)
                 span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, told))
         span.end()
@@ -165,6 +165,8 @@ def attributes_of(report: StopReport) -> dict[str, str | int | float | list[str]
         attributes[f"quiesce.outcomes.{state.replace(' ', '_')}"] = count
     if report.notes:
         attributes["quiesce.notes"] = [printed_line(note) for note in report.notes]
+    if report.unseen:
+        attributes["quiesce.unseen"] = [printed_line(unseen) for unseen in report.unseen]
     return attributes
 
 

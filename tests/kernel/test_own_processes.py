@@ -18,7 +18,7 @@ import anyio
 import pytest
 
 from quiesce import Grace, Held, NotHeld, Scope, Stream, contain, own, shielded, stream
-from quiesce.kernel import _contained_processes
+from quiesce.kernel import _contained_processes, _unseen
 from quiesce.kernel._foreign_tree import ForeignTree
 from tests.kernel.processes import is_gone, running, token_of_processes, wait_until
 from tests.world import asyncio_only
@@ -466,8 +466,16 @@ async def test_a_loop_that_shows_its_processes_in_another_way_breaks_no_stop(
         raise AttributeError("no such thing in this loop")
 
     monkeypatch.setattr(_contained_processes, "known_starts", of_another_make)
-    held = await own(ends_it(polite(token))).open()
-    assert (await held.close()).clean
+    monkeypatch.setattr(_unseen, "_told", False)
+    with await asyncio.to_thread(subprocess.Popen, ["sleep", f"300{token}"]) as anothers:
+        held = await own(ends_it(polite(token))).open()
+        report = await held.close()
+        anothers.kill()
+    assert not report.left
+    assert not report.clean
+    assert report.unseen == (
+        "processes that were started in 'ends_it': they could not be looked for: no such thing in this loop",
+    )
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "no such thing in this loop" in caplog.text
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import platform
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -185,6 +186,68 @@ def test_a_process_that_forks_and_leaves_does_not_slip_through_a_scan(token: str
     assert all(looks)
 
 
+def listings(monkeypatch: pytest.MonkeyPatch, *later: Callable[[list[str]], list[str]]) -> list[int]:
+    """Have each listing of /proc changed by the next of these, from then on by the last; returns how many there were, as it grows."""
+    real, made = os.listdir, list[int]()
+
+    def listdir(path: str) -> list[str]:
+        if path != "/proc":
+            return real(path)
+        made.append(len(made))
+        return later[min(len(made), len(later)) - 1](real(path))
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    return made
+
+
+numbers_of_nobody = itertools.count(10**7)
+
+
+def one_that_is_gone(names: list[str]) -> list[str]:
+    """As if another process had ended since it was listed."""
+    return [*names, str(next(numbers_of_nobody))]
+
+
+def test_a_scan_goes_on_while_processes_are_gone_before_they_are_read(
+    token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with session("sleep", f"300.{token}", mark=f"{token}.1") as leader:
+
+        def not_yet(names: list[str]) -> list[str]:
+            return one_that_is_gone([name for name in names if name != str(leader.pid)])
+
+        with monkeypatch.context() as patch:
+            listings(patch, *[not_yet] * 40, list)
+            assert pids(_procfs.find({}, token)) == {leader.pid}
+
+
+def test_a_child_that_got_a_lower_number_than_its_parent_does_not_slip_through(
+    token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with session("sleep", f"300.{token}", mark=f"{token}.1") as leader:
+
+        def without(names: list[str]) -> list[str]:
+            return [name for name in names if name != str(leader.pid)]
+
+        def parent(names: list[str]) -> list[str]:
+            return one_that_is_gone(without(names))
+
+        # Its parent is listed, and gone before it is read; the next listing had passed its number before it was there.
+        with monkeypatch.context() as patch:
+            listings(patch, parent, without, list)
+            assert pids(_procfs.find({}, token)) == {leader.pid}
+
+
+def test_a_scan_comes_to_its_end_among_any_number_of_forks(
+    token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with session("sleep", f"300.{token}", mark=f"{token}.1") as leader:
+        with monkeypatch.context() as patch:
+            made = listings(patch, one_that_is_gone)
+            assert pids(_procfs.find({}, token)) == {leader.pid}
+        assert len(made) == _procfs._LISTINGS
+
+
 def test_a_process_that_shows_no_environment_during_exec_is_looked_at_again(
     token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,7 +335,7 @@ def test_who_cannot_look_asks_the_group_and_says_so(
 
     with session("sleep", f"300.{token}") as leader:
         if blindness == "no /proc":
-            monkeypatch.setattr(_procfs, "available", lambda: False)
+            monkeypatch.setattr(_procfs, "unavailable", lambda: "there is no /proc here")
         else:
             monkeypatch.setattr(_procfs, "_read", fail)
         (group,) = _procfs.find({leader.pid: 1}, "none")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import anyio
 import pytest
 
 from quiesce import Grace, Leftover, Outcome, Reason, Scope, StopReport
+from quiesce.kernel._seen import fields_of, is_trouble
 from tests.kernel.temperaments import (
     Stubborn,
     fails,
@@ -160,3 +163,27 @@ async def test_the_end_of_a_block_with_leftovers_has_a_report_that_names_them() 
     assert [left.name for left in scope.report.left] == ["straggler"]
     stubborn.let_go()
     assert (await scope.close()).clean
+
+
+@pytest.mark.parametrize(("left", "told"), [(0, "nothing left"), (1, "1 left")])
+def test_what_could_not_be_looked_at_is_said_and_not_called_clean(left: int, told: str) -> None:
+    leftovers = [Leftover("task", "worker", "app.py:1", "app.py:2")] * left
+    report = StopReport(
+        "crew", Reason("user"), 0.25, leftovers, 0, unseen=("processes: /proc is\x1b[2J hidden",)
+    )
+    assert not report.clean
+    lines = str(report).splitlines()
+    assert lines[0] == f"scope 'crew' stopped (user) in 0.250 s: {told}, as far as can be seen"
+    assert lines[-1] == "  unseen: processes: /proc is␛[2J hidden"
+    assert fields_of(report)["quiesce_unseen"] == ["processes: /proc is␛[2J hidden"]
+    assert is_trouble(report) == bool(left)
+
+
+@virtual_worlds
+async def test_a_clean_up_that_failed_is_trouble_and_what_is_unseen_alone_is_not() -> None:
+    scope = await Scope.open("crew", on_error="report", on_child_error=lambda handle, error: None)
+    scope.spawn(fails_in_clean_up, ValueError("late"), name="worker")
+    await turns()
+    report = await scope.close()
+    assert is_trouble(report)
+    assert not is_trouble(replace(report, _failed_while_stopping=0, unseen=("processes",)))

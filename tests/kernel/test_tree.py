@@ -392,7 +392,7 @@ def test_a_tree_that_cannot_be_looked_into_is_its_group_until_that_was_killed(
     assert wait_until(lambda: count(tree) == 2)
     with monkeypatch.context() as patch:
         if blindness == "no /proc":
-            patch.setattr(_procfs, "available", lambda: False)
+            patch.setattr(_procfs, "unavailable", lambda: "there is no /proc here")
         patch.setattr(_procfs, "_read", fail)
         tree._seen = frozenset()
         (group,) = tree.members()
@@ -401,6 +401,13 @@ def test_a_tree_that_cannot_be_looked_into_is_its_group_until_that_was_killed(
         assert wait_until(lambda: tree.exit_status() == -signal.SIGTERM)
         tree.signal(signal.SIGKILL)
         assert tree.members() == []
+        assert (
+            tree.unseen
+            == {
+                "no /proc": "there is no /proc here",
+                "no descriptors": "/proc could not be read: Too many open files",
+            }[blindness]
+        )
         assert tree.reap()
     assert wait_until(lambda: not running(token))
 

@@ -63,11 +63,12 @@ async def invoke_in_time(
     if context.waits_for_thread:
         return GivenUp(never_began, "not_started")
     text = str(timed_out)
-    if not report.clean:
+    may_run_on = bool(report.left or report.unseen)
+    if may_run_on:
         text += ", but it has not ended: it may still be running"
     if context.output_so_far:
         text += f"\nOutput so far:\n{context.output_so_far}"
-    return GivenUp(text, "failed" if report.clean else "still_running")
+    return GivenUp(text, "still_running" if may_run_on else "failed")
 
 
 def _told_elsewhere(handle: object, error: BaseException) -> None:

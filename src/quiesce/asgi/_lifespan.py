@@ -12,7 +12,7 @@ from quiesce.kernel._grace import Grace, check_grace
 from quiesce.kernel._reason import Reason
 from quiesce.kernel._report import StopReport
 from quiesce.kernel._scope import Scope
-from quiesce.kernel._seen import log_report
+from quiesce.kernel._seen import is_trouble, log_report
 
 from ._server import STATE, Server, server_of
 from ._signals import pass_signals_to
@@ -84,4 +84,4 @@ def _tell(report: StopReport, on_stop: Callable[[StopReport], None] | None) -> N
         except Exception:
             logger.exception("on_stop of lifespan failed for %s", report)
     else:
-        log_report(report, logging.INFO if report.clean else logging.WARNING)
+        log_report(report, logging.WARNING if is_trouble(report) else logging.INFO)

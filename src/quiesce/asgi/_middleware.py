@@ -19,7 +19,7 @@ from quiesce.kernel._owner import is_cancel, raise_unchanged
 from quiesce.kernel._reason import Reason
 from quiesce.kernel._report import StopReport
 from quiesce.kernel._scope import Scope
-from quiesce.kernel._seen import log_report
+from quiesce.kernel._seen import is_trouble, log_report
 from quiesce.kernel._states import EXPIRED
 
 from ._connection import Connection
@@ -131,7 +131,7 @@ class StopOnDisconnect:
         finally:
             connection.end()
             report = owner.report or core.report()
-            if owner.reason is not OVER or not report.clean:
+            if owner.reason is not OVER or is_trouble(report):
                 self._tell(report, scope)
 
     def _tell(self, report: StopReport, scope: AsgiScope) -> None:
@@ -141,7 +141,7 @@ class StopOnDisconnect:
             except Exception:
                 logger.exception("on_stop of StopOnDisconnect failed for %s", report)
         else:
-            log_report(report, logging.INFO if report.clean else logging.WARNING)
+            log_report(report, logging.WARNING if is_trouble(report) else logging.INFO)
 
 
 async def wait_for_end(core: ScopeCore, *children: Handle) -> None:

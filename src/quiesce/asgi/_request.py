@@ -9,7 +9,7 @@ from quiesce.kernel._child import FAILED, FINISHED
 from quiesce.kernel._grace import Grace, check_grace
 from quiesce.kernel._owner import raise_unchanged
 from quiesce.kernel._scope import Scope
-from quiesce.kernel._seen import log_report
+from quiesce.kernel._seen import is_trouble, log_report
 from quiesce.kernel._site import label_of
 
 from ._connection import ClientGone
@@ -49,7 +49,7 @@ async def unless_disconnected(
         if not core.is_over():
             await owner.close(reason=OVER)
         report = owner.report or core.report()
-        if not report.clean:
+        if is_trouble(report):
             log_report(report)
     try:
         if call.state is FINISHED:

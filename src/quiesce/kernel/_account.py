@@ -9,6 +9,7 @@ from ._child import FAILED, PENDING, RUNNING, Child
 from ._report import Leftover, Row, State, StopReport
 from ._site import describe
 from ._states import SETTLED
+from ._unseen import unseen_of
 
 if TYPE_CHECKING:
     from ._core import ScopeCore
@@ -39,8 +40,10 @@ def report_of(core: ScopeCore, closing: Collection[Child | ScopeCore]) -> StopRe
         failures = tuple(core.failures)
         if core.failed > len(failures):
             notes = [*notes, f"{core.failed - len(failures)} earlier failures are not listed"]
-    name = core.name or UNNAMED
-    return StopReport(name, core.reason, elapsed, left, core.ended, notes, rows, failures, core.failed_late)
+    name, unseen = core.name or UNNAMED, unseen_of(core)
+    return StopReport(
+        name, core.reason, elapsed, left, core.ended, notes, unseen, rows, failures, core.failed_late
+    )
 
 
 def leftovers_of(core: ScopeCore) -> list[Leftover]:

@@ -44,7 +44,7 @@ from ._foreign import Adopted, Births, adopter_of, is_kernels_own, node_of
 from ._grace import Grace, Rung
 from ._outside import Outside
 from ._reason import Reason
-from ._seen import log_report
+from ._seen import is_trouble, log_report
 from ._site import Site, site_of, stuck_at
 from ._states import EXPIRED
 from ._waits import Task, Waits
@@ -302,9 +302,10 @@ class Containment:
             core.failures = deque([*(core.failures or ()), *inner.failures])
             core.failed += inner.failed
         core.progress()
+        self._outside.say_what_is_unseen()
         self.report = core.report(excused)
         self.report.left = [*self.report.left, *self._outside.perhaps_left()]
-        if not self.report.clean:
+        if is_trouble(self.report):
             log_report(self.report)
 
 

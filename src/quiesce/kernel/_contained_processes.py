@@ -20,8 +20,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final, Literal, TypeAlias
 
-from quiesce._safe.printed import logger
-
 from . import _offspring, _procfs
 from ._core import ScopeCore
 from ._current import Node
@@ -45,7 +43,7 @@ _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 class Processes:
     """The processes of one block."""
 
-    __slots__ = ("_before", "_began", "_choice", "_loop", "_threads", "_unsure", "adopted")
+    __slots__ = ("_before", "_began", "_blind", "_choice", "_loop", "_threads", "_unsure", "adopted")
 
     def __init__(
         self,
@@ -55,7 +53,8 @@ class Processes:
         since: int | None = None,
     ) -> None:
         """`since` when it is about, in clock ticks since boot; now, unless it is said."""
-        self._choice = choice if can_look() else "none"
+        self._blind = "" if choice == "none" else cannot_look()
+        self._choice = "none" if self._blind else choice
         self._loop = loop
         self._threads = threads
         self._unsure: list[ForeignTree] = []
@@ -83,6 +82,8 @@ class Processes:
                     self._unsure.append(ForeignTree(proc))
             for child in self.adopted:
                 child.tree.members()  # see them while their parents live
+            if self.adopted or self._unsure:
+                self._blind = self._blind or _procfs.hidden()
         except OSError as error:
             self.give_up(error)
 
@@ -117,6 +118,8 @@ class Processes:
             return []
         taken = {child.tree.leader for child in watched}
         procs = [(proc, thread) for pid, thread in pids.items() if (proc := _procfs.look_up(pid)) is not None]
+        if len(procs) < len(pids):  # gone since they were listed, or not shown to us
+            self._blind = self._blind or _procfs.hidden()
         return [
             (proc, thread)
             for proc, thread in procs
@@ -124,9 +127,9 @@ class Processes:
         ]
 
     def give_up(self, error: Exception) -> None:
-        """Look no more."""
+        """Look no more; the report will say so."""
         self._choice = "none"
-        logger.warning("quiesce cannot look for processes that were started by what it holds: %s", error)
+        self._blind = f"they could not be looked for: {error}"
 
     def _by_thread(self, proc: Proc, number: int, contains: Contains) -> bool | None:
         """Whether a process that no loop knows of is ours; None if nobody can say."""
@@ -145,6 +148,10 @@ class Processes:
         if not work.pooled and self._threads is not None and self._threads.was_there_before(thread):
             return False
         return None
+
+    def unseen(self) -> str:
+        """Why some may be left of which nobody knows; empty if all were looked at, or none were to be."""
+        return self._blind if self._blind and _offspring.have_any() else ""
 
     # Ending them
 
@@ -178,9 +185,11 @@ def ticks_since_boot() -> int:
 
 
 @cache
-def can_look() -> bool:
-    """Whether this system shows its processes: Linux does, in /proc."""
-    return _HAS_BOOT_TIME and _procfs.available()
+def cannot_look() -> str:
+    """Why this system does not show its processes; empty if it does, as Linux in /proc."""
+    return _procfs.unavailable() or (
+        "" if _HAS_BOOT_TIME else "it cannot be known when a process was started"
+    )
 
 
 def _is_of_the_program(proc: Proc) -> bool:

@@ -112,6 +112,7 @@ class ScopeCore(TokenHolder):
         "token_above",
         "told",
         "took",
+        "unseen",
         "waiters",
     )
 
@@ -165,6 +166,7 @@ class ScopeCore(TokenHolder):
         self.started: float | None = None
         self.rung = COOPERATE
         self.notes: Sequence[str] = ()
+        self.unseen: tuple[str, ...] = ()  # here and below
         self.told = False  # whether anybody was given the errors of the children
         self.last_report: StopReport | None = None
         if parent is not None:

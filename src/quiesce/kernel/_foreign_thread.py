@@ -12,9 +12,10 @@ from threading import Thread
 from typing import Any
 from weakref import WeakSet
 
-from ._child import FINISHED, RUNNING, Child
+from ._child import FINISHED, PENDING, RUNNING, Child
 from ._core import ScopeCore
 from ._current import Node
+from ._descent import descends, is_nobodys
 from ._grace import Rung
 from ._report import Leftover
 from ._site import label_of, thread_stuck_at
@@ -64,6 +65,21 @@ class ForeignThread(Child):
 _watched: WeakSet[ForeignThread] = WeakSet()  # by whichever containment
 _NOTHING: frozenset[Any] = frozenset()
 _named: WeakSet[Any] = WeakSet()  # work of pools that a block has named, though perhaps not its own
+
+
+def at_work_for(core: ScopeCore) -> list[str]:
+    """What threads of others go on with for `core`, though who has started it there has ended: its await was cancelled."""
+    known = [child.work.what for child in _watched if child.state == RUNNING]
+    return [
+        f"the end of thread {label_of(work.label)!r}, which others started: it is at {thread_stuck_at(work.thread.ident)}"
+        for work in all_work()
+        if not (work.owned or work.what in known or _is_awaited(work.node))
+        and descends(work.node, core, is_nobodys)
+    ]
+
+
+def _is_awaited(node: Node | None) -> bool:
+    return isinstance(node, Child) and node.state in (PENDING, RUNNING)
 
 
 class Threads:

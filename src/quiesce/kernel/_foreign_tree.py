@@ -21,7 +21,10 @@ from ._procfs import Proc
 _NO_MARK = "no-mark"  # which no tree has
 _STOPPED = ("T", "t", "X", "Z")  # or dead: who does not fork
 _LOOKS = 10  # at a tree that is being held still
-_STOPS_WITHIN = 0.1  # seconds for those who were told to, on a machine that has much else to do
+_LOOKS_AT_WAITING = (
+    2  # then one in state D is left at that: most likely it is in a vfork, whose child we have stopped
+)
+_STOPS_WITHIN = 0.1  # seconds until the next look, on a machine that has much else to do
 
 
 class ForeignTree:
@@ -71,25 +74,28 @@ class ForeignTree:
     def _held_still(self) -> list[Proc]:
         """All of them, stopped: who is seen to fork in this very moment would leave a child that nobody has seen, and that nobody finds once it is gone.
 
-        A group of its own need not be: the kernel signals that as one, and leaves no gap.
+        A look reads the state of a process before the list of its children: the list of one that had stopped is complete. A group of
+        its own need not be stopped: the kernel signals that as one, and leaves no gap.
         """
         alive = self.members()
-        stopped: list[Proc] = []
-        for _ in range(_LOOKS):
+        told: set[Proc] = set()
+        refused: set[Proc] = set()
+        for look in range(_LOOKS):
             alone = (
                 [proc for proc in alive if not self._is_in_group(proc)] if self._is_group(alive) else alive
             )
-            fresh = [proc for proc in alone if proc.state not in _STOPPED and proc not in stopped]
-            if not fresh:
+            still = _STOPPED if look < _LOOKS_AT_WAITING else (*_STOPPED, "D")
+            restless = [proc for proc in alone if proc.state not in still and proc not in refused]
+            if not restless:
                 break
-            for proc in fresh:
-                _procfs.send_signal(proc, signal.SIGSTOP)
-            stopped += fresh
-            _wait_until_stopped(fresh)
+            for proc in restless:
+                if proc not in told:
+                    (told if _procfs.send_signal(proc, signal.SIGSTOP) else refused).add(proc)
+            _wait_until_stopped([proc for proc in restless if proc in told])
             alive = self.members()
-        for proc in stopped:
-            if proc in alive:
-                alive[alive.index(proc)].state = "T"  # or about to be
+        for proc in alive:
+            if proc in told:
+                proc.state = "T"  # or about to be
         return alive
 
     def _is_group(self, alive: list[Proc]) -> bool:
@@ -106,17 +112,17 @@ class ForeignTree:
 
 
 def _wait_until_stopped(told: list[Proc]) -> None:
-    """One that was told to stop may be inside its fork until it is seen to have stopped, or to wait for something else."""
+    """One that was told to stop may be inside its fork until it is seen to have stopped."""
     give_up_at = time.monotonic() + _STOPS_WITHIN
     while True:
         told = [
             now
             for proc in told
-            if (now := _offspring.as_it_is_now(proc)) is not None and now.state not in (*_STOPPED, "D")
+            if (now := _offspring.as_it_is_now(proc)) is not None and now.state not in _STOPPED
         ]
         if not told or time.monotonic() > give_up_at:
             return
-        os.sched_yield()
+        time.sleep(0.0005)  # they may need this very processor
 
 
 def _name_of(proc: Proc) -> str:

@@ -21,13 +21,14 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from . import _offspring
-from ._contained_processes import Processes, can_look, ticks_since_boot
+from ._contained_processes import Processes, ticks_since_boot
 from ._current import Node
 from ._descent import descends, open_blocks
 from ._foreign import Births
 from ._procfs import Proc
 from ._reason import Reason
 from ._states import SETTLED
+from ._unseen import note_unseen
 
 if TYPE_CHECKING:
     from ._core import ScopeCore
@@ -51,11 +52,8 @@ class HeldProcesses:
 
     @classmethod
     def begin(cls, core: ScopeCore) -> HeldProcesses | None:
-        """Those of the owner task that is about to start; None on trio, where nothing keeps who has started what.
-
-        None also where there is nothing to see.
-        """
-        return cls(core) if core.backend.name == "asyncio" and can_look() else None
+        """Those of the owner task that is about to start; None on trio, where nothing keeps who has started what."""
+        return cls(core) if core.backend.name == "asyncio" else None
 
     def guard(self) -> None:
         """Have the guard know of what has been started by now."""
@@ -93,6 +91,8 @@ class HeldProcesses:
         """Look again, and end those that are still there."""
         self.look()
         core = self._core
+        if self._processes is not None and (why := self._processes.unseen()):
+            note_unseen(core, f"processes that were started in {core.label!r}", why)
         if self._processes is not None and core.backend.is_current():  # if not, the loop is gone
             told = self._processes.tell_to_go(core.reason or Reason("parent", f"{core.label!r} ended"))
             if told and core.closed:

@@ -23,7 +23,7 @@ from ._core import ScopeCore
 from ._misuse import check_function
 from ._reason import Reason
 from ._scope import OpenScope, Scope
-from ._seen import log_report
+from ._seen import is_trouble, log_report
 from ._site import Site, caller_site, label_of
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ class Inflight:
             await self._scope.close(reason=why)
         finally:
             core.host = None
-            if core.last_report is not None and not core.last_report.clean:
+            if core.last_report is not None and is_trouble(core.last_report):
                 log_report(core.last_report)
 
     def __repr__(self) -> str:

@@ -24,11 +24,16 @@ if TYPE_CHECKING:
 NO_THREAD = 0  # nobody knows which
 
 
-_ASK_ONLY = os.WEXITED | os.WNOHANG | os.WNOWAIT if hasattr(os, "WNOWAIT") else 0
+_ASK_ONLY = os.WEXITED | os.WNOHANG | os.WNOWAIT if hasattr(os, "waitid") else 0
 
 
 def have_any() -> bool:
-    """Whether this process has any child, alive or not. A microsecond at most, where a look into /proc takes fifty."""
+    """Whether this process has any child, alive or not. A microsecond at most, where a look into /proc takes fifty.
+
+    False where it cannot be asked, on macOS before Python 3.13.
+    """
+    if not _ASK_ONLY:
+        return False
     try:
         os.waitid(os.P_ALL, 0, _ASK_ONLY)
     except ChildProcessError:
@@ -63,27 +68,34 @@ def since(began: int) -> dict[int, int]:
 def below(roots: Iterable[Proc]) -> list[Proc]:
     """The living among `roots`, and whoever descends from them; no guard of another program. Raises OSError if it cannot look."""
     found = [now for proc in roots if (now := as_it_is_now(proc)) is not None]
+    known = set(found)
     for parent in found:  # grows as it goes: children of children
         for pid in _listed(parent.pid):
-            child = _procfs.look_up(pid)
+            child = _look_at(pid)
             if (
                 child is not None
                 and not child.zombie
                 # If not, one of the two numbers was given to another process in between.
                 and child.ppid == parent.pid
                 and child.starttime >= parent.starttime
-                and child not in found
+                and child not in known
                 and _procfs.GUARD_TAG not in _procfs._tags(pid)
             ):
                 found.append(child)
+                known.add(child)
     return found
 
 
 def as_it_is_now(proc: Proc) -> Proc | None:
     """What is known of it now; None if it is gone."""
-    stat = _procfs._read_if_there(f"/proc/{proc.pid}/stat")
-    now = Proc(proc.pid, stat) if stat else None
+    now = _look_at(proc.pid)
     return now if now is not None and now == proc and not now.zombie else None
+
+
+def _look_at(pid: int) -> Proc | None:
+    """As `_procfs.look_up`, but raises OSError where no descriptor is left to look with."""
+    stat = _procfs._read_if_there(f"/proc/{pid}/stat")
+    return Proc(pid, stat) if stat else None
 
 
 def _listed(parent: int) -> dict[int, int]:

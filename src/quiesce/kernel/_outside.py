@@ -21,6 +21,7 @@ from ._current import Node
 from ._foreign_thread import ForeignThread, Threads
 from ._grace import Rung
 from ._report import Leftover
+from ._unseen import note_unseen
 
 
 class Outside:
@@ -82,6 +83,11 @@ class Outside:
         if core.rung < Rung.TERMINATE:
             waited_for += sum(isinstance(child, ForeignThread) for child in core.children)
         return waited_for
+
+    def say_what_is_unseen(self) -> None:
+        """Have the report say whether a process may be left of which nobody knows."""
+        if why := self._processes.unseen():
+            note_unseen(self._core, f"processes that were started in {self._core.label!r}", why)
 
     def perhaps_left(self) -> list[Leftover]:
         """What may be the block's, or somebody else's."""

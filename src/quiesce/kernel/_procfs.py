@@ -15,10 +15,11 @@ Invariants
   compared after it was opened, so the pid cannot have been given to another process in between.
 - A group id is trusted while its leader is unreaped, or while it has members: the kernel gives neither number away. If a process
   with that pid but another start time is seen, the id was reused and matches nothing.
-- One scan is not one moment: a process can fork and be gone before its line is read. So the listing is repeated until it shows no new
-  number; by then every child was read whose parent was missed. It can still be outrun: stop in a loop.
+- One scan is not one moment: a process can fork and be gone before it is read, and one listing need not show its child (which got a
+  lower number, when the numbers begin again). So the listing is repeated until two in a row showed nobody who was gone before it was
+  read. It can still be outrun: stop in a loop.
 - Being unable to look (no /proc, no descriptor left) is never taken for "nothing there": the groups themselves are asked instead,
-  and stand in the answer as one `Proc` each, with no start time.
+  and stand in the answer as one `Proc` each, with no start time. And the answer says what it could not see (`Found.unseen`).
 
 The guard process runs this file outside the package, where start-up time and memory count: import nothing of ours here, and of
 the standard library only what is small.
@@ -42,7 +43,7 @@ GUARD_TAG = "guard"
 """What guards carry instead of marks: they are children of the programs they guard, and part of nobody's tree."""
 
 _ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM) if os.name == "posix" else ()
-_LISTINGS = 10  # enough to catch up with any but a storm of forks, which no scan can
+_LISTINGS = 100  # enough to catch up with any but a storm of forks, which no scan can
 _PAUSES = (0.0001, 0.0002, 0.0004)
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
@@ -93,12 +94,56 @@ class Proc:
         return f"pid {self.pid}: {text if len(text) <= 200 else text[:199] + '…'}"
 
 
+class Found(list[Proc]):
+    """The processes that a look has found, and why it may have found too few (`unseen`; empty if it saw all there are)."""
+
+    __slots__ = ("unseen",)
+
+    def __init__(self, procs: Iterable[Proc] = (), unseen: str = "") -> None:
+        super().__init__(procs)
+        self.unseen = unseen
+
+
 def available() -> bool:
     """Whether /proc is there and shows our own pid namespace. Without it only process groups can be known."""
+    return not unavailable()
+
+
+def unavailable() -> str:
+    """Why /proc cannot be used; empty if it can."""
     try:
-        return os.readlink("/proc/self") == str(os.getpid())
+        shown = os.readlink("/proc/self")
     except OSError:
-        return False
+        return "there is no /proc here"
+    return "" if shown == str(os.getpid()) else "/proc shows another PID namespace"
+
+
+def hidden() -> str:
+    """Why /proc, where it can be used, does not show every process; empty if it does.
+
+    With the mount option `hidepid` it shows us only those that we may trace: not those of other users, nor those of our own that have
+    gained rights or cannot be read. So the first process of all is not shown to us, unless it is our own.
+    """
+    user = os.geteuid()
+    if user not in _hidden:
+        try:
+            _read("/proc/1/stat")
+            is_anothers = os.stat("/proc/1").st_uid != user
+            visible = user == 0 or is_anothers or not _is_mounted_to_hide()
+        except OSError as error:
+            if error.errno in _OUT_OF_DESCRIPTORS:
+                raise
+            visible = False
+        _hidden[user] = "" if visible else "/proc hides the processes of other users (hidepid)"
+    return _hidden[user]
+
+
+_hidden: dict[int, str] = {}  # by the user that we are
+
+
+def _is_mounted_to_hide() -> bool:
+    mounts = [line.split() for line in _read("/proc/mounts").splitlines()]
+    return any(b"hidepid=" in mount[3] for mount in [mount for mount in mounts if mount[1] == b"/proc"][-1:])
 
 
 def look_up(pid: int) -> Proc | None:
@@ -127,39 +172,46 @@ def still_alive(proc: Proc) -> bool:
     return now is not None and now == proc and not now.zombie
 
 
-def find(groups: Mapping[int, int], mark: str, *, since: int = 0, known: Collection[Proc] = ()) -> list[Proc]:
+def find(groups: Mapping[int, int], mark: str, *, since: int = 0, known: Collection[Proc] = ()) -> Found:
     """The living members of a tree: see the top of this module. Never our own process, never a zombie, never a guard.
 
     `groups` maps the ids of sessions, which are also those of their leaders' process groups, to the start time of the leader (0: not
     known). `mark` is one tree's mark, or a program's id for all of its trees. Nothing that started before `since` can belong, which
     spares reading about most of the machine.
     """
-    if not available():
-        return _groups_that_answer(groups, "there is no /proc to look into")
+    if why := unavailable():
+        return _groups_that_answer(groups, why)
     try:
         ours = {group for group, start in groups.items() if not start or start_time(group) in (0, start)}
-        members: list[Proc] = []
+        members = Found(unseen=hidden())
         others: dict[int, list[Proc]] = {}
-        for proc in _scan(since):
+        missed: list[Proc | str] = []
+        for proc in _scan(since, missed):
             if proc.session in ours or proc in known:
                 members.append(proc)
             elif not proc.zombie and proc.starttime >= since:
-                tags = _tags(proc.pid)
-                if mark in tags or any(tag.startswith(mark + ".") for tag in tags):
+                environment = _environment(proc.pid)
+                tags = _tags_in(environment)
+                if not environment and not still_alive(proc):
+                    missed.append(proc)
+                elif mark in tags or any(tag.startswith(mark + ".") for tag in tags):
                     members.append(proc)
                 elif GUARD_TAG not in tags:
                     others.setdefault(proc.ppid, []).append(proc)
     except OSError as error:
-        return _groups_that_answer(groups, f"could not look into it: {error.strerror}")
+        return _groups_that_answer(groups, f"/proc could not be read: {error.strerror}")
     for parent in members:  # grows as it goes: children of children
         # A child is never older than its parent: if it is, the parent's pid was reused between two lines of the scan.
         members += [child for child in others.pop(parent.pid, ()) if child.starttime >= parent.starttime]
-    return [proc for proc in members if not proc.zombie]
+    if members.unseen:  # not even the leader need be shown
+        members += _groups_that_answer([group for group in ours if look_up(group) is None], members.unseen)
+    unseen = members.unseen or ("processes were started faster than they could be read" if missed else "")
+    return Found([proc for proc in members if not proc.zombie], unseen)
 
 
 def sweep(
     groups: Mapping[int, int], mark: str, sig: int, *, since: int = 0, known: Collection[Proc] = ()
-) -> list[Proc]:
+) -> Found:
     """Send one signal to every member of a tree, and return those that were seen. Repeat until that is none.
 
     Groups are signalled as groups, for there the kernel leaves no gap through which a fork could slip.
@@ -218,18 +270,21 @@ def _signal_group(group: int, sig: int) -> bool:
     return _delivered(os.killpg, group, sig)
 
 
-def _groups_that_answer(groups: Iterable[int], why: str) -> list[Proc]:
+def _groups_that_answer(groups: Iterable[int], why: str) -> Found:
     # Signal 0 asks whether there is anybody. On macOS a group of zombies refuses; on Linux it answers, so this may err on the side of
     # "something is left".
-    return [_whole_group(group, why) for group in groups if _signal_group(group, 0)]
+    return Found([_whole_group(group, why) for group in groups if _signal_group(group, 0)], why)
 
 
 def _whole_group(group: int, why: str) -> Proc:
     return Proc(group, b"%d (%s) ? 0 %d %d%s 0 0 0" % (group, why.encode(), group, group, b" 0" * 14))
 
 
-def _scan(since: int = 0) -> Iterator[Proc]:
+def _scan(since: int = 0, missed: list[Proc | str] | None = None) -> Iterator[Proc]:
     """Every other process, save those in sessions that are older than `since`.
+
+    `missed` are those of the last listing that were gone before they were read; who reads more about them adds to it. If there are any at
+    the end, the scan was outrun.
 
     Nobody can join a session; one can only be born in it, or make a new one. So an old session has no member of a younger tree, and asking
     for the session is thirty times cheaper than reading about the process.
@@ -238,15 +293,17 @@ def _scan(since: int = 0) -> Iterator[Proc]:
     # Session 0 is that of the kernel's own threads, and any that was made outside our pid namespace. Such a one is older than
     # whatever we have started, but it may be our own: in a container our children are born in it.
     is_old = {0: since > 0}
+    missed = [] if missed is None else missed
+    calm = 0
     for _ in range(_LISTINGS):
+        missed.clear()
         new = [name for name in os.listdir("/proc") if name.isdigit() and name not in done]
-        if not new:
-            return
         done.update(new)
         for name in new:
             try:
                 session = os.getsid(int(name))
             except OSError:
+                missed.append(name)
                 continue
             if session not in is_old:
                 leader = look_up(session)
@@ -254,12 +311,28 @@ def _scan(since: int = 0) -> Iterator[Proc]:
             if is_old[session]:
                 continue
             stat = _read_if_there(f"/proc/{name}/stat")
-            if stat:
-                yield Proc(int(name), stat)
+            proc = Proc(int(name), stat) if stat else None
+            if proc is None or proc.zombie:  # which it may have become since it was listed
+                missed.append(name)
+            if proc is not None:
+                yield proc
+        calm = 0 if missed else calm + 1
+        if calm == 2:
+            return
 
 
 def _tags(pid: int) -> list[str]:
-    """The marks in a process's environment. During exec it has none for an instant: then look again."""
+    """The marks in a process's environment."""
+    return _tags_in(_environment(pid))
+
+
+def _tags_in(environment: bytes) -> list[str]:
+    _, found, rest = (b"\0" + environment).partition(b"\0" + VARIABLE.encode() + b"=")
+    return rest.partition(b"\0")[0].decode(errors="replace").split(";") if found else []
+
+
+def _environment(pid: int) -> bytes:
+    """Empty if it may not be read, or is gone. During exec it is empty for an instant: then look again."""
     for pause in (0, *_PAUSES):
         if pause:
             time.sleep(pause)
@@ -267,9 +340,8 @@ def _tags(pid: int) -> list[str]:
         if environment is None:
             break
         if environment:
-            _, found, rest = (b"\0" + environment).partition(b"\0" + VARIABLE.encode() + b"=")
-            return rest.partition(b"\0")[0].decode(errors="replace").split(";") if found else []
-    return []
+            return environment
+    return b""
 
 
 def _read_if_there(path: str) -> bytes | None:
@@ -286,10 +358,9 @@ def _read(path: str) -> bytes:
     # Half the price of open(), which matters some hundred times a scan.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        data = os.read(descriptor, 8192)
-        if len(data) == 8192:
-            while more := os.read(descriptor, 65536):
-                data += more
+        data = b""
+        while more := os.read(descriptor, 65536):  # a list of children comes a page at a time
+            data += more
         return data
     finally:
         os.close(descriptor)

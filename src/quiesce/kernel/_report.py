@@ -60,7 +60,9 @@ class StopReport(Printed):
     - `outcomes`: one `Outcome` for each child that was there when the stop began, and for each
       that had failed before. Children that had ended well before are only counted, in `ended`.
     - `left`: a `Leftover` for each thing that is still there.
-    - `clean`: nothing is left, and no child failed while it was being stopped.
+    - `unseen`: what may be left, but could not be looked at: processes that the system does not show us, a thread that
+      others have started.
+    - `clean`: nothing is left, nothing is unseen, and no child failed while it was being stopped.
     - `errors`: what the children raised. `close()` never raises them.
     - `notes`: what else happened, such as a child that blocked the event loop's thread.
 
@@ -77,6 +79,7 @@ class StopReport(Printed):
     left: Sequence[Leftover]
     ended: int
     notes: Sequence[str] = ()
+    unseen: tuple[str, ...] = ()
     # Rows of (function or name, state, error): `Outcome`s are made when somebody reads them, and nothing here
     # leads back to the scope, which would keep each in the other's way until the collector comes.
     _rows: Sequence[Row] = field(default=(), repr=False)
@@ -85,8 +88,8 @@ class StopReport(Printed):
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is left, and every clean-up came to its end."""
-        return not self.left and not self._failed_while_stopping
+        """Whether nothing is left, nothing is unseen, and every clean-up came to its end."""
+        return not (self.left or self.unseen or self._failed_while_stopping)
 
     @property
     def errors(self) -> list[BaseException]:
@@ -113,8 +116,11 @@ class StopReport(Printed):
         told = ", ".join(f"{count} {state}" for state, count in counts.items())
         told = f"{told}, " if told else ""
         left = f"{len(self.left)} left" if self.left else "nothing left"
+        if self.unseen:
+            left += ", as far as can be seen"
         lines = [f"scope {self.name!r} {how}: {told}{left}"]
         lines += [f"  left: {leftover}" for leftover in self.left]
+        lines += [f"  unseen: {unseen}" for unseen in self.unseen]
         lines += [f"  failed: {name}: {error!r}" for name, error in self._failures]
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(map(printed_line, lines))

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from quiesce._safe.printed import logger, printed_line
@@ -65,6 +66,11 @@ def tell_ended(core: ScopeCore) -> None:
             logger.exception("a listener failed when scope %r had stopped", core.label)
 
 
+def is_trouble(report: StopReport) -> bool:
+    """Whether it is worth a warning: something is left, or a clean-up failed. What merely cannot be seen is warned of once for all."""
+    return not (report.clean or replace(report, unseen=()).clean)
+
+
 def log_report(report: StopReport, level: int = logging.WARNING) -> None:
     """Log a report that nobody is handed. The fields of the record are those of `fields_of`."""
     if logger.isEnabledFor(level):
@@ -85,6 +91,7 @@ def fields_of(report: StopReport) -> dict[str, object]:
             for left in report.left
         ],
         "quiesce_notes": [printed_line(note) for note in report.notes],
+        "quiesce_unseen": [printed_line(unseen) for unseen in report.unseen],
     }
 
 

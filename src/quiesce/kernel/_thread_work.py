@@ -7,6 +7,7 @@ context that the work runs in, or that its result is awaited in.
 |---|---|---|
 | of an executor | the item of its queue that it is at | the context of `asyncio.to_thread`; for `run_in_executor`, which hands over none, that of who awaits it, until that is cancelled |
 | of anyio | its `run`, with all that it was given | the context that anyio runs it in |
+| of trio | the call of `trio.to_thread.run_sync` | the context that trio runs it in |
 | of `quiesce.to_thread` | its `ThreadChild` | the context that it runs in; a scope owns it already |
 | any other | itself | the context it was given (always from Python 3.14 on; before, `Thread(target=context.run)`) |
 
@@ -22,6 +23,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import thread as executor_threads
 from contextvars import Context
 from functools import partial
+from inspect import unwrap
 from subprocess import Popen
 from threading import Thread, get_ident
 from types import FrameType
@@ -62,7 +64,7 @@ def all_work() -> list[Work]:
     ]
     if not threads:
         return []
-    _learn_of_anyio()
+    _learn_of_libraries()
     stacks = sys._current_frames()
     try:
         return [work for thread in threads if (work := work_of(thread, stacks)) is not None]
@@ -111,6 +113,11 @@ def _of_anyio(thread: Thread, frame: FrameType) -> Work | None:
     if future is None or (future.done() and not future.cancelled()):
         return None  # it waits for something to do, or will in a moment
     return Work(thread, future, given.get("func"), True, given.get("context"))
+
+
+def _of_trio(thread: Thread, frame: FrameType) -> Work | None:
+    given = frame.f_locals
+    return Work(thread, given.get("task_register"), given.get("sync_fn"), True, given.get("context"))
 
 
 def _of_executor(thread: Thread, frame: FrameType) -> Work | None:
@@ -173,7 +180,12 @@ _kinds: dict[int, Callable[[Thread, FrameType], Work | None]] = {
 }
 
 
-def _learn_of_anyio() -> None:
+def _learn_of_libraries() -> None:
     worker: Any = getattr(sys.modules.get("anyio._backends._asyncio"), "WorkerThread", None)
     if worker is not None:
         _kinds.setdefault(id(worker.run.__code__), _of_anyio)
+    run_sync: Any = getattr(sys.modules.get("trio.to_thread"), "run_sync", None)
+    if run_sync is not None:
+        for inner in unwrap(run_sync).__code__.co_consts:
+            if getattr(inner, "co_name", "") == "worker_fn":
+                _kinds.setdefault(id(inner), _of_trio)

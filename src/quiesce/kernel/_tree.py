@@ -67,6 +67,7 @@ class Tree:
         self._exit_fd: int | None = None
         self._group_was_killed = False
         self._seen: frozenset[_procfs.Proc] = frozenset()
+        self.unseen = ""  # why the last look may have found too few
         # Nothing of the tree is older than we are; the leader's own start time, if it can be read, is sharper.
         self._since = _procfs.start_time(self._owner)
         self._leader_start = 0
@@ -184,7 +185,8 @@ class Tree:
             return True
         return self.exit_status() is not None and not self.members() and self.reap()
 
-    def _remember(self, found: list[_procfs.Proc]) -> list[_procfs.Proc]:
+    def _remember(self, found: _procfs.Found) -> list[_procfs.Proc]:
+        self.unseen = found.unseen
         # A group that cannot be looked into answers as long as its zombie leader is there. After SIGKILL nobody else can be in it.
         all_dead = self._group_was_killed and self.exit_status() is not None
         alive = [proc for proc in found if proc.starttime or not all_dead]

@@ -35,8 +35,10 @@ from ._grace import Grace, Rung
 from ._late_reaper import reap_later
 from ._pipe import CHUNK, Output, Pipe, Tail
 from ._reason import Reason
+from ._report import Leftover
 from ._site import Site
 from ._states import EXPIRED, STOPPING
+from ._unseen import note_unseen
 
 if TYPE_CHECKING:
     from ._backend import Waiter
@@ -226,6 +228,7 @@ class TreeChild(Child):
 
     def _gone(self) -> None:
         """Nobody of the tree is left: take in its last words, and let go of its number."""
+        self._say_what_is_unseen()
         self.tree.reap()
         if self.stderr is not None:
             for data in self.stderr.rest():
@@ -351,3 +354,13 @@ class TreeChild(Child):
         """Who is still there."""
         alive = self.tree.members()
         return "; ".join(f"{proc.describe()} (state {proc.state})" for proc in alive) or "exiting"
+
+    def leftovers(self) -> list[Leftover]:
+        """The tree, with what could not be seen of it."""
+        left = super().leftovers()
+        self._say_what_is_unseen()
+        return left
+
+    def _say_what_is_unseen(self) -> None:
+        if self.tree.unseen:
+            note_unseen(self.core, f"descendants of process {self.name!r}", self.tree.unseen)

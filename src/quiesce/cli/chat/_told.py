@@ -42,10 +42,10 @@ def stop_line(stopped: Sequence[str], report: StopReport) -> str:
     """What was stopped, how long it took, what is left: one line, and one more for each thing that is left."""
     what = ", ".join(stopped) or "between two steps"
     line = f"stopped {what} in {seconds(report.elapsed)}: "
-    if report.clean:
-        return line + "nothing left"
     left = [f"  left: {leftover.kind} {leftover.name!r}, at {leftover.stuck_at}" for leftover in report.left]
-    return "\n".join([f"{line}{len(left)} left", *left])
+    unseen = [f"  unseen: {unseen}" for unseen in report.unseen]
+    line += f"{len(left)} left" if left else "nothing left"
+    return "\n".join([line + ", as far as can be seen" if unseen else line, *left, *unseen])
 
 
 def history(items: Sequence[Item], width: int) -> str:
