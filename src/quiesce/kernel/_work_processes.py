@@ -19,7 +19,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from . import _offspring
-from ._contained_processes import Contains, Processes, can_look
+from ._contained_processes import Contains, Processes, cannot_look
 from ._current import Node, current_node
 from ._descent import leads_to
 from ._grace import Rung
@@ -38,7 +38,7 @@ _LIBRARIES = ("anyio", "asyncio", "trio")  # whose `Process` is one
 
 def spawner_of(scope: Scope) -> Callable[..., Handle]:
     """`scope.spawn`, for children whose processes end with them when they are stopped; as far as the system shows its processes."""
-    return WorkProcesses(scope._opened()).spawn if can_look() else scope.spawn
+    return WorkProcesses(scope._opened()).spawn if not cannot_look() else scope.spawn
 
 
 class WorkProcesses(HeldProcesses):
