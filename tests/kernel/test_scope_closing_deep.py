@@ -203,3 +203,47 @@ async def test_a_closer_at_any_depth_settles(depth: int) -> None:
     await anyio.sleep(0.05)
     await settles(outer)
     assert closer.report is None or closer.was_quick
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+async def test_what_a_task_has_opened_is_open_while_it_waits_for_a_closer(order: str) -> None:
+    """It goes on when the closer has returned, and may need that then. The closer does not wait for it either."""
+    closer = Closer()
+    states: list[str] = []
+
+    async def host() -> None:
+        pool = await Scope.open("pool") if order == "before" else None
+        inner = await Scope.open("inner")
+        pool = pool or await Scope.open("pool")
+        pool.spawn(forever)
+        inner.spawn(closer.when_cancelled, outer)
+        await turns()
+        try:
+            await inner.close()
+        finally:
+            states.append(pool.state)
+            with anyio.CancelScope(shield=True):
+                await pool.close()
+
+    outer = await Scope.open("outer")
+    await outer.spawn(host).wait()
+    assert states == ["open"]
+    assert closer.was_quick
+    assert closer.report is not None
+    assert closer.report.clean, str(closer.report)
+    await settles(outer)
+
+
+async def test_what_a_closer_has_opened_itself_is_stopped_and_waited_for() -> None:
+    states: list[str] = []
+
+    async def closes() -> None:
+        pool = await Scope.open("pool")
+        pool.spawn(forever)
+        await outer.close()
+        states.append(pool.state)
+
+    outer = await Scope.open("outer")
+    await outer.spawn(closes).wait()
+    assert states == ["settled"]
+    await settles(outer)

@@ -198,3 +198,77 @@ def test_a_process_without_stdin_is_told_so(loop: str) -> None:
     )
     assert ended.returncode == 1
     assert b"this process was started without stdin" in ended.stderr
+
+
+# Closes its peer in one of several ways, when four requests have come: three are at work, and one waits for its turn.
+CLOSES = """
+import os, signal, sys
+import anyio
+import quiesce
+from quiesce.wire import Limits, Peer, stdio
+
+loop, way = sys.argv[1:]
+
+async def work(params):
+    await anyio.sleep_forever()
+
+async def keep(params):
+    try:
+        await anyio.sleep_forever()
+    except anyio.get_cancelled_exc_class():
+        return "kept"
+
+async def third(params):
+    if way != "a handler":
+        await anyio.sleep_forever()
+    while not peer.statistics().requests_waiting:
+        await anyio.sleep(0.001)
+    await peer.close()
+    return "bye"
+
+async def main():
+    global peer
+    peer = Peer(stdio(), {"work": work, "keep": keep, "third": third}, limits=Limits(concurrent=3))
+    if way == "the end of main":
+        peer.start()
+        await peer.wait_open()
+    async with peer if way != "the end of main" else quiesce.Scope():
+        if way in ("a handler", "the end of its input"):
+            await peer.wait_closed()
+            return
+        while not peer.statistics().requests_waiting:
+            await anyio.sleep(0.001)
+        if way == "a signal":
+            os.kill(os.getpid(), signal.SIGTERM)
+            await anyio.sleep_forever()
+
+quiesce.run(main, uvloop=loop == "uvloop", backend="trio" if loop == "trio" else "asyncio")
+"""
+WAYS = ["a handler", "the end of the block", "the end of main", "the end of its input", "a signal"]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("way", WAYS)
+def test_closed_in_any_way_every_request_that_was_read_is_answered(loop: str, way: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", CLOSES, loop, way],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(asks("work", "keep", "third", "work"))
+        process.stdin.flush()
+        if way == "the end of its input":
+            process.stdin.close()
+        output = process.stdout.read()
+        assert process.stderr is not None
+        err = process.stderr.read().decode()
+        process.stdin.close()
+        process.wait(15)
+    assert process.returncode == (143 if way == "a signal" else 0), err
+    found, others = answers_in(output)
+    cancelled = {"code": -32800, "message": "Request cancelled"}
+    assert found == {1: cancelled, 2: "kept", 3: "bye" if way == "a handler" else cancelled, 4: cancelled}
+    assert others == []

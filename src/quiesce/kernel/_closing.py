@@ -5,6 +5,9 @@ wait for itself, nor for anybody who waits for it: who hosts the block it runs i
 that it runs in, and so on. It waits for the others. Two such closers, or a circle of scopes whose children
 close each other, resolve in the same way.
 
+Who waits for a closer goes on when that has returned, and may then need what it has itself opened in the scope: to
+send the closer's last answer, for example. That is neither stopped before nor waited for (`needed_later`).
+
 The cancel of a closer from inside is held back until its `close()` has returned: it has asked for the stop
 and is owed the report; the cancel arrives at its next await.
 """
@@ -62,7 +65,9 @@ async def _close_from(node: Node, scope: ScopeCore, reason: Reason, grace: Grace
             try:
                 if scope.state is STOPPING:
                     cancelled = await scope.backend.wait_through(ready, scope.waiters)
-                excused = who_waits_for(scope, scope.closers) if inside else ()
+                if inside:
+                    excused = who_waits_for(scope, scope.closers)
+                    excused |= needed_later(scope, excused)
             finally:
                 _leave(scope, node)
         report = scope.report(excused)
@@ -109,7 +114,20 @@ def who_waits_for(scope: ScopeCore, nodes: Iterable[Node]) -> set[Child | ScopeC
 def only_closers_left(scope: ScopeCore) -> bool:
     """Whether nobody is left but those who wait for a closer that runs inside."""
     excused = who_waits_for(scope, scope.closers)
-    return excused.issuperset(scope.children) and excused.issuperset(scope.nested)
+    if not excused.issuperset(scope.children):
+        return False
+    return excused.issuperset(scope.nested) or (excused | needed_later(scope, excused)).issuperset(
+        scope.nested
+    )
+
+
+def needed_later(scope: ScopeCore, excused: Collection[Child | ScopeCore]) -> set[Child | ScopeCore]:
+    """The nested scopes that were opened by one of those who wait for a closer, and do not wait for it themselves."""
+    return {
+        nested
+        for nested in scope.nested
+        if nested.opener in excused and nested.opener not in scope.closers and nested not in excused
+    }
 
 
 def _hold_back(scope: ScopeCore, closer: Node) -> list[Holdable]:

@@ -35,7 +35,7 @@ from quiesce._safe.printed import logger
 
 from ._account import UNNAMED, leftovers_of, report_of
 from ._child import FAILED, Child, Handle
-from ._closing import close, only_closers_left, who_waits_for
+from ._closing import close, needed_later, only_closers_left, who_waits_for
 from ._current import Node, current_node
 from ._grace import CANCEL, COOPERATE, DEFAULT_GRACE, TERMINATE, Grace, Rung
 from ._ladder import NO_ENDS, STALLED, Ends, after_a_stall, earlier, entered_at, fitted, halved
@@ -391,8 +391,9 @@ class ScopeCore(TokenHolder):
         """Last opened, first stopped, each when the one before is gone; all at once from TERMINATE on."""
         assert self.reason is not None
         excused = self.who_waits_for(self.closers) if self.closers else ()
+        needed = needed_later(self, excused) if excused and self.rung < TERMINATE else ()
         for scope in reversed(list(self.nested)):
-            if scope.late:
+            if scope.late or scope in needed:
                 continue
             if not scope.closed:
                 scope.stop(self.reason)

@@ -112,9 +112,8 @@ class ChannelLink(Link):
         """Send what is there; False if there is nothing."""
         data = self._take()
         if not data:
-            if self.pending:  # the framing has said its last: what was to be sent is dropped
-                self.pending = 0
-                self._wrote()
+            if self.pending:  # the framing has said its last
+                self._drop()
             return False
         sent = self.pending
         self._sending = True  # and still so if this is cut: nobody knows how much of it is gone
@@ -125,7 +124,8 @@ class ChannelLink(Link):
             self._wrote()
         except Exception as error:
             self._sending = False
-            self.over, self.pending = True, 0
+            self.over = True
+            self._drop()
             read_now = getattr(self._channel, "read_now", None)
             if read_now is not None and self.receiver is not None:
                 hand_on_rest(self, read_now)  # what the other side said before it went
@@ -210,6 +210,13 @@ class ChannelLink(Link):
                 await self._scope.close(reason="the connection is closed")
         finally:
             await self._channel.aclose()
+
+    def channel_dropped(self, size: int) -> None:
+        """The channel had taken so much, and was broken off before it had passed that on."""
+        if not self._sending:  # else that counts as a whole
+            self.dropped += size
+            if self.on_dropped is not None:
+                self.on_dropped()
 
 
 _SITE = (ChannelLink.start.__code__, 0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import anyio
@@ -32,6 +33,9 @@ class ClosingChannel(ABC):
 
     def __init__(self) -> None:
         self.stuck = False  # whether somebody is in the middle of sending
+        self.on_dropped: Callable[[int], object] | None = (
+            None  # is told how much was unsent when it was broken off
+        )
 
     @abstractmethod
     async def receive(self) -> bytes:

@@ -3,11 +3,29 @@
 Invariants
 - Everything that comes in is dealt with by plain functions, in the order in which it came; only handlers are tasks. So nothing that a
   handler does holds up an answer, or a cancel, that comes behind; until as much waits as `Limits` allows, and nothing is read for a while.
-- It is opened and ended by one owner task (`own`), whoever asks for that, and however: `close()`, the end of a block, the end of the owner's
-  scope, the end of the file, an error of the socket, the end of the program. There is one way out, `leave`:
-  read nothing more; cancel the handlers; fail every call that waits, as its answer will not be read; let each handler answer; send what is
-  to be sent; let go of the link.
-- All of that takes its time from one `Grace`, that of the stop. When it is over, what was not sent is lost, and no call waits on.
+- It is opened and closed by one owner task (`own`), whoever asks for that.
+
+The contract of closing
+-----------------------
+It is the same on every transport, and for every way to close: `close()` and `cancel()` from any task, a
+handler's own among them; the exit of the block, an error or a cancel in it; the stop of the owner's scope;
+the end of the other side; the end of the program. `__aexit__` does it:
+
+1. Nothing more is read. Every call that waits fails, as its answer would not be read.
+2. Every request that was read is answered, once: with what its handler returns or raises, else with -32800.
+   So is the one whose handler has asked for the close: its `close()` returns when all others have answered,
+   and then it answers. So is one whose handler never began.
+3. All of that is sent, in order, and then the transport is closed: in order, or by force if it is stuck.
+4. Only what is unsent is waited for. A transport that has nothing left to send, and does not confirm that it
+   is closed, costs no time. (The farewell of TLS, and the `close()` of somebody else's object, are a
+   clean-up, and have the time of one.)
+5. One `Grace` bounds all of it, that of the stop. What is unsent when the time to clean up (`cancel`) is
+   over, or because the other side takes nothing any more, is dropped, and the report says how many bytes that
+   were.
+
+What the owner needs for that (the link, the process, the task that closes a stream) it has opened itself, in
+its own scope. So the kernel leaves it alone while the owner waits for a handler that closes: see
+`kernel/_closing.py`.
 """
 
 from __future__ import annotations
@@ -88,6 +106,7 @@ class Connection:
         self._tap = tap
         self.ended: Reason | None = None  # why nothing more will come
         self.on_disconnect: Callable[[Reason], object] | None = None  # is told so, before anything is stopped
+        self._note = ""  # of what was not sent, in the report
         self._timer: Timer | None = None
         self.context = Context()  # the owner task's, for handlers
 
@@ -108,6 +127,7 @@ class Connection:
             self.forsake()
             raise
         link.most = self.limits.unsent + self.limits.backlog
+        link.on_dropped = self._note_dropped
         self._link = link
         early, self._early = self._early, []
         for frame in early:
@@ -149,12 +169,24 @@ class Connection:
             self.lanes.stop(reason)
             self.calls.fail_all(why)
             link.abort()
-            await link.close()
+            try:
+                await link.close()
+            finally:
+                self._note_dropped()
+
+    def _note_dropped(self) -> None:
+        """For the report: how much was never sent."""
+        size = self._link.dropped if self._link is not None else sum(len(frame) + 1 for frame in self._early)
+        if size:
+            others = [note for note in self.core.notes if note != self._note]
+            self._note = f"{size} bytes were dropped unsent"
+            self.core.notes = [*others, self._note]
 
     def forsake(self) -> None:
         """It was never opened, and will not be."""
         if self._link is None and not self.over:
             self.over = self.closing = True
+            self._note_dropped()
             self._early = []
             self._now_open()
             why = f": {self.error!r}" if self.error is not None else f" ({self.core.reason})"

@@ -4,13 +4,14 @@ Invariants
 - `send` never waits: it may be called from a clean-up, from a callback, from a handler that is being cancelled. Whoever may wait, waits
   for room afterwards (`wait_for_room`), so that the buffer stays bounded.
 - What is sent in one turn of the event loop goes out in one write.
-- `abort` is final, at once, and never waits either. After it, and after an error, whatever is sent is dropped.
+- `abort` is final, at once, and never waits either. After it, and after an error, whatever is sent is dropped, and counted.
 - The receiver is told of the end of the link once, and of nothing after that.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -45,6 +46,8 @@ class Link(ABC):
         self.framing = framing
         self.receiver: Receiver | None = None
         self.pending = 0  # bytes that are not yet with the system
+        self.dropped = 0  # bytes that never will be; what was cut off in the middle counts as a whole
+        self.on_dropped: Callable[[], object] | None = None  # is told of more of these after `close`
         self.most: float = (
             inf  # more than that unsent, and the link is given up: nobody reads at the other end
         )
@@ -115,6 +118,7 @@ class Link(ABC):
     def send(self, frame: bytes) -> None:
         """Send this; without waiting."""
         if self.over:
+            self.dropped += len(frame) + 1
             return
         self._out.append(frame)
         self.pending += len(frame) + 1
@@ -190,9 +194,15 @@ class Link(ABC):
     def _lose(self, error: BaseException | None) -> None:
         """Nothing can be sent any more."""
         self.over = True
-        self._out, self._raw, self.pending = [], bytearray(), 0
-        self._wrote()
+        self._out, self._raw = [], bytearray()
+        self._drop()
         self._end(error)
+
+    def _drop(self) -> None:
+        """What is unsent will not be sent."""
+        self.dropped += self.pending
+        self.pending = 0
+        self._wrote()
 
     def hurry(self) -> None:
         """No call waits for room any more: it has failed."""

@@ -69,9 +69,9 @@ class Peer:
     - `grace` holds the deadlines of its stop (those of its owner unless given), and `scope` is its owner: the current scope unless
       another is given.
 
-    Closing stops reading, cancels the handlers and lets each of them answer, sends what is to be sent, fails every request that waits with
-    `ConnectionEnded`, and closes the transport; in that order, whoever asks for it, and within the `Grace`. The end of the other side does
-    the same.
+    Closing stops reading, fails every request of yours that waits with `ConnectionEnded`, cancels the handlers and lets each of them answer, sends what is
+    to be sent, and closes the transport; in that order, on every transport, whoever asks for it, and within the `Grace`. A handler may
+    close its own peer, and still answers. The end of the other side does the same. Bytes that could not be sent are in the notes of the report.
     """
 
     def __init__(

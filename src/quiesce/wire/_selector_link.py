@@ -136,6 +136,7 @@ class SelectorLink(Link):
             except (BlockingIOError, InterruptedError):
                 sent = 0
             except OSError as error:
+                self.pending = len(data)
                 self._broke(error)
                 return
             if sent < len(data):
@@ -154,9 +155,8 @@ class SelectorLink(Link):
         data = self._take()
         if data:
             self._write_now(data)
-        else:  # the framing has said its last: what was to be sent is dropped
-            self.pending = 0
-            self._wrote()
+        else:  # the framing has said its last
+            self._drop()
 
     def _write_now(self, data: bytes | memoryview) -> None:
         try:
@@ -184,7 +184,8 @@ class SelectorLink(Link):
 
     def _broke(self, error: OSError) -> None:
         self._stop_writing()
-        self.over, self.pending = True, 0
+        self.over = True
+        self._drop()
         # Not here: who sends something does not expect to be sent something.
         self._loop.call_soon(self._go, error, context=self._context.copy())
 

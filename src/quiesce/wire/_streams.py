@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from ssl import SSLObject
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from anyio.abc import SocketAttribute
@@ -28,10 +29,16 @@ if TYPE_CHECKING:
     from ._link import Link
 
 
+_LOOK_AGAIN: Final = 0.005  # seconds between two looks at a buffer
+_TURNS: Final = 5  # of the event loop, in which asyncio and uvloop tell that a transport is closed
+
+
 async def closing_link(channel: ClosingChannel, framing: Framing, scope: Scope, name: str) -> Link:
     """The link over a channel that a task closes."""
     await channel.stand_by(scope, name)
-    return ChannelLink(channel, framing, scope, name=name)
+    link = ChannelLink(channel, framing, scope, name=name)
+    channel.on_dropped = link.channel_dropped
+    return link
 
 
 # asyncio's streams
@@ -87,15 +94,37 @@ class _AsyncioChannel(ClosingChannel):
     async def _close(self) -> None:
         self._writer.close()
         self._close_reader()
-        await self._writer.wait_closed()
+        if self._is_encrypted():
+            await self._writer.wait_closed()  # both sides say goodbye, behind a second buffer
+            return
+        while self._unsent():  # noqa: ASYNC110 - nothing tells when it is sent
+            await anyio.sleep(_LOOK_AGAIN)
+        # By now a real transport confirms its end in the next turns, and a stub never: `wait_closed()` would wait in vain.
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        await self._break_off()
+
+    def _is_encrypted(self) -> bool:
+        ask = getattr(getattr(self._writer, "transport", None), "get_extra_info", None)
+        return ask is not None and isinstance(ask("ssl_object"), SSLObject)
+
+    def _unsent(self) -> int:
+        """How much waits in the buffer of its transport, if that can tell."""
+        try:
+            size = self._writer.transport.get_write_buffer_size()
+        except (AttributeError, NotImplementedError):
+            return 0
+        return size if isinstance(size, int) else 0
 
     async def _break_off(self) -> None:
-        transport = getattr(self._writer, "transport", None)
-        if transport is not None:
-            transport.abort()
-        else:
+        unsent = self._unsent()
+        try:
+            self._writer.transport.abort()
+        except (AttributeError, NotImplementedError):  # a stub
             self._writer.close()
         self._close_reader()
+        if unsent and self.on_dropped is not None:
+            self.on_dropped(unsent)
 
     def _close_reader(self) -> None:
         """Of two pipes the other one; of a socket there is but one transport."""

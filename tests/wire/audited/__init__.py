@@ -15,7 +15,16 @@ import anyio
 import msgspec
 
 from quiesce import Grace, Scope
-from quiesce.wire import ConnectionEnded, Limits, Notification, Peer, RequestCancelled, RpcError, memory_pair
+from quiesce.wire import (
+    ConnectionEnded,
+    Limits,
+    MessageTransport,
+    Notification,
+    Peer,
+    RequestCancelled,
+    RpcError,
+    memory_pair,
+)
 from tests.kernel.audited import WORLDS, Audited, clock, ledger, pause, tidy_up, work
 from tests.wire.bare import Bare, asks, cancels, tells
 
@@ -230,6 +239,41 @@ async def closed_by_its_own_handler() -> None:
 
                 callers.spawn(ask)
                 await us.request("leave")
+
+
+@audited("close")
+async def closed_by_its_own_handler_over_what_a_task_closes() -> None:
+    """Messages of others. Each answer is sent once, or the report tells of what could not be."""
+    watched.start()
+    put, get = anyio.create_memory_object_stream[str](10)
+    sent: list[Any] = []
+
+    async def send(text: str) -> None:
+        await pause(0.1)
+        sent.append(msgspec.json.decode(text)["id"])
+
+    async def close() -> None:
+        put.close()
+
+    async def leave(params: Any) -> str:
+        await peer.close()
+        return "bye"
+
+    peer = watched.peer(MessageTransport(get.receive, send, close), {"slow": slow, "leave": leave})
+    try:
+        async with peer:
+            for number, method in enumerate(("slow", "leave"), 1):
+                put.send_nowait(msgspec.json.encode(asks(number, method, 5)).decode())
+            with anyio.move_on_after(clock.seconds(20)):  # the one who would close it may be cancelled
+                await peer.wait_closed()
+    finally:
+        put.close()
+        get.close()
+        asked, notes = watched.peers[-1][1], peer.report.notes if peer.report is not None else ()
+        is_sent = Counter(sent) == asked
+        ledger.expect(
+            is_sent or bool(notes), f"it was asked {dict(asked)}, and {sent} were sent, without a word"
+        )
 
 
 @audited("close")
