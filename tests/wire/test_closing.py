@@ -178,10 +178,8 @@ async def check(used: Used, far: Far, expected: dict[int, Any]) -> None:
     assert not report.notes, str(report)
 
 
-def on_every(transports: dict[str, BothEnds]) -> Any:
-    return pytest.mark.parametrize("transport", transports)
-
-
+everywhere = pytest.mark.parametrize("transport", EVERYWHERE)
+on_asyncio = pytest.mark.parametrize("transport", ON_ASYNCIO)
 in_a_handler = pytest.mark.parametrize("way", IN_A_HANDLER)
 from_outside = pytest.mark.parametrize("way", FROM_OUTSIDE)
 FOUR = [asks(1, "work"), asks(2, "keep"), asks(3, "work"), asks(4, "work")]
@@ -214,7 +212,7 @@ async def closes_from_outside(ends: BothEnds, way: str, folder: Path) -> None:
         await check(used, far, CANCELLED)
 
 
-@on_every(EVERYWHERE)
+@everywhere
 @in_a_handler
 async def test_a_handler_closes_and_every_request_is_answered(
     transport: str, way: str, tmp_path: Path
@@ -223,7 +221,7 @@ async def test_a_handler_closes_and_every_request_is_answered(
 
 
 @asyncio_only
-@on_every(ON_ASYNCIO)
+@on_asyncio
 @in_a_handler
 async def test_on_asyncio_a_handler_closes_and_every_request_is_answered(
     transport: str, way: str, tmp_path: Path
@@ -231,20 +229,20 @@ async def test_on_asyncio_a_handler_closes_and_every_request_is_answered(
     await closes_in_a_handler(ON_ASYNCIO[transport], way, tmp_path)
 
 
-@on_every(EVERYWHERE)
+@everywhere
 async def test_several_handlers_close_and_every_request_is_answered(transport: str, tmp_path: Path) -> None:
     await closes_in_handlers_at_once(EVERYWHERE[transport], tmp_path)
 
 
 @asyncio_only
-@on_every(ON_ASYNCIO)
+@on_asyncio
 async def test_on_asyncio_several_handlers_close_and_every_request_is_answered(
     transport: str, tmp_path: Path
 ) -> None:
     await closes_in_handlers_at_once(ON_ASYNCIO[transport], tmp_path)
 
 
-@on_every(EVERYWHERE)
+@everywhere
 async def test_a_handler_of_notifications_closes_and_every_request_is_answered(
     transport: str, tmp_path: Path
 ) -> None:
@@ -252,14 +250,14 @@ async def test_a_handler_of_notifications_closes_and_every_request_is_answered(
 
 
 @asyncio_only
-@on_every(ON_ASYNCIO)
+@on_asyncio
 async def test_on_asyncio_a_handler_of_notifications_closes_and_every_request_is_answered(
     transport: str, tmp_path: Path
 ) -> None:
     await closes_in_a_handler_of_notifications(ON_ASYNCIO[transport], tmp_path)
 
 
-@on_every(EVERYWHERE)
+@everywhere
 @from_outside
 async def test_somebody_else_closes_and_every_request_is_answered(
     transport: str, way: str, tmp_path: Path
@@ -268,7 +266,7 @@ async def test_somebody_else_closes_and_every_request_is_answered(
 
 
 @asyncio_only
-@on_every(ON_ASYNCIO)
+@on_asyncio
 @from_outside
 async def test_on_asyncio_somebody_else_closes_and_every_request_is_answered(
     transport: str, way: str, tmp_path: Path

@@ -63,8 +63,6 @@ class ChannelLink(Link):
         self._paused = False
         self._reader_nap: Waiter | None = None
         self._writer_nap: Waiter | None = None
-        if hasattr(channel, "on_dropped"):
-            channel.on_dropped = self._channel_dropped
 
     def start(self, receiver: Receiver) -> None:
         """Begin to read."""
@@ -213,7 +211,7 @@ class ChannelLink(Link):
         finally:
             await self._channel.aclose()
 
-    def _channel_dropped(self, size: int) -> None:
+    def channel_dropped(self, size: int) -> None:
         """The channel had taken so much, and was broken off before it had passed that on."""
         if not self._sending:  # else that counts as a whole
             self.dropped += size

@@ -36,7 +36,9 @@ _TURNS: Final = 5  # of the event loop, in which asyncio and uvloop tell that a 
 async def closing_link(channel: ClosingChannel, framing: Framing, scope: Scope, name: str) -> Link:
     """The link over a channel that a task closes."""
     await channel.stand_by(scope, name)
-    return ChannelLink(channel, framing, scope, name=name)
+    link = ChannelLink(channel, framing, scope, name=name)
+    channel.on_dropped = link.channel_dropped
+    return link
 
 
 # asyncio's streams
