@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from quiesce.kernel import _guardian, _procfs
+from quiesce.kernel import _guardian, _guardian_watch, _procfs
 from tests.kernel.processes import is_gone, running, token_of_processes, wait_until
 
 pytestmark = pytest.mark.skipif(not _procfs.available(), reason="needs /proc")
@@ -375,9 +375,116 @@ hear()
         assert wait_until(lambda: is_gone(guard))
 
 
+REPLACED = """
+def replaced(old):
+    while _guardian.pid() in (old, None):
+        time.sleep(0.005)
+    return _guardian.pid()
+"""
+
+
+@pytest.mark.parametrize("children", ["SIG_DFL", "SIG_IGN"])
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
+def test_a_guard_that_was_killed_or_stopped_is_replaced_at_once(how: str, children: str, token: str) -> None:
+    """Nobody opens another process meanwhile."""
+    body = f"""
+{REPLACED}
+signal.signal(signal.SIGCHLD, signal.{children})  # ignored, they are reaped by the kernel
+tree, others = family(), subprocess.Popen(["sleep", f"300.{{token}}"])
+_guardian.register_tree(_procfs.look_up(others.pid))
+# The new guards will not find the tree by mark, only by what they are told.
+_guardian._current.program = "other"
+guards = [_guardian.pid()]
+for _ in range(2):
+    os.kill(guards[-1], signal.{how})
+    guards.append(replaced(guards[-1]))
+while any(os.path.exists(f"/proc/{{guard}}") for guard in guards[:-1]):
+    time.sleep(0.005)
+say(guards[-1])
+hear()
+"""
+    with program(token, body) as dying:
+        guard = dying.hear_pid()
+        assert wait_until(lambda: has_read_all(guard))
+        dying.kill()
+        assert wait_until(lambda: not running(token))
+        assert wait_until(lambda: is_gone(guard))
+        assert dying.complaints() == ""
+
+
+def test_a_guard_that_cannot_be_replaced_now_is_replaced_later(token: str) -> None:
+    body = f"""
+{REPLACED}
+sleeper()
+old, real, refusals = _guardian.pid(), subprocess.Popen.__init__, []
+def refuse(*args, **kwargs):
+    refusals.append(args)
+    if len(refusals) < 4:
+        raise OSError(11, "no more processes")
+    real(*args, **kwargs)
+subprocess.Popen.__init__ = refuse
+os.kill(old, signal.SIGKILL)
+say(replaced(old))
+hear()
+"""
+    with program(token, body) as dying:
+        guard = dying.hear_pid()
+        dying.kill()
+        assert wait_until(lambda: not running(token))
+        assert wait_until(lambda: is_gone(guard))
+        assert dying.complaints().count("it will be tried again") == 3
+
+
+def test_a_program_that_ends_while_its_guard_is_being_replaced_leaves_none(token: str) -> None:
+    body = """
+real = subprocess.Popen.__init__
+sleeper().signal(signal.SIGKILL)
+def slow(self, *args, **kwargs):
+    time.sleep(0.2)
+    real(self, *args, **kwargs)
+    say(self.pid)
+subprocess.Popen.__init__ = slow
+os.kill(_guardian.pid(), signal.SIGKILL)
+time.sleep(0.1)
+"""
+    with program(token, body, "-X", "dev") as ending:
+        guard = ending.hear_pid()
+        assert ending.process.wait(15) == 0
+        assert is_gone(guard)
+        assert ending.hear() == ""
+        assert ending.complaints() == ""
+
+
+def test_a_forked_child_has_its_own_guard_watched(token: str) -> None:
+    body = f"""
+{REPLACED}
+import multiprocessing
+sleeper()
+def work():
+    sleeper()
+    old = _guardian.pid()
+    os.kill(old, signal.SIGKILL)
+    say(replaced(old))
+    hear()
+child = multiprocessing.get_context("fork").Process(target=work)
+child.start()
+say(child.pid)
+child.join()
+"""
+    with program(token, body, "-W", "ignore::DeprecationWarning") as parent:
+        child, guard = sorted((parent.hear_pid(), parent.hear_pid()))
+        os.kill(child, signal.SIGKILL)
+        assert wait_until(lambda: is_gone(guard))
+
+
+def test_one_that_is_not_ours_to_watch_has_not_stopped() -> None:
+    assert not _guardian_watch.has_stopped(os.getppid())
+
+
 def test_a_guard_that_no_longer_reads_never_blocks_us_and_is_replaced(token: str) -> None:
     body = """
 _guardian._SOON = 0.0
+_guardian._guardian_watch.has_stopped = lambda pid: False  # as if it were stuck in some other way
 tree = family()
 # The new guard will not find the tree by mark, only by what it is told.
 _guardian._current.program = "other"

@@ -20,6 +20,7 @@ Invariants
 - It is a socket rather than a pipe because a write to a dead guard must not raise SIGPIPE: not every program ignores that.
 - The program's id is a secret: whoever knows it can give processes its mark, and have them killed. So it is in environments, which only
   the same user can read, and on no command line.
+- It is watched (`_guardian_watch`): killed or stopped, it is replaced at once.
 - A forked child starts afresh: another program id, no groups, no guard, and our end of the socket closed.
 """
 
@@ -38,7 +39,7 @@ import time
 from collections.abc import Mapping
 
 from quiesce._safe.printed import logger
-from quiesce.kernel import _procfs
+from quiesce.kernel import _guardian_watch, _procfs
 
 _MAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_guardian_main.py")
 _SOON = 1.0  # a guard that dies sooner than this after its start was never well; one that does not read for so long is stuck
@@ -65,6 +66,7 @@ class _Guardian:
         self._behind = False
         self._failures = 0
         self._given_up = False
+        self._watcher: threading.Thread | None = None
 
     def new_mark(self) -> str:
         self.marks_given = True
@@ -78,6 +80,11 @@ class _Guardian:
                 self._starting = True
                 try:
                     if not self._is_well():
+                        if self.process is not None:
+                            logger.info(
+                                "the guard process %s ended or was stopped: another one takes its place",
+                                self.process.pid,
+                            )
                         self._start()
                     if self._behind:
                         self._tell_all()
@@ -113,7 +120,7 @@ class _Guardian:
         if self.process is None or not self._owns_socket():
             return False
         age = time.monotonic() - self._started_at
-        if self.process.poll() is not None:
+        if self.process.poll() is not None or _guardian_watch.has_stopped(self.process.pid):
             self._failures = self._failures + 1 if age < _SOON else 0
             return False
         if self._behind:
@@ -164,6 +171,17 @@ class _Guardian:
                 self.socket = ours
                 unless_kept.pop_all()
             self._identity = identity
+        if self._watcher is None or not self._watcher.is_alive():
+            self._watcher = _guardian_watch.watch(self._watched, self._mend)
+
+    def _watched(self) -> int | None:
+        process = self.process
+        return process.pid if process is not None and not self._given_up else None
+
+    def _mend(self) -> None:
+        with self._lock:
+            if self.process is not None:  # else it was dismissed
+                self.ensure()
 
     def _tell_all(self) -> None:
         self._behind = False
@@ -349,7 +367,9 @@ def stop_all(grace: float = 0.5, within: float = 1.0) -> list[_procfs.Proc]:
 
 
 def _at_exit() -> None:
-    _current.dismiss(nothing_left=not kill_all_now(within=0.1))
+    nothing_left = not kill_all_now(within=0.1)
+    with _current._lock:  # not while the guard is being replaced
+        _current.dismiss(nothing_left=nothing_left)
 
 
 def _after_fork_in_child() -> None:
