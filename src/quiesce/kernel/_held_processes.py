@@ -46,14 +46,17 @@ class HeldProcesses:
         self._guarded: list[Proc] | None = None
         self._births: Births | None = None
         self._began = ticks_since_boot()
-        if sys.version_info < (3, 12) and isinstance(self._loop, asyncio.BaseEventLoop):
-            self._births = Births.begin(self._loop, tasks=False)
-            core.on_settled = self._settled
 
     @classmethod
     def begin(cls, core: ScopeCore) -> HeldProcesses | None:
         """Those of the owner task that is about to start; None on trio, where nothing keeps who has started what."""
-        return cls(core) if core.backend.name == "asyncio" else None
+        if core.backend.name != "asyncio":
+            return None
+        held = cls(core)
+        if sys.version_info < (3, 12) and isinstance(held._loop, asyncio.BaseEventLoop):
+            held._births = Births.begin(held._loop, tasks=False)
+            core.on_settled = held._settled
+        return held
 
     def guard(self) -> None:
         """Have the guard know of what has been started by now."""

@@ -6,8 +6,9 @@ first chance to end its own; or when the time to clean up is over, since a clean
 not end. What does not end even then is named as left in the scope's report.
 
 Whose a process is says the context of its start, as for what an owner task holds (`_held_processes`). Nothing keeps that on trio, nor
-for a plain `subprocess.Popen`: then it belongs to the child that has it in a variable. So the children are looked at before they are cancelled,
-while they wait; and when they end, by the frames that their cancel came through.
+for a plain `subprocess.Popen`; on Python 3.11 only a task factory would, which is too much for every turn of every run. Then a process
+belongs to the child that has it in a variable. So the children are looked at before they are cancelled, while they wait; and when they
+end, by the frames that their cancel came through.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from ._held_processes import HeldProcesses
 from ._procfs import Proc
 from ._site import awaiting_frames
 from ._starts import Start
+from ._waits import _awaited_tasks
 
 if TYPE_CHECKING:
     from ._child import Handle
@@ -93,7 +95,7 @@ class WorkProcesses(HeldProcesses):
         """Take what is theirs for nested scopes; nothing happens to it yet."""
         if _offspring.have_any():
             for handle in self._at_work:
-                self._take_in_hand(_frames_at_work(handle))
+                self._take_in_hand(_frames_at_work(getattr(handle, "task", None)))
         super().look()
 
     def _take_in_hand(self, frames: Iterator[FrameType]) -> None:
@@ -159,12 +161,31 @@ class _Polled:
         """Its pipes are its holder's."""
 
 
-def _frames_at_work(handle: Any) -> Iterator[FrameType]:
-    """Those of a child that waits."""
-    task = handle.task
-    if task is not None:
-        for coroutine in _coroutines(task) if hasattr(task, "child_nurseries") else [task.get_coro()]:
-            yield from awaiting_frames(coroutine)
+def _frames_at_work(task: Any, seen: set[Any] | None = None) -> Iterator[FrameType]:
+    """Those of a task that waits, and of the tasks that it waits for."""
+    seen = set() if seen is None else seen
+    if task is None or task in seen:
+        return
+    seen.add(task)
+    on_trio = hasattr(task, "child_nurseries")
+    frames = list(awaiting_frames(task.coro if on_trio else task.get_coro()))
+    yield from frames
+    for inner in _tasks_of_trio(task) if on_trio else _tasks_of_asyncio(task, frames):
+        yield from _frames_at_work(inner, seen)
+
+
+def _tasks_of_trio(task: Any) -> Iterator[Any]:
+    for nursery in task.child_nurseries:
+        yield from nursery.child_tasks
+
+
+def _tasks_of_asyncio(task: Any, frames: list[FrameType]) -> Iterator[Any]:
+    """Those that it awaits; and those of its task groups, which stand in a variable while they are waited for."""
+    yield from _awaited_tasks(task)
+    for frame in frames:
+        for value in list(frame.f_locals.values()):
+            if type(value).__name__ == "TaskGroup":  # asyncio's, or anyio's
+                yield from list(getattr(value, "_tasks", ()))
 
 
 def _frames_of(error: BaseException) -> Iterator[FrameType]:
@@ -175,14 +196,6 @@ def _frames_of(error: BaseException) -> Iterator[FrameType]:
         link = link.tb_next
     for member in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
         yield from _frames_of(member)
-
-
-def _coroutines(task: Any) -> Iterator[Any]:
-    """Of a task of trio's, and of those in its nurseries."""
-    yield task.coro
-    for nursery in task.child_nurseries:
-        for child in nursery.child_tasks:
-            yield from _coroutines(child)
 
 
 def _is_process(value: object) -> bool:
