@@ -264,7 +264,7 @@ class Program:
         await anyio.sleep(8)  # longer than anybody is stubborn
         for owned in self.all_owned:
             report = await owned.scope.close()
-            assert report.clean, str(report)
+            assert not report.left, str(report)
             assert owned.scope.state == "settled"
             assert report.ended == len(owned.lives), str(report)
             known = {life.name for life in owned.lives}
