@@ -358,11 +358,12 @@ def test_a_guard_that_was_killed_is_replaced_at_the_next_registration(step: str,
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # writing to a dead guard must not kill us
 first, second = family(), sleeper()
 old, fd = _guardian.pid(), _guardian.fd()
-os.kill(old, signal.SIGKILL)
-os.waitid(os.P_PID, old, os.WEXITED | os.WNOWAIT)
-# The new guard will not find these trees by mark, only by what it is told.
-_guardian._current.program = "other"
-_guardian.{step}
+with _guardian._current._lock:  # before who watches it gets there
+    os.kill(old, signal.SIGKILL)
+    os.waitid(os.P_PID, old, os.WEXITED | os.WNOWAIT)
+    # The new guard will not find these trees by mark, only by what it is told.
+    _guardian._current.program = "other"
+    _guardian.{step}
 assert _guardian.pid() != old and _guardian.fd() == fd
 assert not os.path.exists("/proc/" + str(old)), "the old guard was not reaped"
 say(_guardian.pid())
@@ -464,17 +465,17 @@ def work():
     sleeper()
     old = _guardian.pid()
     os.kill(old, signal.SIGKILL)
-    say(replaced(old))
-    hear()
+    say("guard", replaced(old))
+    time.sleep(60)  # its standard input is nobody's
 child = multiprocessing.get_context("fork").Process(target=work)
 child.start()
-say(child.pid)
+say("child", child.pid)
 child.join()
 """
     with program(token, body, "-W", "ignore::DeprecationWarning") as parent:
-        child, guard = sorted((parent.hear_pid(), parent.hear_pid()))
-        os.kill(child, signal.SIGKILL)
-        assert wait_until(lambda: is_gone(guard))
+        pids = dict(parent.hear().split() for _ in range(2))  # in whichever order
+        os.kill(int(pids["child"]), signal.SIGKILL)
+        assert wait_until(lambda: is_gone(int(pids["guard"])))
 
 
 def test_one_that_is_not_ours_to_watch_has_not_stopped() -> None:
