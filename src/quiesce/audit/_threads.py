@@ -24,10 +24,10 @@ _POOLS = (
     (os.path.join("anyio", "_backends", "_asyncio.py"), "WorkerThread.run", "get"),
     (os.path.join("trio", "_core", "_thread_cache.py"), "WorkerThread._work", "acquire"),
 )
-# These tell by the thread's name, from the moment when it is given work.
+# These tell by the thread's name, from the moment when it is given work; until it has told of its end it is not waiting again.
 _OUR_POOLS = (
-    (os.path.join("quiesce", "kernel", "_idle_threads.py"), "_IdleThread._live"),
-    (os.path.join("quiesce", "kernel", "_watchdog.py"), "_look_on"),
+    (os.path.join("quiesce", "kernel", "_idle_threads.py"), "_IdleThread._live", "acquire"),
+    (os.path.join("quiesce", "kernel", "_watchdog.py"), "_look_on", ""),
 )
 _SURE = ("quiesce-idle", "quiesce-watchdog")  # called so only while they have nothing to do for anybody
 
@@ -59,9 +59,9 @@ def _is_idle(thread: threading.Thread, frame: FrameType | None) -> bool:
         for file, function, waits_in in _POOLS:
             if code.co_qualname == function and code.co_filename.endswith(file):
                 return called_at(code, frame.f_lasti) == waits_in
-        for file, function in _OUR_POOLS:
+        for file, function, waits_in in _OUR_POOLS:
             if code.co_qualname == function and code.co_filename.endswith(file):
-                return is_surely_idle(thread)
+                return is_surely_idle(thread) and waits_in in ("", called_at(code, frame.f_lasti))
         frame = frame.f_back
     return False
 
