@@ -498,6 +498,7 @@ run(main)
 def test_a_forked_child_neither_ends_nor_complains_of_its_parents_processes(token: str) -> None:
     body = """
 warnings.simplefilter("error")
+warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside the thread that watches the guard
 async def main():
     process = await family()
     kept.append(process)
