@@ -303,11 +303,12 @@ def busy_machine() -> Iterator[None]:
 @in_both
 def test_a_busy_machine_does_not_change_a_verdict(backend: str) -> None:
     def findings(port: int) -> list[tuple[str, str]]:
-        result = audited(asking_when_cancelled(port), backend, phases="early", patience=0.01)
+        limits = Limits(patience=0.01)
+        result = audited(asking_when_cancelled(port), backend, phases="early", limits=limits)
         return [(result.verdict, finding.kind) for finding in result.findings]
 
     with busy_machine():
-        with slow_server("process") as port:
+        with thread_that_answers() as port:
             answered = audited(asking(port), backend)
         with process_that_answers("never") as port:
             on_a_busy_machine = findings(port)

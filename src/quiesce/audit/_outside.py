@@ -4,8 +4,9 @@ Nothing tells the loop that an answer is on its way. What can be known, and what
 
 - *At work*: a thread that the run has started and that is not idle in its pool, a call in an executor, a child process that
   the run has started. The clock keeps the real pace for these: it jumps when as much real time has gone by as it would
-  skip. Work that is quiet for `hang_after` seconds (it takes no processor and does not want one) may be waiting for this very
-  loop, and work that is not quiet may never end. So the first is waited for that long, the second for `MOST` seconds.
+  skip. Work that rests for `hang_after` seconds (it takes no processor and does not want one) may be waiting for this very
+  loop, and work that does not rest may never end. So the first is waited for that long, the second for `MOST` seconds. A process
+  that rests, and that nobody awaits or reads from, is waited for `patience` seconds.
 - *Connected*: a socket or a pipe in use. Whether its other end works on an answer or has nothing to say cannot be known. It is
   waited for `patience` seconds.
 - A socket that only listens, and a thread that looks idle, are waited for as long, but nobody waits for them: a jump over
@@ -61,6 +62,10 @@ class Outside:
             map(work_of, self._children())
         )
 
+    def is_awaited(self) -> bool:
+        """Whether what is at work could tell the loop of its end."""
+        return self._has_calls() or bool(busy_threads(self._busy_before)) or any(True for _ in self._descriptors())
+
     def connected(self) -> str:
         """A socket or a pipe that the loop waits for, in words; "" if there is none but sockets that listen."""
         return next(filter(None, map(_connection, self._descriptors())), "")
@@ -114,8 +119,9 @@ class Pause:
             self._rested_from = silent
         if self._has_kept_pace(silent) and silent >= self._patience:
             return True, self._patience
-        if silent - self._rested_from >= self._longest:
-            return True, self._longest
+        rest = self._longest if self._jump is None or self._outside.is_awaited() else self._patience
+        if silent - self._rested_from >= rest:
+            return True, rest
         most = max(MOST, self._longest if self._jump is not None else MOST * self._longest)
         return self._silence.real >= most, most
 

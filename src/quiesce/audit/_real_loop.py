@@ -52,8 +52,11 @@ class RealLoop(SteppingLoop, asyncio.SelectorEventLoop):
     def _wait(self) -> None:
         """Give the outside its time."""
         pause = Pause(self.outside, self._scheduled[0]._when - self.now if self._scheduled else None, self._limits)
-        while not self._ready and (seconds := pause.left()):
-            self._poll(seconds)
+        while not self._ready:
+            seconds = pause.left()
+            self._poll(seconds)  # also if it is over: something may have come meanwhile
+            if not seconds:
+                break
 
     def _poll(self, seconds: float) -> None:
         found = self.selector.select(seconds)

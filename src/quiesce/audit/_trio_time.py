@@ -58,7 +58,8 @@ class VirtualTime:
         deadline = next_deadline()
         limit = self.limit
         if limit is not None:
-            if self.outside is not None and (has_callbacks() or self._must_wait(self.outside, deadline)):
+            # In this order: a thread that is no longer at work has left its result.
+            if self.outside is not None and (self._must_wait(self.outside, deadline) or has_callbacks()):
                 return
             if deadline < inf and deadline <= limit:
                 self.clock.jump(max(0.0, deadline - self.clock.current_time()))
