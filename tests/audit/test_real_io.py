@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import anyio
@@ -27,6 +28,7 @@ in_both = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 EAGER = ["asyncio-eager"] if sys.version_info >= (3, 12) else []
 UVLOOP = pytest.param("uvloop", marks=pytest.mark.slow)
 everywhere = pytest.mark.parametrize("backend", ["asyncio", *EAGER, UVLOOP, "trio"])
+
 
 def audited(scenario: Callable[[], Any], backend: str, **options: Any) -> AuditResult:
     options.setdefault("stops", "cancel")
@@ -211,7 +213,7 @@ def test_a_thread_that_waits_for_the_scenario_does_not_hold_up_the_clock(backend
     async def scenario() -> None:
         let_go = threading.Event()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(anyio.to_thread.run_sync, let_go.wait)
+            tasks.start_soon(partial(anyio.to_thread.run_sync, let_go.wait))
             await anyio.sleep(3600)
             let_go.set()
 
@@ -222,6 +224,10 @@ def test_a_thread_that_waits_for_the_scenario_does_not_hold_up_the_clock(backend
 
 
 # Findings
+
+
+async def wait_for(connection: socket.socket) -> None:
+    await anyio.wait_readable(connection)
 
 
 def asking_when_cancelled(port: int) -> Callable[[], Awaitable[None]]:
@@ -275,9 +281,9 @@ def test_clean_runs_are_not_made_again(backend: str) -> None:
     """The clock jumps over an idle connection in each of them, and nothing is wrong with that."""
 
     async def scenario() -> None:
-        with socket.create_connection(("127.0.0.1", port)) as connection:  # noqa: ASYNC210
+        with socket.create_connection(("127.0.0.1", port)) as connection:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(anyio.wait_readable, connection)
+                tasks.start_soon(wait_for, connection)
                 await anyio.sleep(100)
                 tasks.cancel_scope.cancel()
 

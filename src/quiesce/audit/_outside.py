@@ -64,7 +64,11 @@ class Outside:
 
     def is_awaited(self) -> bool:
         """Whether what is at work could tell the loop of its end."""
-        return self._has_calls() or bool(busy_threads(self._busy_before)) or any(True for _ in self._descriptors())
+        return (
+            self._has_calls()
+            or bool(busy_threads(self._busy_before))
+            or any(True for _ in self._descriptors())
+        )
 
     def connected(self) -> str:
         """A socket or a pipe that the loop waits for, in words; "" if there is none but sockets that listen."""

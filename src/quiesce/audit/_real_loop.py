@@ -24,8 +24,10 @@ class RealLoop(SteppingLoop, asyncio.SelectorEventLoop):
         self._limits = limits
         self._jobs: set[Any] = set()  # the futures of calls that executors make for this loop
         self.selector: selectors.BaseSelector = self._selector  # type: ignore[attr-defined]
-        self._own = set(self.selector.get_map())  # for calls from other threads
-        self.outside = Outside(self._waited_for, lambda: bool(self._jobs))
+        self._own = set(self._waited_for())  # for calls from other threads
+        self.outside: Outside = Outside(
+            lambda: (fd for fd in self._waited_for() if fd not in self._own), lambda: bool(self._jobs)
+        )
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
         # A thread of a pool that has just been given work still looks idle.
@@ -35,7 +37,7 @@ class RealLoop(SteppingLoop, asyncio.SelectorEventLoop):
         return future
 
     def _waited_for(self) -> Iterator[int]:
-        return (fd for fd in self.selector.get_map() if fd not in self._own)
+        return (key.fd for key in self.selector.get_map().values())
 
     def _go_round(self, until: float | None) -> bool:
         self._take_due()
@@ -51,7 +53,8 @@ class RealLoop(SteppingLoop, asyncio.SelectorEventLoop):
 
     def _wait(self) -> None:
         """Give the outside its time."""
-        pause = Pause(self.outside, self._scheduled[0]._when - self.now if self._scheduled else None, self._limits)
+        jump = self._scheduled[0]._when - self.now if self._scheduled else None
+        pause = Pause(self.outside, jump, self._limits)
         while not self._ready:
             seconds = pause.left()
             self._poll(seconds)  # also if it is over: something may have come meanwhile

@@ -428,9 +428,7 @@ class Sweep:
             if example.token in self._result.timelines or (example.stop and not example.points):
                 continue
             stop = STOPS[example.stop] if example.stop else None
-            run = self._world.run(
-                self._scenario, stop, example.points, record=True, patience=self._patience
-            )
+            run = self._world.run(self._scenario, stop, example.points, record=True, patience=self._patience)
             self._result.timelines[example.token] = timeline(run)
 
 
