@@ -139,7 +139,7 @@ class _AsyncioRun:
             del root
             stop.forget()
             self._settle(outcome, check)
-            run.passed_over = loop.outside.passed_over if loop.outside is not None else ""
+            run.passed_over = loop.passed_over
             # What ends from here on is ended by the tear-down, and did not end by itself.
             run.steps = schedule.steps
             run.lanes = [lane for lane in schedule.lanes.all if not lane.is_ours]

@@ -30,7 +30,6 @@ from types import AsyncGeneratorType, BuiltinMethodType, FrameType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ._closed import RefusedIO
-from ._outside import Outside
 from ._places import Chain, await_chain, callers, is_ours, name_of, stack_of
 from ._schedule import Schedule
 
@@ -77,7 +76,7 @@ class SteppingLoop(asyncio.BaseEventLoop):
     """What the loops share: steps are shown to the schedule, generators are watched, time is virtual."""
 
     schedule: Schedule
-    outside: Outside | None = None  # what could wake it, with real I/O
+    passed_over = ""  # what of the outside was not waited for any longer, with real I/O
     _ready: deque[Any]
     _scheduled: list[Any]
     _thread_id: int | None

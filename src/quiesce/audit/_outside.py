@@ -2,13 +2,14 @@
 
 Nothing tells the loop that an answer is on its way. What can be known, and what is made of it:
 
-- *At work*: a thread that the run has started and that is not idle in its pool, a call in an executor, a child process that
-  the run has started. The clock keeps the real pace for these: it jumps when as much real time has gone by as it would
-  skip. Work that rests for `hang_after` seconds (it takes no processor and does not want one) may be waiting for this very
-  loop, and work that does not rest may never end. So the first is waited for that long, the second for `MOST` seconds. A process
-  that rests, and that nobody awaits or reads from, is waited for `patience` seconds.
-- *Connected*: a socket or a pipe in use. Whether its other end works on an answer or has nothing to say cannot be known. It is
-  waited for `patience` seconds.
+- *At work*: a thread that the run has started, unless it is idle in its pool or waits for another thread, which may be this
+  one; a call in an executor; a child process that the run has started. The clock keeps the real pace for these: it jumps when
+  as much real time has gone by as it would skip. Work that rests for `hang_after` seconds (it takes no processor and does not
+  want one) may be waiting for this very loop, and work that does not rest may never end. So the first is waited for that
+  long, the second for `MOST` seconds. A process that rests, and that nobody awaits or reads from, is waited for `patience`
+  seconds.
+- *Connected*: a socket or a pipe in use, a thread that waits. Whether the other end works on an answer or has nothing to say
+  cannot be known. It is waited for `patience` seconds.
 - A socket that only listens, and a thread that looks idle, are waited for as long, but nobody waits for them: a jump over
   these is not worth a word.
 
@@ -26,7 +27,7 @@ from collections.abc import Callable, Iterable
 
 from ._processes import children_of, command_if_alive, work_of, work_of_thread
 from ._silence import SLICE, Silence
-from ._threads import busy_threads, is_surely_idle
+from ._threads import busy_threads, is_surely_idle, waits_for_another
 from ._world import Limits
 
 MOST = 10.0  # real seconds for work that does not rest
@@ -51,9 +52,11 @@ class Outside:
         for pid in self._children():
             if name := command_if_alive(pid):
                 return f"the process {name}"
-        for thread, _ in busy_threads(self._busy_before):
-            return f"the thread {thread.name}"
-        return "a call in a thread" if self._has_calls() else ""
+        busy = busy_threads(self._busy_before)
+        for thread, stack in busy:
+            if not waits_for_another(stack):
+                return f"the thread {thread.name}"
+        return "a call in a thread" if self._has_calls() and not busy else ""
 
     def work_done(self) -> int:
         """A number that grows while what is at work computes or waits for a processor."""
@@ -71,7 +74,9 @@ class Outside:
         )
 
     def connected(self) -> str:
-        """A socket or a pipe that the loop waits for, in words; "" if there is none but sockets that listen."""
+        """A connection, a pipe or a thread that may say something, in words; "" if there is none."""
+        for thread, _ in busy_threads(self._busy_before):
+            return f"the thread {thread.name}"
         return next(filter(None, map(_connection, self._descriptors())), "")
 
     def may_come(self) -> bool:

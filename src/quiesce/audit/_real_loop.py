@@ -25,7 +25,7 @@ class RealLoop(SteppingLoop, asyncio.SelectorEventLoop):
         self._jobs: set[Any] = set()  # the futures of calls that executors make for this loop
         self.selector: selectors.BaseSelector = self._selector  # type: ignore[attr-defined]
         self._own = set(self._waited_for())  # for calls from other threads
-        self.outside: Outside = Outside(
+        self._outside = Outside(
             lambda: (fd for fd in self._waited_for() if fd not in self._own), lambda: bool(self._jobs)
         )
 
@@ -54,12 +54,13 @@ class RealLoop(SteppingLoop, asyncio.SelectorEventLoop):
     def _wait(self) -> None:
         """Give the outside its time."""
         jump = self._scheduled[0]._when - self.now if self._scheduled else None
-        pause = Pause(self.outside, jump, self._limits)
+        pause = Pause(self._outside, jump, self._limits)
         while not self._ready:
             seconds = pause.left()
             self._poll(seconds)  # also if it is over: something may have come meanwhile
             if not seconds:
                 break
+        self.passed_over = self._outside.passed_over
 
     def _poll(self, seconds: float) -> None:
         found = self.selector.select(seconds)

@@ -65,7 +65,8 @@ class UvLoop(uvloop.Loop):
         super().__init__()
         self._hang_after = max(limits.hang_after, limits.patience)
         self._descriptors_before = open_descriptors()
-        self.outside = Outside(self._new_descriptors, bool)
+        self._outside = Outside(self._new_descriptors, bool)
+        self.passed_over = ""
         self._stays = stays  # the names of tasks that were given all their time and did not end
 
     def _new_descriptors(self) -> list[int]:
@@ -239,8 +240,8 @@ class UvLoop(uvloop.Loop):
                 continue
             limit = self._hang_after * (10 if self._live_timers() else 1)
             if silence.look() >= limit:
-                if what := self.outside.at_work() or self.outside.connected():
-                    self.outside.passed_over = f"{what}, silent for {limit:g} s"
+                if what := self._outside.at_work() or self._outside.connected():
+                    self.passed_over = f"{what}, silent for {limit:g} s"
                 return False
         return True
 

@@ -65,3 +65,4 @@ class World(Protocol):
         patience: int = 1,
     ) -> Run:
         """Run it once, stopped at `points`, with so many times the patience of the limits."""
+        ...
