@@ -93,6 +93,12 @@ def _parser() -> Parser:
     what.add_argument(
         "--real-io", action="store_true", default=None, help="allow sockets, processes and threads"
     )
+    what.add_argument(
+        "--patience",
+        type=_positive(float),
+        metavar="SECONDS",
+        help="how long a connection may be silent before the clock jumps; 0.05 unless told",
+    )
     what.add_argument("--at", type=_token, metavar="TOKEN", help="make one run again, as a report names it")
 
     checks = parser.add_argument_group("what is looked at")

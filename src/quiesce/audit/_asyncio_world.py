@@ -64,20 +64,19 @@ class AsyncioWorld:
         *,
         check: Check | None = None,
         record: bool = False,
+        patience: int = 1,
     ) -> Run:
-        """Run it once, stopped at `points`."""
-        loop = self._new_loop()
-        run = _AsyncioRun(loop, scenario, stop, points, self._watch, self._limits, record)
+        limits = self._limits.longer(patience)
+        loop = self._new_loop(limits)
+        run = _AsyncioRun(loop, scenario, stop, points, self._watch, limits, record)
         with self._time_of(loop):
             return run.go(check, seed=self._seed, eager=self._eager)
 
     def _time_of(self, loop: SteppingLoop) -> AbstractContextManager[None]:
         return self._clocks.following(lambda: loop.now - START)
 
-    def _new_loop(self) -> SteppingLoop:
-        if self._real_io:
-            return RealLoop(self._limits.patience, self._limits.hang_after)
-        return PureLoop()
+    def _new_loop(self, limits: Limits) -> SteppingLoop:
+        return RealLoop(limits) if self._real_io else PureLoop()
 
 
 class _AsyncioRun:
@@ -140,6 +139,7 @@ class _AsyncioRun:
             del root
             stop.forget()
             self._settle(outcome, check)
+            run.passed_over = loop.passed_over
             # What ends from here on is ended by the tear-down, and did not end by itself.
             run.steps = schedule.steps
             run.lanes = [lane for lane in schedule.lanes.all if not lane.is_ours]

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeAlias
 
@@ -44,6 +45,7 @@ def audit(
     check: Callable[[], Any] | None = None,
     again: bool = False,
     real_io: bool = False,
+    patience: float | None = None,
     seed: int | None = None,
     dedupe: bool = False,
     sample: int | None = None,
@@ -78,6 +80,8 @@ def audit(
       that is false (other than None), is a finding.
     - `again=True`: after each stop, the scenario must run undisturbed. Otherwise this is asked once a strip.
     - `real_io=True`: real sockets, processes and threads. Without it they are refused.
+    - `patience`: with real I/O, how many real seconds a connection may be silent before the virtual clock jumps; 0.05
+      unless told. What is seen after such a jump only counts if it is seen with ten times the patience too.
     - `seed`: step the tasks of a round in another order.
     - `dedupe`, `sample`, `time_limit`: for big scenarios, see the result's `scope`.
     - `ignore`: findings that do not count, as `{"leaked Client._poll*": "why"}`; one that matches nothing any more
@@ -92,6 +96,8 @@ def audit(
         )
     checked = Scenario(scenario, name=name)
     limits = limits or Limits()
+    if patience is not None:
+        limits = replace(limits, patience=patience)
     token = _read_token(at)
     wanted = _read_phases(phases)
     ignores = _read_ignores(ignore)
@@ -107,7 +113,7 @@ def audit(
             "CLEAN",
             seed=seed,
             deduped=dedupe,
-            options=_options(backend, real_io, seed),
+            options=_options(backend, real_io, seed, patience),
         )
         if not real_io:
             stack.enter_context(closed_world())
@@ -187,11 +193,16 @@ def _give_verdict(
     if not is_replay:
         result.stale_ignores = sorted(set(ignores) - used)
     for cell in (cell for strip in result.strips for cell in strip.cells):
-        if cell.mark == "finding" and not any(finding.counts for finding in cell.findings):
+        if cell.mark in ("finding", "unresolved") and not any(
+            finding.counts or finding.is_unresolved for finding in cell.findings
+        ):
             cell.mark = "warning"
     missed = sum(cell.mark == "missed" for strip in result.strips for cell in strip.cells)
     if result.errors or result.stale_ignores:
         result.verdict = "FINDINGS"
+    elif result.unresolved:
+        first = result.unresolved[0]
+        result.verdict, result.reason = "UNRESOLVED", f"{first.kind} {first.what} {first.doubt}"
     elif missed and is_certain:
         result.verdict = "NON-DETERMINISTIC"
         result.reason = f"{missed} of {result.runs} runs did not get to the point that the first runs had"
@@ -244,12 +255,14 @@ def _target_of(scenario: object) -> str:
     return f"{module}:{name}" if module else str(name)
 
 
-def _options(backend: str, real_io: bool, seed: int | None) -> str:
+def _options(backend: str, real_io: bool, seed: int | None, patience: float | None) -> str:
     parts = []
     if backend != "asyncio":
         parts.append(f"--backend {backend}")
     if real_io:
         parts.append("--real-io")
+    if patience is not None:
+        parts.append(f"--patience {patience:g}")
     if seed is not None:
         parts.append(f"--seed {seed}")
     return " ".join(parts)

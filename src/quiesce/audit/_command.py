@@ -44,7 +44,18 @@ _OPTIONS = set(inspect.signature(audit).parameters) - {
     "baseline",
 }
 # Given on the command line under the same name.
-_PLAIN = ("stops", "phases", "depth", "seed", "real_io", "again", "dedupe", "sample", "time_limit")
+_PLAIN = (
+    "stops",
+    "phases",
+    "depth",
+    "seed",
+    "real_io",
+    "patience",
+    "again",
+    "dedupe",
+    "sample",
+    "time_limit",
+)
 
 
 def main(words: Sequence[str]) -> int:

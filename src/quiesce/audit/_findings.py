@@ -43,6 +43,7 @@ class Finding:
     known: bool = False  # it is in the baseline file
     ignored: str = ""  # the reason, if an ignore matches
     fault: str = ""  # the interpreter's, if it is one; then it says which
+    doubt: str = ""  # why it may not be so: it was not seen with more patience
 
     @property
     def site(self) -> Place | None:
@@ -65,6 +66,11 @@ class Finding:
         """Whether it makes the verdict bad."""
         return self.severity == "error" and not self.known and not self.ignored
 
+    @property
+    def is_unresolved(self) -> bool:
+        """Whether nobody can say if it is one."""
+        return bool(self.doubt) and not self.known and not self.ignored
+
     def as_dict(self) -> dict[str, Any]:
         example = self.example
         return {
@@ -79,6 +85,7 @@ class Finding:
             "known": self.known,
             "ignored": self.ignored,
             "fault": self.fault,
+            "doubt": self.doubt,
             "example": {
                 "stop": example.stop,
                 "token": example.token,
@@ -103,7 +110,7 @@ class Findings:
     """Collects what runs show."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, str, tuple[Place, ...], str], Finding] = {}
+        self._found: dict[tuple[str, str, tuple[Place, ...], str, bool], Finding] = {}
 
     def add(
         self, run: Run, stop: Stop | None, phase: Phase | None, points: tuple[Point, ...]
@@ -115,13 +122,20 @@ class Findings:
         touched: dict[int, Finding] = {}
         for sighting in run.seen:
             made_at = places(sighting.made_at)
-            severity = _severity(sighting, stop)
-            key = (sighting.kind, sighting.what, makers(made_at)[:3], severity)
+            severity = severity_of(sighting, stop)
+            key = (sighting.kind, sighting.what, makers(made_at)[:3], severity, bool(sighting.doubt))
             example = _example(run, sighting, stop, points)
             finding = self._found.get(key)
             if finding is None:
                 finding = self._found[key] = Finding(
-                    sighting.kind, sighting.what, made_at, severity, example, runs=0, fault=sighting.fault
+                    sighting.kind,
+                    sighting.what,
+                    made_at,
+                    severity,
+                    example,
+                    runs=0,
+                    fault=sighting.fault,
+                    doubt=sighting.doubt,
                 )
             elif _size(example) < _size(finding.example):
                 finding.example = example
@@ -140,9 +154,9 @@ class Findings:
         )
 
 
-def _severity(sighting: Sighting, stop: Stop | None) -> Severity:
-    """Adversarial stops warn. So does what the program does on purpose, and what is the interpreter's fault."""
-    is_mild = (stop is not None and stop.warns) or sighting.kind in _TOLD or sighting.fault
+def severity_of(sighting: Sighting, stop: Stop | None) -> Severity:
+    """Adversarial stops warn. So does what the program does on purpose, what is the interpreter's fault, and a doubt."""
+    is_mild = (stop is not None and stop.warns) or sighting.kind in _TOLD or sighting.fault or sighting.doubt
     return "warning" if is_mild else "error"
 
 

@@ -91,6 +91,7 @@ class GuardedWorld:
         *,
         check: Callable[[], Any] | None = None,
         record: bool = False,
+        patience: int = 1,
     ) -> Run:
         self._forget_alarm()
         ended: BaseException | None = None
@@ -99,7 +100,7 @@ class GuardedWorld:
             signal.setitimer(signal.ITIMER_REAL, self._limit, _AGAIN)
         self._is_armed = True
         try:
-            run = self._world.run(scenario, stop, points, check=check, record=record)
+            run = self._world.run(scenario, stop, points, check=check, record=record, patience=patience)
             self._is_armed = False
         except BaseException as error:
             self._is_armed = False

@@ -22,7 +22,7 @@ VERDICTS: dict[Verdict, tuple[str, str, str]] = {
     "FINDINGS": ("bad", "×", "Findings"),
     "BASELINE-BROKEN": ("miss", "?", "Broken by itself"),
     "NON-DETERMINISTIC": ("miss", "?", "Not the same twice"),
-    "UNRESOLVED": ("miss", "?", "Replay no longer fits"),
+    "UNRESOLVED": ("miss", "?", "Not resolved"),
 }
 MEANINGS: dict[Verdict, str] = {
     "CLEAN": "Nothing was left, wherever it was stopped.",

@@ -48,6 +48,7 @@ def findings(result: AuditResult, anchors: Anchors) -> str:
     """Those that make the verdict first, the others below them and folded."""
     groups: list[tuple[str, str, list[Finding]]] = [
         ("Findings", "bad", [f for f in result.findings if f.counts]),
+        ("Unresolved", "warn", [f for f in result.findings if f.is_unresolved]),
         ("Warnings", "warn", [f for f in result.findings if _is_warning(f)]),
         ("Known", "quiet", [f for f in result.findings if f.known and not f.ignored]),
         ("Ignored", "quiet", [f for f in result.findings if f.ignored]),
@@ -55,7 +56,7 @@ def findings(result: AuditResult, anchors: Anchors) -> str:
     shown = []
     for title, style, members in groups:
         if members:
-            note = "They do not make the verdict." if title != "Findings" else ""
+            note = "" if title in ("Findings", "Unresolved") else "They do not make the verdict."
             found = "".join(
                 _finding(f, result, anchors[id(f)], style, is_open=title == "Findings" and number < OPEN)
                 for number, f in enumerate(members)
@@ -66,7 +67,7 @@ def findings(result: AuditResult, anchors: Anchors) -> str:
 
 
 def _is_warning(finding: Finding) -> bool:
-    return finding.severity == "warning" and not finding.known and not finding.ignored
+    return finding.severity == "warning" and not (finding.doubt or finding.known or finding.ignored)
 
 
 def _finding(finding: Finding, result: AuditResult, anchor: str, style: str, *, is_open: bool) -> str:
@@ -81,6 +82,7 @@ def _finding(finding: Finding, result: AuditResult, anchor: str, style: str, *, 
         f"<p><strong>{esc(sentence(finding.means))}</strong> {esc(ADVICE.get(finding.kind, ''))}</p>",
         f"<p>Ignored: {esc(sentence(finding.ignored))}</p>" if finding.ignored else "",
         f"<p>Python's fault: {esc(sentence(finding.fault))}</p>" if finding.fault else "",
+        f"<p>It {esc(sentence(finding.doubt))}</p>" if finding.doubt else "",
         f'<pre class="detail">{esc(example.detail)}</pre>' if example.detail else "",
         "<dl>",
         _where("Made at", finding.made_at, makers(finding.made_at)),
@@ -146,8 +148,11 @@ def as_test(finding: Finding, result: AuditResult) -> str:
         arguments.append(f"depth={len(example.points)}")
     if result.world != "asyncio":
         arguments.append(f"backend={result.world!r}")
-    if "--real-io" in result.options.split():
+    words = result.options.split()
+    if "--real-io" in words:
         arguments.append("real_io=True")
+    if "--patience" in words:
+        arguments.append(f"patience={words[words.index('--patience') + 1]}")
     if result.seed is not None:
         arguments.append(f"seed={result.seed}")
     if finding.kind == "check":

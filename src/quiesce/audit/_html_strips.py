@@ -17,6 +17,7 @@ SIGNS: dict[Mark, tuple[str, str, str]] = {  # class, sign, meaning
     "clean": ("ok", "·", "clean"),
     "finding": ("bad", "×", "finding"),
     "warning": ("warn", "!", "warning, known or ignored only"),
+    "unresolved": ("unsure", "u", "a finding that was not seen with more patience"),
     "missed": ("miss", "?", "not reached again, so not covered"),
     "skipped": ("skip", "–", "not run"),
 }

@@ -65,7 +65,8 @@ ul.jump{list-style:none;padding:0}
 .cells .ok,.legend .ok{background:var(--ok-bg);color:var(--ok)}
 .cells .bad,.legend .bad{background:var(--bad-solid);color:var(--on-bad)}
 .cells .warn,.legend .warn{background:var(--warn-bg);color:var(--warn);box-shadow:inset 0 0 0 1px var(--warn)}
-.cells .miss,.legend .miss{background:var(--miss-bg);color:var(--miss);box-shadow:inset 0 0 0 1px var(--miss)}
+.cells .miss,.legend .miss,.cells .unsure,.legend .unsure{background:var(--miss-bg);
+ color:var(--miss);box-shadow:inset 0 0 0 1px var(--miss)}
 .cells .skip,.legend .skip{color:var(--muted);box-shadow:inset 0 0 0 1px var(--line)}
 .cells .base{margin-left:12px;border-radius:50%}.legend .base{border-radius:50%}
 .cells a:hover{outline:2px solid var(--text)}

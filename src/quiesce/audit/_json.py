@@ -5,7 +5,7 @@ The JSON's shape is a promise, under `"version": 1`; names may be added to it, n
     version, verdict (the worst), exit_code, interrupted, results, errors, stale_ignores, gone
     results[]            scenario, target, world, verdict, reason, scope, points, runs, seconds, seed, complete, notes,
                          strips, findings, stale_ignores
-    results[].strips[]   stop, phase, depth, marks (a character a point: . clean, X finding, w warning, ? missed, - skipped)
+    results[].strips[]   stop, phase, depth, marks (a character a point: . clean, X finding, w warning, u unresolved, ? missed, - skipped)
     results[].findings[] kind, what, means, severity, key, made_at, runs, strips, known, ignored, replay, example
     ...example           stop, token, stopped_at, stuck_at, step, detail
     a place              file, line, function

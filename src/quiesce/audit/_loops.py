@@ -76,6 +76,7 @@ class SteppingLoop(asyncio.BaseEventLoop):
     """What the loops share: steps are shown to the schedule, generators are watched, time is virtual."""
 
     schedule: Schedule
+    passed_over = ""  # what of the outside was not waited for any longer, with real I/O
     _ready: deque[Any]
     _scheduled: list[Any]
     _thread_id: int | None

@@ -24,6 +24,7 @@ SWEEP_OPTIONS = frozenset(
         "depth",
         "ignore",
         "limits",
+        "patience",
         "phases",
         "real_io",
         "sample",
@@ -33,7 +34,7 @@ SWEEP_OPTIONS = frozenset(
     }
 )
 MARKERS = (
-    f"{SWEEP}(stops=, phases=, depth=, backend=, check=, real_io=, sample=, dedupe=, ignore=): stop this async test at "
+    f"{SWEEP}(stops=, phases=, depth=, backend=, check=, real_io=, patience=, sample=, dedupe=, ignore=): stop this async test at "
     "every point where it can be stopped, and check each time that nothing is left",
     f"{IGNORE}(*patterns, reason): findings of quiesce that do not count, such as 'leaked Client._poll*', and why",
 )

@@ -22,6 +22,7 @@ from ._pytest_verdict import entry, matches
 from ._result import AuditResult
 from ._scenario import BadScenario
 from ._stops import UnknownStop, choose_stops
+from ._world import check_patience
 
 _BACKENDS = ("asyncio", "asyncio-eager", "uvloop", "trio")
 
@@ -50,6 +51,8 @@ def problems_of_sweep(item: pytest.Item, mark: pytest.Mark) -> Iterator[str]:
         choose_stops(options.get("stops"), "trio" if backend == "trio" else "asyncio", "coroutine")
         _read_phases(options.get("phases"))
         _read_ignores(options.get("ignore"))
+        if options.get("patience") is not None:
+            check_patience(options["patience"])
     except ValueError as error:  # UnknownStop is one
         yield str(error)
 

@@ -11,7 +11,8 @@ from ._places import Place
 from ._points import Phase, Point
 from ._stops import Backend
 
-# clean; findings; the scenario fails by itself; it does not do the same twice; a replay no longer fits the program
+# clean; findings; the scenario fails by itself; it does not do the same twice; a replay no longer fits the program, or nobody can
+# say whether what was seen is a finding
 Verdict: TypeAlias = Literal["CLEAN", "FINDINGS", "BASELINE-BROKEN", "NON-DETERMINISTIC", "UNRESOLVED"]
 EXIT_CODES: dict[Verdict, int] = {
     "CLEAN": 0,
@@ -21,9 +22,16 @@ EXIT_CODES: dict[Verdict, int] = {
     "UNRESOLVED": 2,
 }
 
-# One run: clean, findings, warnings only (or known or ignored), it did not get to its point, it was not made
-Mark: TypeAlias = Literal["clean", "finding", "warning", "missed", "skipped"]
-MARKS: dict[Mark, str] = {"clean": ".", "finding": "X", "warning": "w", "missed": "?", "skipped": "-"}
+# One run: clean, findings, warnings only (or known or ignored), nothing sure, it did not get to its point, it was not made
+Mark: TypeAlias = Literal["clean", "finding", "warning", "unresolved", "missed", "skipped"]
+MARKS: dict[Mark, str] = {
+    "clean": ".",
+    "finding": "X",
+    "warning": "w",
+    "unresolved": "u",
+    "missed": "?",
+    "skipped": "-",
+}
 
 
 @dataclass(slots=True)
@@ -119,6 +127,11 @@ class AuditResult:
     def errors(self) -> list[Finding]:
         """The findings that make the verdict."""
         return [finding for finding in self.findings if finding.counts]
+
+    @property
+    def unresolved(self) -> list[Finding]:
+        """What was seen, but not with more patience."""
+        return [finding for finding in self.findings if finding.is_unresolved]
 
     @property
     def scope(self) -> str:

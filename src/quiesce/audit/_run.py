@@ -23,6 +23,7 @@ class Sighting:
     stuck_at: Chain = ()  # outermost first
     detail: str = ""
     fault: str = ""  # the interpreter's, if it is one; then it says which
+    doubt: str = ""  # why it may not be so: it was not seen with more patience
 
 
 @dataclass(slots=True)
@@ -37,6 +38,7 @@ class Run:
     lanes: list[Lane] = field(default_factory=list)  # of the program, in the order in which they were made
     items: int = 0
     seen: list[Sighting] = field(default_factory=list)
+    passed_over: str = ""  # what of the outside was not waited for any longer, and for how long it was silent
     ended_at: int = 0  # the step at which the root was over; `steps` goes on until nothing more could happen
 
     @property

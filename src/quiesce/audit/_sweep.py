@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ._closed import RefusedIO
+from ._doubts import Doubts, in_haste, needs_patience, says_so
 from ._findings import Finding, Findings
 from ._lanes import Lane
 from ._places import Place, digest, place, places
@@ -25,7 +26,7 @@ from ._run import Run, Sighting
 from ._scenario import Scenario
 from ._schedule import Moment
 from ._stops import STOPS, Stop
-from ._world import World
+from ._world import MORE_PATIENCE, World
 
 # Raising where these wait is not what happens to programs: nothing they wait for can fail.
 _NEVER_FAIL = ("asyncio/locks.py", "asyncio/queues.py", "asyncio/tasks.py", "asyncio/taskgroups.py")
@@ -123,6 +124,8 @@ class Sweep:
         self._moments: list[Moment] = []
         self._lanes: list[Lane] = []
         self._items = 0
+        self._patience = 1  # times that of the limits
+        self._doubts = Doubts()
         self._is_broken = False  # by one of its stops: it no longer runs undisturbed
 
     # The uninjected run
@@ -150,10 +153,23 @@ class Sweep:
         findings = self._found.add(last, None, None, ())
         self._result.baseline = Cell((), (), "finding" if findings else "clean", findings)
 
+    def _run(
+        self, stop: Stop | None, points: tuple[Point, ...] = (), *, record: bool = False, more: int = 1
+    ) -> Run:
+        """Run it once, with so many times more patience than the others."""
+        self._result.runs += 1
+        return self._world.run(
+            self._scenario, stop, points, check=self._check, record=record, patience=self._patience * more
+        )
+
     def _plain_run(self) -> Run:
         RefusedIO.noted.clear()
-        run = self._world.run(self._scenario, None, check=self._check, record=True)
-        self._result.runs += 1
+        run = self._run(None, record=True)
+        if self._patience == 1 and run.passed_over and (run.outcome != "returned" or run.seen):
+            hasty, run = run, self._run(None, record=True, more=MORE_PATIENCE)
+            if needs_patience(hasty, run):
+                self._patience = MORE_PATIENCE
+                self._result.notes.append(says_so(hasty))
         refused = run.refused or next(iter(RefusedIO.noted), "")
         if refused:
             raise BrokenBaseline(
@@ -161,15 +177,15 @@ class Sweep:
                 "use the real-I/O mode (real_io=True, --real-io), or a stand-in"
             )
         if run.outcome == "raised":
-            raise BrokenBaseline(f"it raised {run.error}{_at(places(run.error_at))}")
+            raise BrokenBaseline(f"it raised {run.error}{_at(places(run.error_at))}{in_haste(run)}")
         if run.outcome == "cancelled":
             raise BrokenBaseline("it cancelled itself")
         if run.outcome in ("hung", "endless"):
             hang = next(s for s in run.seen if s.kind == "hang")
             how = "nothing can run any more" if run.outcome == "hung" else f"stopped after {run.steps} steps"
             if run.outcome == "hung" and hang.detail:
-                how = f"{hang.detail}, longer than Limits.hang_after allows"
-            raise BrokenBaseline(f"it never ends: {how}{_at(places(hang.stuck_at))}")
+                how = hang.detail
+            raise BrokenBaseline(f"it never ends: {how}{_at(places(hang.stuck_at))}{in_haste(run)}")
         if run.outcome == "blocked":
             hang = run.seen[0]
             raise BrokenBaseline(f"it does not end: {hang.detail}{_at(places(hang.stuck_at))}")
@@ -251,15 +267,12 @@ class Sweep:
         if self._is_out_of_time() or self._is_broken:
             self._result.is_complete = False
             return cell
-        for _ in range(1 if self._world.is_deterministic else 3):
-            run = self._world.run(self._scenario, stop, points, check=self._check)
-            self._result.runs += 1
-            if self._got_there(run, points, where):
-                break
-        else:
+        run = self._stopped_run(stop, points, where)
+        if run is None:
             cell.mark = "missed"
             self._result.is_complete = False
             return cell
+        self._resolve(run, stop, points, where)
         if self._again:
             run.seen += self._again_sightings()
         cell.findings = self._found.add(run, stop, phase, points)
@@ -267,6 +280,22 @@ class Sweep:
         if self._progress is not None:
             self._progress(Progress(self._done, self._total, strip.name, len(self._found.sorted())))
         return cell
+
+    def _stopped_run(
+        self, stop: Stop, points: tuple[Point, ...], where: tuple[Place, ...], *, more: int = 1
+    ) -> Run | None:
+        """A run that was stopped at these points; None if it does not get there."""
+        for _ in range(1 if self._world.is_deterministic else 3):
+            run = self._run(stop, points, more=more)
+            if self._got_there(run, points, where):
+                return run
+        return None
+
+    def _resolve(self, run: Run, stop: Stop, points: tuple[Point, ...], where: tuple[Place, ...]) -> None:
+        """Mark what may be seen only because the outside was not waited for long enough."""
+        if doubtful := self._doubts.of(run, stop):
+            patient = self._stopped_run(stop, points, where, more=MORE_PATIENCE)
+            self._doubts.resolve(run, doubtful, patient)
 
     def _got_there(self, run: Run, points: tuple[Point, ...], where: tuple[Place, ...]) -> bool:
         """Whether the run was stopped at its points, and the first is the one that it was."""
@@ -287,8 +316,7 @@ class Sweep:
             if self._is_out_of_time():
                 self._result.is_complete = False
                 return
-            run = self._world.run(self._scenario, stop, (first,), record=True)
-            self._result.runs += 1
+            run = self._run(stop, (first,), record=True)
             if not run.fired:
                 continue
             step = run.fired[0][1]
@@ -325,8 +353,9 @@ class Sweep:
         return True
 
     def _again_sightings(self) -> list[Sighting]:
-        run = self._world.run(self._scenario, None, check=self._check)
-        self._result.runs += 1
+        run = self._run(None)
+        if run.outcome != "returned" and run.passed_over:
+            run = self._run(None, more=MORE_PATIENCE)
         if run.outcome == "returned":
             return []
         self._is_broken = True
@@ -339,11 +368,10 @@ class Sweep:
             return
         for finding in self._result.findings[:CONFIRMED]:
             example = finding.example
-            if not example.points or finding.kind == "again" or self._is_out_of_time():
+            if not example.points or finding.kind == "again" or finding.doubt or self._is_out_of_time():
                 continue
             for _ in range(1 if self._world.is_deterministic else 3):
-                run = self._world.run(self._scenario, STOPS[example.stop], example.points, check=self._check)
-                self._result.runs += 1
+                run = self._run(STOPS[example.stop], example.points)
                 if any((s.kind, s.what) == (finding.kind, finding.what) for s in run.seen):
                     break
             else:
@@ -365,12 +393,12 @@ class Sweep:
         strip = Strip(stop.name, stop.says, first.phase, depth=len(token.points))
         self._result.strips.append(strip)
         self._done, self._total = 0, 1
-        run = self._world.run(self._scenario, stop, token.points, check=self._check)
-        self._result.runs += 1
+        run = self._run(stop, token.points)
         if first.lane != ITEM and (
             len(run.fired) < len(token.points) or digest(run.fired[0][2]) != token.print
         ):
             raise Unresolved(f"the code suspended at {first} is not what it was when the token was written")
+        self._resolve(run, stop, token.points, where)
         if self._again:
             run.seen += self._again_sightings()
         findings = self._found.add(run, stop, first.phase, token.points)
@@ -400,14 +428,16 @@ class Sweep:
             if example.token in self._result.timelines or (example.stop and not example.points):
                 continue
             stop = STOPS[example.stop] if example.stop else None
-            run = self._world.run(self._scenario, stop, example.points, record=True)
+            run = self._world.run(self._scenario, stop, example.points, record=True, patience=self._patience)
             self._result.timelines[example.token] = timeline(run)
 
 
 def mark_of(findings: list[Finding]) -> Mark:
     if not findings:
         return "clean"
-    return "finding" if any(finding.severity == "error" for finding in findings) else "warning"
+    if any(finding.severity == "error" for finding in findings):
+        return "finding"
+    return "unresolved" if any(finding.doubt for finding in findings) else "warning"
 
 
 def _could_fail(moment: Moment) -> bool:

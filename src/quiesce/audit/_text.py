@@ -30,10 +30,11 @@ _MEANS: dict[Mark, str] = {
     "clean": "clean",
     "finding": "finding",
     "warning": "only warnings, known or ignored",
+    "unresolved": "not seen with more patience",
     "missed": "not reached",
     "skipped": "not run",
 }
-_COLORS: dict[str, str] = {".": "32", "X": "1;31", "w": "33", "?": "35", "-": "2"}
+_COLORS: dict[str, str] = {".": "32", "X": "1;31", "w": "33", "u": "35", "?": "35", "-": "2"}
 
 
 class Paint:
@@ -166,6 +167,8 @@ def _lesser(result: AuditResult, paint: Paint) -> Iterator[str]:
         if finding.counts:
             continue
         status = "warning" if finding.severity == "warning" else "known"
+        if finding.is_unresolved:
+            status = "unresolved"
         if finding.ignored:
             status = f"ignored ({finding.ignored})"
         site = f", made at {finding.site}" if finding.site is not None else ""
@@ -173,6 +176,8 @@ def _lesser(result: AuditResult, paint: Paint) -> Iterator[str]:
         yield f"{line}; {_count(finding.runs, 'run')}{site}"
         if finding.fault:
             yield f"   Python's fault: {finding.fault}"
+        if finding.is_unresolved:
+            yield f"   It {finding.doubt}"
         if finding.severity == "warning" and finding.example.token and "<" not in result.target:
             yield paint.dim(f"   replay: {result.replay_command(finding.example.token)}")
 
@@ -253,8 +258,8 @@ def call_in_a_test(result: AuditResult, example: Example) -> str:
     for option, value in pairwise([*words, ""]):
         if option == "--backend":
             arguments.append(f"backend={value!r}")
-        elif option == "--seed":
-            arguments.append(f"seed={value}")
+        elif option in ("--seed", "--patience"):
+            arguments.append(f"{option[2:]}={value}")
         elif option == "--check":
             arguments.append(f"check={value.rpartition(':')[2]}")
         elif option in ("--real-io", "--again"):

@@ -52,6 +52,14 @@ def is_surely_idle(thread: threading.Thread) -> bool:
     return thread.name in _SURE
 
 
+def waits_for_another(stack: Chain) -> bool:
+    """Whether a thread that stands here, innermost first, waits for an event, a queue, a result or the end of a thread."""
+    if not stack:
+        return False
+    code, offset = stack[0]
+    return code.co_filename == threading.__file__ and called_at(code, offset) in ("acquire", "join")
+
+
 def _is_idle(thread: threading.Thread, frame: FrameType | None) -> bool:
     """Whether a thread waits in its pool."""
     while frame is not None:

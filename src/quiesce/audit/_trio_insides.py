@@ -51,7 +51,7 @@ __all__ = [
     "outcome",
     "stands_in",
     "trio",
-    "waits_for_io",
+    "waited_for",
 ]
 
 _NEEDED: tuple[tuple[object, str], ...] = (
@@ -96,11 +96,13 @@ def has_callbacks() -> bool:
     return bool(_context.runner.entry_queue.size())
 
 
-def waits_for_io() -> bool:
-    """Whether any task waits for a descriptor, other than trio's own for its wake-ups."""
-    statistics: Any = trio.lowlevel.current_statistics().io_statistics
-    waiting = getattr(statistics, "tasks_waiting_read", 0) + getattr(statistics, "tasks_waiting_write", 0)
-    return bool(waiting > 1 or getattr(statistics, "monitors", 0))
+def waited_for() -> list[int]:
+    """The descriptors that tasks wait for, other than trio's own for its wake-ups."""
+    runner = _context.runner
+    own = runner.entry_queue.wakeup.wakeup_sock.fileno()
+    # By descriptor with epoll, by descriptor and kind of event with kqueue.
+    keys = (key[0] if isinstance(key, tuple) else key for key in runner.io_manager._registered)
+    return [fd for fd in keys if fd != own]
 
 
 # What a task is about to get

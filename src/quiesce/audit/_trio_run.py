@@ -143,6 +143,8 @@ class TrioRun:
             run = self._judge(await self._wait())
             gc.collect()
             await self._settle(run, check)
+            if self.time.outside is not None:
+                run.passed_over = self.time.outside.passed_over
             run.steps = self.schedule.steps
             run.lanes = [lane for lane in self.schedule.lanes.all if not lane.is_ours]
             # What comes from here on is our doing.
@@ -197,7 +199,7 @@ class TrioRun:
         detail = "it runs for ever" if news == "endless" else ""
         if news == "rest" and (thread := self.watch.busy_thread()):
             detail = f"it waits for the thread {thread}"
-            run.refused = "" if self.time.is_real else detail
+            run.refused = "" if self.time.outside is not None else detail
         self.watch.see(Sighting("hang", self.scenario.name, stuck_at=self._stuck_at(), detail=detail))
         self.schedule.disarm()
         return run

@@ -48,8 +48,7 @@ class Steps(trio.abc.Instrument):
             return
         schedule = self._schedule
         schedule.steps += 1
-        if self._time.is_waiting:
-            self._time.stop_waiting()
+        self._time.stop_waiting()
         try:
             schedule.check_limit()
             if lane is schedule.target or (schedule.sees_all and not lane.is_ours):

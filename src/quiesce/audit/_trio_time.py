@@ -4,8 +4,8 @@ trio's own `MockClock` jumps to the next deadline when all tasks are blocked, an
 that is the moment which matters: nothing can run and no deadline is set, so that nothing ever will. `on_rest` is told
 so at once.
 
-With real I/O something outside could still wake a task. Before the clock jumps, or rests, trio waits for that:
-`patience` real seconds if there is a deadline to jump to, `hang_after` if there is none.
+With real I/O something outside could still wake a task. Before the clock jumps, or rests, trio waits for that, for as long
+as a `Pause` says.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Callable
 from math import inf
 from typing import NoReturn
 
-from ._threads import busy_threads
-from ._trio_insides import CountedThreads, has_callbacks, next_deadline, trio, waits_for_io
+from ._outside import Outside, Pause
+from ._trio_insides import CountedThreads, has_callbacks, next_deadline, trio, waited_for
 from ._world import Limits
 
 START = 1_000.0  # not zero, which some code takes for "not set"
@@ -37,14 +37,10 @@ class VirtualTime:
         self.limit: float | None = inf
         self._on_rest = on_rest
         self._limits = limits
-        self._workers = workers  # with real I/O
-        self.is_waiting = False  # for the outside, once
-        self._busy_before = {thread for thread, _ in busy_threads()}
-
-    @property
-    def is_real(self) -> bool:
-        """Whether somebody outside may wake a task."""
-        return self._workers is not None
+        self._pause: Pause | None = None  # while it waits for the outside
+        self.outside: Outside | None = None  # what could wake a task, with real I/O
+        if workers is not None:
+            self.outside = Outside(waited_for, lambda: workers.working > 0)
 
     def elapsed(self) -> float:
         """How far the clock has moved. Also of a run that was abandoned."""
@@ -62,30 +58,31 @@ class VirtualTime:
         deadline = next_deadline()
         limit = self.limit
         if limit is not None:
-            if self._workers is not None and (has_callbacks() or self._must_wait(deadline)):
+            # In this order: a thread that is no longer at work has left its result.
+            if self.outside is not None and (self._must_wait(self.outside, deadline) or has_callbacks()):
                 return
             if deadline < inf and deadline <= limit:
                 self.clock.jump(max(0.0, deadline - self.clock.current_time()))
                 return
         self._on_rest()
 
-    def _must_wait(self, deadline: float) -> bool:
+    def _must_wait(self, outside: Outside, deadline: float) -> bool:
         """Whether the outside gets its time now. trio then waits, and asks again if that brought nothing."""
-        if self.is_waiting or not self._has_outside():
+        if self._pause is None:
+            jump = None if deadline == inf else deadline - self.clock.current_time()
+            self._pause = Pause(outside, jump, self._limits)
+        seconds = self._pause.left()
+        if not seconds:
             self.stop_waiting()
             return False
-        self.is_waiting = True
-        self.clock.autojump_threshold = self._limits.patience if deadline < inf else self._limits.hang_after
+        self.clock.autojump_threshold = seconds
         return True
 
     def stop_waiting(self) -> None:
         """Something came of it, or nothing did."""
-        self.is_waiting = False
-        self.clock.autojump_threshold = 0
-
-    def _has_outside(self) -> bool:
-        assert self._workers is not None
-        return waits_for_io() or self._workers.working > 0 or bool(busy_threads(self._busy_before))
+        if self._pause is not None:
+            self._pause = None
+            self.clock.autojump_threshold = 0
 
 
 def _abandon() -> NoReturn:

@@ -49,8 +49,8 @@ class TrioWorld:
         *,
         check: Check | None = None,
         record: bool = False,
+        patience: int = 1,
     ) -> Run:
-        """Run it once, stopped at `points`."""
         with ExitStack() as stack:
             stack.enter_context(fixed_order(self._seed or 0))
             workers = None
@@ -59,12 +59,12 @@ class TrioWorld:
             else:
                 stack.enter_context(no_threads())
             random.seed(self._seed or 0)
-            watch = self._watch
-            limit = self._limits.steps
+            watch, limits = self._watch, self._limits.longer(patience)
+            limit = limits.steps
             if stop is not None and self._longest:
                 # trio's steps are slow: what takes so many times longer than the whole thing did will not end.
-                limit = min(limit, 20 * self._longest + self._limits.settle_steps)
-            made = TrioRun(scenario, stop, points, watch, self._limits, limit, record, workers)
+                limit = min(limit, 20 * self._longest + limits.settle_steps)
+            made = TrioRun(scenario, stop, points, watch, limits, limit, record, workers)
             try:
                 with made.generators.listening(), self._clocks.following(made.time.elapsed):
                     run = made.go(check)

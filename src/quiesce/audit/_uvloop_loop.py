@@ -4,15 +4,14 @@ uvloop's queue and clock are its own, in C, and cannot be driven from here. But 
 `call_soon`, as a callback whose `__self__` is the task, so that it can be wrapped. Time is real:
 
 - *hung* is a run in which no task has taken a step for `hang_after` seconds and no timer is set; with a timer set, for
-  ten times as long.
-- What outlives the root gets `GRACE` seconds to end by itself, or less once its like has been seen to stay.
+  ten times as long. A busy machine is given longer.
+- What outlives the root gets `GRACE` seconds to end by itself, likewise, or less once its like has been seen to stay.
 """
 
 from __future__ import annotations
 
 import random
 import sys
-import time
 from asyncio import events
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,8 +23,11 @@ from weakref import WeakSet
 
 from ._lanes import Lane
 from ._loops import _is_step
+from ._outside import Outside, open_descriptors
 from ._places import Chain, await_chain, callers, is_ours, name_of
 from ._schedule import Endless, Schedule
+from ._silence import Silence
+from ._world import Limits
 
 try:
     import uvloop
@@ -36,6 +38,7 @@ except ModuleNotFoundError:
 
 GRACE = 0.2  # real seconds for what outlives the root
 _SHORT_GRACE = 0.03
+_LOOK = 0.1  # real seconds between two looks at whether it is hung
 _QUIET_ROUNDS = 3  # without any new callback, and nothing more will come without time going by
 
 
@@ -58,10 +61,16 @@ class UvLoop(uvloop.Loop):
     schedule: Schedule
     _is_paused = True  # or has not been entered
 
-    def __init__(self, hang_after: float, stays: set[str]) -> None:
+    def __init__(self, limits: Limits, stays: set[str]) -> None:
         super().__init__()
-        self._hang_after = hang_after
+        self._hang_after = max(limits.hang_after, limits.patience)
+        self._descriptors_before = open_descriptors()
+        self._outside = Outside(self._new_descriptors, bool)
+        self.passed_over = ""
         self._stays = stays  # the names of tasks that were given all their time and did not end
+
+    def _new_descriptors(self) -> list[int]:
+        return sorted(open_descriptors() - self._descriptors_before)
 
     def prepare(self, schedule: Schedule, *, seed: int | None, eager: bool) -> None:
         self.schedule = schedule
@@ -223,13 +232,16 @@ class UvLoop(uvloop.Loop):
 
     def run_until_over(self) -> bool:
         """Run until `is_over` is set. False: it is hung."""
-        seen, since = -1, time.monotonic()
+        seen, silence = -1, Silence()
         while not self._is_over:
-            self._run_for(self._hang_after / 4)
-            now = time.monotonic()
+            self._run_for(min(self._hang_after / 4, _LOOK))
             if self.schedule.steps != seen:
-                seen, since = self.schedule.steps, now
-            elif now - since >= self._hang_after * (10 if self._live_timers() else 1):
+                seen, silence = self.schedule.steps, Silence()
+                continue
+            limit = self._hang_after * (10 if self._live_timers() else 1)
+            if silence.look() >= limit:
+                if what := self._outside.at_work() or self._outside.connected():
+                    self.passed_over = f"{what}, silent for {limit:g} s"
                 return False
         return True
 
@@ -248,9 +260,9 @@ class UvLoop(uvloop.Loop):
         left = self._left()
         is_short = all(lane.name in self._stays for lane in left)
         seconds = min(seconds, _SHORT_GRACE if left and is_short else GRACE)
-        end, end_of_loop = time.monotonic() + seconds, self.time() + seconds
+        silence, end_of_loop = Silence(), self.time() + seconds
         while left or any(timer.when() <= end_of_loop for timer in self._live_timers()):
-            pause = end - time.monotonic()
+            pause = seconds - silence.look()
             if pause <= 0:
                 break
             self._run_for(min(pause, 0.01))

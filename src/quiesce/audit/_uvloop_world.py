@@ -22,6 +22,6 @@ class UvloopWorld(AsyncioWorld):
     def _time_of(self, loop: object) -> AbstractContextManager[None]:
         return nullcontext()  # its clock is the real one
 
-    def _new_loop(self) -> Any:
+    def _new_loop(self, limits: Limits) -> Any:
         # Not one of `_loops`, whose loops are asyncio's; it has the same methods.
-        return UvLoop(self._limits.hang_after, self._stays)
+        return UvLoop(limits, self._stays)

@@ -13,7 +13,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
-from time import monotonic, sleep  # the real ones, also while a scenario reads others
+from time import sleep  # the real one, also while a scenario reads another
 from types import CoroutineType
 from typing import Any, Self, TextIO
 
@@ -24,6 +24,7 @@ from ._places import Chain, Place, await_chain, name_of, traceback_chain
 from ._processes import children_of, kill_tree
 from ._run import Sighting
 from ._schedule import Schedule
+from ._silence import Silence
 from ._threads import busy_threads
 
 _FD = re.compile(r"\bfd=\d+")
@@ -79,9 +80,9 @@ class Watch:
             return found
         # Once a thing has been seen to stay, its like need not be waited for again in every run.
         is_new = any((s.kind, s.what) not in self._known for s in found)
-        end = monotonic() + (self._patience if is_new else self._patience / 10)
+        limit, silence = self._patience if is_new else self._patience / 10, Silence()
         pause = 0.001
-        while found and monotonic() < end:
+        while found and silence.look() < limit:
             sleep(pause)
             pause = min(pause * 2, 0.02)
             found = self._look()
