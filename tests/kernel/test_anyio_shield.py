@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import time
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -249,6 +251,38 @@ async def test_a_thread_of_anyios_is_waited_for_as_ours_are() -> None:
     assert ended == ["thread"]
     assert report.clean
     assert handle.done
+
+
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # anyio: the shield is left without its task
+def test_a_shield_that_is_never_left_keeps_nothing_alive_when_its_task_is_destroyed() -> None:
+    class Thing:
+        pass
+
+    things: list[weakref.ref[Thing]] = []
+
+    async def child() -> None:
+        thing = Thing()
+        things.append(weakref.ref(thing))
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep_forever()
+
+    async def main() -> None:
+        scope = await Scope.open()
+        scope.spawn(child)
+        await turns()
+        scope.cancel()
+
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda loop, context: None)  # "Task was destroyed but it is pending"
+    loop.run_until_complete(main())
+    loop.close()
+    (destroyed,) = asyncio.all_tasks(loop)
+    _anyio_shield.table().pop(destroyed)  # anyio's own table keeps it, whether anybody watches or not
+    del loop, destroyed
+    gc.collect()
+    assert [thing() for thing in things] == [None]
 
 
 @asyncio_only
