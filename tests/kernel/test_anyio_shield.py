@@ -109,7 +109,7 @@ async def test_the_body_of_a_block_is_cancelled_when_it_has_left_its_shield() ->
     log: list[str] = []
 
     async def fail() -> None:
-        await anyio.sleep(0)  # until the body is inside: a cancel from before arrives there
+        await anyio.sleep(0)
         raise ValueError("enough")
 
     with pytest.raises(ExceptionGroup, match="unhandled"):
@@ -117,6 +117,74 @@ async def test_the_body_of_a_block_is_cancelled_when_it_has_left_its_shield() ->
             scope.spawn(fail)
             await protected(log)
     assert log == ["done", "stopped"]
+
+
+@virtual_worlds
+async def test_a_shield_that_a_child_enters_after_it_has_stopped_its_own_scope() -> None:
+    log: list[str] = []
+
+    async def child() -> None:
+        scope.cancel()
+        await protected(log)
+
+    scope = await Scope.open()
+    scope.spawn(child)
+    await turns()
+    await scope.close()
+    assert log == ["done", "stopped"]
+
+
+@virtual_worlds
+async def test_a_shield_that_a_body_enters_after_it_has_stopped_its_own_scope() -> None:
+    log: list[str] = []
+    async with Scope() as scope:
+        scope.cancel()
+        await protected(log)
+    assert log == ["done", "stopped"]
+
+
+@virtual_worlds
+async def test_a_shield_that_a_body_enters_after_a_child_has_failed_in_its_first_step() -> None:
+    """An eager child fails before `spawn` returns."""
+    log: list[str] = []
+
+    async def fail() -> None:
+        raise ValueError("enough")
+
+    with pytest.raises(ExceptionGroup, match="unhandled"):
+        async with Scope() as scope:
+            scope.spawn(fail)
+            await protected(log)
+    assert log == ["done", "stopped"]
+
+
+@virtual_worlds
+async def test_a_stop_that_came_first_is_at_the_next_await_where_there_is_no_shield() -> None:
+    log: list[str] = []
+
+    async def child() -> None:
+        scope.cancel()
+        try:
+            await anyio.sleep(0)
+        except cancellation():
+            async with Scope():  # in clean-up
+                log.append("child")
+            raise
+
+    scope = await Scope.open()
+    scope.spawn(child)
+    await turns()
+    await scope.close()
+    async with Scope() as scope:
+        scope.cancel()
+        async with Scope():  # in clean-up, before the cancel has come
+            log.append("body")
+        await anyio.sleep(0)
+        log.append("went on")
+    async with Scope() as scope:
+        scope.cancel()  # and out, without an await
+    await anyio.sleep(0)
+    assert log == ["child", "body"]
 
 
 @virtual_worlds

@@ -4,6 +4,8 @@ asyncio knows nothing of them: `task.cancel()` goes right through, as anyio itse
 shield waits until the outermost one is left. It does not wait for ever: when the time for clean-up is over, the second cancel comes,
 shield or not.
 
+- A task that runs just now, because it has stopped itself, or a child has failed in its eager first step, may enter a shield before it awaits
+  anything. Its cancel waits until it does (`may_enter_one`): a cancel that is pending already would arrive inside.
 - Only shields that were entered inside of what is cancelled count: those around the block of a scope do not keep its own stop from its body.
 - The kernel's own (see `_asyncio._enter_anyio_shield`) do not count.
 - What anyio knows of a task is private to it. If it is not where it is in the versions that are known, shields are not seen.
@@ -28,6 +30,11 @@ _watched_type: Any = None
 _own: set[int] = set()  # ids of shields of the kernel's own
 
 
+def _is_known() -> bool:
+    """Whether anyio is at work on asyncio, in a version that is known."""
+    return _learn() if _states is None else _states is not False
+
+
 def table() -> Any:
     """anyio's table of tasks and their scopes; None where there is nothing to look at."""
     return _states if _states or (_states is None and _learn()) else None
@@ -49,6 +56,14 @@ def outermost_shield(task: Task[Any], inside: Any = None) -> Any:
             found = scope
         scope = scope._parent_scope
     return found
+
+
+def may_enter_one(task: Task[Any]) -> bool:
+    """Whether `task` runs just now, and so may be in a shield by the time it awaits something.
+
+    Not only the current task does: an eager one runs inside of the task that makes it.
+    """
+    return getattr(task.get_coro(), "cr_running", False) and _is_known()
 
 
 def when_left(shield: Any, fn: Callable[[], object]) -> None:

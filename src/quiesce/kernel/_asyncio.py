@@ -63,12 +63,17 @@ class AsyncioCore(ScopeCore):
         """The first rung for all of them, with the common case flat."""
         text = reason.text
         in_scopes = table()  # whoever is in one of anyio's may be shielded
+        loop: asyncio.AbstractEventLoop = self.backend.loop  # type: ignore[attr-defined]
+        running = _current_task(loop)  # it may enter one before it awaits
+        eager = sys.version_info >= (3, 12) and loop.get_task_factory() is not None  # several may be running
         for child in children:
             if (
                 type(child) is AsyncioHandle
                 and child.state is RUNNING
                 and not (child._asked or child._deferred or child._on_stop or child._interrupted)
                 and not (in_scopes and child._task in in_scopes)
+                and child._task is not running
+                and not eager
             ):
                 if child.reason is None:
                     child.reason = reason

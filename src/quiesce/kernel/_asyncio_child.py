@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
-from ._anyio_shield import outermost_shield, when_left
+from ._anyio_shield import may_enter_one, outermost_shield, when_left
 from ._child import CANCELLED, FAILED, FINISHED, PENDING, RUNNING, Handle
 from ._core import ScopeCore
 from ._current import current_node
@@ -63,12 +63,22 @@ class AsyncioHandle(Handle):
         if self.state is PENDING:
             task.remove_done_callback(self._never_started)
             task.add_done_callback(self._never_started)
+        if self._asked < 2 and may_enter_one(task):
+            task.get_loop().call_soon(self._awaits_now)
+            return
         if self._asked < 2 and (shield := outermost_shield(task)) is not None:
             self._withheld = True
             when_left(shield, self._shield_left)
             return
         self._withheld = False
         plain_cancel(task, self.reason.text if self.reason is not None else None)
+
+    def _awaits_now(self) -> None:
+        """It ran when its cancel was due; now it awaits something, perhaps in a shield or in a close of its own scope."""
+        if self._deferred:
+            self._withheld = True
+        elif self._asked < 2 and not self.done:
+            self._deliver_cancel()
 
     def _shield_left(self) -> None:
         """It has left the shield that its cancel waits for, and may be in another one."""

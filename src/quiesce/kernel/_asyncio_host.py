@@ -14,7 +14,7 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from ._anyio_shield import outermost_shield, table, when_left
+from ._anyio_shield import may_enter_one, outermost_shield, table, when_left
 from ._asyncio_child import OwnedTask
 from ._core import ScopeCore
 from ._host import Host
@@ -32,6 +32,7 @@ class AsyncioHost(Host):
     asked_before: int = 0  # by the scope that the task is a child of
     owed: bool = False  # a cancel of the whole task that came while we had cancelled the body
     around: Any = None  # anyio's scope that the block is in
+    unsent: bool = False  # the body runs: it is cancelled when it awaits something
 
     def take_task(self, task: asyncio.Task[Any] | None) -> None:
         """The task at hand, and how often it has been cancelled so far."""
@@ -57,6 +58,10 @@ class AsyncioHost(Host):
         task = self.task
         if task.done() or not self._in_body():
             return False
+        if may_enter_one(task):
+            self.unsent = True
+            task.get_loop().call_soon(self._awaits_now, reason)
+            return True
         if isinstance(task, OwnedTask) and task.handle._asked > self.asked_before:
             return False  # its own scope has cancelled it: a second one would cut its clean-up
         if task.cancelling() > self.cancels_before:
@@ -70,6 +75,12 @@ class AsyncioHost(Host):
         backend = self._core.backend
         backend.call_at(backend.now() + self._core.grace.cancel, partial(self._insist, reason))
         return False
+
+    def _awaits_now(self, reason: Reason) -> None:
+        """The body ran when its cancel was due; now it awaits something, perhaps in a shield, or has been left."""
+        if self.unsent:
+            self.unsent = self.requested = False
+            self.interrupt(reason)
 
     def _waits_for_shield(self, reason: Reason) -> bool:
         shield = outermost_shield(self.task, self.around)
@@ -105,6 +116,8 @@ class AsyncioHost(Host):
     async def leave(self, error: BaseException | None) -> BaseException | None:
         """Wait until all is over, and tell our own cancel from other people's."""
         core = self._core
+        if self.unsent:  # and not needed any more
+            self.unsent = self.requested = False
         cancelled: BaseException | None = error if isinstance(error, CancelledError) else None
         self.begin_to_leave(error)
         if not core.is_over():
