@@ -17,10 +17,10 @@ unexport PYTHONDONTWRITEBYTECODE
 CODE := $(wildcard src tests ui_tests interop_tests embedded_tests scripts examples bench seeds peers)
 
 .DEFAULT_GOAL := help
-.PHONY: help run chat test test-slow test-others test-all test-next test-ui test-wheel test-interop test-embedded coverage lint format audit audit-once nightly seeds peers peers-fast bench docs pin clean
+.PHONY: help run chat test test-slow test-others test-all test-next test-taskgroups test-ui test-wheel test-interop test-embedded coverage lint format audit audit-once nightly seeds peers peers-fast bench docs pin clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(VENV)/.cli-ready ## play the tour: five ways in which agents leak, and the same with quiesce; then open the chat
 	$(BIN)/quiesce tour $(ARGS)
@@ -44,6 +44,10 @@ test-others: ## run those that depend on the interpreter on the CPythons that `m
 
 test-next: ## run the tests, and use the wheel, on CPython 3.14 and 3.15 in a Debian root of their own (as root; PYTHONS=3.15 for one)
 	PYTHON="$(PYTHON)" WORKERS=$(WORKERS) scripts/test-next $(ARGS)
+
+test-taskgroups: $(VENV)/.test-ready ## run CPython's own tests of asyncio.TaskGroup against Scope, on each CPython that is installed
+	$(PYTEST) -n 3 tests/taskgroups/cases.py $(ARGS)
+	TESTED="$(PYTHON)" PYTHON="$(PYTHON)" WORKERS=3 scripts/test-all tests/taskgroups/cases.py $(ARGS)
 
 test-ui: ## look at the HTML report and the documentation in a real browser (brings its own; pictures in build/ui)
 	PYTHON="$(PYTHON)" scripts/test-ui $(ARGS)

@@ -6,10 +6,13 @@ import importlib
 import importlib.metadata
 import inspect
 import json
+import pydoc
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args, get_origin
 
+import anyio
 import pytest
 
 import quiesce
@@ -50,6 +53,8 @@ PUBLIC = [
 ]
 
 
+HANDLE = ["cancel", "done", "error", "made_at", "name", "reason", "result", "state", "token", "wait"]
+
 AUDIT = [
     "STOPS",
     "AuditResult",
@@ -78,6 +83,39 @@ def modules_after(statement: str) -> set[str]:
 
 def test_all_is_exactly_the_public_names_in_order() -> None:
     assert list(quiesce.__all__) == PUBLIC
+
+
+async def test_a_handle_shows_exactly_what_is_for_users() -> None:
+    async with quiesce.Scope() as scope:
+        handle = scope.spawn(anyio.sleep, 0)
+    assert [name for name in dir(handle) if not name.startswith("_")] == HANDLE
+    # Nothing is only hidden from `dir`: the classes have no other names.
+    found = {name for kind in type(handle).__mro__ for name in vars(kind) if not name.startswith("_")}
+    assert sorted(found) == HANDLE
+
+
+def test_the_help_of_a_handle_explains_exactly_what_is_for_users() -> None:
+    names = [attribute.name for attribute in inspect.classify_class_attrs(quiesce.Handle)]
+    shown = [name for name in names if pydoc.visiblename(name) and not name.startswith("__")]
+    assert sorted(shown) == HANDLE
+    told = pydoc.plain(pydoc.render_doc(quiesce.Handle))
+    for name in HANDLE:
+        first, *_ = (
+            inspect.getdoc(inspect.getattr_static(quiesce.Handle, name)) or "not explained"
+        ).splitlines()
+        assert first in told
+
+
+async def test_a_handle_is_generic_and_one_class() -> None:
+    async with quiesce.Scope() as scope:
+        handle: quiesce.Handle[int] = scope.spawn(_answer)
+    assert isinstance(handle, quiesce.Handle)
+    assert get_origin(quiesce.Handle[int]) is quiesce.Handle
+    assert get_args(quiesce.Handle[int]) == (int,)
+
+
+async def _answer() -> int:
+    return 42
 
 
 def test_the_audit_has_exactly_its_public_names_and_each_is_there() -> None:

@@ -221,7 +221,7 @@ class Program:
             case CancelChild(child) if self.lives:
                 life = self.lives[child % len(self.lives)]
                 assert life.handle is not None
-                patience = 1.0 if life.handle.asked else CUT_AFTER
+                patience = 1.0 if life.handle._asked else CUT_AFTER
                 life.handle_cut_from = min(life.handle_cut_from, anyio.current_time() + patience)
                 life.handle.cancel("one child")
             case CancelScope(scope, in_thread):

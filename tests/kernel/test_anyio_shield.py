@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import time
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -107,7 +109,7 @@ async def test_the_body_of_a_block_is_cancelled_when_it_has_left_its_shield() ->
     log: list[str] = []
 
     async def fail() -> None:
-        await anyio.sleep(0)  # until the body is inside: a cancel from before arrives there
+        await anyio.sleep(0)
         raise ValueError("enough")
 
     with pytest.raises(ExceptionGroup, match="unhandled"):
@@ -115,6 +117,74 @@ async def test_the_body_of_a_block_is_cancelled_when_it_has_left_its_shield() ->
             scope.spawn(fail)
             await protected(log)
     assert log == ["done", "stopped"]
+
+
+@virtual_worlds
+async def test_a_shield_that_a_child_enters_after_it_has_stopped_its_own_scope() -> None:
+    log: list[str] = []
+
+    async def child() -> None:
+        scope.cancel()
+        await protected(log)
+
+    scope = await Scope.open()
+    scope.spawn(child)
+    await turns()
+    await scope.close()
+    assert log == ["done", "stopped"]
+
+
+@virtual_worlds
+async def test_a_shield_that_a_body_enters_after_it_has_stopped_its_own_scope() -> None:
+    log: list[str] = []
+    async with Scope() as scope:
+        scope.cancel()
+        await protected(log)
+    assert log == ["done", "stopped"]
+
+
+@virtual_worlds
+async def test_a_shield_that_a_body_enters_after_a_child_has_failed_in_its_first_step() -> None:
+    """An eager child fails before `spawn` returns."""
+    log: list[str] = []
+
+    async def fail() -> None:
+        raise ValueError("enough")
+
+    with pytest.raises(ExceptionGroup, match="unhandled"):
+        async with Scope() as scope:
+            scope.spawn(fail)
+            await protected(log)
+    assert log == ["done", "stopped"]
+
+
+@virtual_worlds
+async def test_a_stop_that_came_first_is_at_the_next_await_where_there_is_no_shield() -> None:
+    log: list[str] = []
+
+    async def child() -> None:
+        scope.cancel()
+        try:
+            await anyio.sleep(0)
+        except cancellation():
+            async with Scope():  # in clean-up
+                log.append("child")
+            raise
+
+    scope = await Scope.open()
+    scope.spawn(child)
+    await turns()
+    await scope.close()
+    async with Scope() as scope:
+        scope.cancel()
+        async with Scope():  # in clean-up, before the cancel has come
+            log.append("body")
+        await anyio.sleep(0)
+        log.append("went on")
+    async with Scope() as scope:
+        scope.cancel()  # and out, without an await
+    await anyio.sleep(0)
+    assert log == ["child", "body"]
 
 
 @virtual_worlds
@@ -249,6 +319,38 @@ async def test_a_thread_of_anyios_is_waited_for_as_ours_are() -> None:
     assert ended == ["thread"]
     assert report.clean
     assert handle.done
+
+
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # anyio: the shield is left without its task
+def test_a_shield_that_is_never_left_keeps_nothing_alive_when_its_task_is_destroyed() -> None:
+    class Thing:
+        pass
+
+    things: list[weakref.ref[Thing]] = []
+
+    async def child() -> None:
+        thing = Thing()
+        things.append(weakref.ref(thing))
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep_forever()
+
+    async def main() -> None:
+        scope = await Scope.open()
+        scope.spawn(child)
+        await turns()
+        scope.cancel()
+
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda loop, context: None)  # "Task was destroyed but it is pending"
+    loop.run_until_complete(main())
+    loop.close()
+    (destroyed,) = asyncio.all_tasks(loop)
+    _anyio_shield.table().pop(destroyed)  # anyio's own table keeps it, whether anybody watches or not
+    del loop, destroyed
+    gc.collect()
+    assert [thing() for thing in things] == [None]
 
 
 @asyncio_only

@@ -27,7 +27,7 @@ async def test_a_coroutine_instead_of_a_function_is_refused_without_a_second_com
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             with pytest.raises(TypeError, match=r"function.*not a coroutine.*spawn\(quick, \.\.\.\)"):
-                scope.spawn(quick(1))  # type: ignore[arg-type]
+                scope.spawn(quick(1))  # type: ignore[call-overload]
             gc.collect()
         assert scope.children == ()
 
@@ -37,7 +37,7 @@ async def test_a_task_or_future_instead_of_a_function_is_refused() -> None:
     task = asyncio.create_task(quick(1))
     async with Scope() as scope:
         with pytest.raises(TypeError, match="async function"):
-            scope.spawn(task)  # type: ignore[arg-type]
+            scope.spawn(task)  # type: ignore[call-overload]
     assert await task == 1  # it was not ours to cancel
 
 
@@ -63,7 +63,7 @@ async def test_an_async_generator_function_instead_of_a_function_is_a_clear_erro
 
 async def test_wrong_arguments_are_the_childs_failure_and_leave_nothing_behind() -> None:
     scope = await Scope.open(on_error="report", on_child_error=lambda handle, error: None)
-    handle = scope.spawn(quick, 1, 2, 3)
+    handle = scope.spawn(quick, 1, 2, 3)  # type: ignore[arg-type, call-arg]
     await handle.wait()
     assert isinstance(handle.error, TypeError)
     assert scope.children == ()
@@ -137,7 +137,7 @@ async def test_a_coroutine_given_to_a_closed_scope_makes_no_second_complaint() -
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises((ScopeClosed, TypeError)):
-            scope.spawn(quick(1))  # type: ignore[arg-type]
+            scope.spawn(quick(1))  # type: ignore[call-overload]
         gc.collect()
 
 
@@ -329,7 +329,7 @@ def test_a_name_is_a_string(name: Any) -> None:
 async def test_the_name_of_a_child_is_a_string() -> None:
     async with Scope() as scope:
         with pytest.raises(TypeError, match=r"name.*str"):
-            scope.spawn(quick, name=3)  # type: ignore[arg-type]
+            scope.spawn(quick, 1, name=3)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("reason", [3, ValueError("no"), b"bytes"])

@@ -17,7 +17,7 @@ async def test_children_inside_a_containment_have_the_kernels_own_class_of_task(
         handle = scope.spawn(sleeper)
         await turns()
         assert isinstance(handle, AsyncioHandle)
-        assert isinstance(handle.task, OwnedTask)
+        assert isinstance(handle._task, OwnedTask)
         handle.cancel()
 
 

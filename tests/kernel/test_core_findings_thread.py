@@ -54,7 +54,7 @@ async def test_a_running_coroutine_is_not_said_to_wait_in_the_kernel() -> None:
     seen: list[str] = []
 
     async def blocks() -> None:
-        asker = threading.Thread(target=lambda: seen.append(handle.stuck_at()))
+        asker = threading.Thread(target=lambda: seen.append(handle._stuck_at()))
         asker.start()
         asker.join(5)
 

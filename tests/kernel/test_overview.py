@@ -258,7 +258,7 @@ def test_looking_keeps_nothing_alive() -> None:
             handle = scope.spawn(asyncio.sleep, 0)
             tree()
             tree()
-            seen.append(weakref.ref(handle.task))  # type: ignore[attr-defined]
+            seen.append(weakref.ref(handle._task))  # type: ignore[attr-defined]
 
     quiesce.run(main)
     gc.collect()

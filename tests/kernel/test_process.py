@@ -797,9 +797,9 @@ async def test_one_that_ended_by_itself_may_be_dropped_without_a_word() -> None:
     child = process._child
     assert child is not None
     await until(lambda: child.state == "finished")
-    assert child.core in root.nested
+    assert child._core in root.nested
     del process
     gc.collect()
-    await until(lambda: child.core not in root.nested)
+    await until(lambda: child._core not in root.nested)
     assert isinstance(child.stdin, Pipe)
     assert child.stdin.closed

@@ -96,8 +96,8 @@ def test_a_process_that_was_never_closed_is_gone_when_the_loop_is(run: Run, scri
     process = kept[0]
     assert process.returncode is not None
     assert process._child is not None
-    assert process._child.core.state == "settled"
-    reason = process._child.core.reason
+    assert process._child._core.state == "settled"
+    reason = process._child._core.reason
     assert reason is not None
     assert reason.kind == "shutdown"
 
@@ -148,7 +148,7 @@ def test_a_stop_under_way_goes_on_when_the_loop_ends(run: Run, token: str) -> No
     assert time.monotonic() - started_at >= 0.195  # uvloop counts in milliseconds
     assert running(token) == []
     assert kept[0]._child is not None
-    assert kept[0]._child.core.reason == Reason("user", "enough")
+    assert kept[0]._child._core.reason == Reason("user", "enough")
     assert kept[0].returncode == -signal.SIGKILL
 
 
@@ -435,7 +435,7 @@ def test_a_program_that_forgets_its_processes_ends_without_them(token: str, back
 async def main():
     kept.append(await family())
 run(main)
-say("after", kept[0].returncode, kept[0]._child.core.state)
+say("after", kept[0].returncode, kept[0]._child._core.state)
 """
     with program(token, backend, body) as forgetful:
         assert hear(forgetful).startswith("after -15 settled")

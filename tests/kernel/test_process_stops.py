@@ -76,7 +76,7 @@ async def started(argv: list[str], **options: Any) -> Process:
 
 def core_of(process: Process) -> ScopeCore:
     assert process._child is not None
-    return process._child.core
+    return process._child._core
 
 
 def state_of(pid: int) -> str | None:

@@ -238,6 +238,35 @@ def test_a_child_that_got_a_lower_number_than_its_parent_does_not_slip_through(
             assert pids(_procfs.find({}, token)) == {leader.pid}
 
 
+def test_a_process_that_is_on_its_way_out_counts_as_gone(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No zombie yet, it has no environment any more. Its child need not have been listed, nor that one's, if it forks and leaves, too."""
+    with (
+        session("sleep", f"300.{token}", mark=f"{token}.1") as leader,
+        session("sleep", f"300.{token}") as parent,
+        session("sleep", f"300.{token}") as child,
+    ):
+        read = _procfs._read
+
+        def read_on_its_way_out(path: str) -> bytes:
+            if path in (f"/proc/{parent.pid}/environ", f"/proc/{child.pid}/environ"):
+                return b""
+            stat = read(path)
+            if path in (f"/proc/{parent.pid}/stat", f"/proc/{child.pid}/stat"):
+                name, _, rest = stat.rpartition(b") ")
+                fields = rest.split()
+                fields[6] = b"%d" % (int(fields[6]) | _procfs._PF_EXITING)
+                stat = name + b") " + b" ".join(fields)
+            return stat
+
+        def only(*processes: subprocess.Popen[bytes]) -> Callable[[list[str]], list[str]]:
+            return lambda names: [str(process.pid) for process in processes]
+
+        monkeypatch.setattr(_procfs, "_read", read_on_its_way_out)
+        with monkeypatch.context() as patch:
+            listings(patch, only(parent), only(parent, child), only(parent, child, leader))
+            assert pids(_procfs.find({}, token)) == {leader.pid}
+
+
 def test_a_scan_comes_to_its_end_among_any_number_of_forks(
     token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 
@@ -302,7 +303,7 @@ async def test_who_had_no_turn_while_the_loop_was_blocked_has_one_to_clean_up_in
     async def nest(left: int) -> None:
         async with Scope() as inner:
             inner.spawn(tidy)
-            inner.spawn(nest if left else blocks, *([left - 1] if left else []))
+            inner.spawn(functools.partial(nest, left - 1) if left else blocks)
             inner.spawn(tidy)
 
     scope = await Scope.open(grace=BRIEF)

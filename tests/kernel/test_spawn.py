@@ -83,7 +83,7 @@ async def test_two_children_do_not_run_in_one_context_at_once() -> None:
 async def test_something_else_than_a_context_is_refused() -> None:
     async with Scope() as scope:
         with pytest.raises(TypeError, match=r"context must be a contextvars\.Context, not dict"):
-            scope.spawn(change, "x", context={})  # type: ignore[arg-type]
+            scope.spawn(change, "x", context={})  # type: ignore[call-overload]
         assert scope.children == ()
 
 

@@ -13,6 +13,7 @@ import anyio
 import pytest
 
 from quiesce import Scope
+from quiesce.realtime._config import RealtimeModelConfig
 from quiesce.realtime._model import RealtimeModelListener
 from quiesce.realtime._model_events import (
     RealtimeModelAudioEvent,
@@ -476,7 +477,8 @@ async def test_the_scope_of_whoever_connects_ends_it_too() -> None:
     ears = Ears()
     model.add_listener(ears)
     scope = await Scope.open("somebody")
-    handle = scope.spawn(model.connect, {})
+    nothing_asked: RealtimeModelConfig = {}
+    handle = scope.spawn(model.connect, nothing_asked)
     await handle.wait()
     await model.send_event(RealtimeModelSendUserInput("Count"))
     await ears.until("audio")

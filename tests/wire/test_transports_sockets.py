@@ -283,7 +283,7 @@ async def test_a_server_is_known_by_the_line_that_asked_for_it() -> None:
     async with Scope("all") as scope:
         server = await serve_tcp(answer, "127.0.0.1").open()
         (nested,) = scope._opened().nested
-        assert "test_transports_sockets.py" in describe(nested.site)
+        assert "test_transports_sockets.py" in describe(nested._site)
         await server.close()
     with pytest.raises(ScopeClosed, match=r"cannot open server '127\.0\.0\.1:0'"):
         await serve_tcp(answer, "127.0.0.1", scope=scope).open()

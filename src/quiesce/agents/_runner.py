@@ -88,7 +88,7 @@ class Execution:
         if self.asked is not None:
             self.scope.cancel(self.asked)
         failure = await call.failure()
-        self.reason = call.core.reason
+        self.reason = call._core.reason
         if failure is not None:
             if self.reason is None:
                 self.reason = Reason("cancelled", "the run was cancelled")

@@ -161,7 +161,7 @@ def is_gone(scope: Scope) -> bool:
 
 def leftovers_of(scope: Scope) -> list[Leftover]:
     """What of it is still there."""
-    return [left for child in children_left(scope) for left in child.leftovers()]
+    return [left for child in children_left(scope) for left in child._leftovers()]
 
 
 def children_left(scope: Scope) -> list[Child]:

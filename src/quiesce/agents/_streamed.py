@@ -66,7 +66,7 @@ class Handover:
         if run.done:
             self.wake()
         else:
-            run.waiters = [*(run.waiters or ()), cast("Waiter", self)]
+            run._waiters = [*(run._waiters or ()), cast("Waiter", self)]
 
     def wake(self) -> None:
         """The run has ended: it wakes whoever waits for it, and that is us."""

@@ -204,7 +204,7 @@ class ToolTurn:
                 if record.result is not None or isinstance(error, TokenCancelled):
                     return  # it was given up, or was stopped and says so: its result is made when the run settles
                 node = current_node.get()
-                if node is not None and node.is_cleaning_up():
+                if node is not None and node._is_cleaning_up():
                     raise  # its clean-up failed: the report says so, and to the model the call was interrupted
                 if isinstance(error, ScopeClosed):
                     return  # it would have started something new

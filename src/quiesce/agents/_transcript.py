@@ -84,8 +84,8 @@ class CallRecord:
 def _is_of(child: Child, call: Handle) -> bool:
     """Whether it is the call's task, or something that this has started."""
     if isinstance(child, ForeignProcess):  # of a call of this turn; if several were stopped, of any of them
-        around = child.core.parent
-        return around is call.core or leads_to(around, call)
+        around = child._core.parent
+        return around is call._core or leads_to(around, call)
     return leads_to(child, call)
 
 

@@ -88,7 +88,7 @@ class StopOnDisconnect:
         try:
             await self._until_over(owner, handler, connection, scope)
             if handler.state is FAILED:
-                raise_unchanged(handler.value)
+                raise_unchanged(handler._value)
             if owner.reason is not OVER:
                 await _say_that_it_is_over(connection, send)
             elif handler.state is CANCELLED:
@@ -108,7 +108,7 @@ class StopOnDisconnect:
         try:
             if not handler.done and not core.closed:  # an eager task may have done it all by now
                 watch = owner.spawn(_stop_when_gone, connection, owner, self._grace)
-                watch.label = None  # plumbing, not to be named in reports
+                watch._label = None  # plumbing, not to be named in reports
                 await wait_for_end(core, handler, watch)
                 if not connection.is_gone:
                     connection.leave_reading_to_the_application()
@@ -150,11 +150,11 @@ async def wait_for_end(core: ScopeCore, *children: Handle) -> None:
         waiter = core.backend.make_waiter()
         core.waiters.append(waiter)
         for child in children:
-            child.waiters = [*(child.waiters or ()), waiter]
+            child._waiters = [*(child._waiters or ()), waiter]
         try:
             await waiter.wait()
         finally:
-            for waiters in (core.waiters, *(child.waiters for child in children)):
+            for waiters in (core.waiters, *(child._waiters for child in children)):
                 if waiters and waiter in waiters:
                     waiters.remove(waiter)
 

@@ -43,7 +43,7 @@ async def unless_disconnected(
 
     call = owner.spawn(fn, *args)
     try:
-        owner.spawn(watch).label = None
+        owner.spawn(watch)._label = None
         await wait_for_end(core, call)
     finally:
         if not core.is_over():
@@ -53,10 +53,10 @@ async def unless_disconnected(
             log_report(report)
     try:
         if call.state is FINISHED:
-            result: T = call.value
+            result: T = call._value
             return result
         if call.state is FAILED:
-            raise_unchanged(call.value)
+            raise_unchanged(call._value)
         if owner.reason is GONE:
             raise ClientGone(f"the client has gone; {call.name} was stopped")
         raise RuntimeError(f"{call.name} was cancelled, and the client is still there ({owner.reason})")

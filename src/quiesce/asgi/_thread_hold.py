@@ -33,8 +33,8 @@ class ThreadHold:
         self._handle = handle
         self._is_holding = False
         if isinstance(handle, AsyncioHandle):  # trio holds it back by itself
-            handle.on_stop = self._hold
-            self._limiter = _limiter_of(handle.core.backend)
+            handle._on_stop = self._hold
+            self._limiter = _limiter_of(handle._core.backend)
 
     def _hold(self, rung: Rung) -> bool:
         if not self._is_in_a_thread():
@@ -49,10 +49,10 @@ class ThreadHold:
         if self._is_holding and not self._is_in_a_thread():
             self._is_holding = False
             if not self._handle.done:
-                self._handle.deliver_cancel()
+                self._handle._deliver_cancel()
 
     def _look_later(self) -> None:
-        backend = self._handle.core.backend
+        backend = self._handle._core.backend
         backend.call_at(backend.now() + LOOK_AGAIN, self._look_again)
 
     def _look_again(self) -> None:
@@ -63,7 +63,7 @@ class ThreadHold:
     def _is_in_a_thread(self) -> bool:
         handle = self._handle
         assert isinstance(handle, AsyncioHandle)
-        return handle.task in self._limiter.statistics().borrowers
+        return handle._task in self._limiter.statistics().borrowers
 
 
 # anyio looks one up by the task at hand, and a stop may come from a timer, where there is none.

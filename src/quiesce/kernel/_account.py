@@ -31,8 +31,8 @@ def report_of(core: ScopeCore, closing: Collection[Child | ScopeCore]) -> StopRe
     else:
         if core.started is not None:
             elapsed = core.backend.now() - core.started
-        rows = [_row(child, closing) for child in core.stopped if child.label is not None]
-        left = [found for item in _contents(core) if item not in closing for found in item.leftovers()]
+        rows = [_row(child, closing) for child in core.stopped if child._label is not None]
+        left = [found for item in _contents(core) if item not in closing for found in item._leftovers()]
     core.told = True
     notes = core.notes
     failures: Sequence[tuple[str, BaseException]] = ()
@@ -48,8 +48,8 @@ def report_of(core: ScopeCore, closing: Collection[Child | ScopeCore]) -> StopRe
 
 def leftovers_of(core: ScopeCore) -> list[Leftover]:
     """Everything that is still there in `core`, all the way down."""
-    left = [found for item in _contents(core) for found in item.leftovers()]
-    return left or [Leftover("scope", core.label, describe(core.site), "nothing runs in it")]
+    left = [found for item in _contents(core) for found in item._leftovers()]
+    return left or [Leftover("scope", core.label, describe(core._site), "nothing runs in it")]
 
 
 def _contents(core: ScopeCore) -> list[Child | ScopeCore]:
@@ -59,9 +59,9 @@ def _contents(core: ScopeCore) -> list[Child | ScopeCore]:
 def _rows_of_the_ended(children: Sequence[Child]) -> list[Row]:
     rows: list[Row] = []
     for child in children:
-        if child.label is not None:
+        if child._label is not None:
             state: State = child.state  # type: ignore[assignment]  # all of them have, so these are states of rows
-            rows.append((child.label, state, child.value if state is FAILED else None))
+            rows.append((child._label, state, child._value if state is FAILED else None))
     return rows
 
 
@@ -71,4 +71,4 @@ def _row(child: Child, closing: Collection[Child | ScopeCore]) -> Row:
         state = "closing" if child in closing else "still running"
     else:
         state = child.state
-    return child.label, state, child.value if state == "failed" else None
+    return child._label, state, child._value if state == "failed" else None

@@ -4,12 +4,15 @@ asyncio knows nothing of them: `task.cancel()` goes right through, as anyio itse
 shield waits until the outermost one is left. It does not wait for ever: when the time for clean-up is over, the second cancel comes,
 shield or not.
 
+- A task that runs just now, because it has stopped itself, or a child has failed in its eager first step, may enter a shield before it awaits
+  anything. Its cancel waits until it does (`may_enter_one`): a cancel that is pending already would arrive inside.
 - Only shields that were entered inside of what is cancelled count: those around the block of a scope do not keep its own stop from its body.
 - The kernel's own (see `_asyncio._enter_anyio_shield`) do not count.
 - What anyio knows of a task is private to it. If it is not where it is in the versions that are known, shields are not seen.
 
 How one learns that a shield is left: on its way out it sees to cancels that have waited for it, by a method of its own. For that one
-object the class is exchanged for a subclass that tells us too. (Not `__exit__`: a `with` looks that up when it is entered.)
+object the class is exchanged for a subclass that tells us too. (Not `__exit__`: a `with` looks that up when it is entered.) Who is to be
+told is kept on the task that has entered the shield. If the task is destroyed there, its shield is never left, and nothing is kept.
 """
 
 from __future__ import annotations
@@ -24,8 +27,12 @@ from quiesce._safe.printed import logger
 _BACKEND = "anyio._backends._asyncio"
 _states: Any = None  # anyio's table of tasks; False if this version of it is not known
 _watched_type: Any = None
-_watchers: dict[int, list[Callable[[], object]]] = {}  # by the id of a shield that is watched
 _own: set[int] = set()  # ids of shields of the kernel's own
+
+
+def _is_known() -> bool:
+    """Whether anyio is at work on asyncio, in a version that is known."""
+    return _learn() if _states is None else _states is not False
 
 
 def table() -> Any:
@@ -51,11 +58,22 @@ def outermost_shield(task: Task[Any], inside: Any = None) -> Any:
     return found
 
 
+def may_enter_one(task: Task[Any]) -> bool:
+    """Whether `task` runs just now, and so may be in a shield by the time it awaits something.
+
+    Not only the current task does: an eager one runs inside of the task that makes it.
+    """
+    return getattr(task.get_coro(), "cr_running", False) and _is_known()
+
+
 def when_left(shield: Any, fn: Callable[[], object]) -> None:
     """Call `fn()` in the turn of the loop after the one in which the shield is left."""
     if type(shield) is not _watched_type:
         shield.__class__ = _watched_type
-    _watchers.setdefault(id(shield), []).append(fn)
+    task = shield._host_task
+    if not hasattr(task, "_quiesce_shields"):
+        task._quiesce_shields = {}
+    task._quiesce_shields.setdefault(shield, []).append(fn)
 
 
 def take_as_own(shield: Any) -> None:
@@ -76,14 +94,15 @@ def _learn() -> bool:
     try:
         states, scope_type = module._task_states, module.CancelScope
         scope = scope_type(shield=True)
-        _ = scope._shield, scope._parent_scope, states.get, scope._restart_cancellation_in_parent
+        _ = scope._shield, scope._parent_scope, scope._host_task, states.get
+        _ = scope._restart_cancellation_in_parent
 
         class Watched(scope_type):  # type: ignore[misc, valid-type]
             __slots__ = ()
 
             def _restart_cancellation_in_parent(self) -> None:
                 super()._restart_cancellation_in_parent()
-                for fn in _watchers.pop(id(self), ()):
+                for fn in self._host_task._quiesce_shields.pop(self, ()):
                     get_running_loop().call_soon(fn)
 
         scope.__class__ = Watched

@@ -54,7 +54,7 @@ class AsyncioCore(ScopeCore):
             return super().spawn(fn, args, name, site, context)
         handle = AsyncioHandle(self, name or fn, site)
         # A name, though nobody ever sees this one: asyncio would make one up, and that costs.
-        handle.task = task = OwnedTask(run_child(handle, fn, args), loop=loop, name="child")
+        handle._task = task = OwnedTask(run_child(handle, fn, args), loop=loop, name="child")
         task.handle = handle
         self.children[handle] = None
         return handle
@@ -63,25 +63,30 @@ class AsyncioCore(ScopeCore):
         """The first rung for all of them, with the common case flat."""
         text = reason.text
         in_scopes = table()  # whoever is in one of anyio's may be shielded
+        loop: asyncio.AbstractEventLoop = self.backend.loop  # type: ignore[attr-defined]
+        running = _current_task(loop)  # it may enter one before it awaits
+        eager = sys.version_info >= (3, 12) and loop.get_task_factory() is not None  # several may be running
         for child in children:
             if (
                 type(child) is AsyncioHandle
                 and child.state is RUNNING
-                and not (child.asked or child.deferred or child.on_stop or child.interrupted)
-                and not (in_scopes and child.task in in_scopes)
+                and not (child._asked or child._deferred or child._on_stop or child._interrupted)
+                and not (in_scopes and child._task in in_scopes)
+                and child._task is not running
+                and not eager
             ):
                 if child.reason is None:
                     child.reason = reason
                 if child._token is not None:
                     child._token.cancel(reason)
-                child.asked = 1
-                if child.task is not None:
-                    plain_cancel(child.task, text)
+                child._asked = 1
+                if child._task is not None:
+                    plain_cancel(child._task, text)
             else:
-                child.climb(CANCEL)
+                child._climb(CANCEL)
 
 
-class AsyncioBlock(AsyncioCore, AsyncioHost):  # type: ignore[override]  # its `core` is itself
+class AsyncioBlock(AsyncioCore, AsyncioHost):  # type: ignore[override]  # its `_core` is itself
     """The scope of an `async with Scope()`: its own host, as one object is cheaper than two."""
 
     __slots__ = ("cancels_before", "task")
@@ -212,7 +217,7 @@ class AsyncioBackend(Backend):
     def is_adopted_and_cancelled(self) -> bool:
         """Whether the task at hand is somebody else's that a containment has cancelled."""
         adopted = getattr(asyncio.current_task(self.loop), "_quiesce_adopted", None)
-        return adopted is not None and adopted.is_cleaning_up()
+        return adopted is not None and adopted._is_cleaning_up()
 
     def make_waiter(self) -> FutureWaiter:
         """A fresh future."""
@@ -267,15 +272,15 @@ class AsyncioBackend(Backend):
         if factory is None:
             task = OwnedTask(coro, loop=loop, name="child", context=context)
             task.handle = handle
-            handle.task = task
+            handle._task = task
             return
         made: asyncio.Task[None]
         if factory is _eager_task_factory:
             made = EagerTask(handle, coro, loop, context)
         else:
             made = loop.create_task(coro, context=context)
-            made.add_done_callback(handle.never_started)
-        handle.task = None if handle.done else made
+            made.add_done_callback(handle._never_started)
+        handle._task = None if handle.done else made
 
     async def _run_child_in(
         self, context: Context, handle: AsyncioHandle, fn: Callable[..., Any], args: tuple[Any, ...]

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
-from ._anyio_shield import outermost_shield, when_left
+from ._anyio_shield import may_enter_one, outermost_shield, when_left
 from ._child import CANCELLED, FAILED, FINISHED, PENDING, RUNNING, Handle
 from ._core import ScopeCore
 from ._current import current_node
@@ -32,64 +32,74 @@ if TYPE_CHECKING:
 class AsyncioHandle(Handle):
     """A child task on asyncio."""
 
-    __slots__ = ("interrupted", "task")
+    __slots__ = ("_interrupted", "_task")
 
     def __init__(self, core: ScopeCore, label: object, site: Site | None) -> None:
         # Written out flat, without the calls to the bases: this is the hot path of `spawn`.
-        self.core = core
-        self.label = label
-        self.site = site
+        self._core = core
+        self._label = label
+        self._site = site
         self.state = PENDING
         self.reason = None
-        self.waiters = None
+        self._waiters = None
         self._token = None
         self._hurry = None
-        self.on_stop = None
-        self.asked = 0
-        self.deferred = 0
-        self.withheld = False
-        self.task: asyncio.Task[None] | None = None
-        self.interrupted: AsyncioHost | None = None  # a block in this task that is being stopped
+        self._on_stop = None
+        self._asked = 0
+        self._deferred = 0
+        self._withheld = False
+        self._task: asyncio.Task[None] | None = None
+        self._interrupted: AsyncioHost | None = None  # a block in this task that is being stopped
 
-    def deliver_cancel(self) -> None:
+    def _deliver_cancel(self) -> None:
         """Cancel the task; while it is still inside its eager first step there is none yet."""
-        task = self.task
+        task = self._task
         if task is None:
             return
-        if self.interrupted is not None and self.asked < 2:
+        if self._interrupted is not None and self._asked < 2:
             # Its block is cleaning up after a cancel already: this one is due when the block is left.
-            self.interrupted.owed = True
+            self._interrupted.owed = True
             return
         if self.state is PENDING:
-            task.remove_done_callback(self.never_started)
-            task.add_done_callback(self.never_started)
-        if self.asked < 2 and (shield := outermost_shield(task)) is not None:
-            self.withheld = True
+            task.remove_done_callback(self._never_started)
+            task.add_done_callback(self._never_started)
+        if self._asked < 2 and may_enter_one(task):
+            task.get_loop().call_soon(self._awaits_now)
+            return
+        if self._asked < 2 and (shield := outermost_shield(task)) is not None:
+            self._withheld = True
             when_left(shield, self._shield_left)
             return
-        self.withheld = False
+        self._withheld = False
         plain_cancel(task, self.reason.text if self.reason is not None else None)
+
+    def _awaits_now(self) -> None:
+        """It ran when its cancel was due; now it awaits something, perhaps in a shield or in a close of its own scope."""
+        if self._deferred:
+            self._withheld = True
+        elif self._asked < 2 and not self.done:
+            self._deliver_cancel()
 
     def _shield_left(self) -> None:
         """It has left the shield that its cancel waits for, and may be in another one."""
-        if self.withheld and not self.deferred and not self.done:
-            self.withheld = False
-            self.deliver_cancel()
+        if self._withheld and not self._deferred and not self.done:
+            self._withheld = False
+            self._deliver_cancel()
 
-    def runs_in(self, task: object) -> bool:
+    def _runs_in(self, task: object) -> bool:
         """Whether `task` is this child's own."""
-        return self.task is task
+        return self._task is task
 
-    def stuck_at(self) -> str:
+    def _stuck_at(self) -> str:
         """Where the task waits."""
-        return stuck_at(self.task.get_coro(), self.core.backend.thread) if self.task else "not started"
+        return stuck_at(self._task.get_coro(), self._core.backend.thread) if self._task else "not started"
 
-    def never_started(self, task: asyncio.Task[None]) -> None:
+    def _never_started(self, task: asyncio.Task[None]) -> None:
         """Done-callback for a task that may have been cancelled before its first step."""
         if self.state == PENDING:
             self.state = CANCELLED
-            self.task = None
-            self.ended()
+            self._task = None
+            self._ended()
 
 
 plain_cancel = asyncio.Task.cancel  # without the detour through `OwnedTask.cancel`
@@ -106,18 +116,18 @@ class OwnedTask(asyncio.Task[None]):
         """As ever, except for the sweep at the end of `asyncio.run`: see the top of this module."""
         handle = self.handle
         if handle.state == PENDING:
-            self.remove_done_callback(handle.never_started)
-            self.add_done_callback(handle.never_started)
+            self.remove_done_callback(handle._never_started)
+            self.add_done_callback(handle._never_started)
         if not self.get_loop().is_running():
-            if handle.asked or handle.core.is_clean_up():
+            if handle._asked or handle._core.is_clean_up():
                 return False
-            handle.asked = 1
-            handle.note_reason(Reason("shutdown", "the event loop is ending"))
+            handle._asked = 1
+            handle._note_reason(Reason("shutdown", "the event loop is ending"))
         return super().cancel(msg)
 
     def set_name(self, value: object) -> None:
         """It is called that in reports too."""
-        self.handle.label = str(value)
+        self.handle._label = str(value)
 
     def get_name(self) -> str:
         """The child's name, worked out only when somebody looks."""
@@ -134,7 +144,7 @@ class EagerTask(OwnedTask):
     ) -> None:
         self._coroutine = coro
         self.handle = handle  # its body may look for it, or cancel it, before the constructor returns
-        handle.task = self
+        handle._task = self
         super().__init__(coro, loop=loop, context=context, eager_start=True)  # type: ignore[call-arg, unused-ignore]
 
     def get_coro(self) -> Any:
@@ -146,27 +156,27 @@ async def run_child(handle: AsyncioHandle, fn: Callable[..., Any], args: tuple[A
     handle.state = RUNNING
     current_node.set(handle)
     try:
-        handle.value = await fn(*args)
+        handle._value = await fn(*args)
         handle.state = FINISHED
     except CancelledError as exc:
-        if handle.asked and exc.__cause__ is None:
+        if handle._asked and exc.__cause__ is None:
             handle.state = CANCELLED
         else:
-            handle.end_cancelled(exc)
+            handle._end_cancelled(exc)
         raise
     except BaseException as exc:
-        if isinstance(exc, GeneratorExit) and not handle.core.backend.is_current():
+        if isinstance(exc, GeneratorExit) and not handle._core.backend.is_current():
             handle.state = CANCELLED  # the loop is gone and the collector closes the coroutine
             raise
-        handle.fail(exc)
+        handle._fail(exc)
         if isinstance(exc, KeyboardInterrupt):
             raise
     finally:
-        handle.task = None
-        core = handle.core
+        handle._task = None
+        core = handle._core
         core.children.pop(handle, None)
         state: str = handle.state
-        if core.children and handle.waiters is None and state is not FAILED and not core.closers:
+        if core.children and handle._waiters is None and state is not FAILED and not core.closers:
             core.ended += 1  # nobody to tell
         else:
             core.child_ended(handle)

@@ -14,7 +14,7 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from ._anyio_shield import outermost_shield, table, when_left
+from ._anyio_shield import may_enter_one, outermost_shield, table, when_left
 from ._asyncio_child import OwnedTask
 from ._core import ScopeCore
 from ._host import Host
@@ -32,6 +32,7 @@ class AsyncioHost(Host):
     asked_before: int = 0  # by the scope that the task is a child of
     owed: bool = False  # a cancel of the whole task that came while we had cancelled the body
     around: Any = None  # anyio's scope that the block is in
+    unsent: bool = False  # the body runs: it is cancelled when it awaits something
 
     def take_task(self, task: asyncio.Task[Any] | None) -> None:
         """The task at hand, and how often it has been cancelled so far."""
@@ -41,8 +42,8 @@ class AsyncioHost(Host):
         self.cancels_before = task.cancelling()
         if (states := table()) and (state := states.get(task)) is not None:
             self.around = state.cancel_scope
-        if isinstance(task, OwnedTask) and task.handle.asked:
-            self.asked_before = task.handle.asked
+        if isinstance(task, OwnedTask) and task.handle._asked:
+            self.asked_before = task.handle._asked
 
     def is_current(self) -> bool:
         """Whether the calling code runs in this task."""
@@ -50,26 +51,36 @@ class AsyncioHost(Host):
 
     def may_leave(self) -> bool:
         """asyncio does not mind which task leaves."""
-        return self.core.backend.is_current()
+        return self._core.backend.is_current()
 
     def cancel_body(self, reason: Reason) -> bool:
         """Cancel the task, unless the body is a generator that has handed out a value."""
         task = self.task
         if task.done() or not self._in_body():
             return False
-        if isinstance(task, OwnedTask) and task.handle.asked > self.asked_before:
+        if may_enter_one(task):
+            self.unsent = True
+            task.get_loop().call_soon(self._awaits_now, reason)
+            return True
+        if isinstance(task, OwnedTask) and task.handle._asked > self.asked_before:
             return False  # its own scope has cancelled it: a second one would cut its clean-up
         if task.cancelling() > self.cancels_before:
             # Somebody has cancelled it before us: that was its one cancel. Ours comes when its time is over.
-            backend = self.core.backend
-            backend.call_at(backend.now() + self.core.grace.cancel, partial(self._insist, reason))
+            backend = self._core.backend
+            backend.call_at(backend.now() + self._core.grace.cancel, partial(self._insist, reason))
             return False
         if not self._waits_for_shield(reason):
             self._cancel_task(reason)
             return True
-        backend = self.core.backend
-        backend.call_at(backend.now() + self.core.grace.cancel, partial(self._insist, reason))
+        backend = self._core.backend
+        backend.call_at(backend.now() + self._core.grace.cancel, partial(self._insist, reason))
         return False
+
+    def _awaits_now(self, reason: Reason) -> None:
+        """The body ran when its cancel was due; now it awaits something, perhaps in a shield, or has been left."""
+        if self.unsent:
+            self.unsent = self.requested = False
+            self.interrupt(reason)
 
     def _waits_for_shield(self, reason: Reason) -> bool:
         shield = outermost_shield(self.task, self.around)
@@ -82,14 +93,14 @@ class AsyncioHost(Host):
             self._insist(reason)
 
     def _insist(self, reason: Reason) -> None:
-        if self.core.host is self and not (self.leaving or self.requested or self.task.done()):
+        if self._core.host is self and not (self.leaving or self.requested or self.task.done()):
             self.requested = self._in_body()
             if self.requested:
                 self._cancel_task(reason)
 
     def _cancel_task(self, reason: Reason) -> None:
-        if isinstance(self.task, OwnedTask) and self.task.handle.interrupted is None:
-            self.task.handle.interrupted = self
+        if isinstance(self.task, OwnedTask) and self.task.handle._interrupted is None:
+            self.task.handle._interrupted = self
         self.task.cancel(reason.text)
 
     def _in_body(self) -> bool:
@@ -104,7 +115,9 @@ class AsyncioHost(Host):
 
     async def leave(self, error: BaseException | None) -> BaseException | None:
         """Wait until all is over, and tell our own cancel from other people's."""
-        core = self.core
+        core = self._core
+        if self.unsent:  # and not needed any more
+            self.unsent = self.requested = False
         cancelled: BaseException | None = error if isinstance(error, CancelledError) else None
         self.begin_to_leave(error)
         if not core.is_over():
@@ -122,12 +135,12 @@ class AsyncioHost(Host):
             except CancelledError as exc:
                 cancelled = exc
         task = self.task
-        if isinstance(task, OwnedTask) and task.handle.interrupted is self:
-            task.handle.interrupted = None
+        if isinstance(task, OwnedTask) and task.handle._interrupted is self:
+            task.handle._interrupted = None
         if self.owed:  # ours has become the one that is owed
-            return CancelledError(str(self.core.reason)) if cancelled is None else cancelled
+            return CancelledError(str(self._core.reason)) if cancelled is None else cancelled
         others = task.uncancel() > self.cancels_before
-        if mine and others and cancelled is not None and str(cancelled) == str(self.core.reason):
+        if mine and others and cancelled is not None and str(cancelled) == str(self._core.reason):
             # Both came in one turn and only ours was delivered. An anyio scope knows its own by their
             # text and sends another; a plain cancel was this one.
             try:
@@ -141,6 +154,6 @@ class SeparateHost(AsyncioHost):
     """The host of a scope that is not a `Scope`'s own block, but that of something which it was made for."""
 
     def __init__(self, core: ScopeCore, entered_by: FrameType) -> None:
-        self.core = core
+        self._core = core
         self.take_task(_current_task(core.backend.loop))  # type: ignore[attr-defined]
         self.enter(core, entered_by)

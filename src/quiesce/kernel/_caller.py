@@ -45,7 +45,7 @@ class Caller(Host):
 
     def __init__(self, core: ScopeCore) -> None:
         # Without `enter`: that puts the scope into the context of the task at hand, as for a body.
-        self.core = core
+        self._core = core
         self.task = core.backend.current_task()
         self.failures: list[tuple[Handle, BaseException]] = []
         self.over = False
@@ -53,11 +53,11 @@ class Caller(Host):
 
     def is_current(self) -> bool:
         """Whether the calling code runs in this task."""
-        return self.core.backend.current_task() is self.task
+        return self._core.backend.current_task() is self.task
 
     def may_leave(self) -> bool:
         """Whoever waits here, waits for itself."""
-        return self.core.backend.is_current()
+        return self._core.backend.is_current()
 
     def cancel_body(self, reason: Reason) -> bool:
         """There is none. It sees the end of the children, and that is all it waits for."""
@@ -67,22 +67,22 @@ class Caller(Host):
         """Keep what a child raised, and let the caller look."""
         if self.over:
             logger.error(
-                "%s in %r failed after the call had returned", handle.name, self.core.label, exc_info=error
+                "%s in %r failed after the call had returned", handle.name, self._core.label, exc_info=error
             )
         else:
             self.failures.append((handle, error))
-            self.core.wake()
+            self._core.wake()
 
     def children_gone(self) -> bool:
         """Whether the work is done, or its time is over."""
-        return not self.core.children or self.core.is_over()
+        return not self._core.children or self._core.is_over()
 
     async def leave(self, error: BaseException | None) -> BaseException | None:
         """End the scope and wait until it is over; returns the caller's own cancellation."""
         self.begin_to_leave(error)
-        if self.core.state is SETTLED:
+        if self._core.state is SETTLED:
             return error
-        late = await self.wait_until(self.core.is_over)
+        late = await self.wait_until(self._core.is_over)
         return late if error is None else error
 
     async def wait_until(self, ready: Callable[[], bool]) -> BaseException | None:
@@ -90,7 +90,7 @@ class Caller(Host):
         interrupted: BaseException | None = None
         while True:
             try:
-                late = await self.core.backend.wait_through(ready, self.core.waiters)
+                late = await self._core.backend.wait_through(ready, self._core.waiters)
             except KeyboardInterrupt as exc:
                 interrupted = exc if interrupted is None else interrupted
             else:
@@ -99,8 +99,8 @@ class Caller(Host):
     def go(self) -> None:
         """The call returns. What it leaves is named, stays owned, and has the log for its errors."""
         self.over = True
-        self.core.host = None
-        if self.core.state is SETTLED:
-            self.core.on_child_error = None  # nobody is left to fail; and it would hold us, as we hold it
+        self._core.host = None
+        if self._core.state is SETTLED:
+            self._core.on_child_error = None  # nobody is left to fail; and it would hold us, as we hold it
         else:
-            log_report(self.core.report())
+            log_report(self._core.report())

@@ -8,7 +8,7 @@ scope exactly once, in the loop's own thread, when it has ended.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, TypeAlias, final
 
 from ._grace import CANCEL, TERMINATE, Rung
 from ._reason import Reason, as_reason
@@ -17,8 +17,16 @@ from ._site import Site, describe, label_of
 from ._token import CancelToken, TokenHolder
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
     from ._backend import Timer, Waiter
     from ._core import ScopeCore
+
+    T_co = TypeVar("T_co", covariant=True, default=Any)  # `Handle` alone is a `Handle[Any]`
+else:
+    from typing import TypeVar  # has defaults only from 3.13 on
+
+    T_co = TypeVar("T_co", covariant=True)
 
 Life: TypeAlias = Literal["pending", "running", "finished", "failed", "cancelled"]
 
@@ -51,93 +59,105 @@ class Child(TokenHolder):
     """What a scope needs to know of the things it owns.
 
     One without a label is plumbing of something that has one: it is waited for, but not named in reports.
+
+    Users hold a `Handle`, so every name that only the kernel uses begins with an underscore. Where code takes a child or a scope, those of
+    `ScopeCore` are the same.
     """
 
-    __slots__ = ("_token", "core", "label", "reason", "site", "state", "value", "waiters")
+    __slots__ = {
+        "_core": None,
+        "_label": None,
+        "_site": None,
+        "_token": None,
+        "_value": None,
+        "_waiters": None,
+        "reason": "Why it was cancelled, or its scope stopped; None if it was not.",
+        "state": 'How far it is: "pending", "running", "finished", "failed" or "cancelled".',
+    }
 
-    kind: str = "task"
+    _kind: str = "task"
 
     def __init__(self, core: ScopeCore, label: object, site: Site | None) -> None:
-        self.core = core
-        self.label = label
-        self.site = site
+        self._core = core
+        self._label = label
+        self._site = site
         self.state: Life = PENDING
         self.reason: Reason | None = None
-        self.waiters: list[Waiter] | None = None
+        self._waiters: list[Waiter] | None = None
         self._token: CancelToken | None = None
 
-    value: Any  # the result when finished, the exception when failed; unset before
+    _value: Any  # the result when finished, the exception when failed; unset before
 
-    def above(self) -> CancelToken:
+    def _above(self) -> CancelToken:
         """The token that this child's hangs below."""
-        return self.core.token
+        return self._core.token
 
-    def climb(self, rung: Rung) -> None:
+    def _climb(self, rung: Rung) -> None:
         """Do what this rung of a stop means for this kind of child."""
         raise NotImplementedError  # abstract: each kind has its own ladder
 
-    def abandon(self) -> None:
+    def _abandon(self) -> None:
         """Nobody will wait: signal at once what can be signalled."""
 
-    def stuck_at(self) -> str:
+    def _stuck_at(self) -> str:
         """Where it is now."""
         return "unknown"
 
     @property
     def name(self) -> str:
         """What it is called in reports."""
-        return label_of(self.label)
+        return label_of(self._label)
 
-    def is_cleaning_up(self) -> bool:
+    def _is_cleaning_up(self) -> bool:
         """Whether its cancel was delivered. Python has no other sign: one that goes on regardless counts too."""
         return False
 
-    def leftovers(self) -> list[Leftover]:
+    def _leftovers(self) -> list[Leftover]:
         """This child, as something that a stop could not end."""
-        if self.label is None:
+        if self._label is None:
             return []
-        return [Leftover(self.kind, self.name, describe(self.site), self.stuck_at())]
+        return [Leftover(self._kind, self.name, describe(self._site), self._stuck_at())]
 
-    def ended(self) -> None:
+    def _ended(self) -> None:
         """Tell the scope and whoever waits. The state has been set before."""
-        core = self.core
+        core = self._core
         core.children.pop(self, None)
         core.child_ended(self)
 
-    def settle(self) -> None:
+    def _settle(self) -> None:
         """Ended: wake whoever waits for this child."""
-        waiters, self.waiters = self.waiters, None
+        waiters, self._waiters = self._waiters, None
         for waiter in waiters or ():
             waiter.wake()
 
 
-class Handle(Child):
+class Handle(Child, Generic[T_co]):
     """One child task of a scope: what `spawn` returns.
 
     `state` is `"pending"` until its first step, then `"running"`, then `"finished"`, `"failed"`
     or `"cancelled"`.
 
     ```python
-    handle = scope.spawn(fetch, url)
+    handle = scope.spawn(fetch, url)  # a Handle[Page], if that is what fetch returns
     await handle.wait()              # never raises the child's error, never cancels the child
     if handle.state == "finished":
         page = handle.result()
     ```
     """
 
-    __slots__ = ("_hurry", "asked", "deferred", "on_stop", "withheld")
+    __slots__ = ("_asked", "_deferred", "_hurry", "_on_stop", "_withheld")
 
-    asked: int
-    deferred: int
-    withheld: bool
-    on_stop: Callable[[Rung], bool] | None
+    _asked: int
+    _deferred: int
+    _withheld: bool
+    _on_stop: Callable[[Rung], bool] | None
 
     def __init__(self, core: ScopeCore, label: object, site: Site | None) -> None:
         super().__init__(core, label, site)
-        self.asked = 0  # cancels of ours that were delivered
-        self.deferred = 0  # closes of scopes around it that it is in: its cancel waits for them
-        self.withheld = False  # a cancel that waits for that
-        self.on_stop = None  # an owner's own way to leave; True if it dealt with the rung
+        self._asked = 0  # cancels of ours that were delivered
+        self._deferred = 0  # closes of scopes around it that it is in: its cancel waits for them
+        self._withheld = False  # a cancel that waits for that
+        self._on_stop = None  # an owner's own way to leave; True if it dealt with the rung
         self._hurry: tuple[float, Timer] | None = None  # when it is cancelled again
 
     @property
@@ -149,12 +169,12 @@ class Handle(Child):
     @property
     def made_at(self) -> str:
         """Where it was spawned."""
-        return describe(self.site)
+        return describe(self._site)
 
     @property
     def error(self) -> BaseException | None:
         """What it raised, if it failed."""
-        error: BaseException | None = self.value if self.state == FAILED else None
+        error: BaseException | None = self._value if self.state == FAILED else None
         return error
 
     @final
@@ -165,14 +185,14 @@ class Handle(Child):
         is cancelled once more.
         """
         reason = as_reason(reason, Reason("user"))
-        self.note_reason(reason)
-        self.core.backend.run_from_anywhere(self._cancel_here)
+        self._note_reason(reason)
+        self._core.backend.run_from_anywhere(self._cancel_here)
 
     def _cancel_here(self) -> None:
         if self.done:
             return
-        grace, backend = self.core.grace, self.core.backend
-        self.climb(CANCEL)
+        grace, backend = self._core.grace, self._core.backend
+        self._climb(CANCEL)
         due = backend.now() + grace.cancel
         if self._hurry is not None:  # asked before
             due = min(due, backend.now() + grace.terminate)
@@ -180,123 +200,124 @@ class Handle(Child):
                 return
             self._hurry[1].cancel()
         self._hurry = due, backend.call_at(due, self._cancel_again)
-        if self.waiters is None:
-            self.waiters = []  # there is something to settle at its end
+        if self._waiters is None:
+            self._waiters = []  # there is something to settle at its end
 
     def _cancel_again(self) -> None:
         self._hurry = None
         if not self.done:
-            self.climb(TERMINATE)
+            self._climb(TERMINATE)
 
-    def climb(self, rung: Rung) -> None:
+    def _climb(self, rung: Rung) -> None:
         """One cancel for its clean-up, a second when its time is over."""
-        reason = self.core.reason
+        reason = self._core.reason
         if reason is not None:
-            self.note_reason(reason)
-        if rung is CANCEL and self.asked == 0:
-            self.asked = 1
-            if self.on_stop is not None and self.on_stop(rung):
+            self._note_reason(reason)
+        if rung is CANCEL and self._asked == 0:
+            self._asked = 1
+            if self._on_stop is not None and self._on_stop(rung):
                 return
-            if self.deferred:
-                self.withheld = True
+            if self._deferred:
+                self._withheld = True
             else:
-                self.deliver_cancel()
-        elif rung is TERMINATE and self.asked < 2:
-            self.asked = 2
-            if self.on_stop is None or not self.on_stop(rung):
-                self.deliver_cancel()
-            for scope in list(self.core.nested):
+                self._deliver_cancel()
+        elif rung is TERMINATE and self._asked < 2:
+            self._asked = 2
+            if self._on_stop is None or not self._on_stop(rung):
+                self._deliver_cancel()
+            for scope in list(self._core.nested):
                 if scope.clean_up and scope.opener is self:
                     scope.stop(self.reason or Reason("cancelled"))
 
-    def is_cleaning_up(self) -> bool:
+    def _is_cleaning_up(self) -> bool:
         """Whether its cancel was delivered, or it was asked to leave."""
-        return self.asked > 0 and not self.withheld
+        return self._asked > 0 and not self._withheld
 
-    def asked_to_leave(self) -> None:
+    def _asked_to_leave(self) -> None:
         """Its owner has asked it to end by itself: what it does from now on is clean-up."""
-        self.asked = self.asked or 1
+        self._asked = self._asked or 1
 
-    def runs_in(self, task: object) -> bool:
+    def _runs_in(self, task: object) -> bool:
         """Whether `task` is this child's own."""
         raise NotImplementedError  # abstract: the backends' handles know
 
-    def fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
         """Keep what it raised, without the kernel's own frame (which would hold the handle in turn)."""
         self.state = FAILED
-        self.value = error
+        self._value = error
         if error.__traceback__ is not None:
             error.__traceback__ = error.__traceback__.tb_next
         is_our_await = error.__traceback__ is None  # and none in the function itself
         if is_our_await and isinstance(error, TypeError) and str(error).endswith(_NOT_AWAITABLE):
             error.add_note(
-                f"{self.name!r}, spawned at {describe(self.site)}, is not an async function; "
+                f"{self.name!r}, spawned at {describe(self._site)}, is not an async function; "
                 "for a sync function use quiesce.to_thread"
             )
 
-    def end_cancelled(self, cancelled: BaseException) -> None:
+    def _end_cancelled(self, cancelled: BaseException) -> None:
         """It ended by a cancel; what failed in its clean-up below is the cause of that, and its error."""
         failure = failure_below(cancelled)
         if failure is not None:
             self.state = FAILED
-            self.value = failure
+            self._value = failure
         else:
             self.state = CANCELLED
         if self.reason is None:
-            self.note_reason(Reason("cancelled", str(cancelled)))
+            self._note_reason(Reason("cancelled", str(cancelled)))
 
-    def deliver_cancel(self) -> None:
+    def _deliver_cancel(self) -> None:
         """Make the task's next await raise."""
         raise NotImplementedError  # abstract: the backends' handles do it
 
-    def hold(self) -> None:
+    def _hold(self) -> None:
         """It closes a scope that it runs in: its cancel waits until that has returned."""
-        self.deferred += 1
+        self._deferred += 1
 
-    def release(self, *, deliver: bool) -> None:
+    def _release(self, *, deliver: bool) -> None:
         """The close is over: what was held back arrives at its next await."""
-        self.deferred -= 1
-        if self.withheld and not self.deferred:
-            self.withheld = False
+        self._deferred -= 1
+        if self._withheld and not self._deferred:
+            self._withheld = False
             if deliver and not self.done:
-                self.deliver_cancel()
+                self._deliver_cancel()
 
     async def wait(self) -> None:
         """Wait until it has ended. Its error is not raised, your cancel is not forwarded to it."""
         while not self.done:
-            self.core.check_loop("wait for a child of", "wait in the loop it was spawned in")
-            waiter = self.core.backend.make_waiter()
-            if self.waiters is None:
-                self.waiters = []
-            self.waiters.append(waiter)
+            self._core.check_loop("wait for a child of", "wait in the loop it was spawned in")
+            waiter = self._core.backend.make_waiter()
+            if self._waiters is None:
+                self._waiters = []
+            self._waiters.append(waiter)
             try:
                 await waiter.wait()
             finally:
-                if self.waiters is not None and waiter in self.waiters:
-                    self.waiters.remove(waiter)
+                if self._waiters is not None and waiter in self._waiters:
+                    self._waiters.remove(waiter)
 
     def __await__(self) -> NoReturn:
         raise TypeError(
             f"a Handle is not awaited itself: `await handle.wait()`, then `handle.result()` ({self.name!r})"
         )
 
-    def result(self) -> Any:
+    def result(self) -> T_co:
         """What it returned. A failed child's error is raised, a cancelled one is `ChildCancelled`."""
         state = self.state
         if state == FINISHED:
-            return self.value
+            value: T_co = self._value
+            return value
         if state == FAILED:
-            raise self.value
+            raise self._value
         if state == CANCELLED:
             raise ChildCancelled(self.name, self.reason)
         raise RuntimeError(f"{self.name!r} is still {state}: await its wait() before asking for the result")
 
-    def settle(self) -> None:
+    def _settle(self) -> None:
         """Ended: forget the timer, wake the waiters."""
         if self._hurry is not None:
             self._hurry[1].cancel()
             self._hurry = None
-        waiters, self.waiters = self.waiters, None
+        waiters, self._waiters = self._waiters, None
         for waiter in waiters or ():
             waiter.wake()
 

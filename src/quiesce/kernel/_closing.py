@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 class Holdable(Protocol):
     """Whose cancel can be held back while it closes a scope that it runs in."""
 
-    def hold(self) -> None: ...
+    def _hold(self) -> None: ...
 
-    def release(self, *, deliver: bool) -> None: ...
+    def _release(self, *, deliver: bool) -> None: ...
 
 
 async def close(scope: ScopeCore, reason: Reason, grace: Grace | None) -> StopReport:
@@ -73,7 +73,7 @@ async def _close_from(node: Node, scope: ScopeCore, reason: Reason, grace: Grace
         report = scope.report(excused)
     finally:
         for holder in held:
-            holder.release(deliver=cancelled is None)
+            holder._release(deliver=cancelled is None)
     if cancelled is not None:
         raise cancelled
     return report
@@ -96,7 +96,7 @@ def who_waits_for(scope: ScopeCore, nodes: Iterable[Node]) -> set[Child | ScopeC
     queue: list[Node] = list(nodes)
     while queue:
         node = queue.pop()
-        core: ScopeCore | None = node.core
+        core: ScopeCore | None = node._core
         if core is scope:
             found.add(node)
         while core is not None and core is not scope and core not in seen:
@@ -139,10 +139,10 @@ def _hold_back(scope: ScopeCore, closer: Node) -> list[Holdable]:
         if node.host is not None and node.host.is_current():
             held.append(node.host)
         node = node.opener
-    if isinstance(node, Handle) and node.runs_in(task):
+    if isinstance(node, Handle) and node._runs_in(task):
         held.append(node)
     for holder in held:
-        holder.hold()
+        holder._hold()
     return held
 
 

@@ -233,7 +233,7 @@ class Containment:
         """Who is there, and does not wait for us to leave."""
         children = self._scope.children
         return {
-            child.task: child for child in children if isinstance(child, Adopted) and not child.waits_for_us
+            child._task: child for child in children if isinstance(child, Adopted) and not child.waits_for_us
         }
 
     def _adopt(self, *, at_last: bool = False) -> list[Adopted]:
@@ -277,7 +277,7 @@ class Containment:
             return
         # The block's own children are being cancelled too, and may hand that on.
         own = [
-            child.task for child in self._inner.children if isinstance(child, AsyncioHandle) and child.task
+            child._task for child in self._inner.children if isinstance(child, AsyncioHandle) and child._task
         ]
         waits = Waits([*adopted, *own, us])
         for task in waits.leading_to(us) & adopted.keys():
@@ -289,7 +289,7 @@ class Containment:
             child.told = task in told
             child.cleaning_up = task in cleaning_up
             if core.closed and core.rung >= Rung.CANCEL:
-                child.climb(Rung.CANCEL)
+                child._climb(Rung.CANCEL)
 
     def _finish(self) -> None:
         """Take the block out; what is there besides is left."""
@@ -314,7 +314,7 @@ class _Block(Child):
 
     __slots__ = ("inner", "leaving", "outside")
 
-    kind = "containment"
+    _kind = "containment"
 
     def __init__(self, core: ScopeCore, inner: ScopeCore, site: Site, outside: Outside) -> None:
         super().__init__(core, core.label, site)
@@ -324,14 +324,14 @@ class _Block(Child):
         self.leaving = False
         core.children[self] = None
 
-    def climb(self, rung: Rung) -> None:
+    def _climb(self, rung: Rung) -> None:
         """Stop the body. Where it does not leave in time, the processes that it may be waiting for go."""
         self.outside.climb(rung)
         host = self.inner.host
-        if host is not None and not self.leaving and self.core.reason is not None:
-            host.interrupt(self.core.reason)
+        if host is not None and not self.leaving and self._core.reason is not None:
+            host.interrupt(self._core.reason)
 
-    def stuck_at(self) -> str:
+    def _stuck_at(self) -> str:
         """Where the body is."""
         host = cast(AsyncioHost | None, self.inner.host)
         return stuck_at(host.task.get_coro()) if host is not None else "its end"

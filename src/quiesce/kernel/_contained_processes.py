@@ -159,7 +159,7 @@ class Processes:
         """End those that are still there; returns those that were not told before."""
         told: list[ForeignProcess] = []
         for child in list(self.adopted):
-            if child.core.closed:
+            if child._core.closed:
                 continue
             if child.is_gone():
                 self.adopted.remove(child)

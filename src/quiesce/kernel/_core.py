@@ -78,6 +78,7 @@ class ScopeCore(TokenHolder):
 
     __slots__ = (
         "__weakref__",
+        "_site",
         "_token",
         "backend",
         "children",
@@ -105,7 +106,6 @@ class ScopeCore(TokenHolder):
         "reason",
         "rows",
         "rung",
-        "site",
         "started",
         "state",
         "stopped",
@@ -137,7 +137,7 @@ class ScopeCore(TokenHolder):
             parent = parent.parent
         self.backend = backend
         self.name = name
-        self.site = site
+        self._site = site
         self.on_error = on_error
         self.on_child_error = on_child_error
         self.on_settled: Callable[[], object] | None = None  # lets go of a pipe, an outer token
@@ -182,7 +182,7 @@ class ScopeCore(TokenHolder):
     # What it is
 
     @property
-    def core(self) -> ScopeCore:
+    def _core(self) -> ScopeCore:
         """Itself: in an `async with` body the scope is the node at hand."""
         return self
 
@@ -196,18 +196,18 @@ class ScopeCore(TokenHolder):
         """What it is called in reports."""
         return self.name or UNNAMED
 
-    def above(self) -> CancelToken | None:
+    def _above(self) -> CancelToken | None:
         """The token that ours hangs below: the opener's, unless somebody else owns this scope."""
         if self.token_above is not None:
             return self.token_above
         opener, parent = self.opener, self.parent
         if opener is not None and (
-            parent is None or opener.core is parent or opener.core.backend is not self.backend
+            parent is None or opener._core is parent or opener._core.backend is not self.backend
         ):
             return opener.token
         return parent.token if parent is not None else None
 
-    def is_cleaning_up(self) -> bool:
+    def _is_cleaning_up(self) -> bool:
         """Whether the body of our block, which is what runs, has been cancelled: by our own stop, or with the task that it is in."""
         if self.host is not None and self.host.requested:
             return True
@@ -215,7 +215,7 @@ class ScopeCore(TokenHolder):
             return False
         if self.state is not OPEN and self.backend.is_adopted_and_cancelled():
             return True
-        return self.opener is not None and self.opener.is_cleaning_up()
+        return self.opener is not None and self.opener._is_cleaning_up()
 
     def takes_clean_up(self) -> bool:
         """Whether the caller is a part of us that cleans up: its cancel was delivered, and its time is not over.
@@ -226,10 +226,10 @@ class ScopeCore(TokenHolder):
         node = current_node.get()
         if node is None or (self.state is not OPEN and self.state is not STOPPING):
             return False
-        core: ScopeCore | None = node.core
+        core: ScopeCore | None = node._core
         while core is not None and core.state is SETTLED:
             core = core.parent
-        return core is self and node.is_cleaning_up()
+        return core is self and node._is_cleaning_up()
 
     def check_takes(self, verb: str) -> None:
         """An error for somebody who would open something in us too late."""
@@ -245,7 +245,7 @@ class ScopeCore(TokenHolder):
                 "nothing new starts in it; what cleans up, once it was cancelled, may open a scope of its own"
             )
         return ScopeClosed(
-            f"cannot {verb} scope {self.label!r}, made at {describe(self.site)}: "
+            f"cannot {verb} scope {self.label!r}, made at {describe(self._site)}: "
             f"it is {self.state}{why}; {what_to_do}"
         )
 
@@ -298,8 +298,8 @@ class ScopeCore(TokenHolder):
     def child_ended(self, child: Child) -> None:
         """A child has left `children`; called in the loop's thread, exactly once a child."""
         self.ended += 1
-        if child.waiters is not None:
-            child.settle()
+        if child._waiters is not None:
+            child._settle()
         if child.state is FAILED:
             self._child_failed(child)
         if self.closers:
@@ -312,7 +312,7 @@ class ScopeCore(TokenHolder):
                 self.progress()
 
     def _child_failed(self, child: Child) -> None:
-        error: BaseException = child.value
+        error: BaseException = child._value
         if self.failures is None:
             self.failures = deque(maxlen=KEPT_FAILURES if self.on_error == "report" else None)
         self.failures.append((child.name, error))
@@ -374,7 +374,7 @@ class ScopeCore(TokenHolder):
         first, second, _, _ = self.ends
         if first > now:
             for child in self.stopped:
-                child.note_reason(reason)
+                child._note_reason(reason)
             self.backend.climb_later(self, first)
             return
         self.rung = CANCEL
@@ -405,7 +405,7 @@ class ScopeCore(TokenHolder):
     def cancel_once(self, children: Sequence[Child], reason: Reason) -> None:
         """The first rung for all of them."""
         for child in children:
-            child.climb(CANCEL)
+            child._climb(CANCEL)
 
     def resume(self, grace: Grace) -> None:
         """Time ran out before; somebody waits again. The next rung is another cancel, not a pause."""
@@ -415,7 +415,7 @@ class ScopeCore(TokenHolder):
         self.ends = self._within_outer_stops(grace.ends(now), now)
         for child in self.children:
             if isinstance(child, Handle):
-                child.asked = min(child.asked, 1)
+                child._asked = min(child._asked, 1)
         for scope in list(self.nested):
             if scope.state is EXPIRED:
                 scope.resume(scope.grace)
@@ -453,7 +453,7 @@ class ScopeCore(TokenHolder):
                 self.wake()
                 return
             for child in list(self.children):
-                child.climb(self.rung)
+                child._climb(self.rung)
             if self.rung >= TERMINATE:
                 self._stop_nested()
             if self.state is not STOPPING:  # that was the last of it
@@ -478,7 +478,7 @@ class ScopeCore(TokenHolder):
         if len(self.children) != 1:
             return False
         (child,) = self.children
-        return isinstance(child, Handle) and child.runs_in(self.backend.current_task())
+        return isinstance(child, Handle) and child._runs_in(self.backend.current_task())
 
     def dropped(self) -> None:
         """Nobody holds the scope's face any more, and nobody has closed it."""
@@ -486,7 +486,7 @@ class ScopeCore(TokenHolder):
             return
         if self.children or self.nested:
             warn_of_leak(
-                f"scope {self.label!r}, made at {describe(self.site)}, was dropped without close(): "
+                f"scope {self.label!r}, made at {describe(self._site)}, was dropped without close(): "
                 f"what runs in it is being cancelled ({len(self.children)} children)"
             )
         self.stop(Reason("parent", "the scope was dropped without close()"))
@@ -495,7 +495,7 @@ class ScopeCore(TokenHolder):
         """Stop, though nobody will wait: signal at once, all the way down, what can be signalled."""
         self.stop(reason)
         for child in list(self.children):
-            child.abandon()
+            child._abandon()
         for scope in list(self.nested):
             scope.abandon(reason)
 
@@ -604,6 +604,6 @@ class ScopeCore(TokenHolder):
         self.last_report = report_of(self, closing)
         return self.last_report
 
-    def leftovers(self) -> list[Leftover]:
+    def _leftovers(self) -> list[Leftover]:
         """Everything that is still there, all the way down."""
         return leftovers_of(self)

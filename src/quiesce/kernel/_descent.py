@@ -21,19 +21,19 @@ open_blocks: WeakSet[ScopeCore] = WeakSet()  # the inner scopes of containments 
 
 def descends(node: Node | None, top: ScopeCore, is_anothers: Callable[[ScopeCore], bool]) -> bool:
     """Whether the way up from `node` leads to `top`, and through no scope that is another's."""
-    core = node.core if node is not None else None
+    core = node._core if node is not None else None
     while core is not None and core is not top:
         if is_anothers(core):
             return False
         opener = core.opener
-        core = core.parent or (opener.core if opener is not None else None)
+        core = core.parent or (opener._core if opener is not None else None)
     return core is not None
 
 
 def leads_to(node: Node | None, ancestor: Node) -> bool:
     """Whether `ancestor` has started it: by itself, or by something else that it had started."""
     while node is not None and node is not ancestor:
-        node = getattr(node, "opener", None) or node.core.opener
+        node = getattr(node, "opener", None) or node._core.opener
     return node is ancestor
 
 

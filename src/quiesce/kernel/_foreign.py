@@ -30,7 +30,7 @@ from ._waits import Task, gathered_in
 class Adopted(Child):
     """Somebody else's task, as a child of the containment that it was found in."""
 
-    __slots__ = ("around", "asked", "cleaning_up", "task", "told", "waits_for_us")
+    __slots__ = ("_task", "around", "asked", "cleaning_up", "told", "waits_for_us")
 
     def __init__(self, core: ScopeCore, task: Task, around: Any = None) -> None:
         before = _adoption_of(task)
@@ -39,7 +39,7 @@ class Adopted(Child):
         birth = _birth_of(task)
         super().__init__(core, label_of(task.get_coro()), birth[1] if birth is not None else None)
         self.state = RUNNING
-        self.task = task
+        self._task = task
         self.asked = 0
         self.around = around  # anyio's scope that the containment is in
         self.told = False  # another task will hand its own cancel on to it
@@ -51,10 +51,10 @@ class Adopted(Child):
         for future in gathered_in(task):
             future.add_done_callback(_retrieve_cancellation)
 
-    def climb(self, rung: Rung) -> None:
+    def _climb(self, rung: Rung) -> None:
         """One cancel for its clean-up, a second when its time is over: from us, or handed on to it."""
-        if self.core.reason is not None:
-            self.note_reason(self.core.reason)
+        if self._core.reason is not None:
+            self._note_reason(self._core.reason)
         if self.waits_for_us:
             return
         if rung is Rung.CANCEL and not (self.asked or self.told or self.cleaning_up):
@@ -65,55 +65,55 @@ class Adopted(Child):
             self._cancel()
 
     def _cancel_unless_shielded(self) -> None:
-        if self.asked > 1 or self.task.done():
+        if self.asked > 1 or self._task.done():
             return
-        shield = outermost_shield(self.task, self.around)
+        shield = outermost_shield(self._task, self.around)
         if shield is None:
             self._cancel()
         else:
             when_left(shield, self._cancel_unless_shielded)
 
-    def is_cleaning_up(self) -> bool:
+    def _is_cleaning_up(self) -> bool:
         """Whether it was cancelled: by us, or by somebody before us."""
         return self.asked > 0 or self.told or self.cleaning_up
 
     def _cancel(self) -> None:
-        self.task.cancel(self.reason.text if self.reason is not None else None)
+        self._task.cancel(self.reason.text if self.reason is not None else None)
 
     def _done(self, task: Task) -> None:
         if task.cancelled():
             self.state = CANCELLED
         elif (error := task.exception()) is not None:
-            self.state, self.value = FAILED, error
+            self.state, self._value = FAILED, error
         else:
-            self.state, self.value = FINISHED, task.result()
-        self.ended()
+            self.state, self._value = FINISHED, task.result()
+        self._ended()
 
     def give_away(self) -> None:
         """A containment further out takes over what this one could not end."""
-        self.task.remove_done_callback(self._done)
-        self.core.children.pop(self, None)
-        self.core.progress()
+        self._task.remove_done_callback(self._done)
+        self._core.children.pop(self, None)
+        self._core.progress()
 
-    def stuck_at(self) -> str:
+    def _stuck_at(self) -> str:
         """Where the task waits."""
-        return stuck_at(self.task.get_coro())
+        return stuck_at(self._task.get_coro())
 
-    def leftovers(self) -> list[Leftover]:
+    def _leftovers(self) -> list[Leftover]:
         """With where it was made, as far as anybody has noted that."""
-        made_at = describe(self.site)
-        if self.site is None:
-            for frame in reversed(getattr(self.task, "_source_traceback", None) or ()):  # in debug mode
+        made_at = describe(self._site)
+        if self._site is None:
+            for frame in reversed(getattr(self._task, "_source_traceback", None) or ()):  # in debug mode
                 if not frame.filename.startswith(_ASYNCIO):
                     made_at = f"{frame.filename}:{frame.lineno} in {frame.name}"
                     break
-        return [Leftover(self.kind, self.name, made_at, self.stuck_at())]
+        return [Leftover(self._kind, self.name, made_at, self._stuck_at())]
 
 
 def adopter_of(task: Task) -> ScopeCore | None:
     """The containment's scope that has this task already."""
     adopted = _adoption_of(task)
-    return adopted.core if adopted is not None else None
+    return adopted._core if adopted is not None else None
 
 
 # What is known of a task is kept on the task. A dict of weak keys would keep it for ever: what we know of it

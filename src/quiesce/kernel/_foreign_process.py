@@ -31,7 +31,7 @@ class ForeignProcess(Child):
 
     __slots__ = ("__weakref__", "_killed", "_looking", "_pause", "transport", "tree")
 
-    kind = "process"
+    _kind = "process"
 
     def __init__(self, containment: ScopeCore, tree: ForeignTree, transport: Any, site: Site | None) -> None:
         grace = containment.grace  # from the second rung on; the first is its starter's
@@ -61,22 +61,22 @@ class ForeignProcess(Child):
 
     def is_waited_for(self) -> bool:
         """Whether its time is not over."""
-        return not self.core.is_over()
+        return not self._core.is_over()
 
     def dismiss(self) -> None:
         """It has ended without our help."""
-        self.core.children.clear()
-        self.core.settle()
+        self._core.children.clear()
+        self._core.settle()
 
     def tell_to_go(self, reason: Reason) -> None:
         """Its starter has had its chance."""
-        if not self.core.closed:
-            self.core.stop(reason)
+        if not self._core.closed:
+            self._core.stop(reason)
 
-    def climb(self, rung: Rung) -> None:
+    def _climb(self, rung: Rung) -> None:
         """SIGTERM, SIGKILL."""
-        if self.core.reason is not None:
-            self.note_reason(self.core.reason)
+        if self._core.reason is not None:
+            self._note_reason(self._core.reason)
         if rung is Rung.TERMINATE:
             self.tree.signal(signal.SIGTERM)
         elif rung is Rung.KILL:
@@ -87,13 +87,13 @@ class ForeignProcess(Child):
             self._looking = True
             self._look()
 
-    def abandon(self) -> None:
+    def _abandon(self) -> None:
         """Nobody waits: SIGTERM at once, unless it had that."""
-        if self.core.rung < Rung.TERMINATE:
+        if self._core.rung < Rung.TERMINATE:
             self.tree.signal(signal.SIGTERM)
 
     def _look(self) -> None:
-        core = self.core
+        core = self._core
         if core.state is SETTLED:
             return
         if self.is_gone():
@@ -111,15 +111,15 @@ class ForeignProcess(Child):
         transport, self.transport = self.transport, None
         if transport is not None:
             transport.close()  # what nobody has read is read by nobody now
-        containment = self.core.parent
+        containment = self._core.parent
         if self._killed and containment is not None:
             leader = self.tree.leader
             note = f"process {self.tree.name!r} (pid {leader.pid}) did not heed SIGTERM and was killed with its tree"
             containment.notes = [*containment.notes, note]
         self.state = CANCELLED
-        self.ended()
+        self._ended()
 
-    def stuck_at(self) -> str:
+    def _stuck_at(self) -> str:
         """Who is still there."""
         return self.tree.describe()
 

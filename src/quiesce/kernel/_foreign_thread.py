@@ -32,7 +32,7 @@ class ForeignThread(Child):
 
     __slots__ = ("__weakref__", "_pause", "work")
 
-    kind = "thread"
+    _kind = "thread"
 
     def __init__(self, core: ScopeCore, work: Work) -> None:
         super().__init__(core, work.label, None)
@@ -43,21 +43,21 @@ class ForeignThread(Child):
         _watched.add(self)
         self._look()
 
-    def climb(self, rung: Rung) -> None:
+    def _climb(self, rung: Rung) -> None:
         """There is nothing to be done to it."""
-        if self.core.reason is not None:
-            self.note_reason(self.core.reason)
+        if self._core.reason is not None:
+            self._note_reason(self._core.reason)
 
     def _look(self) -> None:
-        core = self.core
+        core = self._core
         if still_at(self.work):
             core.backend.call_at(core.backend.now() + self._pause, self._look)
             self._pause = min(self._pause * 2, _LOOK_AGAIN if core.rung < Rung.TERMINATE else _LOOK_SELDOM)
             return
-        self.state, self.value = FINISHED, None
-        self.ended()
+        self.state, self._value = FINISHED, None
+        self._ended()
 
-    def stuck_at(self) -> str:
+    def _stuck_at(self) -> str:
         """Where the thread is now."""
         return thread_stuck_at(self.work.thread.ident)
 

@@ -115,7 +115,7 @@ class GuardedCall(Caller):
     def child_failed(self, handle: Handle, error: BaseException) -> None:
         """Judge an error when it comes: later one cannot tell what was there first."""
         if not self.over:
-            aftermath = self.core.closed and is_aftermath(error)
+            aftermath = self._core.closed and is_aftermath(error)
             is_guard = handle is not self.primary and handle in self.taking_part
             self.ranks.append(2 if aftermath else 0 if is_guard else 1)
         super().child_failed(handle, error)
@@ -140,13 +140,13 @@ class GuardedCall(Caller):
 
     def face(self) -> Scope:
         """Its scope, for whoever wants to stop it from elsewhere, or look at it afterwards."""
-        face = Scope(self.core.name)
-        face._core = self.core
+        face = Scope(self._core.name)
+        face._core = self._core
         return face
 
     async def result(self) -> object:
         """Do it: the primary's result when every guard has returned, or the error that counts."""
-        error, value = await self.failure(), getattr(self.primary, "value", None)
+        error, value = await self.failure(), getattr(self.primary, "_value", None)
         if error is None:
             return value
         try:
@@ -170,7 +170,7 @@ class GuardedCall(Caller):
 
         Returns what came at the caller meanwhile.
         """
-        core = self.core
+        core = self._core
         if core.backend.name == "trio":  # it may have a cancel pending: then start nothing
             cancelled = await self.wait_until(lambda: True)
             if cancelled is not None:
@@ -191,21 +191,21 @@ class GuardedCall(Caller):
         return None
 
     def _start(self, handle: Handle, fn: Function) -> None:
-        if self.core.closed or self.has_failed():
+        if self._core.closed or self.has_failed():
             handle.state = CANCELLED  # an eager guard has failed: begin nothing that would have to be stopped
         else:
-            self.core.children[handle] = None
-            self.core.start(handle, fn, ())
+            self._core.children[handle] = None
+            self._core.start(handle, fn, ())
 
     async def _next_event(self) -> None:
         """Until one of those who take part has ended, or anything has failed, or all is over."""
-        waiter = self.core.backend.make_waiter()
-        lists = [self.core.waiters]
+        waiter = self._core.backend.make_waiter()
+        lists = [self._core.waiters]
         for handle in self.taking_part:
             if not handle.done:
-                if handle.waiters is None:
-                    handle.waiters = []
-                lists.append(handle.waiters)
+                if handle._waiters is None:
+                    handle._waiters = []
+                lists.append(handle._waiters)
         for waiters in lists:
             waiters.append(waiter)
         try:

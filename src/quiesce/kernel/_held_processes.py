@@ -126,5 +126,5 @@ def _is_anothers(core: ScopeCore) -> bool:
     """Whether it is a containment's that has not been left, or that of an owner task that has not ended."""
     if core in open_blocks:
         return True
-    owners = (getattr(getattr(child, "on_stop", None), "__self__", None) for child in core.children)
+    owners = (getattr(getattr(child, "_on_stop", None), "__self__", None) for child in core.children)
     return any(isinstance(getattr(owner, "processes", None), HeldProcesses) for owner in owners)

@@ -40,7 +40,7 @@ def generator_frame(frame: FrameType | None) -> FrameType | None:
 class Host(ABC):
     """One task, while it is inside an `async with` of ours."""
 
-    core: ScopeCore
+    _core: ScopeCore
     # Few blocks ever need others than these, so they are the class's.
     generator: FrameType | None = None  # the async generator that the body is inside of
     requested: bool = False  # we have cancelled the body
@@ -60,7 +60,7 @@ class Host(ABC):
     @property
     def outer(self) -> Node | None:
         """What the body's context goes back to when the block is left."""
-        return self.core.opener
+        return self._core.opener
 
     @abstractmethod
     def is_current(self) -> bool:
@@ -75,15 +75,15 @@ class Host(ABC):
     def cancel_body(self, reason: Reason) -> bool:
         """Cancel the body; False if there is nothing to cancel."""
 
-    def hold(self) -> None:
+    def _hold(self) -> None:
         """The body closes a scope around its own: its cancel waits until that has returned."""
         self.held += 1
 
-    def release(self, *, deliver: bool) -> None:
+    def _release(self, *, deliver: bool) -> None:
         """The close is over: what was held back arrives at the body's next await."""
         self.held -= 1
-        if deliver and self.core.closed and self.core.reason is not None:
-            self.interrupt(self.core.reason)
+        if deliver and self._core.closed and self._core.reason is not None:
+            self.interrupt(self._core.reason)
 
     @abstractmethod
     def may_leave(self) -> bool:
@@ -102,7 +102,7 @@ class Host(ABC):
 
     def begin_to_leave(self, error: BaseException | None) -> None:
         """Stop what is there: the children because of an error, else what they were given."""
-        core = self.core
+        core = self._core
         self.leaving = True
         if error is not None:
             core.stop(self.reason_of(error), body=False)
@@ -122,14 +122,14 @@ class Host(ABC):
         # Not a token: the exit may run in another context, where a reset would fail.
         if self.generator is not None:
             self.generator = None
-        elif current_node.get() is self.core:
-            current_node.set(self.core.opener)
+        elif current_node.get() is self._core:
+            current_node.set(self._core.opener)
 
     def reason_of(self, error: BaseException) -> Reason:
         """Why the body was left, by what it raised: a cancel has the reason of whoever sent it."""
         if isinstance(error, Exception):
             return Reason("error", f"the body raised {error!r}", error)
-        above = self.core.above()
+        above = self._core._above()
         inherited = above.reason if above is not None else None
         if inherited is not None:
             return inherited

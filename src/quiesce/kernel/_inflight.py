@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Hashable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, TypeVarTuple, Unpack
 
 from quiesce._safe.printed import logger
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from ._grace import Grace
     from ._report import StopReport
 
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
 OnError: TypeAlias = Callable[[Any, BaseException], object]  # Any: ids are whatever the user's protocol has
 
 
@@ -127,7 +129,12 @@ class Inflight:
 
     # Using
 
-    def start(self, id: Hashable, fn: Callable[..., Awaitable[object]], *args: Any) -> Handle:  # noqa: A002
+    def start(
+        self,
+        id: Hashable,  # noqa: A002
+        fn: Callable[[Unpack[Args]], Awaitable[T]],
+        *args: *Args,
+    ) -> Handle[T]:
         """Start `fn(*args)`, an async function, as the handler of `id`.
 
         Raises `DuplicateId` if there is one at work, `ScopeClosed` if this is closed; nothing was started then.
@@ -144,7 +151,7 @@ class Inflight:
         if not core.backend.is_current():
             raise RuntimeError(f"{self.name!r} belongs to another event loop: start from a task of its own")
         handle = core.backend.make_handle(core, f"{label_of(fn)} {id!r}", caller_site())
-        handle.waiters = [_Entry(handles, id, handle, self._on_error)]
+        handle._waiters = [_Entry(handles, id, handle, self._on_error)]
         handles[id] = handle
         try:
             core.start_now(handle, fn, args)
@@ -171,14 +178,14 @@ class Inflight:
         handle = core.spawn(fn, args, label, site)
         state = handle.state
         if state == PENDING:
-            handle.waiters = [watcher]
+            handle._waiters = [watcher]
         if state in (PENDING, RUNNING):  # an eager one may have ended
             self._handles[id] = handle
 
     def _begun(self, id: Hashable) -> None:  # noqa: A002
         handle = self._handles.get(id)
         if handle is not None:
-            handle.waiters = None
+            handle._waiters = None
 
     def _done(self, id: Hashable) -> None:  # noqa: A002
         self._handles.pop(id, None)
@@ -252,14 +259,14 @@ class _Entry:
             del self.handles[self.key]
         if self.handle.state != FAILED:
             return
-        error: BaseException = self.handle.value
+        error: BaseException = self.handle._value
         if self.on_error is None:
-            logger.error("%s in %r failed", self.handle.name, self.handle.core.label, exc_info=error)
+            logger.error("%s in %r failed", self.handle.name, self.handle._core.label, exc_info=error)
             return
         try:
             self.on_error(self.key, error)
         except Exception:
-            logger.exception("on_error of %r failed for id %r", self.handle.core.label, self.key)
+            logger.exception("on_error of %r failed for id %r", self.handle._core.label, self.key)
 
     async def wait(self) -> None:
         """Nobody does."""

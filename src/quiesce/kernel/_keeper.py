@@ -65,7 +65,7 @@ class Keeper(Generic[T]):
         self._nap: Waiter | None = None
         self.processes: HeldProcesses | None = None
         self.handle = core.backend.make_handle(core, name, site)
-        self.handle.on_stop = self._on_stop
+        self.handle._on_stop = self._on_stop
 
     # In the owner task
 
@@ -97,7 +97,7 @@ class Keeper(Generic[T]):
             self.leaving = True
             if self.processes is not None:
                 self.processes.tell_to_go()
-            self.handle.on_stop = None
+            self.handle._on_stop = None
             self.__dict__.pop("value", None)
             self.core.wake()
 
@@ -141,7 +141,7 @@ class Keeper(Generic[T]):
         """Ask the owner to leave; only the first to ask says how."""
         if not self.leaving:
             self.leaving = True
-            self.handle.asked_to_leave()
+            self.handle._asked_to_leave()
             self.thrown = thrown
             if self.processes is not None:
                 self.processes.look()
@@ -224,7 +224,7 @@ class Keeper(Generic[T]):
         else:
             how = f"it was left ({core.reason})"
         error = NotHeld(
-            f"context manager {self.name!r}, made at {describe(core.site)}, is not held any more: {how}"
+            f"context manager {self.name!r}, made at {describe(core._site)}, is not held any more: {how}"
         )
         error.__cause__ = self.take_failure()
         return error
@@ -240,7 +240,7 @@ class Keeper(Generic[T]):
         why = Reason("parent", "dropped without close()")
         core.backend.run_from_anywhere(partial(core.stop, why))
         warnings.warn(
-            f"context manager {self.name!r}, made at {describe(core.site)}, was dropped without close(): "
+            f"context manager {self.name!r}, made at {describe(core._site)}, was dropped without close(): "
             "it is being left",
             ResourceWarning,
             source=user,
@@ -251,6 +251,6 @@ class Keeper(Generic[T]):
         logger.error(
             "context manager %r, made at %s, failed, and nobody has looked",
             self.name,
-            describe(self.core.site),
+            describe(self.core._site),
             exc_info=failure,
         )

@@ -139,7 +139,7 @@ def _name(borrower: object) -> str:
 
 
 def _place_of(borrower: Any) -> str:
-    return borrower.stuck_at() if hasattr(borrower, "stuck_at") else "an unknown place"
+    return borrower._stuck_at() if hasattr(borrower, "_stuck_at") else "an unknown place"
 
 
 _rooms: WeakKeyDictionary[Backend, dict[str, Slots]] = WeakKeyDictionary()

@@ -52,7 +52,7 @@ class Outside:
     def is_all_that_is_left(self) -> bool:
         """Whether nobody else is there, except those who wait for the block to be left."""
         core, adopted = self._core, self._processes.adopted
-        ours = {child.core for child in adopted} if adopted else ()
+        ours = {child._core for child in adopted} if adopted else ()
         excused = core.who_waits_for(core.closers)
         return all(child in excused or isinstance(child, ForeignThread) for child in core.children) and all(
             scope in excused or scope in ours for scope in core.nested

@@ -123,7 +123,7 @@ def note_ages() -> None:
         core = cores.pop()
         _age_since_first_look(core)
         for child in list(core.children):
-            _age_since_first_look(getattr(child, "task", None))
+            _age_since_first_look(getattr(child, "_task", None))
         cores += core.nested
 
 
@@ -155,7 +155,7 @@ def _tops(backend: Backend) -> list[ScopeCore]:
         tops[backend.root] = None
     for context in _again(lambda: list(_contexts(backend))):
         node = context.get(current_node)
-        core = node.core if node is not None else None
+        core = node._core if node is not None else None
         while core is not None and core.parent is not None:
             core = core.parent
         if core is not None and core.backend is backend:
@@ -193,7 +193,7 @@ def _trio_contexts(backend: Any) -> Iterator[Context]:
 
 
 def _scope(core: ScopeCore) -> Branch:
-    children = [child for child in _again(lambda: list(core.children)) if child.label is not None]
+    children = [child for child in _again(lambda: list(core.children)) if child._label is not None]
     below: dict[Node, list[Branch]] = {child: [] for child in children}
     here: list[Branch] = []
     for nested in _again(lambda: list(core.nested)):
@@ -217,7 +217,7 @@ def _scope(core: ScopeCore) -> Branch:
         core.label,
         core.state,
         where="",
-        made_at=describe(core.site),
+        made_at=describe(core._site),
         age=_age_since_first_look(core),
         age_is_exact=False,
         reason=_reason(core),
@@ -228,16 +228,16 @@ def _scope(core: ScopeCore) -> Branch:
 def _child(child: Child, below: list[Branch]) -> Branch:
     if isinstance(child, TreeChild):
         return _process(child)
-    task = getattr(child, "task", None)
+    task = getattr(child, "_task", None)
     state: str = child.state
-    if isinstance(child, Handle) and child.asked:
+    if isinstance(child, Handle) and child._asked:
         state = "stopping"
     return Branch(
-        child.kind,
+        child._kind,
         child.name,
         state,
-        where=_told(child.stuck_at),
-        made_at=describe(child.site),
+        where=_told(child._stuck_at),
+        made_at=describe(child._site),
         age=time.monotonic() - child.began if isinstance(child, ThreadChild) else _age_since_first_look(task),
         age_is_exact=isinstance(child, ThreadChild),
         reason=_reason(child),
@@ -256,9 +256,9 @@ def _process(child: TreeChild) -> Branch:
         child.name,
         "running" if child.returncode is None else f"exited with {child.returncode}",
         where=leader[0].describe() if leader else ("" if others else "exiting"),
-        made_at=describe(child.site),
+        made_at=describe(child._site),
         age=_age_of(tree._leader_start),
-        reason=_reason(child.core),
+        reason=_reason(child._core),
         children=tuple(
             Branch("process", proc.comm, where=proc.describe(), age=_age_of(proc.starttime))
             for proc in others

@@ -23,7 +23,7 @@ async def close_core(
     """Close the scope of an owned thing on behalf of a user."""
     if not core.backend.is_current():
         raise RuntimeError(
-            f"{core.label!r}, made at {describe(core.site)}, belongs to another event loop: close it there"
+            f"{core.label!r}, made at {describe(core._site)}, belongs to another event loop: close it there"
         )
     if deadline is not None:
         grace = (grace or core.grace).within(deadline)
@@ -32,7 +32,7 @@ async def close_core(
 
 def reason_of_cancel(core: ScopeCore, cancelled: BaseException) -> Reason:
     """Why somebody who waited was cancelled."""
-    above = core.above()
+    above = core._above()
     inherited = above.reason if above is not None else None
     if inherited is not None:
         return inherited

@@ -187,7 +187,7 @@ class Process:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        core = self._started().core
+        core = self._started()._core
         if error is None:
             why = Reason("parent", "its block ended")
         elif isinstance(error, Exception):
@@ -225,11 +225,11 @@ class Process:
         and can be closed again. If you are cancelled meanwhile, the stop goes on and your cancellation is raised
         after it; the report is then in `process.report`.
         """
-        return await close_core(self._started().core, deadline, grace, reason)
+        return await close_core(self._started()._core, deadline, grace, reason)
 
     def cancel(self, reason: Reason | str | None = None, *, grace: Grace | None = None) -> None:
         """Begin to stop; from any thread, without waiting. Asking again makes it faster, as `Scope.cancel`."""
-        core = self._started().core
+        core = self._started()._core
         why = as_reason(reason, Reason("user"))
         core.backend.run_from_anywhere(lambda: core.stop(why, grace, hurry=core.closed and grace is None))
 
@@ -240,7 +240,7 @@ class Process:
     @property
     def report(self) -> StopReport | None:
         """What the last `close()` or the end of the block reported; None before."""
-        return self._child.core.last_report if self._child is not None else None
+        return self._child._core.last_report if self._child is not None else None
 
     # Using
 
@@ -315,16 +315,16 @@ class Process:
 
     def __del__(self) -> None:
         child = getattr(self, "_child", None)
-        if child is None or child.core.closed or child.our_pid != os.getpid():
+        if child is None or child._core.closed or child.our_pid != os.getpid():
             return
-        core = child.core
+        core = child._core
         if child.state != RUNNING:
             child.close_pipes()  # nobody can be using them, and the loop may be gone
             core.backend.run_from_anywhere(lambda: core.stop(Reason("parent", "nobody holds it any more")))
             return
         core.backend.run_from_anywhere(lambda: core.abandon(Reason("parent", "dropped without close()")))
         warnings.warn(
-            f"process {self.name!r} (pid {child.tree.pid}), started at {describe(core.site)}, was dropped "
+            f"process {self.name!r} (pid {child.tree.pid}), started at {describe(core._site)}, was dropped "
             "without close(): its tree is being stopped",
             ResourceWarning,
             source=self,

@@ -16,7 +16,7 @@ Invariants
 - A group id is trusted while its leader is unreaped, or while it has members: the kernel gives neither number away. If a process
   with that pid but another start time is seen, the id was reused and matches nothing.
 - One scan is not one moment: a process can fork and be gone before it is read, and one listing need not show its child (which got a
-  lower number, when the numbers begin again). So the listing is repeated until two in a row showed nobody who was gone before it was
+  lower number, when the numbers begin again). One that is on its way out, no zombie yet but without an environment, counts as gone. So the listing is repeated until two in a row showed nobody who was gone before it was
   read. It can still be outrun: stop in a loop.
 - Being unable to look (no /proc, no descriptor left) is never taken for "nothing there": the groups themselves are asked instead,
   and stand in the answer as one `Proc` each, with no start time. And the answer says what it could not see (`Found.unseen`).
@@ -45,13 +45,14 @@ GUARD_TAG = "guard"
 _ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM) if os.name == "posix" else ()
 _LISTINGS = 100  # enough to catch up with any but a storm of forks, which no scan can
 _PAUSES = (0.0001, 0.0002, 0.0004)
+_PF_EXITING = 4  # of the kernel's flags
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
 class Proc:
     """One process as the scan saw it. Equal if pid and start time are; `starttime` 0 stands for a whole process group."""
 
-    __slots__ = ("comm", "pgrp", "pid", "ppid", "session", "starttime", "state", "zombie")
+    __slots__ = ("comm", "exiting", "pgrp", "pid", "ppid", "session", "starttime", "state", "zombie")
 
     def __init__(self, pid: int, stat: bytes) -> None:
         # The name may hold spaces, parentheses and line ends; after the last parenthesis all is regular.
@@ -65,7 +66,11 @@ class Proc:
         self.session = int(fields[3])
         self.starttime = int(fields[19])
         # A process whose main thread has ended while others run says "Z" too, but counts more than one thread.
-        self.zombie = fields[0] in b"ZXx" and int(fields[17]) <= 1
+        is_alone = int(fields[17]) <= 1
+        self.zombie = fields[0] in b"ZXx" and is_alone
+        self.exiting = (
+            bool(int(fields[6]) & _PF_EXITING) and is_alone
+        )  # no zombie yet, but its memory may be gone
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Proc) and (self.pid, self.starttime) == (other.pid, other.starttime)
@@ -172,6 +177,11 @@ def still_alive(proc: Proc) -> bool:
     return now is not None and now == proc and not now.zombie
 
 
+def _is_ending(proc: Proc) -> bool:
+    now = look_up(proc.pid)
+    return now is None or now != proc or now.zombie or now.exiting
+
+
 def find(groups: Mapping[int, int], mark: str, *, since: int = 0, known: Collection[Proc] = ()) -> Found:
     """The living members of a tree: see the top of this module. Never our own process, never a zombie, never a guard.
 
@@ -192,7 +202,7 @@ def find(groups: Mapping[int, int], mark: str, *, since: int = 0, known: Collect
             elif not proc.zombie and proc.starttime >= since:
                 environment = _environment(proc.pid)
                 tags = _tags_in(environment)
-                if not environment and not still_alive(proc):
+                if not environment and _is_ending(proc):
                     missed.append(proc)
                 elif mark in tags or any(tag.startswith(mark + ".") for tag in tags):
                     members.append(proc)

@@ -153,7 +153,7 @@ class Program(ABC):
         if self.handle.done:  # in its eager first step
             self.wake()
         else:
-            self.handle.waiters = [cast("Waiter", self)]  # nobody awaits it: the loop itself is what waits
+            self.handle._waiters = [cast("Waiter", self)]  # nobody awaits it: the loop itself is what waits
         if self.signals:
             self._heed()
 
@@ -301,7 +301,7 @@ class Program(ABC):
             ended, notes = root.ended, list(root.notes)
             for _ in range(10):
                 try:
-                    left = root.leftovers() if root.children or root.nested else []
+                    left = root._leftovers() if root.children or root.nested else []
                     break
                 except RuntimeError:  # changed while we looked
                     continue
@@ -311,7 +311,7 @@ class Program(ABC):
         lines = [str(StopReport("root", self.reason(), elapsed, left, ended, notes))]
         handle = self.handle
         if handle is not None and handle.state == FAILED and not self.signals:
-            lines[:0] = ["".join(traceback.format_exception(handle.value)).rstrip()]
+            lines[:0] = ["".join(traceback.format_exception(handle._value)).rstrip()]
         return "\n".join(lines)
 
 

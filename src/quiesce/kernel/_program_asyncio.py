@@ -225,7 +225,7 @@ async def _pause(tasks: set[asyncio.Task[Any]], seconds: float) -> None:
 
 def _tasks_in(core: ScopeCore) -> set[asyncio.Task[Any]]:
     tasks = {
-        child.task for child in core.children if isinstance(child, AsyncioHandle) and child.task is not None
+        child._task for child in core.children if isinstance(child, AsyncioHandle) and child._task is not None
     }
     for nested in core.nested:
         tasks |= _tasks_in(nested)

@@ -43,7 +43,7 @@ class TrioProgram(Program):
         assert root is not None
         assert report is not None
         # trio is over, and so are tasks that were still there when the report was made.
-        left = root.leftovers() if root.children or root.nested else []
+        left = root._leftovers() if root.children or root.nested else []
         self.report = replace(report, left=left)
 
     async def _supervise(self) -> None:

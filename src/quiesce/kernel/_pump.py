@@ -119,7 +119,7 @@ class Pump(Generic[T]):
                     self.waiter.wake()
         except BaseException as error:
             hide_frame(error, Pump.own.__code__)
-            if self.leaving or self.handle is None or self.handle.asked:
+            if self.leaving or self.handle is None or self.handle._asked:
                 self._clean_up_failed(error)
             else:
                 self.error = error
@@ -133,7 +133,7 @@ class Pump(Generic[T]):
                 if self.processes is not None:
                     self.processes.tell_to_go()
                 if self.handle is not None:
-                    self.handle.on_stop = None
+                    self.handle._on_stop = None
 
     def wake(self) -> None:
         """The owner has ended: it wakes whoever waits for it, and that is us.
@@ -225,8 +225,8 @@ class Pump(Generic[T]):
         if self.iterator is None:
             self.iterator = aiter(self.source)
         self.handle = handle = self.backend.make_handle(core, self.name, self.site)
-        handle.on_stop = self._on_stop
-        handle.waiters = [cast("Waiter", self)]
+        handle._on_stop = self._on_stop
+        handle._waiters = [cast("Waiter", self)]
         core.children[handle] = None
         if self.processes is None:
             self.processes = HeldProcesses.begin(core)
@@ -274,7 +274,7 @@ class Pump(Generic[T]):
         if core is None or core.closed:
             return
         self.stopped = self.unattended = True
-        above = core.above()  # a consumer that was itself stopped lets go of it for that reason
+        above = core._above()  # a consumer that was itself stopped lets go of it for that reason
         reason = (above.reason if above is not None else None) or Reason("user", why)
         core.stop(reason)
         if self.processes is not None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import Context
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 from ._backend import Backend, current_backend
 from ._child import failure_below
@@ -29,6 +29,9 @@ from ._token import CancelToken
 if TYPE_CHECKING:
     from ._child import Handle
     from ._report import StopReport
+
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
 
 _getframe = sys._getframe
 _CLOSED = Reason("user", "closed")
@@ -180,8 +183,32 @@ class Scope:
 
     # Using
 
+    @overload
     def spawn(
-        self, fn: Callable[..., Any], *args: Any, name: str | None = None, context: Context | None = None
+        self,
+        fn: Callable[[Unpack[Args]], Awaitable[T]],
+        *args: *Args,
+        name: str | None = None,
+        context: Context | None = None,
+    ) -> Handle[T]: ...
+
+    @overload  # for `to_thread`: it is generic itself, and type checkers do not infer its result from the first one
+    def spawn(
+        self,
+        fn: Callable[[Callable[[Unpack[Args]], T], Unpack[Args]], Awaitable[T]],
+        work: Callable[[Unpack[Args]], T],
+        /,
+        *args: *Args,
+        name: str | None = None,
+        context: Context | None = None,
+    ) -> Handle[T]: ...
+
+    def spawn(  # type: ignore[misc]  # mypy and pyright do not see that `*args: Any` takes a TypeVarTuple
+        self,
+        fn: Callable[..., Awaitable[Any]],
+        *args: Any,
+        name: str | None = None,
+        context: Context | None = None,
     ) -> Handle:
         """Start `fn(*args)`, an async function, as a child task.
 
@@ -212,7 +239,7 @@ class Scope:
         why = as_reason(reason, Reason("user"))
         if not core.backend.is_current():
             _ = core.token  # made now, if it was not: the signal is there whatever the loop is busy with
-            core.note_reason(why)
+            core._note_reason(why)
         again = core.closed and grace is None
         core.backend.run_from_anywhere(lambda: core.stop(why, grace, hurry=again))
 
@@ -409,7 +436,7 @@ def current_core(backend: Backend) -> ScopeCore:
 
 def _live_core(node: Node, backend: Backend) -> ScopeCore | None:
     """The scope of `node`, or the nearest around it that has not ended under a task that goes on."""
-    core: ScopeCore | None = node.core
+    core: ScopeCore | None = node._core
     if core is not None and core.backend is not backend:  # of the loop that started this thread
         return None
     while core is not None and core.state is SETTLED:
@@ -448,7 +475,7 @@ def stop_asked_for() -> Reason | None:
         reason = node.token.reason
         if reason is not None:
             return reason
-        core: ScopeCore | None = node.core
+        core: ScopeCore | None = node._core
         while core is not None and not core.clean_up:
             core = core.parent if not core.late else None
         node = core.opener if core is not None else None

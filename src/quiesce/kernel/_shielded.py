@@ -87,7 +87,7 @@ async def shielded(
     core.on_child_error = call.child_failed
     handle = backend.make_handle(core, fn, site)
     core.children[handle] = None
-    handle.on_stop = lambda rung: rung is not Rung.CANCEL  # cancelled once, and never again by us
+    handle._on_stop = lambda rung: rung is not Rung.CANCEL  # cancelled once, and never again by us
     try:
         core.start(handle, fn, args)
     except BaseException:
@@ -111,24 +111,24 @@ async def shielded(
         raise cancelled
     if error is not None:
         raise error
-    result: T = handle.value
+    result: T = handle._value
     return result
 
 
 def _expire(handle: Handle, reason: Reason) -> None:
-    core = handle.core
+    core = handle._core
     if core.state is OPEN:
         core.stop(reason, Grace(cooperate=0.0, cancel=core.grace.terminate, terminate=0.0, kill=0.0))
     else:
-        handle.note_reason(reason)
-        handle.climb(Rung.CANCEL)
+        handle._note_reason(reason)
+        handle._climb(Rung.CANCEL)
 
 
 def _error_of(handle: Handle) -> BaseException | None:
     if handle.state == FINISHED:
         return None
     if handle.state == FAILED:
-        error: BaseException = handle.value
+        error: BaseException = handle._value
         return error
     reason = handle.reason
     if reason is None or reason.kind != "timeout":
@@ -136,8 +136,8 @@ def _error_of(handle: Handle) -> BaseException | None:
     how = "was cancelled"
     if not handle.done:
         # Ours wait on for what somebody else does not end, such as a thread: they are not what is deaf.
-        is_ours = (getattr(handle.label, "__module__", None) or "").startswith("quiesce.")
-        how = f"{'still waits' if is_ours else 'ignores its cancellation'}, at {handle.stuck_at()}"
+        is_ours = (getattr(handle._label, "__module__", None) or "").startswith("quiesce.")
+        how = f"{'still waits' if is_ours else 'ignores its cancellation'}, at {handle._stuck_at()}"
     return TimeoutError(f"the clean-up {handle.name!r} {how}: {reason.message}")
 
 

@@ -125,7 +125,7 @@ def _at_once() -> bool:
 
 def _site_of_call(caller: FrameType, opener: Node | None) -> Site | None:
     """Where `to_thread` was awaited; or where its task was made, if that does nothing else."""
-    return opener.site if opener is not None and _is_machinery(caller) else site_of(caller)
+    return opener._site if opener is not None and _is_machinery(caller) else site_of(caller)
 
 
 def _check_sync_function(fn: object) -> None:

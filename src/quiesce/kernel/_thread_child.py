@@ -53,7 +53,7 @@ class ThreadChild(Child):
 
     __slots__ = ("attended", "began", "callers", "fn", "ident", "limiter", "opener", "owner")
 
-    kind = "thread"
+    _kind = "thread"
 
     def __init__(
         self, owner: ScopeCore, label: object, site: Site | None, opener: Node | None, limiter: Limiter
@@ -68,21 +68,21 @@ class ThreadChild(Child):
 
     # As a child
 
-    def above(self) -> CancelToken:
+    def _above(self) -> CancelToken:
         """Its caller's token: that is set at once by a cancel from another thread, even if the loop is busy."""
         opener, owner = self.opener, self.owner
-        if opener is not None and (opener.core is owner or opener.core.backend is not owner.backend):
+        if opener is not None and (opener._core is owner or opener._core.backend is not owner.backend):
             return opener.token
         return owner.token
 
-    def climb(self, rung: Rung) -> None:
+    def _climb(self, rung: Rung) -> None:
         """The token is all there is; when the time is over, the caller is let go."""
-        if self.core.reason is not None:
-            self.note_reason(self.core.reason)
+        if self._core.reason is not None:
+            self._note_reason(self._core.reason)
         if rung >= Rung.TERMINATE:
             self.wake_caller()
 
-    def stuck_at(self) -> str:
+    def _stuck_at(self) -> str:
         """Where the thread is now."""
         frame = sys._current_frames().get(self.ident) if self.ident is not None else None
         if frame is None:
@@ -143,8 +143,8 @@ class ThreadChild(Child):
     def _conclude(self, state: Life, value: Any) -> None:
         """In the loop's thread: it has ended, in whichever way."""
         # First the end, then how: an error is the caller's, or too late, but not the scope's to act on.
-        self.ended()
-        self.state, self.value = state, value
+        self._ended()
+        self.state, self._value = state, value
         self.wake_caller()
         self.limiter.release_on_behalf_of(self)
         if not self.attended:
@@ -166,11 +166,11 @@ class ThreadChild(Child):
             raise
         except GeneratorExit:  # the loop is gone, and the collector closes the caller: no place to wait
             self.attended = False
-            self.note_reason(Reason("shutdown", "the event loop is gone"))
+            self._note_reason(Reason("shutdown", "the event loop is gone"))
             raise
         except BaseException as cancelled:
             self.attended = False
-            self.note_reason(_why(self.opener, cancelled))
+            self._note_reason(_why(self.opener, cancelled))
             await self._wait_for_its_grace(grace)
             raise
 
@@ -204,19 +204,19 @@ class ThreadChild(Child):
 
     def _move_out(self) -> None:
         owner = self.owner
-        self.core = owner.backend.make_core(
-            name=self.name, site=self.site, on_error="report", grace=owner.grace, parent=owner
+        self._core = owner.backend.make_core(
+            name=self.name, site=self._site, on_error="report", grace=owner.grace, parent=owner
         )
         owner.children.pop(self, None)
-        self.core.children[self] = None
-        self.core.stop(self.reason or Reason("cancelled"), NO_GRACE)
+        self._core.children[self] = None
+        self._core.stop(self.reason or Reason("cancelled"), NO_GRACE)
         owner.progress()
 
     def result_for_caller(self) -> object:
         """The result; or the error itself, raised."""
         if self.state == FINISHED:
-            return self.value
-        error: BaseException = self.value
+            return self._value
+        error: BaseException = self._value
         try:
             if isinstance(error, _NOT_FOR_A_COROUTINE):
                 raise RuntimeError(
@@ -230,10 +230,10 @@ class ThreadChild(Child):
         if self.state != FAILED:
             logger.info("thread %r has %s after its caller was cancelled: not used", self.name, self.state)
             return
-        logger.warning("thread %r failed after its caller was cancelled", self.name, exc_info=self.value)
+        logger.warning("thread %r failed after its caller was cancelled", self.name, exc_info=self._value)
         notes = self.owner.notes
         if len(notes) < KEPT_FAILURES:
-            late = f"thread {self.name!r} failed after its caller was cancelled: {self.value!r}"
+            late = f"thread {self.name!r} failed after its caller was cancelled: {self._value!r}"
             self.owner.notes = [*notes, late]
 
 
@@ -260,8 +260,8 @@ class _Patience:
             thread.over
             or self._out_of_time
             or thread.owner.rung >= Rung.TERMINATE
-            or (opener is not None and opener.core.rung >= Rung.TERMINATE)
-            or (isinstance(opener, Handle) and opener.asked > 1)
+            or (opener is not None and opener._core.rung >= Rung.TERMINATE)
+            or (isinstance(opener, Handle) and opener._asked > 1)
         )
 
     def _end(self) -> None:

@@ -104,7 +104,7 @@ def work_of(thread: Thread, stacks: dict[int, FrameType]) -> Work | None:
 
 def _of_quiesce(thread: Thread, frame: FrameType) -> Work | None:
     owned: ThreadChild = frame.f_locals["self"]
-    return Work(thread, owned, owned.label, True, frame.f_locals["context"], owned=True)
+    return Work(thread, owned, owned._label, True, frame.f_locals["context"], owned=True)
 
 
 def _of_anyio(thread: Thread, frame: FrameType) -> Work | None:

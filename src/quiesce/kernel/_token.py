@@ -245,7 +245,7 @@ class TokenHolder:
     _token: CancelToken | None
     reason: Reason | None
 
-    def above(self) -> CancelToken | None:
+    def _above(self) -> CancelToken | None:
         """The token that this one hangs below."""
         return None
 
@@ -254,7 +254,7 @@ class TokenHolder:
         """The token of this piece of work."""
         token = self._token
         if token is None:
-            made = CancelToken(parent=self.above())
+            made = CancelToken(parent=self._above())
             if self.reason is not None:
                 made._fired.append(self.reason)  # ours came first, whatever is above says by now
             with _making:
@@ -265,7 +265,7 @@ class TokenHolder:
                 token.cancel(self.reason)
         return token
 
-    def note_reason(self, reason: Reason) -> None:
+    def _note_reason(self, reason: Reason) -> None:
         """Keep why it is being stopped (the first reason stays) and signal it."""
         if self.reason is None:
             self.reason = reason  # type: ignore[misc]

@@ -70,7 +70,7 @@ class TreeChild(Child):
         "watched",
     )
 
-    kind = "process"
+    _kind = "process"
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class TreeChild(Child):
         A task that is cancelled before its first step never takes it, and the end of `asyncio.run` may come at
         any moment: hence the wait, and hence another watcher if the first one met with that.
         """
-        core = self.core
+        core = self._core
         core.children[self] = None
         core.on_settled = self.close_pipes
         self.state = RUNNING
@@ -126,19 +126,19 @@ class TreeChild(Child):
         if self.watched:  # an eager one
             return None
         waiters: list[Waiter] = []
-        watcher.waiters = waiters  # woken by its end, and by `_watch`
-        return await self.core.backend.wait_through(lambda: self.watched or watcher.done, waiters)
+        watcher._waiters = waiters  # woken by its end, and by `_watch`
+        return await self._core.backend.wait_through(lambda: self.watched or watcher.done, waiters)
 
     def _plumb(self, fn: Callable[[Handle], Any]) -> Handle:
-        core = self.core
-        handle = core.backend.make_handle(core, None, self.site)
+        core = self._core
+        handle = core.backend.make_handle(core, None, self._site)
 
         def stay(rung: Rung) -> bool:
             # Not asked to leave, so that the sweep at the end of `asyncio.run` does reach it: that is how it learns.
-            handle.asked = 0
+            handle._asked = 0
             return True
 
-        handle.on_stop = stay
+        handle._on_stop = stay
         core.children[handle] = None
         core.start(handle, fn, (handle,))
         return handle
@@ -146,9 +146,9 @@ class TreeChild(Child):
     # Watching
 
     async def _watch(self, handle: Handle) -> None:
-        core = self.core
+        core = self._core
         self.watched = True
-        for waiter in handle.waiters or ():
+        for waiter in handle._waiters or ():
             waiter.wake()
         try:
             while self.state == RUNNING and not (self._loop_is_ending() and self._time_is_over()):
@@ -167,12 +167,12 @@ class TreeChild(Child):
                     reap_later(self.tree)
 
     def _loop_is_ending(self) -> bool:
-        return self._swept or getattr(self.core.backend, "ending", False)
+        return self._swept or getattr(self._core.backend, "ending", False)
 
     def _time_is_over(self) -> bool:
         """Whether nobody waits for it any more. Its owners may have more time than it has: its ladder fits into theirs."""
-        core: ScopeCore | None = self.core
-        if self.core.state is not EXPIRED:
+        core: ScopeCore | None = self._core
+        if self._core.state is not EXPIRED:
             return False
         while core is not None and core.state is not STOPPING:
             core = core.parent
@@ -180,7 +180,7 @@ class TreeChild(Child):
 
     async def _look(self) -> None:
         """See how far it is, and wait for what is next: the leader's exit, then the end of its tree."""
-        core, tree = self.core, self.tree
+        core, tree = self._core, self.tree
         if self.returncode is None:
             status = tree.exit_status()
             if status is None:
@@ -205,12 +205,12 @@ class TreeChild(Child):
 
     def _next_pause(self) -> float:
         pause = self._pause
-        self._pause = min(pause * 2, _LOOK_AGAIN if self.core.state is STOPPING else _LOOK_SELDOM)
+        self._pause = min(pause * 2, _LOOK_AGAIN if self._core.state is STOPPING else _LOOK_SELDOM)
         return pause
 
     async def _rest(self, seconds: float | None) -> None:
         """Until the stop begins or climbs, or for some seconds."""
-        backend = self.core.backend
+        backend = self._core.backend
         self._nap = nap = backend.make_waiter()
         timer = backend.call_at(backend.now() + seconds, nap.wake) if seconds is not None else None
         try:
@@ -234,13 +234,13 @@ class TreeChild(Child):
             for data in self.stderr.rest():
                 self._heard(data)
         self.state = FINISHED
-        self.value = self.returncode
-        self.ended()
+        self._value = self.returncode
+        self._ended()
 
     async def wait_for_exit(self) -> int:
         """The leader's exit status."""
         while self.returncode is None:
-            waiter = self.core.backend.make_waiter()
+            waiter = self._core.backend.make_waiter()
             self._exit_waiters.append(waiter)
             try:
                 await waiter
@@ -274,7 +274,7 @@ class TreeChild(Child):
 
     # Stopping
 
-    def climb(self, rung: Rung) -> None:
+    def _climb(self, rung: Rung) -> None:
         """End of input, SIGTERM, SIGKILL."""
         if rung is Rung.CANCEL:
             if self.stdin is None or self.stdin.nobody_reads() or self.tree.exit_status() is not None:
@@ -297,16 +297,16 @@ class TreeChild(Child):
         if self._nap is not None:
             self._nap.wake()
         elif exit_fd is not None and self.returncode is None:
-            self.core.backend.stop_waiting_for(exit_fd)
+            self._core.backend.stop_waiting_for(exit_fd)
 
-    def abandon(self) -> None:
+    def _abandon(self) -> None:
         """Nobody waits, and somebody may be about to drop the loop: SIGTERM at once."""
         if self.state == RUNNING:
             self._terminate_early()
 
     def _terminate_early(self) -> None:
         """This rung has nothing to offer. The signal goes at once, the ladder follows in a moment: it may be climbing now."""
-        core = self.core
+        core = self._core
         if self._terminated_early or core.rung >= Rung.TERMINATE:
             return
         self._terminated_early = True
@@ -314,7 +314,7 @@ class TreeChild(Child):
         core.backend.call_at(core.backend.now(), self._leave_this_rung)
 
     def _leave_this_rung(self) -> None:
-        core = self.core
+        core = self._core
         if core.reason is None or core.rung >= Rung.TERMINATE:
             return
         ends = core.ends
@@ -329,18 +329,18 @@ class TreeChild(Child):
 
     def signal(self, number: int) -> None:
         """Send a signal to the whole tree; from any thread. Nothing happens if it is gone."""
-        self.core.backend.run_from_anywhere(lambda: self._signal(number))
+        self._core.backend.run_from_anywhere(lambda: self._signal(number))
 
     def undo(self) -> None:
         """Nobody can watch it here: end it on the spot."""
-        give_up_at = time.monotonic() + self.core.grace.kill
+        give_up_at = time.monotonic() + self._core.grace.kill
         self._signal(signal.SIGKILL)
         while (self.tree.members() or not self.tree.reap()) and time.monotonic() < give_up_at:
             time.sleep(0.001)
             self._signal(signal.SIGKILL)  # whoever was forked since the last one
         reap_later(self.tree)
-        self.core.children.clear()
-        self.core.settle()
+        self._core.children.clear()
+        self._core.settle()
 
     def close_pipes(self) -> None:
         """Close our ends; whoever reads or writes there is woken."""
@@ -350,17 +350,17 @@ class TreeChild(Child):
             if pipe is not None:
                 pipe.close()
 
-    def stuck_at(self) -> str:
+    def _stuck_at(self) -> str:
         """Who is still there."""
         alive = self.tree.members()
         return "; ".join(f"{proc.describe()} (state {proc.state})" for proc in alive) or "exiting"
 
-    def leftovers(self) -> list[Leftover]:
+    def _leftovers(self) -> list[Leftover]:
         """The tree, with what could not be seen of it."""
-        left = super().leftovers()
+        left = super()._leftovers()
         self._say_what_is_unseen()
         return left
 
     def _say_what_is_unseen(self) -> None:
         if self.tree.unseen:
-            note_unseen(self.core, f"descendants of process {self.name!r}", self.tree.unseen)
+            note_unseen(self._core, f"descendants of process {self.name!r}", self.tree.unseen)

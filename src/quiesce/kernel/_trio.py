@@ -51,67 +51,67 @@ _current_trio_token = trio.lowlevel.current_trio_token
 class TrioHandle(Handle):
     """A child task on trio."""
 
-    __slots__ = ("cancel_scope", "task")
+    __slots__ = ("_cancel_scope", "_task")
 
     def __init__(self, core: ScopeCore, label: object, site: Site | None) -> None:
         # Written out flat, without the calls to the bases: this is the hot path of `spawn`.
-        self.core = core
-        self.label = label
-        self.site = site
+        self._core = core
+        self._label = label
+        self._site = site
         self.state = PENDING
         self.reason = None
-        self.waiters = None
+        self._waiters = None
         self._token = None
         self._hurry = None
-        self.on_stop = None
-        self.asked = 0
-        self.deferred = 0
-        self.withheld = False
-        self.cancel_scope = trio.CancelScope()
-        self.task: trio.lowlevel.Task | None = None
+        self._on_stop = None
+        self._asked = 0
+        self._deferred = 0
+        self._withheld = False
+        self._cancel_scope = trio.CancelScope()
+        self._task: trio.lowlevel.Task | None = None
 
-    def deliver_cancel(self) -> None:
+    def _deliver_cancel(self) -> None:
         """Cancel the child's own scope."""
-        self.cancel_scope.cancel()
+        self._cancel_scope.cancel()
 
-    def runs_in(self, task: object) -> bool:
+    def _runs_in(self, task: object) -> bool:
         """Whether `task` is this child's own."""
-        return self.task is task
+        return self._task is task
 
-    def stuck_at(self) -> str:
+    def _stuck_at(self) -> str:
         """Where the task waits."""
-        return stuck_at(self.task.coro, self.core.backend.thread) if self.task else "not started"
+        return stuck_at(self._task.coro, self._core.backend.thread) if self._task else "not started"
 
 
 @trio.lowlevel.enable_ki_protection
 async def _child(handle: TrioHandle, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
     handle.state = RUNNING
-    handle.task = _current_task()
+    handle._task = _current_task()
     current_node.set(handle)
     try:
-        with handle.cancel_scope:
+        with handle._cancel_scope:
             try:
-                handle.value = await fn(*args)
+                handle._value = await fn(*args)
                 handle.state = FINISHED
             except trio.Cancelled as exc:
-                if exc.__cause__ is not None or not handle.asked:
-                    handle.end_cancelled(exc)
+                if exc.__cause__ is not None or not handle._asked:
+                    handle._end_cancelled(exc)
                 raise
         if handle.state == RUNNING:  # a group of cancels, left through its own cancel scope
             handle.state = CANCELLED
     except trio.Cancelled:  # trio itself is ending
         raise
     except BaseException as exc:
-        if isinstance(exc, GeneratorExit) and not handle.core.backend.is_current():
+        if isinstance(exc, GeneratorExit) and not handle._core.backend.is_current():
             handle.state = CANCELLED  # the run is gone and the collector closes the coroutine
             raise
-        handle.fail(exc)
+        handle._fail(exc)
     finally:
-        handle.task = None
-        core = handle.core
+        handle._task = None
+        core = handle._core
         core.children.pop(handle, None)
         state: str = handle.state
-        if core.children and handle.waiters is None and state is not FAILED and not core.closers:
+        if core.children and handle._waiters is None and state is not FAILED and not core.closers:
             core.ended += 1  # nobody to tell
         else:
             core.child_ended(handle)
@@ -157,15 +157,15 @@ class TrioCore(ScopeCore):
     def cancel_once(self, children: Sequence[Child], reason: Reason) -> None:
         """The first rung for all of them, with the common case flat."""
         for child in children:
-            if type(child) is TrioHandle and not (child.asked or child.deferred or child.on_stop):
+            if type(child) is TrioHandle and not (child._asked or child._deferred or child._on_stop):
                 if child.reason is None:
                     child.reason = reason
                 if child._token is not None:
                     child._token.cancel(reason)
-                child.asked = 1
-                child.cancel_scope.cancel()
+                child._asked = 1
+                child._cancel_scope.cancel()
             else:
-                child.climb(CANCEL)
+                child._climb(CANCEL)
 
 
 class EventWaiter:
@@ -242,8 +242,8 @@ class TrioBackend(Backend):
             for task in tuple(self.nursery.child_tasks) if self.nursery is not None else ():
                 # Not by its context: the child has not marked that yet if it is still to take its first step.
                 handle: TrioHandle = getcoroutinelocals(task.coro)["handle"]
-                if not handle.core.is_clean_up():
-                    handle.core.stop(Reason("shutdown", "the trio run is ending"))
+                if not handle._core.is_clean_up():
+                    handle._core.stop(Reason("shutdown", "the trio run is ending"))
 
     def _run_due(self) -> None:
         now = trio.current_time()
@@ -372,7 +372,7 @@ class TrioHost(Host):
     """The task that runs an `async with` body, on trio: a cancel scope around the body."""
 
     def __init__(self, core: ScopeCore, entered_by: FrameType) -> None:
-        self.core = core
+        self._core = core
         self.enter(core, entered_by)
         self.task = trio.lowlevel.current_task()
         self.body: trio.CancelScope | None = None
@@ -386,11 +386,11 @@ class TrioHost(Host):
 
     def may_leave(self) -> bool:
         """trio's cancel scopes are left by the task that entered them."""
-        if not self.core.backend.is_current():
+        if not self._core.backend.is_current():
             return False
         if self.body is not None and not self.is_current():
             raise RuntimeError(
-                f"{self.core.label!r} was entered with `async with` in another task; on trio it must be left "
+                f"{self._core.label!r} was entered with `async with` in another task; on trio it must be left "
                 "there too. To close from anywhere, open it with Scope.open() or own(...).open(), and use close()"
             )
         return True
@@ -404,7 +404,7 @@ class TrioHost(Host):
 
     async def leave(self, error: BaseException | None) -> BaseException | None:
         """Wait until all is over; the scope around the body is left last."""
-        core = self.core
+        core = self._core
         self.begin_to_leave(error)
         if not core.is_over():
             late = await core.backend.wait_through(core.until_over(), core.waiters)

@@ -64,7 +64,7 @@ class WorkProcesses(HeldProcesses):
         caller = sys._getframe(1)
         handle = self._core.spawn(self._work, (fn, *args), name, (caller.f_code, caller.f_lasti))
         if not handle.done:  # an eager one may be
-            handle.on_stop = self._on_stop
+            handle._on_stop = self._on_stop
         return handle
 
     async def _work(self, fn: Callable[..., Awaitable[Any]], *args: Any) -> Any:
@@ -78,7 +78,7 @@ class WorkProcesses(HeldProcesses):
             raise
         finally:
             del self._at_work[handle]
-            handle.on_stop = None  # it leads back to us, and we to it
+            handle._on_stop = None  # it leads back to us, and we to it
             if not handle.token.cancelled:
                 self._finished.append(handle)
             elif not self._at_work:
@@ -95,7 +95,7 @@ class WorkProcesses(HeldProcesses):
         """Take what is theirs for nested scopes; nothing happens to it yet."""
         if _offspring.have_any():
             for handle in self._at_work:
-                self._take_in_hand(_frames_at_work(getattr(handle, "task", None)))
+                self._take_in_hand(_frames_at_work(getattr(handle, "_task", None)))
         super().look()
 
     def _take_in_hand(self, frames: Iterator[FrameType]) -> None:

@@ -71,7 +71,7 @@ class ChannelLink(Link):
         self._reader = self._scope.spawn(self._read, name="reads")
         when_ended(self._reader, self._read_ended)
         self._writer = self._scope.spawn(self._write, name="writes")
-        self._writer.on_stop = self._on_stop
+        self._writer._on_stop = self._on_stop
         when_ended(self._writer, self._write_ended)
 
     async def _read(self) -> None:
@@ -185,7 +185,7 @@ class ChannelLink(Link):
         """Read nothing any more."""
         self.receiver = None
         if self._reader is not None and not self._reader.done:
-            self._reader.climb(Rung.CANCEL)  # its time to end is that of the link
+            self._reader._climb(Rung.CANCEL)  # its time to end is that of the link
 
     def hung_up(self) -> bool:
         """Whether the channel can tell that the other side is gone."""
@@ -198,8 +198,8 @@ class ChannelLink(Link):
         self._lose(None)
         self._channel.abort()
         writer = self._writer
-        if writer is not None and writer.asked == 1 and not writer.done:
-            writer.deliver_cancel()  # it was let off once, to finish what it was at
+        if writer is not None and writer._asked == 1 and not writer.done:
+            writer._deliver_cancel()  # it was let off once, to finish what it was at
         if self._scope._core is not None:
             self._scope.cancel("the connection is closed")
 

@@ -36,7 +36,7 @@ def when_ended(handle: Handle, then: Callable[[], object]) -> None:
     """Call `then()` when it has; at once if it has already (eager tasks)."""
     if handle.done:
         then()
-    elif handle.waiters is None:
-        handle.waiters = [Ending(then)]
+    elif handle._waiters is None:
+        handle._waiters = [Ending(then)]
     else:
-        handle.waiters.append(Ending(then))
+        handle._waiters.append(Ending(then))
