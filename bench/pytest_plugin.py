@@ -41,7 +41,10 @@ SUITES = {
         ("anyio",),
         "@pytest.mark.anyio\nasync def test_{n}(anyio_backend_name):\n    await trio.lowlevel.checkpoint()\n",
     ),
-    "pytest-trio": (("trio",), "@pytest.mark.trio\nasync def test_{n}():\n    await trio.lowlevel.checkpoint()\n"),
+    "pytest-trio": (
+        ("trio",),
+        "@pytest.mark.trio\nasync def test_{n}():\n    await trio.lowlevel.checkpoint()\n",
+    ),
 }
 HEAD = """
 import asyncio

@@ -73,12 +73,18 @@ def main() -> int:
             try:
                 row, more, differs = compare(suite)
             except (Failed, NotInstalled) as error:
-                row, more, differs = f"| {suite.package} | {suite.version} | could not be run |", [str(error)], True
+                row, more, differs = (
+                    f"| {suite.package} | {suite.version} | could not be run |",
+                    [str(error)],
+                    True,
+                )
             print(row, flush=True)
             rows.append(row)
             notes += more
             is_bad = is_bad or differs
-    print("\n| package | version | tests | without | with --quiesce | differ | depend on luck | found | CPU |")
+    print(
+        "\n| package | version | tests | without | with --quiesce | differ | depend on luck | found | CPU |"
+    )
     print("|---|---|---|---|---|---|---|---|---|")
     print("\n".join([*rows, "", *notes]))
     return 1 if is_bad else 0
@@ -147,7 +153,14 @@ def run_suite(suite: Suite, source: Path, name: str, *options: str) -> Ran:
     with log.open("wb") as output:
         process = subprocess.Popen(
             [
-                *(str(BUILD / "environment" / "bin" / "python"), "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+                *(
+                    str(BUILD / "environment" / "bin" / "python"),
+                    "-m",
+                    "pytest",
+                    "-q",
+                    "-p",
+                    "no:cacheprovider",
+                ),
                 *("-o", "addopts=", *loaded, *suite.options, *options),
             ],
             cwd=next(folder.iterdir()),
@@ -168,7 +181,9 @@ def run_suite(suite: Suite, source: Path, name: str, *options: str) -> Ran:
         try:
             process.wait(RUN_LIMIT)
         except subprocess.TimeoutExpired:
-            raise Failed(f"{suite.package}: not done after {RUN_LIMIT:.0f} s: see {log.relative_to(ROOT)}") from None
+            raise Failed(
+                f"{suite.package}: not done after {RUN_LIMIT:.0f} s: see {log.relative_to(ROOT)}"
+            ) from None
         finally:
             try:
                 os.killpg(process.pid, signal.SIGKILL)

@@ -85,7 +85,7 @@ class Listener:
                 self._next_hook(error)
 
 
-def _category_that_asks(hear: Callable[[type], None]) -> type[Warning]:
+def _category_that_asks(hear: Callable[[type], None]) -> type:
     """A category that no warning belongs to, and that says so each time it is asked."""
 
     class Asking(type):
@@ -100,7 +100,11 @@ def _taker() -> object:
     """Who gets the warnings that are shown now. `catch_warnings(record=True)` changes it."""
     module: Any = warnings
     context = module._get_context() if hasattr(module, "_get_context") else None  # from 3.14 on
-    return module.showwarning, module._showwarnmsg_impl, getattr(context, "log", None) is not None and id(context)
+    return (
+        module.showwarning,
+        module._showwarnmsg_impl,
+        getattr(context, "log", None) is not None and id(context),
+    )
 
 
 def _maker(function: str) -> Chain:

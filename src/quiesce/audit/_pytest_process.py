@@ -20,8 +20,8 @@ from ._run import Sighting
 from ._threads import busy_threads
 from ._watch import Watch
 
-# Busy threads, children, descriptors. No thread is kept alive by being remembered.
-_There: TypeAlias = tuple[WeakSet[threading.Thread], set[str], set[str]]
+# Busy threads, children, descriptors. No thread is kept alive by being remembered: the sets made here are weak.
+_There: TypeAlias = tuple[set[threading.Thread] | WeakSet[threading.Thread], set[str], set[str]]
 
 PATIENCE = 0.5  # real seconds for threads, processes and descriptors that are on their way out
 
@@ -30,8 +30,6 @@ _LIBUVS_SPARE = ("descriptor", os.devnull)  # of each loop that ever listened, u
 
 class ProcessWatch(Watch):
     """`begin()` before each test."""
-
-    _busy_before: WeakSet[threading.Thread]
 
     def __init__(self) -> None:
         super().__init__(patience=PATIENCE)
@@ -87,7 +85,7 @@ class ProcessWatch(Watch):
             return False
         before = self._call if in_call and self._call is not None else self._before
         now = self._now()
-        is_new = any(each - then for each, then in zip(now, before, strict=True))
+        is_new = bool(now[0] - before[0] or now[1] - before[1] or now[2] - before[2])
         self._is_seen = in_call and not is_new and before == self._before
         self._last = now if not is_new and (self._is_seen or not in_call) else None
         return is_new

@@ -12,10 +12,11 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from time import monotonic, sleep  # the real ones, also while a scenario reads others
 from types import CoroutineType
 from typing import Any, Self, TextIO
+from weakref import WeakSet
 
 from quiesce._safe.secrets import command_without_secrets
 
@@ -32,7 +33,7 @@ _FD = re.compile(r"\bfd=\d+")
 class Watch:
     """Use as a context manager round a sweep; `start()` before each run, `finish()` after it."""
 
-    _busy_before: Collection[threading.Thread]
+    _busy_before: set[threading.Thread] | WeakSet[threading.Thread]
 
     def __init__(self, *, patience: float = 0.2) -> None:
         self.seen: list[Sighting] = []
