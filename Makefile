@@ -14,10 +14,10 @@ BETWEEN := tests/kernel
 # Without bytecode, each of the thousands of programs that the tests start would compile the library anew.
 unexport PYTHONDONTWRITEBYTECODE
 # The parts of the tree that hold Python and exist.
-CODE := $(wildcard src tests ui_tests interop_tests embedded_tests scripts examples bench seeds peers)
+CODE := $(wildcard src tests ui_tests interop_tests embedded_tests scripts examples bench seeds peers suites)
 
 .DEFAULT_GOAL := help
-.PHONY: help run chat test test-slow test-others test-all test-next test-taskgroups test-ui test-wheel test-interop test-embedded coverage lint format audit audit-once nightly seeds peers peers-fast bench docs pin clean
+.PHONY: help run chat test test-slow test-others test-all test-next test-taskgroups test-ui test-wheel test-interop test-embedded coverage lint format audit audit-once nightly seeds peers peers-fast suites bench docs pin clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -95,7 +95,10 @@ peers: ## stop other people's SDKs in every way, without and with quiesce, and w
 peers-fast: ## a handful of those, and an MCP client in FastAPI
 	$(PYTHON) peers/run.py --fast $(ARGS)
 
-bench: $(VENV)/.bench-ready ## measure what a scope, an owned thing, a run, a message, a session and an audit cost, beside their peers
+suites: ## run other packages' suites, without and with pytest --quiesce, and compare how each test ends (ARGS=--quick for three)
+	$(PYTHON) suites/run.py $(ARGS)
+
+bench: $(VENV)/.bench-ready ## measure what a scope, an owned thing, a run, a message, a session, an audit and pytest --quiesce cost, beside their peers
 	$(BIN)/python bench/kernel.py $(ARGS)
 	$(BIN)/python bench/own.py
 	$(BIN)/python bench/agents/run.py
@@ -103,6 +106,7 @@ bench: $(VENV)/.bench-ready ## measure what a scope, an owned thing, a run, a me
 	$(BIN)/python bench/claude/run.py
 	$(BIN)/python bench/realtime/run.py
 	$(BIN)/python bench/audit.py
+	$(BIN)/python bench/pytest_plugin.py
 
 docs: $(VENV)/.docs-ready $(VENV)/.test-ready ## run every program in the documentation, and build it into site/
 	$(PYTEST) $(SHARED) tests/test_docs.py $(ARGS)

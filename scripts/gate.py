@@ -115,6 +115,7 @@ NIGHTLY = (
     make("test-next", limit=3 * HOURS),
     make("test-interop"),
     make("peers", "all", limit=3 * HOURS),
+    make("suites", "all", limit=3 * HOURS),
 )
 
 

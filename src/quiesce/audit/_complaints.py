@@ -40,7 +40,7 @@ def complaint(
     if "never retrieved" in message:
         what = name_of(coroutine) if coroutine is not None else f"a future with {type(error).__name__}"
         return Sighting("unretrieved", what, made_at, detail=text)
-    if reported_at := _reporter(caller):
+    if reported_at := reporter(caller):
         what = steady_object(message) or type(error).__name__
         return Sighting("reported", what, reported_at, detail=text)
     if coroutine is not None:
@@ -56,7 +56,7 @@ def complaint(
     return Sighting("callback", what, detail=f"{message}: {text}")
 
 
-def _reporter(caller: FrameType | None) -> Chain:
+def reporter(caller: FrameType | None) -> Chain:
     """The program's frames that called `call_exception_handler`; none if asyncio or uvloop did."""
     if caller is not None and caller.f_code is asyncio.BaseEventLoop.call_exception_handler.__code__:
         caller = caller.f_back

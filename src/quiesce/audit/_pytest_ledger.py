@@ -9,18 +9,66 @@ from __future__ import annotations
 import base64
 import pickle
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ._pytest_settings import Settings
+from ._pytest_settings import Ignore, Settings
 
 if TYPE_CHECKING:
+    from ._findings import Finding
     from ._known import Known
+    from ._result import AuditResult
 
 ENTRY = pytest.StashKey[dict[str, Any]]()  # of an item: what its next report will carry
 ATTRIBUTE = "quiesce"  # of a report
+WORLD = "pytest"  # of findings under --quiesce, where the loops are those of other plugins
+
+
+def entry(
+    findings: Sequence[Finding],
+    ignores: Sequence[Ignore],
+    used: Sequence[Ignore],
+    *,
+    result: AuditResult | None = None,
+    strips: Sequence[str] = ("baseline",),
+    keep_result: bool = False,
+) -> dict[str, Any]:
+    """What the report of a test carries to the summary, also from another process: plain data."""
+    return {
+        "mode": "watch" if result is None else "sweep",
+        "world": WORLD if result is None else result.world,
+        "runs": 0 if result is None else result.runs,
+        "trouble": ""
+        if result is None or result.verdict in ("CLEAN", "FINDINGS")
+        else result.verdict.lower(),
+        "strips": list(strips),
+        "findings": [
+            {
+                "key": finding.key,
+                "kind": finding.kind,
+                "status": _status(finding),
+                "count": finding.runs if result is None else 1,
+                "strips": list(finding.strips),
+            }
+            for finding in findings
+        ],
+        "declared": [[i.node, i.pattern, i.reason] for i in ignores if not i.is_own],
+        "used": [[i.node, i.pattern] for i in used if not i.is_own],
+        "result": base64.b64encode(pickle.dumps(result)).decode()
+        if keep_result and result is not None
+        else "",
+    }
+
+
+def _status(finding: Finding) -> str:
+    if finding.ignored:
+        return "ignored"
+    if finding.known:
+        return "known"
+    return "counts" if finding.counts else "warning"
 
 
 class Ledger:

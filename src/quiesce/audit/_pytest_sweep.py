@@ -16,9 +16,9 @@ import pytest
 from ._audit import _read_ignores, _read_phases, audit
 from ._points import BadToken
 from ._pytest_fixtures import FreshFixtures, make_wider_fixtures
-from ._pytest_ledger import ENTRY, Ledger
+from ._pytest_ledger import ENTRY, Ledger, entry
 from ._pytest_settings import SWEEP_OPTIONS, ignores_of, is_async
-from ._pytest_verdict import entry, matches
+from ._pytest_verdict import matches
 from ._result import AuditResult
 from ._scenario import BadScenario
 from ._stops import UnknownStop, choose_stops

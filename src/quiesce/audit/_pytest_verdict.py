@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import pickle
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -11,12 +9,11 @@ from typing import Any
 from quiesce._safe.printed import printed_line
 
 from ._findings import Finding, Findings
+from ._pytest_ledger import WORLD
 from ._pytest_settings import Ignore
 from ._result import AuditResult
 from ._run import Run, Sighting
 from ._text import where
-
-WORLD = "pytest"  # of findings under --quiesce, where the loops are those of other plugins
 
 
 def find(sightings: Sequence[Sighting]) -> list[Finding]:
@@ -70,50 +67,6 @@ def _without_plumbing(places: tuple[Any, ...]) -> tuple[Any, ...]:
     """From the line that made it up to the test: what called the test is no news."""
     last = max((i for i, place in enumerate(places) if not place.in_library), default=-1)
     return places[: last + 1] if last >= 0 else places[:1]
-
-
-def entry(
-    findings: Sequence[Finding],
-    ignores: Sequence[Ignore],
-    used: Sequence[Ignore],
-    *,
-    result: AuditResult | None = None,
-    strips: Sequence[str] = ("baseline",),
-    keep_result: bool = False,
-) -> dict[str, Any]:
-    """What the report of a test carries to the summary, also from another process: plain data."""
-    return {
-        "mode": "watch" if result is None else "sweep",
-        "world": WORLD if result is None else result.world,
-        "runs": 0 if result is None else result.runs,
-        "trouble": ""
-        if result is None or result.verdict in ("CLEAN", "FINDINGS")
-        else result.verdict.lower(),
-        "strips": list(strips),
-        "findings": [
-            {
-                "key": finding.key,
-                "kind": finding.kind,
-                "status": _status(finding),
-                "count": finding.runs if result is None else 1,
-                "strips": list(finding.strips),
-            }
-            for finding in findings
-        ],
-        "declared": [[i.node, i.pattern, i.reason] for i in ignores if not i.is_own],
-        "used": [[i.node, i.pattern] for i in used if not i.is_own],
-        "result": base64.b64encode(pickle.dumps(result)).decode()
-        if keep_result and result is not None
-        else "",
-    }
-
-
-def _status(finding: Finding) -> str:
-    if finding.ignored:
-        return "ignored"
-    if finding.known:
-        return "known"
-    return "counts" if finding.counts else "warning"
 
 
 def watched_result(nodeid: str, findings: list[Finding]) -> AuditResult:

@@ -3,27 +3,32 @@
 The verdict has two moments. At the end of the call it is given if nothing that still has to be torn down could
 change it; the test then simply fails. Otherwise, and for all that closing the loop brings to light, it is given when the
 test's own fixtures are gone and before any wider one goes: an error in the tear-down.
+
+Nothing that a test can see is changed. Its warnings and errors go where they would have gone, no reference to anything of
+its is held, its loops are not driven, and the collector stays as it is.
 """
 
 from __future__ import annotations
 
 import functools
-import gc
 import inspect
 import sys
 from collections.abc import Generator
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ._findings import Finding
-from ._pytest_ledger import ENTRY, Ledger
+from ._pytest_collector import Collector
+from ._pytest_complaints import Listener
+from ._pytest_ledger import ENTRY, WORLD, Ledger, entry
 from ._pytest_loops import Observer, Owner
 from ._pytest_process import ProcessWatch
 from ._pytest_settings import Ignore, ignores_of, is_async, sweep_marker
-from ._pytest_verdict import WORLD, describe, entry, find, stale, watched_result, weigh
 from ._run import Sighting
+
+if TYPE_CHECKING:
+    from ._findings import Finding
 
 # Fixtures of these can have no part in what a test leaves.
 _PLUMBING = ("_pytest.", "pytest_asyncio.", "anyio.", "pytest_trio.", "xdist.")
@@ -34,13 +39,13 @@ _STOPS = (KeyboardInterrupt, SystemExit, pytest.exit.Exception)
 class _Watched:
     """A test from the start of its set-up to the end of its own fixtures."""
 
-    def __init__(self, item: pytest.Function, watch: ProcessWatch, ledger: Ledger) -> None:
+    def __init__(self, item: pytest.Function, ledger: Ledger) -> None:
         self.item = item
-        self.watch = watch
-        self.owner = Owner(item.nodeid, is_test=True)
+        self.owner = Owner(item.nodeid, is_test=True, file=str(item.path))
         self.ignores = [*ignores_of(item), *ledger.settings.ignores]
         self.known = ledger.known_keys(item.nodeid, WORLD)
         self.used: list[Ignore] = []
+        self.has_fixtures = False  # of its own
         self.has_passed = False
 
 
@@ -50,15 +55,26 @@ class Watching:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._observer = Observer(self._see)
+        self._collector = Collector()
         self._current: _Watched | None = None
-        self._patience: set[tuple[str, str]] = set()
-        self._is_collected = False
+        self._is_collected = False  # nothing ran since the last verdict
+        self._last_parent: pytest.Collector | None = None
         self._stack = ExitStack()
         self._stack.enter_context(self._observer.installed())
+        self._watch = self._stack.enter_context(ProcessWatch())
+        self._listener = Listener(self._hear, self._hear_unclosed)
 
     def _see(self, sighting: Sighting) -> None:
         if self._current is not None:
-            self._current.watch.see(sighting)
+            self._watch.see(sighting)
+
+    def _hear(self, sighting: Sighting) -> None:
+        if self._current is not None and self._collector.is_sure():
+            self._watch.see(sighting)
+
+    def _hear_unclosed(self, sighting: Sighting) -> None:
+        if self._current is not None and self._collector.is_sure():
+            self._watch.see_unclosed(sighting)
 
     def pytest_unconfigure(self) -> None:
         self._stack.close()
@@ -66,10 +82,9 @@ class Watching:
     def pytest_collection_finish(self) -> None:
         if (uvloop := sys.modules.get("uvloop")) is not None:
             uvloop.new_event_loop().close()  # what libuv opens once a process is not the first test's leak
-        # What exists by now is no test's garbage, and makes each of the collections below a hundred times slower.
-        gc.collect()
-        gc.freeze()
-        self._stack.callback(gc.unfreeze)
+        self._listener.install()  # not before: pytest's own hook is there by now, and gets what is passed on
+        self._stack.callback(self._listener.undo)
+        self._collector.start()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None]:
@@ -85,23 +100,23 @@ class Watching:
 
     def _begin(self, item: pytest.Function) -> None:
         self._observer.notice_imports()
-        if not self._is_collected:
-            gc.collect()  # what earlier tests have dropped is theirs
-        if not gc.get_freeze_count():
-            gc.freeze()
-        watch = ProcessWatch(self._patience)
-        watch.__enter__()
-        watch.start()
-        self._current = _Watched(item, watch, self._ledger)
+        self._collector.begin(follows_a_verdict=self._is_collected)
+        self._watch.begin(follows=self._is_collected and item.parent is self._last_parent)
+        self._last_parent = item.parent
+        self._listener.begin()
+        self._current = _Watched(item, self._ledger)
         self._observer.owner = self._current.owner
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_fixture_setup(
         self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
     ) -> Generator[None, object, object]:
-        if self._current is None or request.scope == "function":
+        if self._current is None:
             return (yield)
-        watch, observer = self._current.watch, self._observer
+        if request.scope == "function":
+            self._current.has_fixtures = True
+            return (yield)
+        watch, observer = self._watch, self._observer
         owner, was_muted = observer.owner, watch.is_muted
         observer.owner, watch.is_muted = Owner(fixturedef.argname, is_test=False), True
         try:
@@ -116,7 +131,7 @@ class Watching:
         if watched is None:
             yield
             return
-        watched.watch.start_call()
+        self._watch.start_call(has_fixtures=watched.has_fixtures)
         try:
             yield
         except _STOPS:
@@ -147,7 +162,9 @@ class Watching:
             text = self._judge(watched, at_call=False)
         finally:
             self._end()
-        if watched.has_passed:
+        if watched.has_passed and watched.ignores:
+            from ._pytest_verdict import stale
+
             text = "\n".join(part for part in (text, stale(watched.ignores, watched.used)) if part)
         if text and watched.has_passed:
             pytest.fail(text, pytrace=False)
@@ -159,20 +176,28 @@ class Watching:
         if watched is not None:
             self._observer.owner = None
             self._observer.forget(watched.owner)
-            watched.watch.__exit__()
+            self._listener.end()
             self._is_collected = True
 
     def _judge(self, watched: _Watched, *, at_call: bool) -> str:
         """What the test has left, as far as it can be known now; "" if it counts for nothing."""
-        gc.collect()
-        watch = watched.watch
+        watch, observer = self._watch, self._observer
         if not at_call:
-            self._observer.look()
-            watch.look_at_all(has_libuv=self._observer.has_libuv)
-        elif not _has_teardown(watched.item):
-            self._observer.look()
-            watch.look_at_call(has_libuv=self._observer.has_libuv)
-        findings = find(watch.take())
+            self._collector.end()
+        if (not at_call or not _has_teardown(watched.item)) and (
+            watch.has_new(in_call=at_call) or observer.may_find()
+        ):
+            self._collector.end_where_something_is_left()
+            observer.look()
+            look = watch.look_at_call if at_call else watch.look_at_all
+            look(has_libuv=observer.has_libuv)
+        seen = watch.take()
+        if not seen:  # as almost always, and then most of the audit need not even be imported
+            watched.item.stash[ENTRY] = entry((), watched.ignores, watched.used)
+            return ""
+        from ._pytest_verdict import describe, find, weigh
+
+        findings = find(seen)
         watched.used += weigh(findings, watched.ignores, watched.known)
         self._record(watched, findings)
         if not any(finding.counts for finding in findings):
@@ -182,7 +207,9 @@ class Watching:
     def _record(self, watched: _Watched, findings: list[Finding]) -> None:
         settings = self._ledger.settings
         data = entry(findings, watched.ignores, watched.used)
-        if settings.html is not None and findings:
+        if settings.html is not None:
+            from ._pytest_verdict import watched_result
+
             result = watched_result(watched.item.nodeid, findings)
             data["result"] = entry((), (), (), result=result, keep_result=True)["result"]
         watched.item.stash[ENTRY] = data

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from time import sleep  # the real one, also while a scenario reads another
 from types import CoroutineType
 from typing import Any, Self, TextIO
+from weakref import WeakSet
 
 from quiesce._safe.secrets import command_without_secrets
 
@@ -33,6 +34,8 @@ _FD = re.compile(r"\bfd=\d+")
 class Watch:
     """Use as a context manager round a sweep; `start()` before each run, `finish()` after it."""
 
+    _busy_before: set[threading.Thread] | WeakSet[threading.Thread]
+
     def __init__(self, *, patience: float = 0.2) -> None:
         self.seen: list[Sighting] = []
         self.is_muted = False
@@ -41,13 +44,19 @@ class Watch:
         self._known: set[tuple[str, str]] = set()
 
     def __enter__(self) -> Self:
-        self._fds = _Descriptors()
-        self._children = _Children()
+        self._open()
         self._hooks = _Hooks(self)
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._hooks.undo()
+        self._close()
+
+    def _open(self) -> None:
+        self._fds = _Descriptors()
+        self._children = _Children()
+
+    def _close(self) -> None:
         self._fds.close()
         self._children.close()
 
@@ -62,6 +71,21 @@ class Watch:
     def see(self, sighting: Sighting) -> None:
         if not self.is_muted:
             self.seen.append(sighting)
+
+    def see_unclosed(self, sighting: Sighting) -> None:
+        """A stream, its transport and its socket each say that they were not closed. It is one thing: the outermost."""
+        if fd := _FD.search(sighting.detail):
+            for other in self.seen:
+                if (
+                    other.kind == "unclosed"
+                    and other.what != sighting.what
+                    and fd[0] in _FD.findall(other.detail)
+                ):
+                    if other.detail.count("<") >= sighting.detail.count("<"):  # the outer shows the inner
+                        return
+                    self.seen.remove(other)
+                    break
+        self.see(sighting)
 
     def finish(self) -> list[Sighting]:
         """Everything seen since `start()`."""
@@ -238,38 +262,25 @@ class _Hooks:
     ) -> None:
         text = str(message)
         if issubclass(category, ResourceWarning):
-            self._see_unclosed(Sighting("unclosed", steady_object(text), detail=text))
+            self._watch.see_unclosed(Sighting("unclosed", steady_object(text), detail=text))
         elif "was never awaited" in text:
             self._watch.see(Sighting("unawaited", text, (Place(filename, lineno, "?"),)))
         else:
             self._show(message, category, filename, lineno, file, line)
 
-    def _see_unclosed(self, sighting: Sighting) -> None:
-        """A stream, its transport and its socket each say that they were not closed. It is one thing: the outermost."""
-        seen = self._watch.seen
-        if fd := _FD.search(sighting.detail):
-            for other in seen:
-                if (
-                    other.kind == "unclosed"
-                    and other.what != sighting.what
-                    and fd[0] in _FD.findall(other.detail)
-                ):
-                    if other.detail.count("<") >= sighting.detail.count("<"):  # the outer shows the inner
-                        return
-                    seen.remove(other)
-                    break
-        self._watch.see(sighting)
-
     def _on_unraisable(self, error: Any) -> None:
-        source = getattr(error.object, "__qualname__", None) or type(error.object).__name__
-        if error.object is None and error.exc_traceback is not None:  # from 3.14 on, for most of them
-            source = error.exc_traceback.tb_frame.f_code.co_qualname
-        message = f"{type(error.exc_value).__name__}: {error.exc_value}"
-        self._watch.see(
-            Sighting(
-                "unraisable",
-                f"{source}: {steady_object(message)}",
-                stuck_at=await_chain(error.object) or traceback_chain(error.exc_traceback),
-                detail=message,
-            )
-        )
+        self._watch.see(unraisable_sighting(error))
+
+
+def unraisable_sighting(error: Any) -> Sighting:
+    """What `sys.unraisablehook` is told of."""
+    source = getattr(error.object, "__qualname__", None) or type(error.object).__name__
+    if error.object is None and error.exc_traceback is not None:  # from 3.14 on, for most of them
+        source = error.exc_traceback.tb_frame.f_code.co_qualname
+    message = f"{type(error.exc_value).__name__}: {error.exc_value}"
+    return Sighting(
+        "unraisable",
+        f"{source}: {steady_object(message)}",
+        stuck_at=await_chain(error.object) or traceback_chain(error.exc_traceback),
+        detail=message,
+    )

@@ -1,0 +1,124 @@
+"""What the interpreter says about objects that a test dropped: heard on its way, and never kept from whoever it was for.
+
+Warnings. Which of them arrive anywhere is decided by `warnings.filters`, and nothing is called for one that is ignored,
+as `ResourceWarning` is by default. So the listener is a filter itself: the first one, which is asked about every warning
+and never applies. The filters behind it decide as if it were not there: a warning is shown, recorded, raised or ignored as
+before, with the same text at the same line.
+
+A filter that a test puts in front (`pytest.warns`, `simplefilter`) hides a warning from the listener, and so does a test
+that records warnings. That is on purpose: what a test expects, catches or silences is not a finding.
+
+Errors that Python could not raise go through `sys.unraisablehook`, which passes them on to the hook before it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from ._names import steady_object
+from ._places import Chain, stack_of
+from ._run import Sighting
+from ._watch import unraisable_sighting
+
+_UNAWAITED = re.compile(r"coroutine (?:method '(?P<method>\w+)' of )?'(?P<name>.+?)' was never awaited")
+_NEAR = 16  # frames, in which the call is looked for that made a coroutine
+
+
+class Listener:
+    """`see` gets what is wrong; `see_unclosed` gets the text of each `ResourceWarning`."""
+
+    def __init__(self, see: Callable[[Sighting], None], see_unclosed: Callable[[Sighting], None]) -> None:
+        self._see = see
+        self._see_unclosed = see_unclosed
+        self._text = ""
+        self._next_hook: Callable[[Any], object] | None = None
+        self._taker: object = None
+        self._filter: Any = ("ignore", self, _category_that_asks(self._hear), None, 0)
+
+    def install(self) -> None:
+        """Hear of errors that could not be raised, from now on."""
+        self._next_hook = sys.unraisablehook
+        sys.unraisablehook = self._on_unraisable
+
+    def undo(self) -> None:
+        if self._next_hook is not None and sys.unraisablehook == self._on_unraisable:
+            sys.unraisablehook = self._next_hook
+
+    def begin(self) -> None:
+        """Hear of warnings; to be called where pytest records those of the test that begins."""
+        self._taker = _taker()
+        # Without telling the `warnings` module: it would show again what it has shown already.
+        warnings.filters.insert(0, self._filter)  # type: ignore[attr-defined]
+
+    def end(self) -> None:
+        filters: list[Any] = warnings.filters  # type: ignore[assignment]
+        if self._filter in filters:
+            filters.remove(self._filter)
+
+    # A filter is a message to match, and then a category to be a subclass of.
+
+    def match(self, text: str) -> bool:
+        self._text = text
+        return True
+
+    def _hear(self, category: type) -> None:
+        text = self._text
+        if _taker() != self._taker:
+            return
+        if issubclass(category, ResourceWarning):
+            self._see_unclosed(Sighting("unclosed", steady_object(text), detail=text))
+        elif found := _UNAWAITED.match(text):
+            name, method = found["name"], found["method"]
+            made_at = () if method else _maker(name.rpartition(".")[2])
+            self._see(Sighting("unawaited", f"{name}.{method}" if method else name, made_at))
+
+    def _on_unraisable(self, error: Any) -> None:
+        try:
+            if not isinstance(error.exc_value, Warning):  # a warning that is an error was heard as a warning
+                self._see(unraisable_sighting(error))
+        finally:
+            if self._next_hook is not None:
+                self._next_hook(error)
+
+
+def _category_that_asks(hear: Callable[[type], None]) -> type:
+    """A category that no warning belongs to, and that says so each time it is asked."""
+
+    class Asking(type):
+        def __subclasscheck__(cls, subclass: type) -> bool:
+            hear(subclass)
+            return False
+
+    return Asking("HeardByQuiesce", (Warning,), {})
+
+
+def _taker() -> object:
+    """Who gets the warnings that are shown now. `catch_warnings(record=True)` changes it."""
+    module: Any = warnings
+    context = module._get_context() if hasattr(module, "_get_context") else None  # from 3.14 on
+    return (
+        module.showwarning,
+        module._showwarnmsg_impl,
+        getattr(context, "log", None) is not None and id(context),
+    )
+
+
+def _maker(function: str) -> Chain:
+    """Where a coroutine of this function was made: the nearest caller that names the function, if there is one.
+
+    A coroutine that nobody awaits is mostly dropped by the function that made it, or soon after. One that the collector finds
+    is dropped anywhere; then no caller names its function, and it is not known who made it.
+    """
+    frame = sys._getframe(2)
+    for _ in range(_NEAR):
+        code = frame.f_code
+        if function in (*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars):
+            return stack_of(frame, _NEAR)
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return ()

@@ -1,0 +1,1 @@
+"""Other people's test suites, without and with `--quiesce`."""

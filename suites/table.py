@@ -1,0 +1,33 @@
+"""The packages whose suites are run, and what each of their suites needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Suite:
+    """One package. `plugins` are pytest's names for the plugins that its suite needs: no others are loaded."""
+
+    package: str
+    version: str
+    plugins: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    is_quick: bool = False
+
+
+_LOOPS = ("-o", "asyncio_default_fixture_loop_scope=function")
+SUITES = (
+    Suite("aiolimiter", "1.3.0", ("asyncio",), is_quick=True),
+    Suite("aiostream", "0.8.1", ("asyncio",), is_quick=True),
+    Suite("asyncstdlib", "3.14.0", is_quick=True),
+    Suite("async_lru", "2.4.0", ("asyncio", "timeout"), _LOOPS),
+    Suite("janus", "2.0.0", ("asyncio", "codspeed"), _LOOPS),
+    Suite("aiojobs", "1.4.0", ("asyncio", "aiohttp"), ("-o", "asyncio_mode=auto", *_LOOPS)),
+    Suite("httpcore", "1.0.9", ("anyio", "httpbin"), ("-W", "ignore::DeprecationWarning")),
+    Suite("starlette", "1.10.0", ("anyio", "codspeed")),
+    # What its mark calls `network` needs the internet.
+    Suite("anyio", "4.16.0", ("anyio", "pytest_mock", "timeout"), ("-m", "not network")),
+    # Its filters make a warning about the order in which plugins are imported an error.
+    Suite("mcp", "2.3.0", ("anyio", "examples"), ("-W", "ignore::pytest.PytestAssertRewriteWarning")),
+)

@@ -1,0 +1,256 @@
+"""`--quiesce` changes nothing: every warning and error arrives where it would have, and no object lives or dies otherwise."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.audit.inner_pytest import Inner, run_pytest, write
+
+pytestmark = [pytest.mark.slow, pytest.mark.time_limit(60)]
+
+# Each of these passes without the plugin, and so it has to with it. MARK is that of the plugin that runs async tests.
+WATCHFUL = """
+    import asyncio, gc, sys, threading, types, warnings, weakref
+    import pytest
+    LIBRARY
+
+    pytestmark = pytest.mark.MARK
+
+    class Thing:
+        pass
+
+    class FailsToDie:
+        def __del__(self):
+            raise ValueError("in __del__")
+
+    async def work():
+        await LIBRARY_SLEEP(0)
+
+    THING = Thing()
+    HOLDER = [THING]
+    COLLECTOR = gc.isenabled(), gc.get_freeze_count(), gc.get_threshold(), list(gc.callbacks), gc.get_debug()
+
+    async def test_expects_a_coroutine_never_awaited():
+        with pytest.warns(RuntimeWarning, match="never awaited"):
+            work()
+
+    async def test_records_it_with_its_text_and_place():
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            work()
+        assert [str(each.message) for each in caught] == ["coroutine 'work' was never awaited"]
+        assert caught[0].filename == __file__
+        assert caught[0].lineno == sys._getframe().f_lineno - 3
+
+    async def test_records_it_with_the_filters_as_they_are():
+        with warnings.catch_warnings(record=True) as caught:
+            work()
+        assert len(caught) == 1
+
+    async def test_has_warnings_recorded_by_a_fixture(recwarn):
+        work()
+        assert recwarn.pop(RuntimeWarning)
+
+    async def test_expects_a_file_not_closed():
+        with pytest.warns(ResourceWarning, match="unclosed file"):
+            open(__file__)
+
+    async def test_silences_a_file_not_closed():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            open(__file__)
+
+    async def test_makes_a_warning_an_error(monkeypatch):
+        raised = []
+        monkeypatch.setattr(sys, "unraisablehook", lambda error: raised.append(type(error.exc_value)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            work()
+        assert raised == [RuntimeWarning]
+
+    async def test_hooks_errors_that_cannot_be_raised(monkeypatch):
+        raised = []
+        monkeypatch.setattr(sys, "unraisablehook", lambda error: raised.append(str(error.exc_value)))
+        FailsToDie()
+        assert raised == ["in __del__"]
+
+    async def test_hooks_errors_of_threads(monkeypatch):
+        raised = []
+        monkeypatch.setattr(threading, "excepthook", lambda error: raised.append(error.exc_type))
+        thread = threading.Thread(target=lambda: 1 / 0)
+        thread.start()
+        thread.join()
+        assert raised == [ZeroDivisionError]
+
+    async def test_the_collector_is_as_it_was():
+        assert COLLECTOR == (gc.isenabled(), gc.get_freeze_count(), gc.get_threshold(), list(gc.callbacks), gc.get_debug())
+
+    async def test_no_collection_runs_unasked():
+        before = gc.get_stats()
+        assert gc.get_stats() == before
+
+    async def test_all_objects_and_referrers_are_there():
+        assert any(each is HOLDER for each in gc.get_referrers(THING))
+        assert any(each is HOLDER for each in gc.get_objects())
+
+    async def test_an_exception_has_no_other_referrers():
+        try:
+            raise ValueError
+        except ValueError as caught:
+            error = caught
+        kinds = {type(each) for each in gc.get_referrers(error)}
+        assert kinds <= {types.FrameType, types.CoroutineType}
+
+    async def test_garbage_dies_at_the_next_collection():
+        thing = Thing()
+        thing.itself = thing
+        seen = weakref.ref(thing)
+        del thing
+        gc.collect()
+        assert seen() is None
+        assert gc.garbage == []
+
+    async def test_a_coroutine_says_nothing_of_its_origin():
+        coroutine = work()
+        try:
+            assert (coroutine.cr_origin, sys.get_coroutine_origin_tracking_depth()) == (None, 0)
+        finally:
+            coroutine.close()
+"""
+OF_ASYNCIO = """
+    async def test_a_finished_task_dies_when_it_is_dropped():
+        task = asyncio.create_task(work())
+        await task
+        await asyncio.sleep(0)
+        seen = weakref.ref(task)
+        del task
+        assert seen() is None
+
+    async def test_the_loop_s_exception_handler_is_called():
+        told = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda loop, context: told.append(context["message"]))
+        asyncio.create_task(fails())
+        await asyncio.sleep(0)
+        loop.call_soon(lambda: 1 / 0)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert len(told) == 2
+
+    async def fails():
+        raise ValueError
+
+    async def test_reports_an_error_to_the_loop_on_purpose():
+        asyncio.get_running_loop().call_exception_handler({"message": "handled already"})
+"""
+LIBRARIES = {
+    "asyncio": ("import asyncio", "asyncio.sleep", OF_ASYNCIO),
+    "trio": ("import trio", "trio.sleep", ""),
+}
+
+
+def suite(library: str) -> str:
+    imported, sleep, more = LIBRARIES[library]
+    text = WATCHFUL.replace("MARK", library).replace("LIBRARY_SLEEP", sleep).replace("LIBRARY", imported)
+    return text + more
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_test_that_looks_closely_passes_as_without(tmp_path: Path, library: str) -> None:
+    write(tmp_path, {"test_it.py": suite(library)})
+    without = run_pytest(tmp_path, plugins=[library])
+    assert set(without.outcomes.values()) == {"passed"}, without.text
+    inner = run_pytest(tmp_path, "--quiesce", plugins=[library])
+    assert inner.outcomes == without.outcomes, inner.text
+    assert inner.code == 0
+    assert "nothing left behind" in inner.summary
+
+
+CARELESS = """
+    import gc, sys
+    import pytest
+    LIBRARY
+
+    pytestmark = pytest.mark.MARK
+
+    class FailsToDie:
+        def __del__(self):
+            raise ValueError("in __del__")
+
+    async def work():
+        await LIBRARY_SLEEP(0)
+
+    async def test_drops_a_coroutine():
+        work()
+
+    async def test_drops_a_file():
+        open(__file__)
+
+    async def test_drops_what_fails_to_die():
+        FailsToDie()
+
+    async def test_drops_nothing():
+        await work()
+"""
+
+
+def warnings_of(inner: Inner) -> list[str]:
+    """What pytest says of warnings in its summary, without how long it took and without what comes after."""
+    text = inner.text.partition("warnings summary")[2].partition("-- Docs")[0]
+    return re.sub(r"0x[0-9a-f]+", "0x", text).splitlines()
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("filters", ["", "error", "error::ResourceWarning", "default"])
+def test_a_warning_that_no_test_expects_goes_where_it_would_have_gone(
+    tmp_path: Path, library: str, filters: str
+) -> None:
+    imported, sleep, _ = LIBRARIES[library]
+    text = CARELESS.replace("MARK", library).replace("LIBRARY_SLEEP", sleep).replace("LIBRARY", imported)
+    write(tmp_path, {"test_it.py": text})
+    options = ["-W", filters] if filters else []
+    without = run_pytest(tmp_path, *options, plugins=[library])
+    inner = run_pytest(
+        tmp_path, "--quiesce", "--quiesce-write-baseline=known.json", *options, plugins=[library]
+    )
+    assert inner.outcomes == without.outcomes, inner.text
+    assert warnings_of(inner) == warnings_of(without)
+    for name, told in without.told.items():
+        assert "PytestUnraisableExceptionWarning" in told
+        assert "PytestUnraisableExceptionWarning" in inner.told[name]
+    assert "3 with findings (1 unawaited, 1 unclosed, 1 unraisable)" in inner.summary
+
+
+LEFT_TO_ITSELF = """
+    import asyncio
+    import pytest
+
+    STEPS = []
+
+    async def goes_on():
+        for _ in range(4):
+            await asyncio.sleep(0)
+        STEPS.append(1)
+
+    @pytest.mark.asyncio
+    async def test_leaves_a_task():
+        asyncio.create_task(goes_on())
+        await asyncio.sleep(0)
+
+    def test_the_task_was_cancelled_where_it_stood():
+        assert STEPS == []
+"""
+
+
+def test_a_task_that_is_left_gets_no_more_turns_than_without(tmp_path: Path) -> None:
+    write(tmp_path, {"test_it.py": LEFT_TO_ITSELF})
+    assert run_pytest(tmp_path, plugins=["asyncio"]).code == 0
+    inner = run_pytest(tmp_path, "--quiesce", plugins=["asyncio"])
+    assert inner.outcomes == {
+        "test_leaves_a_task": "failure",
+        "test_the_task_was_cancelled_where_it_stood": "passed",
+    }, inner.text
+    assert "OUTLIVED goes_on" in inner.told["test_leaves_a_task"]
