@@ -24,7 +24,7 @@ SUITES = (
     Suite("async_lru", "2.4.0", ("asyncio", "timeout"), _LOOPS),
     Suite("janus", "2.0.0", ("asyncio", "codspeed"), _LOOPS),
     Suite("aiojobs", "1.4.0", ("asyncio", "aiohttp"), ("-o", "asyncio_mode=auto", *_LOOPS)),
-    Suite("httpcore", "1.0.9", ("anyio", "httpbin"), ("-W", "ignore::DeprecationWarning")),
+    Suite("httpcore", "1.0.9", ("anyio", "trio", "httpbin"), ("-W", "ignore::DeprecationWarning")),
     Suite("starlette", "1.10.0", ("anyio", "codspeed")),
     # What its mark calls `network` needs the internet.
     Suite("anyio", "4.16.0", ("anyio", "pytest_mock", "timeout"), ("-m", "not network")),
