@@ -129,6 +129,20 @@ OF_ASYNCIO = """
         del task
         assert seen() is None
 
+    async def test_the_error_of_a_task_group_has_no_other_referrers():
+        import anyio
+        group = anyio.create_task_group()
+        async def fails_in_a_group():
+            async with group:
+                raise ValueError
+        with pytest.RaisesGroup(pytest.RaisesGroup(ValueError)) as caught:
+            async with anyio.create_task_group() as outer:
+                outer.start_soon(fails_in_a_group)
+        error = caught.value.exceptions[0].exceptions[0]
+        del caught
+        kinds = {type(each) for each in gc.get_referrers(error)}
+        assert kinds <= {types.FrameType, types.CoroutineType}
+
     async def test_the_loop_s_exception_handler_is_called():
         told = []
         loop = asyncio.get_running_loop()
@@ -254,3 +268,44 @@ def test_a_task_that_is_left_gets_no_more_turns_than_without(tmp_path: Path) -> 
         "test_the_task_was_cancelled_where_it_stood": "passed",
     }, inner.text
     assert "OUTLIVED goes_on" in inner.told["test_leaves_a_task"]
+
+
+IN_A_CYCLE = """
+    import gc
+    import pytest
+
+    gc.disable()  # without the plugin, no collection runs by chance
+    pytestmark = pytest.mark.anyio
+
+    class Holder:
+        pass
+
+    class FailsToDie(Holder):
+        def __del__(self):
+            raise ValueError("in __del__")
+
+    async def test_drops_a_file_in_a_cycle():
+        holder = Holder()
+        holder.itself, holder.file = holder, open(__file__)
+
+    async def test_drops_what_fails_to_die_in_a_cycle():
+        holder = FailsToDie()
+        holder.itself = holder
+
+    async def test_drops_nothing():
+        pass
+"""
+
+
+def test_no_test_fails_because_the_collector_ran_after_it(tmp_path: Path) -> None:
+    # Beside anyio's plugin, on both backends: pytest-asyncio makes a collection of its own after each test.
+    write(tmp_path, {"test_it.py": IN_A_CYCLE})
+    without = run_pytest(tmp_path, "-W", "error", plugins=["anyio"])
+    assert set(without.outcomes.values()) == {"passed"}, without.text
+    inner = run_pytest(
+        tmp_path, "-W", "error", "--quiesce", "--quiesce-write-baseline=known.json", plugins=["anyio"]
+    )
+    assert inner.outcomes == without.outcomes, inner.text
+    assert "unclosed file" in inner.text.partition("warnings summary")[2]
+    assert "ValueError: in __del__" in inner.text.partition("warnings summary")[2]
+    assert "4 with findings (2 unclosed, 2 unraisable)" in inner.summary

@@ -188,16 +188,18 @@ def name_of(coroutine: object) -> str:
 
 
 def _inside(wrapper: object) -> object | None:
-    """The user's coroutine in one of anyio's, or generator in one of trio's."""
-    frame = getattr(wrapper, "cr_frame", None)
-    if frame is None:
+    """The user's coroutine in one of anyio's, or generator in one of trio's.
+
+    Not by `f_locals`: up to 3.12 a frame keeps that dictionary, and with it everything that the function has deleted since.
+    """
+    if not isinstance(wrapper, CoroutineType):
         return None
-    found: object = (
-        frame.f_locals.get("coro")
-        or frame.f_locals.get("agen")
-        or getattr(frame.f_locals.get("self"), "_coro", None)
-    )
-    return found
+    for held in gc.get_referents(wrapper):
+        if isinstance(held, CoroutineType | AsyncGeneratorType):
+            return held
+        if type(held).__qualname__ == "TaskHandle":
+            return getattr(held, "_coro", None)
+    return None
 
 
 def digest(chain: Sequence[Spot]) -> str:

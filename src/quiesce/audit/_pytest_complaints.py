@@ -8,16 +8,20 @@ before, with the same text at the same line.
 A filter that a test puts in front (`pytest.warns`, `simplefilter`) hides a warning from the listener, and so does a test
 that records warnings. That is on purpose: what a test expects, catches or silences is not a finding.
 
-Errors that Python could not raise go through `sys.unraisablehook`, which passes them on to the hook before it.
+Errors that Python could not raise go through `sys.unraisablehook`, which passes them on to the hook before it. Those that a
+collection for a verdict brings to light become warnings instead: see `_pytest_collector`.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+import traceback
 import warnings
 from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from ._names import steady_object
 from ._places import Chain, stack_of
@@ -31,9 +35,15 @@ _NEAR = 16  # frames, in which the call is looked for that made a coroutine
 class Listener:
     """`see` gets what is wrong; `see_unclosed` gets the text of each `ResourceWarning`."""
 
-    def __init__(self, see: Callable[[Sighting], None], see_unclosed: Callable[[Sighting], None]) -> None:
+    def __init__(
+        self,
+        see: Callable[[Sighting], None],
+        see_unclosed: Callable[[Sighting], None],
+        is_collecting: Callable[[], bool],
+    ) -> None:
         self._see = see
         self._see_unclosed = see_unclosed
+        self._is_collecting = is_collecting
         self._text = ""
         self._next_hook: Callable[[Any], object] | None = None
         self._taker: object = None
@@ -81,7 +91,11 @@ class Listener:
             if not isinstance(error.exc_value, Warning):  # a warning that is an error was heard as a warning
                 self._see(unraisable_sighting(error))
         finally:
-            if self._next_hook is not None:
+            if self._is_collecting():
+                shown = "".join(traceback.format_exception(error.exc_value))
+                told = f"{error.err_msg or 'Exception ignored in'}: {error.object!r}\n\n{shown}"
+                warnings.warn(pytest.PytestUnraisableExceptionWarning(told), stacklevel=1)
+            elif self._next_hook is not None:
                 self._next_hook(error)
 
 

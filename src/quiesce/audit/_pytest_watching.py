@@ -62,7 +62,7 @@ class Watching:
         self._stack = ExitStack()
         self._stack.enter_context(self._observer.installed())
         self._watch = self._stack.enter_context(ProcessWatch())
-        self._listener = Listener(self._hear, self._hear_unclosed)
+        self._listener = Listener(self._hear, self._hear_unclosed, lambda: self._collector.is_collecting)
 
     def _see(self, sighting: Sighting) -> None:
         if self._current is not None:
@@ -85,6 +85,10 @@ class Watching:
         self._listener.install()  # not before: pytest's own hook is there by now, and gets what is passed on
         self._stack.callback(self._listener.undo)
         self._collector.start()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._collector.expect_older()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None]:
