@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from suites.table import GARBAGE
+
 _ENDED: dict[str, str] = {}
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if hasattr(report, "wasxfail"):
         outcome = f"x{report.outcome}"
+    elif report.failed and "PytestUnraisableExceptionWarning" in report.longreprtext:
+        outcome = GARBAGE
     elif report.outcome == "failed" and report.when != "call":
         outcome = f"error in {report.when}"
     else:
