@@ -20,7 +20,7 @@ import pytest
 from quiesce.audit import AuditResult, Limits, audit
 from quiesce.audit import _silence as silence
 from quiesce.audit._outside import Outside
-from quiesce.audit._silence import Silence, share_of_processors
+from quiesce.audit._silence import SilenceOfOthers, SilenceOfOurs, share_of_processors
 from tests.audit.command_line import CommandLine
 
 pytestmark = pytest.mark.time_limit(60)
@@ -325,10 +325,42 @@ def test_a_busy_machine_does_not_change_a_verdict(backend: str) -> None:
 
 def test_a_second_of_silence_counts_less_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(silence, "share_of_processors", lambda: 0.25)
-    listening = Silence()
+    listening = SilenceOfOthers()
     time.sleep(0.04)
     counted = listening.look()
     assert 0.01 <= counted <= listening.real / 4 + 0.001
+
+
+def test_time_in_which_a_thread_of_ours_wants_a_processor_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits = {"self/task/1": 5_000_000_000}
+    monkeypatch.setattr(silence, "waits_for_processor", lambda children: dict(waits))
+    listening = SilenceOfOurs(list)
+    time.sleep(0.04)
+    waits["self/task/1"] += 30_000_000
+    waits["self/task/2"] = 7_000_000_000  # new: what it waited before is not known
+    counted = listening.look()
+    assert listening.real - 0.031 <= counted <= listening.real - 0.029
+    time.sleep(0.01)
+    waits["self/task/1"] += 30_000_000_000
+    assert listening.look() > counted  # a wait ends on any machine
+
+
+@in_both
+def test_a_thread_that_sleeps_on_is_found_on_a_busy_machine_too(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def leaves_a_thread() -> None:
+        try:
+            await anyio.sleep(1)
+        finally:
+            threading.Thread(target=time.sleep, args=[1.0], name="sleeper", daemon=True).start()
+
+    monkeypatch.setattr(silence, "share_of_processors", lambda: 0.1)
+    with busy_machine():
+        result = audited(leaves_a_thread, backend, phases="early", limits=Limits(linger=0.15))
+    assert [finding.kind for finding in result.findings] == ["thread"], str(result)
 
 
 def test_there_is_a_share_of_the_processors_for_everybody() -> None:

@@ -26,7 +26,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from ._processes import children_of, command_if_alive, work_of, work_of_thread
-from ._silence import SLICE, Silence
+from ._silence import SLICE, SilenceOfOthers, SilenceOfOurs
 from ._threads import busy_threads, is_surely_idle, waits_for_another
 from ._world import Limits
 
@@ -49,7 +49,7 @@ class Outside:
 
     def at_work(self) -> str:
         """What is known to be at work, in words; "" if nothing is."""
-        for pid in self._children():
+        for pid in self.children():
             if name := command_if_alive(pid):
                 return f"the process {name}"
         busy = busy_threads(self._busy_before)
@@ -62,7 +62,7 @@ class Outside:
         """A number that grows while what is at work computes or waits for a processor."""
         threads = [thread.native_id for thread, _ in busy_threads(self._busy_before)]
         return sum(work_of_thread(f"self/task/{thread}") for thread in threads) + sum(
-            map(work_of, self._children())
+            map(work_of, self.children())
         )
 
     def is_awaited(self) -> bool:
@@ -89,7 +89,8 @@ class Outside:
             for thread in threading.enumerate()
         )
 
-    def _children(self) -> list[str]:
+    def children(self) -> list[str]:
+        """The processes that the run has started."""
         return sorted(children_of("self") - self._children_before)
 
 
@@ -101,16 +102,18 @@ class Pause:
         self._jump = jump
         self._patience = limits.patience
         self._longest = max(limits.patience, limits.hang_after)
-        self._silence = Silence()
-        self._rested_from = 0.0  # the moment of the silence from which on nobody has been seen to work
+        self._of_others = SilenceOfOthers()
+        self._of_ours = SilenceOfOurs(outside.children)
+        self._rested_from = 0.0  # the moment of it from which on nothing has been seen to work
         self._work_done = -1
 
     def left(self) -> float:
         """How long to wait until this is asked again; 0 if the pause is over."""
-        silent = self._silence.look()
         if what := self._outside.at_work():
+            silent = self._of_ours.look()
             is_over, waited = self._is_over_for_work(silent)
         else:
+            silent = self._of_others.look()
             what = self._outside.connected()
             if not what and not self._outside.may_come():
                 return 0.0
@@ -132,7 +135,7 @@ class Pause:
         if silent - self._rested_from >= rest:
             return True, rest
         most = max(MOST, self._longest if self._jump is not None else MOST * self._longest)
-        return self._silence.real >= most, most
+        return self._of_ours.real >= most, most
 
     def _has_kept_pace(self, silent: float) -> bool:
         """Whether as much real time has gone by as the jump would skip."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Iterable, Iterator
 
 
 def children_of(pid: int | str) -> set[str]:
@@ -34,19 +35,40 @@ def command_if_alive(pid: str) -> str:
 
 def work_of(pid: str) -> int:
     """A number that grows while a process, or one that it has started, computes or waits for a processor."""
-    threads: list[str] = []
-    with contextlib.suppress(OSError):
-        threads = os.listdir(f"/proc/{pid}/task")
-    own = sum(work_of_thread(f"{pid}/task/{thread}") for thread in threads)
-    return own + sum(work_of(child) for child in children_of(pid))
+    return sum(map(work_of_thread, _threads_below(pid)))
 
 
 def work_of_thread(thread: str) -> int:
     """The same for a thread, by its folder in /proc, in nanoseconds; 0 if it is not known."""
+    return sum(_processor_time(thread))
+
+
+def waits_for_processor(children: Iterable[str]) -> dict[str, int]:
+    """How long each thread of this process, and of what is below these children of it, has waited for a processor, in nanoseconds."""
+    threads = [*_threads_of("self"), *(thread for child in children for thread in _threads_below(child))]
+    return {thread: _processor_time(thread)[1] for thread in threads}
+
+
+def _threads_below(pid: str) -> Iterator[str]:
+    """The threads of a process, and of those that it has started."""
+    yield from _threads_of(pid)
+    for child in children_of(pid):
+        yield from _threads_below(child)
+
+
+def _threads_of(pid: str) -> list[str]:
+    """The folders in /proc of its threads."""
+    with contextlib.suppress(OSError):
+        return [f"{pid}/task/{thread}" for thread in os.listdir(f"/proc/{pid}/task")]
+    return []
+
+
+def _processor_time(thread: str) -> tuple[int, int]:
+    """How long a thread has run, and how long it has waited for that, in nanoseconds; 0 if it is not known."""
     with contextlib.suppress(OSError, ValueError), open(f"/proc/{thread}/schedstat", "rb") as file:
         running, waiting, _ = file.read().split()
-        return int(running) + int(waiting)
-    return 0
+        return int(running), int(waiting)
+    return 0, 0
 
 
 def kill_tree(pid: str) -> None:

@@ -26,7 +26,7 @@ from ._loops import _is_step
 from ._outside import Outside, open_descriptors
 from ._places import Chain, await_chain, callers, is_ours, name_of
 from ._schedule import Endless, Schedule
-from ._silence import Silence
+from ._silence import SilenceOfOurs
 from ._world import Limits
 
 try:
@@ -232,11 +232,11 @@ class UvLoop(uvloop.Loop):
 
     def run_until_over(self) -> bool:
         """Run until `is_over` is set. False: it is hung."""
-        seen, silence = -1, Silence()
+        seen, silence = -1, SilenceOfOurs(self._outside.children)
         while not self._is_over:
             self._run_for(min(self._hang_after / 4, _LOOK))
             if self.schedule.steps != seen:
-                seen, silence = self.schedule.steps, Silence()
+                seen, silence = self.schedule.steps, SilenceOfOurs(self._outside.children)
                 continue
             limit = self._hang_after * (10 if self._live_timers() else 1)
             if silence.look() >= limit:
@@ -260,7 +260,7 @@ class UvLoop(uvloop.Loop):
         left = self._left()
         is_short = all(lane.name in self._stays for lane in left)
         seconds = min(seconds, _SHORT_GRACE if left and is_short else GRACE)
-        silence, end_of_loop = Silence(), self.time() + seconds
+        silence, end_of_loop = SilenceOfOurs(self._outside.children), self.time() + seconds
         while left or any(timer.when() <= end_of_loop for timer in self._live_timers()):
             pause = seconds - silence.look()
             if pause <= 0:

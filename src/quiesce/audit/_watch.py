@@ -25,7 +25,7 @@ from ._places import Chain, Place, await_chain, name_of, traceback_chain
 from ._processes import children_of, kill_tree
 from ._run import Sighting
 from ._schedule import Schedule
-from ._silence import Silence
+from ._silence import SilenceOfOurs
 from ._threads import busy_threads
 
 _FD = re.compile(r"\bfd=\d+")
@@ -104,7 +104,8 @@ class Watch:
             return found
         # Once a thing has been seen to stay, its like need not be waited for again in every run.
         is_new = any((s.kind, s.what) not in self._known for s in found)
-        limit, silence = self._patience if is_new else self._patience / 10, Silence()
+        limit = self._patience if is_new else self._patience / 10
+        silence = SilenceOfOurs(lambda: self._children.read() - self._children_before)
         pause = 0.001
         while found and silence.look() < limit:
             sleep(pause)
