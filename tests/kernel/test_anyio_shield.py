@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import sys
 import time
 import weakref
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 
 import anyio
 import anyio.to_thread
@@ -156,6 +157,58 @@ async def test_a_shield_that_a_body_enters_after_a_child_has_failed_in_its_first
             scope.spawn(fail)
             await protected(log)
     assert log == ["done", "stopped"]
+
+
+@virtual_worlds
+async def test_a_block_that_is_left_together_with_its_shield_leaves_no_complaint() -> None:
+    log: list[str] = []
+    async with Scope() as scope:
+        scope.cancel("enough")
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(0.1)
+            log.append("done")
+    await turns()  # in which the loop would complain
+    assert log == ["done"]
+
+
+@asyncio_only
+async def test_a_generator_that_stops_its_own_scope_and_hands_out_a_value_is_cancelled_all_the_same() -> None:
+    async def words() -> AsyncGenerator[str]:
+        async with Scope() as scope:
+            scope.cancel("enough")
+            yield "word"
+            await anyio.sleep(10)
+
+    heard: list[str] = []
+    with pytest.raises(asyncio.CancelledError):
+        async with aclosing(words()) as stream:
+            async for word in stream:
+                heard.append(word)
+                await anyio.sleep(0.01)
+    task = asyncio.current_task()
+    assert task is not None
+    task.uncancel()
+    assert heard == ["word"]
+
+
+if sys.version_info >= (3, 12):  # before, no task is eager
+
+    @asyncio_only
+    async def test_a_shield_that_a_child_enters_after_a_task_that_it_started_eagerly_has_stopped_the_scope() -> (
+        None
+    ):
+        log: list[str] = []
+
+        async def stop(scope: Scope) -> None:
+            scope.cancel("enough")
+
+        async def child(scope: Scope) -> None:
+            asyncio.Task(stop(scope), loop=asyncio.get_running_loop(), eager_start=True)  # type: ignore[call-arg, unused-ignore]
+            await protected(log)
+
+        async with Scope() as scope:
+            scope.spawn(child, scope)
+        assert log == ["done", "stopped"]
 
 
 @virtual_worlds

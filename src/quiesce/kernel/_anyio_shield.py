@@ -30,7 +30,7 @@ _watched_type: Any = None
 _own: set[int] = set()  # ids of shields of the kernel's own
 
 
-def _is_known() -> bool:
+def is_known() -> bool:
     """Whether anyio is at work on asyncio, in a version that is known."""
     return _learn() if _states is None else _states is not False
 
@@ -63,7 +63,7 @@ def may_enter_one(task: Task[Any]) -> bool:
 
     Not only the current task does: an eager one runs inside of the task that makes it.
     """
-    return getattr(task.get_coro(), "cr_running", False) and _is_known()
+    return getattr(task.get_coro(), "cr_running", False) and is_known()
 
 
 def when_left(shield: Any, fn: Callable[[], object]) -> None:

@@ -10,7 +10,7 @@ from contextvars import Context
 from types import FrameType
 from typing import Any
 
-from ._anyio_shield import give_up, table, take_as_own
+from ._anyio_shield import give_up, is_known, table, take_as_own
 from ._asyncio_child import AsyncioHandle, EagerTask, OwnedTask, plain_cancel, run_child
 from ._asyncio_host import AsyncioHost, SeparateHost
 from ._backend import Backend, Options, Timer, Waiter
@@ -63,25 +63,26 @@ class AsyncioCore(ScopeCore):
         """The first rung for all of them, with the common case flat."""
         text = reason.text
         in_scopes = table()  # whoever is in one of anyio's may be shielded
-        loop: asyncio.AbstractEventLoop = self.backend.loop  # type: ignore[attr-defined]
-        running = _current_task(loop)  # it may enter one before it awaits
-        eager = sys.version_info >= (3, 12) and loop.get_task_factory() is not None  # several may be running
+        # Whoever runs now may enter one before it awaits. From 3.12 on that may be several: an eager task runs inside its maker.
+        may_shield = is_known()
+        running = _current_task(self.backend.loop) if may_shield else None  # type: ignore[attr-defined]
+        several = may_shield and sys.version_info >= (3, 12)
         for child in children:
             if (
                 type(child) is AsyncioHandle
                 and child.state is RUNNING
+                and (task := child._task) is not None
                 and not (child._asked or child._deferred or child._on_stop or child._interrupted)
-                and not (in_scopes and child._task in in_scopes)
-                and child._task is not running
-                and not eager
+                and not (in_scopes and task in in_scopes)
+                and task is not running
+                and not (several and getattr(task.get_coro(), "cr_running", False))
             ):
                 if child.reason is None:
                     child.reason = reason
                 if child._token is not None:
                     child._token.cancel(reason)
                 child._asked = 1
-                if child._task is not None:
-                    plain_cancel(child._task, text)
+                plain_cancel(task, text)
             else:
                 child._climb(CANCEL)
 

@@ -58,7 +58,8 @@ class AsyncioHost(Host):
         task = self.task
         if task.done() or not self._in_body():
             return False
-        if may_enter_one(task):
+        # Not for a generator: it may hand out a value before it awaits anything, and would then not be in its body any more.
+        if self.generator is None and may_enter_one(task):
             self.unsent = True
             task.get_loop().call_soon(self._awaits_now, reason)
             return True
@@ -89,6 +90,8 @@ class AsyncioHost(Host):
         return shield is not None
 
     def _shield_left(self, reason: Reason) -> None:
+        if self._core.host is not self or self.leaving:  # the block was left with the shield
+            return
         if not self._waits_for_shield(reason):
             self._insist(reason)
 
