@@ -3,9 +3,9 @@
     python3 suites/run.py [--quick] [--only PACKAGE]... [--fresh]
 
 Each suite comes from the package's source distribution, and runs three times: twice as it is, and once with `--quiesce`
-and a new baseline, which tells what is left behind and fails nothing for it. A test has to end the same way all three times.
-One that ends differently the first two times depends on luck, and is left out by name. So is one that fails without the plugin
-because the garbage collector came by and found what some test before it had dropped: when that happens is chance.
+and a new baseline, which tells what is left behind and fails nothing for it. A test has to end the same way all three times,
+and so has the whole. A test that ends differently the first two times depends on luck, and is left out by name. So is one that fails
+without the plugin because the garbage collector came by and found what some test before it had dropped: when that happens is chance.
 
 All suites share one environment, made of suites/versions.txt and kept as those of `make seeds` are. It exits 1 if a test ends
 differently with the plugin, or if a suite cannot be run.
@@ -43,6 +43,7 @@ SHOWN = 10  # tests that are named, of one kind
 class Ran:
     outcomes: dict[str, str]
     cpu: float  # seconds
+    status: int  # of the whole session
 
 
 class Failed(Exception):
@@ -117,6 +118,9 @@ def compare(suite: Suite) -> tuple[str, list[str], bool]:
         f"{watched.outcomes.get(name, 'not run')} with --quiesce"
         for name in differ
     ]
+    if first.status == second.status != watched.status:
+        differ.append("the session")
+        notes.append(f"{suite.package}: exit status {first.status} without, {watched.status} with --quiesce")
     notes += named(
         f"{suite.package}: not compared, as without the plugin it ends differently or fails by another test's garbage",
         sorted(lucky),
@@ -206,7 +210,7 @@ def run_suite(suite: Suite, source: Path, name: str, *options: str) -> Ran:
     if not ended:
         raise Failed(f"{suite.package}: no test ran: see {log.relative_to(ROOT)}")
     used = after.children_user - before.children_user + after.children_system - before.children_system
-    return Ran(ended, used)
+    return Ran(ended, used, process.returncode)
 
 
 if __name__ == "__main__":

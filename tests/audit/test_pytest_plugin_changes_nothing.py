@@ -306,6 +306,87 @@ def test_no_test_fails_because_the_collector_ran_after_it(tmp_path: Path) -> Non
         tmp_path, "-W", "error", "--quiesce", "--quiesce-write-baseline=known.json", plugins=["anyio"]
     )
     assert inner.outcomes == without.outcomes, inner.text
-    assert "unclosed file" in inner.text.partition("warnings summary")[2]
-    assert "ValueError: in __del__" in inner.text.partition("warnings summary")[2]
+    # pytest itself collects at the end of the session, and fails that.
+    for run in (without, inner):
+        assert "unclosed file" in run.text
+        assert "ValueError: in __del__" in run.text
+    assert inner.code == without.code == 1
     assert "4 with findings (2 unclosed, 2 unraisable)" in inner.summary
+
+
+HOOKED = """
+    import sys
+
+    heard = []
+
+    def pytest_sessionstart():
+        sys.unraisablehook = lambda error: heard.append(str(error.exc_value))
+
+    def pytest_unconfigure():
+        print("heard", sorted(heard))
+"""
+
+
+@pytest.mark.parametrize("filters", ["default", "error::pytest.PytestUnraisableExceptionWarning"])
+def test_a_hook_of_the_user_s_hears_what_it_would_have_heard(tmp_path: Path, filters: str) -> None:
+    write(tmp_path, {"conftest.py": HOOKED, "test_it.py": IN_A_CYCLE})
+    inner = run_pytest(tmp_path, "-s", "-W", filters, "--quiesce", plugins=["anyio"])
+    assert "heard ['in __del__', 'in __del__']" in inner.text
+
+
+BETWEEN_TWO_TESTS = """
+    opened = []
+
+    def pytest_runtest_logreport(report):
+        if report.when == "teardown":
+            opened.append(open(f"{report.nodeid.rpartition(':')[2]}.log", "w"))
+"""
+
+
+def test_what_a_plugin_opens_between_two_tests_is_no_test_s(tmp_path: Path) -> None:
+    text = CARELESS.partition("    async def test_drops_a_coroutine")[0] + "\n".join(
+        f"    async def test_{n}():\n        await work()\n" for n in range(3)
+    )
+    text = (
+        text.replace("MARK", "asyncio")
+        .replace("LIBRARY_SLEEP", "asyncio.sleep")
+        .replace("LIBRARY", "import asyncio")
+    )
+    write(tmp_path, {"conftest.py": BETWEEN_TWO_TESTS, "test_it.py": text})
+    inner = run_pytest(tmp_path, "--quiesce", plugins=["asyncio"])
+    assert set(inner.outcomes.values()) == {"passed"}, inner.text
+
+
+AFTER_A_FAILURE = """
+    import asyncio, gc, warnings, weakref
+    import pytest
+
+    pytestmark = pytest.mark.asyncio
+
+    class Thing:
+        pass
+
+    async def test_fails():
+        assert False
+
+    async def test_garbage_stays_until_somebody_collects_it():
+        gc.disable()
+        thing = Thing()
+        thing.itself, seen = thing, weakref.ref(thing)
+        del thing
+        warnings.warn("careful", ResourceWarning)
+        assert seen() is not None
+        gc.enable()
+
+    async def test_the_filters_look_like_filters():
+        for action, message, category, module, line in warnings.filters:
+            assert message is None or isinstance(message.pattern, str)
+"""
+
+
+def test_nothing_is_collected_while_a_test_runs(tmp_path: Path) -> None:
+    write(tmp_path, {"test_it.py": AFTER_A_FAILURE})
+    without = run_pytest(tmp_path, plugins=["asyncio"])
+    inner = run_pytest(tmp_path, "--quiesce", "--quiesce-write-baseline=known.json", plugins=["asyncio"])
+    assert inner.outcomes == without.outcomes, inner.text
+    assert list(inner.outcomes.values()).count("passed") == 2

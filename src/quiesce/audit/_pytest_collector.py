@@ -6,23 +6,21 @@ one is made where it is worth it: where something seems to be left behind, so th
 what is held; and after a test in which the interpreter moved objects out of the young, if such collections have taken less
 than a twentieth of the session so far.
 
-Where that has to wait, the objects of an earlier test may be found while a later one runs. `is_sure` then says no, and
-what the interpreter says about them is not held against the later test. What a failed test leaves is such a case: pytest holds it
-with the traceback.
+Where that has to wait, the objects of an earlier test may be found while a later one runs. `is_sure` then says no, and what
+the interpreter says is not held against the later test. What a failed test leaves is such a case: pytest holds it with the
+traceback.
 
-What these collections bring to light would have come to light some time later, in whatever test runs then. It is shown as a
-warning, also where filters make warnings errors: no test fails because the collector ran after it. Nothing is frozen, disabled or hooked: a frozen
-object is missing from `gc.get_objects` and from `gc.get_referrers`.
+What these collections bring to light would have come to light some time later, in whatever test runs then. What would make a
+test fail is handed on at the end of the session instead (see `_pytest_complaints`): no test fails because the collector ran
+after it. Nothing is frozen or disabled, and nothing is collected while a test runs: a frozen object is missing from
+`gc.get_objects` and from `gc.get_referrers`. Only while there may be garbage of earlier tests does `gc.callbacks` hold a function
+that notes whether the interpreter collects just now: what is destroyed otherwise was dropped just now, by the running test.
 """
 
 from __future__ import annotations
 
 import gc
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from time import process_time
-from typing import Any
 
 _SHARE = 0.05  # of the session's CPU time
 _YOUNG = 1  # the generation up to which a short test's objects are
@@ -30,7 +28,8 @@ _YOUNG = 1  # the generation up to which a short test's objects are
 
 class Collector:
     def __init__(self) -> None:
-        self._has_older = False  # garbage of earlier tests may be among the old objects
+        self._has_older = False  # garbage of earlier tests may be among the old objects: see `expect_older`
+        self._is_at_work = False  # the interpreter's own collector, while it is listened to
         self._moves = _moves()
         self._began = process_time()
         self._spent = self._longest = 0.0
@@ -44,7 +43,8 @@ class Collector:
 
     def begin(self, *, follows_a_verdict: bool) -> None:
         """What earlier tests have dropped is theirs."""
-        self._has_older = self._has_older or _moves() != self._moves
+        if _moves() != self._moves:
+            self.expect_older()
         if self._has_older and self._may_spend():
             self._full()
         elif not follows_a_verdict:
@@ -57,12 +57,23 @@ class Collector:
         elif self._may_spend():
             self._full()
         else:
-            self._has_older = True
+            self.expect_older()
             self._young()
 
     def expect_older(self) -> None:
-        """A test has failed, and what its traceback holds is garbage later."""
-        self._has_older = True
+        """From now on garbage of earlier tests may be found: that of a test that has failed, for one, whose traceback pytest holds."""
+        if not self._has_older:
+            self._has_older, self._is_at_work = True, False
+            gc.callbacks.append(self._note)
+
+    def stop(self) -> None:
+        """Listen no more."""
+        self._has_older = False
+        if self._note in gc.callbacks:
+            gc.callbacks.remove(self._note)
+
+    def _note(self, phase: str, info: object) -> None:
+        self._is_at_work = phase == "start"
 
     def end_where_something_is_left(self) -> None:
         """Find all of it, whatever it takes."""
@@ -70,49 +81,30 @@ class Collector:
 
     def is_sure(self) -> bool:
         """Whether an object that is being destroyed now is surely the running test's."""
-        return not self._has_older or self._is_young or not _is_collecting()
+        return not self._has_older or self._is_young or not self._is_at_work
 
     def _may_spend(self) -> bool:
         return self._spent + self._longest < _SHARE * (process_time() - self._began)
 
     def _young(self) -> None:
-        self._is_young = True
-        with self._errors_as_warnings():
-            gc.collect(_YOUNG)
-        self._is_young = False
+        self._is_young = self.is_collecting = True
+        gc.collect(_YOUNG)
+        self._is_young = self.is_collecting = False
         self._moves = _moves()
 
     def _full(self) -> None:
         start = process_time()
-        with self._errors_as_warnings():
-            gc.collect()
+        self.is_collecting = True
+        gc.collect()
+        self.is_collecting = False
         took = process_time() - start
         self._spent += took
         self._longest = max(self._longest, took)
-        self._has_older = False
+        self.stop()
         self._moves = _moves()
-
-    @contextmanager
-    def _errors_as_warnings(self) -> Iterator[None]:
-        filters: list[Any] = warnings.filters  # type: ignore[assignment]
-        kept = filters[:]
-        filters[:] = [("always" if action == "error" else action, *rest) for action, *rest in kept]
-        self.is_collecting = True
-        try:
-            yield
-        finally:
-            self.is_collecting = False
-            filters[:] = kept
 
 
 def _moves() -> int:
     """How often objects have left the young generations."""
     _, *older = gc.get_stats()
     return sum(generation["collections"] for generation in older)
-
-
-def _is_collecting() -> bool:
-    """Whether a collection is under way: a second one does nothing then, and is not counted."""
-    before = gc.get_stats()[0]["collections"]
-    gc.collect(0)
-    return bool(gc.get_stats()[0]["collections"] == before)

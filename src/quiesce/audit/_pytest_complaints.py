@@ -8,15 +8,15 @@ before, with the same text at the same line.
 A filter that a test puts in front (`pytest.warns`, `simplefilter`) hides a warning from the listener, and so does a test
 that records warnings. That is on purpose: what a test expects, catches or silences is not a finding.
 
-Errors that Python could not raise go through `sys.unraisablehook`, which passes them on to the hook before it. Those that a
-collection for a verdict brings to light become warnings instead: see `_pytest_collector`.
+Errors that Python could not raise go through `sys.unraisablehook`, which passes them on to the hook before it. Where pytest would
+make an error of one that a collection for a verdict has brought to light, it is passed on at the end of the session: the next
+test has no part in it.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-import traceback
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -46,6 +46,7 @@ class Listener:
         self._is_collecting = is_collecting
         self._text = ""
         self._next_hook: Callable[[Any], object] | None = None
+        self._for_the_end: list[Any] = []
         self._taker: object = None
         self._filter: Any = ("ignore", self, _category_that_asks(self._hear), None, 0)
 
@@ -55,6 +56,11 @@ class Listener:
         sys.unraisablehook = self._on_unraisable
 
     def undo(self) -> None:
+        """Pass on what was kept for the end, and hear no more."""
+        for error in self._for_the_end:
+            if self._next_hook is not None:
+                self._next_hook(error)
+        self._for_the_end.clear()
         if self._next_hook is not None and sys.unraisablehook == self._on_unraisable:
             sys.unraisablehook = self._next_hook
 
@@ -70,6 +76,8 @@ class Listener:
             filters.remove(self._filter)
 
     # A filter is a message to match, and then a category to be a subclass of.
+
+    pattern = ""  # as that of a regular expression, for whoever looks at the filters
 
     def match(self, text: str) -> bool:
         self._text = text
@@ -91,12 +99,17 @@ class Listener:
             if not isinstance(error.exc_value, Warning):  # a warning that is an error was heard as a warning
                 self._see(unraisable_sighting(error))
         finally:
-            if self._is_collecting():
-                shown = "".join(traceback.format_exception(error.exc_value))
-                told = f"{error.err_msg or 'Exception ignored in'}: {error.object!r}\n\n{shown}"
-                warnings.warn(pytest.PytestUnraisableExceptionWarning(told), stacklevel=1)
+            if self._is_collecting() and _fails_a_test():
+                self._for_the_end.append(error)
             elif self._next_hook is not None:
                 self._next_hook(error)
+
+
+def _fails_a_test() -> bool:
+    """Whether pytest, with the filters of now, makes an error of what could not be raised."""
+    filters: list[Any] = warnings.filters  # type: ignore[assignment]
+    warning = pytest.PytestUnraisableExceptionWarning
+    return any(action == "error" and issubclass(warning, category) for action, _, category, *_ in filters)
 
 
 def _category_that_asks(hear: Callable[[type], None]) -> type:

@@ -35,7 +35,6 @@ class ProcessWatch(Watch):
         super().__init__(patience=PATIENCE)
         self._told: set[tuple[str, str, str]] = set()
         self._call: _There | None = None
-        self._last: _There | None = None
         self._is_seen = False  # everything that can be there now was looked at, and nothing is new
         self._names = noted_temporary_names()
 
@@ -48,12 +47,10 @@ class ProcessWatch(Watch):
         self._names.__exit__(None, None, None)
         self._close()
 
-    def begin(self, *, follows: bool) -> None:
-        """`follows`: nothing ran since the last look, and what was there then is there now."""
+    def begin(self) -> None:
+        """Note what is there. Not what was there at the last verdict: plugins run between two tests, and may open files."""
         self.seen, self.is_muted = [], False
-        there = self._last if follows and self._last is not None else self._now()
-        self._busy_before, self._children_before, self._fds_before = there
-        self._last = None
+        self._busy_before, self._children_before, self._fds_before = self._now()
         self._told.clear()
         self._call = None
         self._is_seen = False
@@ -87,7 +84,6 @@ class ProcessWatch(Watch):
         now = self._now()
         is_new = bool(now[0] - before[0] or now[1] - before[1] or now[2] - before[2])
         self._is_seen = in_call and not is_new and before == self._before
-        self._last = now if not is_new and (self._is_seen or not in_call) else None
         return is_new
 
     @property
@@ -108,7 +104,6 @@ class ProcessWatch(Watch):
         self._tell(self._look_outside(), has_libuv)
 
     def _tell(self, found: list[Sighting], has_libuv: bool) -> None:
-        self._last = None
         for sighting in found:
             key = (sighting.kind, sighting.what, sighting.detail)
             if key in self._told or (has_libuv and key[:2] == _LIBUVS_SPARE):

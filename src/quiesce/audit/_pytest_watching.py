@@ -58,8 +58,8 @@ class Watching:
         self._collector = Collector()
         self._current: _Watched | None = None
         self._is_collected = False  # nothing ran since the last verdict
-        self._last_parent: pytest.Collector | None = None
         self._stack = ExitStack()
+        self._stack.callback(self._collector.stop)
         self._stack.enter_context(self._observer.installed())
         self._watch = self._stack.enter_context(ProcessWatch())
         self._listener = Listener(self._hear, self._hear_unclosed, lambda: self._collector.is_collecting)
@@ -76,8 +76,9 @@ class Watching:
         if self._current is not None and self._collector.is_sure():
             self._watch.see_unclosed(sighting)
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_unconfigure(self) -> None:
-        self._stack.close()
+        self._stack.close()  # before pytest looks for the last time at what could not be raised
 
     def pytest_collection_finish(self) -> None:
         if (uvloop := sys.modules.get("uvloop")) is not None:
@@ -105,8 +106,7 @@ class Watching:
     def _begin(self, item: pytest.Function) -> None:
         self._observer.notice_imports()
         self._collector.begin(follows_a_verdict=self._is_collected)
-        self._watch.begin(follows=self._is_collected and item.parent is self._last_parent)
-        self._last_parent = item.parent
+        self._watch.begin()
         self._listener.begin()
         self._current = _Watched(item, self._ledger)
         self._observer.owner = self._current.owner
