@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -99,12 +100,7 @@ def restore(entry: Path, directory: Path) -> int:
         fresh.parent.mkdir(parents=True, exist_ok=True)
         copy(entry, fresh)
         for path in files_that_name_their_place(fresh):
-            text = path.read_bytes()
-            path.write_bytes(
-                text.replace(os.fsencode(made.directory), os.fsencode(directory)).replace(
-                    os.fsencode(made.root), os.fsencode(ROOT)
-                )
-            )
+            path.write_bytes(moved(path.read_bytes(), {made.directory: directory, made.root: ROOT}))
         for stamp in directory.glob(".*-ready"):
             stamp.rename(fresh / stamp.name)
         shutil.rmtree(directory, ignore_errors=True)
@@ -116,6 +112,14 @@ def restore(entry: Path, directory: Path) -> int:
         return 1
     print(f"restored {directory.name} from the cache: {', '.join(made.extras)}")
     return 0
+
+
+def moved(text: bytes, places: dict[str, Path]) -> bytes:
+    """The text with other places in it. All at once: the name of a new place may begin with that of an old one."""
+    new = {os.fsencode(old): os.fsencode(place) for old, place in places.items()}
+    longest_first = sorted(new, key=len, reverse=True)
+    pattern = b"(?:" + b"|".join(map(re.escape, longest_first)) + rb")(?![\w.-])"
+    return re.sub(pattern, lambda found: new[found[0]], text)
 
 
 def files_that_name_their_place(environment: Path) -> Iterator[Path]:
