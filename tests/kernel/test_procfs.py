@@ -57,7 +57,7 @@ def test_members_of_the_session_are_found_with_what_names_them(token: str) -> No
         assert wait_until(
             lambda: "sleep" in [proc.comm for proc in _procfs.find({leader.pid: start}, "none")]
         )
-        shell, sleep = sorted(_procfs.find({leader.pid: start}, "none"), key=lambda proc: proc.pid)
+        shell, sleep = sorted(_procfs.find({leader.pid: start}, "none"), key=lambda proc: proc.comm)
         assert (shell.pid, shell.ppid, shell.pgrp, shell.session) == (
             leader.pid,
             os.getpid(),
