@@ -48,7 +48,7 @@ def in_haste(run: Run) -> str:
 
 
 def needs_patience(hasty: Run, patient: Run) -> bool:
-    """Whether a run that nobody stops goes as it should only with more patience."""
+    """Whether a run without a stop goes well only with more patience."""
     if patient.outcome != "returned":
         return False
     return hasty.outcome != "returned" or bool(_shown(hasty) - _shown(patient))
