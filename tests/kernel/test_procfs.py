@@ -338,11 +338,14 @@ def test_signals_arrive_without_pidfds(
 def test_processes_that_vanish_or_hide_during_a_scan_are_passed_over(
     token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with session("sleep", f"300.{token}", mark=f"{token}.1") as leader:
+    with (
+        session("sleep", f"300.{token}", mark=f"{token}.1") as leader,
+        session("sleep", f"300.{token}") as gone,
+    ):
         listed, read = os.listdir("/proc"), _procfs._read
 
         def hide(path: str) -> bytes:
-            if path == "/proc/1/stat":
+            if path == f"/proc/{gone.pid}/stat":
                 raise ProcessLookupError(errno.ESRCH, "gone while it was read")
             if path.endswith("/environ") and str(leader.pid) not in path:
                 raise PermissionError(errno.EACCES, "somebody else's")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import shutil
@@ -340,6 +341,18 @@ def test_whether_proc_hides_others_is_asked_of_the_first_process(
         patch.setattr(os, "stat", lambda path: os.stat_result((0, 0, 0, 0, user_of_the_first or 0, *[0] * 5)))
         found = _procfs.hidden()
     assert found == expected
+
+
+def test_an_error_of_the_moment_is_not_taken_for_a_proc_that_hides(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: str) -> bytes:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(_procfs, "_hidden", {})
+    with monkeypatch.context() as patch:
+        patch.setattr(_procfs, "_read", fail)
+        with pytest.raises(OSError, match="Cannot allocate memory"):
+            _procfs.hidden()
+    assert _procfs.hidden() == ""
 
 
 def test_where_nobody_can_ask_for_children_there_are_taken_to_be_none(
