@@ -19,7 +19,7 @@ import pytest
 
 from quiesce.audit import AuditResult, Limits, audit
 from quiesce.audit import _silence as silence
-from quiesce.audit._outside import Outside
+from quiesce.audit._outside import Outside, Pause
 from quiesce.audit._silence import SilenceOfOthers, SilenceOfOurs, share_of_processors
 from tests.audit.command_line import CommandLine
 
@@ -199,6 +199,12 @@ def test_the_clock_does_not_jump_while_somebody_computes(backend: str, scenario:
     assert result.clean, str(result)
 
 
+def test_every_limit_on_the_outside_grows_with_the_patience() -> None:
+    longer = Limits().longer(100)
+    assert (longer.patience, longer.hang_after, longer.work, longer.run) == (5.0, 100.0, 1000.0, 6000.0)
+    assert Limits(run=None).longer(10).run is None
+
+
 @in_both
 @pytest.mark.parametrize("scenario", [works_in_a_thread, waits_for_a_process])
 def test_work_that_rests_for_longer_than_the_limit_is_given_ten_times_as_long(
@@ -277,6 +283,26 @@ def test_a_finding_that_more_patience_shows_too_is_one(backend: str) -> None:
 
 
 @in_both
+def test_what_was_sure_at_one_place_is_doubted_at_another(backend: str) -> None:
+    """At the first place a server never answers, at the second it does so once."""
+
+    async def scenario() -> None:
+        port = deaf
+        try:
+            await anyio.sleep(1)
+            port = slow
+            await anyio.sleep(1)
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True):
+                await asking(port)()
+            raise
+
+    with process_that_answers("never") as deaf, process_that_answers("never at first") as slow:
+        result = audited(scenario, backend, phases="early", patience=0.01)
+    assert [strip.marks for strip in result.strips] == ["Xu"], str(result)
+
+
+@in_both
 def test_clean_runs_are_not_made_again(backend: str) -> None:
     """The clock jumps over an idle connection in each of them, and nothing is wrong with that."""
 
@@ -323,28 +349,69 @@ def test_a_busy_machine_does_not_change_a_verdict(backend: str) -> None:
         assert on_a_busy_machine == findings(port) == [("FINDINGS", "replaced")]
 
 
+class Clock:
+    """What `silence` reads instead of the real one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(silence, "monotonic", lambda: self.now)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize("times", [1, 10])
+def test_work_that_never_rests_is_waited_for_as_long_as_the_limit_says(
+    times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Computing(Outside):
+        def at_work(self) -> str:
+            return "the thread miner"
+
+        def work_done(self) -> int:
+            return round(clock.now * 1e9)
+
+    clock = Clock(monkeypatch)
+    monkeypatch.setattr(silence, "waits_for_processor", lambda children: {})
+    outside = Computing(list, lambda: True)
+    pause = Pause(outside, 1000.0, Limits(work=2.0, hang_after=0.06).longer(times))
+    began = clock.now
+    while rest := pause.left():
+        clock.sleep(rest)
+    assert clock.now - began == pytest.approx(2.0 * times, abs=2 * silence.SLICE)
+    assert outside.passed_over == f"the thread miner, at work for {2 * times} s"
+
+
 def test_a_second_of_silence_counts_less_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
     monkeypatch.setattr(silence, "share_of_processors", lambda: 0.25)
     listening = SilenceOfOthers()
-    time.sleep(0.04)
-    counted = listening.look()
-    assert 0.01 <= counted <= listening.real / 4 + 0.001
+    clock.sleep(0.04)
+    assert listening.look() == pytest.approx(0.01)
+
+
+def test_a_look_that_comes_late_counts_no_more_than_two_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    monkeypatch.setattr(silence, "share_of_processors", lambda: 1.0)
+    listening = SilenceOfOthers()
+    clock.sleep(5.0)  # this process had no processor, or somebody stopped it
+    assert listening.look() == pytest.approx(2 * silence.SLICE)
 
 
 def test_time_in_which_a_thread_of_ours_wants_a_processor_does_not_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    clock = Clock(monkeypatch)
     waits = {"self/task/1": 5_000_000_000}
     monkeypatch.setattr(silence, "waits_for_processor", lambda children: dict(waits))
     listening = SilenceOfOurs(list)
-    time.sleep(0.04)
+    clock.sleep(0.04)
     waits["self/task/1"] += 30_000_000
     waits["self/task/2"] = 7_000_000_000  # new: what it waited before is not known
-    counted = listening.look()
-    assert listening.real - 0.031 <= counted <= listening.real - 0.029
-    time.sleep(0.01)
+    assert listening.look() == pytest.approx(0.01)
+    clock.sleep(0.01)
     waits["self/task/1"] += 30_000_000_000
-    assert listening.look() > counted  # a wait ends on any machine
+    assert listening.look() == pytest.approx(0.011)  # a wait ends on any machine
 
 
 @in_both

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ._findings import severity_of
+from ._places import Chain, Place
+from ._points import Phase
 from ._run import Run
 from ._stops import Stop
 from ._world import MORE_PATIENCE
@@ -17,24 +19,28 @@ from ._world import MORE_PATIENCE
 _ADVICE = "if it needs longer, give it more patience (patience=, --patience SECONDS)"
 
 
+_Shown = tuple[str, str]  # kind and name
+Spot = tuple[Stop, Phase, tuple[Place, ...]]  # how, when and where a run was stopped
+
+
 class Doubts:
-    """Of a sweep. What has been seen with more patience once is not doubted any more."""
+    """Of a sweep. What a stop has shown with more patience is not doubted again when the same stop shows it at the same place."""
 
     def __init__(self) -> None:
-        self._sure: set[tuple[str, str]] = set()
+        self._sure: set[tuple[Spot, _Shown, Chain]] = set()
 
-    def of(self, run: Run, stop: Stop | None) -> set[tuple[str, str]]:
-        """The kinds and names of what the run shows, would count, and may be there for want of patience."""
+    def of(self, run: Run, spot: Spot) -> set[_Shown]:
+        """What the run shows, would count, and may be there for want of patience."""
         if not run.passed_over:
             return set()
-        counting = {(s.kind, s.what) for s in run.seen if severity_of(s, stop) == "error"}
-        return counting - self._sure
+        counting = [s for s in run.seen if severity_of(s, spot[0]) == "error"]
+        return {(s.kind, s.what) for s in counting if (spot, (s.kind, s.what), s.stuck_at) not in self._sure}
 
-    def resolve(self, run: Run, doubtful: set[tuple[str, str]], patient: Run | None) -> None:
+    def resolve(self, run: Run, spot: Spot, doubtful: set[_Shown], patient: Run | None) -> None:
         """Mark what the patient run does not show. There is none if it did not get to its point."""
-        shown = {(s.kind, s.what) for s in patient.seen} if patient is not None else set()
-        self._sure |= shown
-        left = doubtful - shown
+        seen = patient.seen if patient is not None else []
+        self._sure |= {(spot, (s.kind, s.what), s.stuck_at) for s in seen}
+        left = doubtful - {(s.kind, s.what) for s in seen}
         doubt = (
             f"was seen after the audit stopped waiting for {run.passed_over}, and not with {MORE_PATIENCE} times "
             f"the patience; {_ADVICE}"
@@ -54,12 +60,12 @@ def needs_patience(hasty: Run, patient: Run) -> bool:
     return hasty.outcome != "returned" or bool(_shown(hasty) - _shown(patient))
 
 
-def says_so(hasty: Run) -> str:
+def says_so(hasty: Run, times: int) -> str:
     return (
-        f"every run had {MORE_PATIENCE} times the patience: the first one stopped waiting for {hasty.passed_over}, and "
-        "went wrong (patience=, --patience SECONDS)"
+        f"every run had {times} times the patience, because one without a stop went wrong after the audit stopped waiting "
+        f"for {hasty.passed_over} (patience=, --patience SECONDS)"
     )
 
 
-def _shown(run: Run) -> set[tuple[str, str]]:
+def _shown(run: Run) -> set[_Shown]:
     return {(sighting.kind, sighting.what) for sighting in run.seen}

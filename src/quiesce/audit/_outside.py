@@ -6,7 +6,7 @@ Nothing tells the loop that an answer is on its way. What can be known, and what
   one; a call in an executor; a child process that the run has started. The clock keeps the real pace for these: it jumps when
   as much real time has gone by as it would skip. Work that rests for `hang_after` seconds (it takes no processor and does not
   want one) may be waiting for this very loop, and work that does not rest may never end. So the first is waited for that
-  long, the second for `MOST` seconds. A process that rests, and that nobody awaits or reads from, is waited for `patience`
+  long, the second for `Limits.work` seconds. A process that rests, and that nobody awaits or reads from, is waited for `patience`
   seconds.
 - *Connected*: a socket or a pipe in use, a thread that waits. Whether the other end works on an answer or has nothing to say
   cannot be known. It is waited for `patience` seconds.
@@ -30,8 +30,6 @@ from ._silence import SLICE, SilenceOfOthers, SilenceOfOurs
 from ._threads import busy_threads, is_surely_idle, waits_for_another
 from ._world import Limits
 
-MOST = 10.0  # real seconds for work that does not rest
-
 
 class Outside:
     """What could still wake the loop of one run. Made when the run begins: what was there before is not the run's.
@@ -40,7 +38,7 @@ class Outside:
     """
 
     def __init__(self, descriptors: Callable[[], Iterable[int]], has_calls: Callable[[], bool]) -> None:
-        self.passed_over = ""  # what was not waited for any longer, and for how long it was silent
+        self.passed_over = ""  # what was not waited for any longer, and for how long it had been
         self._descriptors = descriptors
         self._has_calls = has_calls
         self._threads_before = set(threading.enumerate())
@@ -101,6 +99,7 @@ class Pause:
         self._outside = outside
         self._jump = jump
         self._patience = limits.patience
+        self._most = limits.work
         self._longest = max(limits.patience, limits.hang_after)
         self._of_others = SilenceOfOthers()
         self._of_ours = SilenceOfOurs(outside.children)
@@ -109,9 +108,10 @@ class Pause:
 
     def left(self) -> float:
         """How long to wait until this is asked again; 0 if the pause is over."""
+        how = "silent"
         if what := self._outside.at_work():
             silent = self._of_ours.look()
-            is_over, waited = self._is_over_for_work(silent)
+            is_over, waited, how = self._is_over_for_work(silent)
         else:
             silent = self._of_others.look()
             what = self._outside.connected()
@@ -122,20 +122,21 @@ class Pause:
         if not is_over:
             return SLICE
         if what and not self._has_kept_pace(silent):
-            self._outside.passed_over = self._outside.passed_over or f"{what}, silent for {waited:g} s"
+            self._outside.passed_over = self._outside.passed_over or f"{what}, {how} for {waited:g} s"
         return 0.0
 
-    def _is_over_for_work(self, silent: float) -> tuple[bool, float]:
+    def _is_over_for_work(self, silent: float) -> tuple[bool, float, str]:
+        """Whether the pause is over, after how many seconds, and what the work did in them."""
         before, self._work_done = self._work_done, self._outside.work_done()
         if self._work_done != before:
             self._rested_from = silent
         if self._has_kept_pace(silent) and silent >= self._patience:
-            return True, self._patience
+            return True, self._patience, "silent"
         rest = self._longest if self._jump is None or self._outside.is_awaited() else self._patience
         if silent - self._rested_from >= rest:
-            return True, rest
-        most = max(MOST, self._longest if self._jump is not None else MOST * self._longest)
-        return self._of_ours.real >= most, most
+            return True, rest, "silent"
+        most = max(self._most, self._longest)
+        return silent >= most, most, "at work"
 
     def _has_kept_pace(self, silent: float) -> bool:
         """Whether as much real time has gone by as the jump would skip."""

@@ -125,6 +125,7 @@ class Sweep:
         self._lanes: list[Lane] = []
         self._items = 0
         self._patience = 1  # times that of the limits
+        self._hasty: Run | None = None  # why it is more than once
         self._doubts = Doubts()
         self._is_broken = False  # by one of its stops: it no longer runs undisturbed
 
@@ -138,6 +139,8 @@ class Sweep:
             if first_difference(runs[1], runs[2]):
                 raise NotDeterministic(difference)
             self._result.notes.append(f"the first run differed from the later ones ({difference})")
+        if self._hasty is not None:
+            self._result.notes.append(says_so(self._hasty, self._patience))
         last = runs[-1]
         self._moments = last.moments
         self._lanes = [lane for lane in last.lanes if lane.born < last.ended_at]
@@ -165,11 +168,11 @@ class Sweep:
     def _plain_run(self) -> Run:
         RefusedIO.noted.clear()
         run = self._run(None, record=True)
-        if self._patience == 1 and run.passed_over and (run.outcome != "returned" or run.seen):
+        if run.passed_over and (run.outcome != "returned" or run.seen) and self._patience <= MORE_PATIENCE:
             hasty, run = run, self._run(None, record=True, more=MORE_PATIENCE)
             if needs_patience(hasty, run):
-                self._patience = MORE_PATIENCE
-                self._result.notes.append(says_so(hasty))
+                self._patience *= MORE_PATIENCE
+                self._hasty = hasty
         refused = run.refused or next(iter(RefusedIO.noted), "")
         if refused:
             raise BrokenBaseline(
@@ -293,9 +296,10 @@ class Sweep:
 
     def _resolve(self, run: Run, stop: Stop, points: tuple[Point, ...], where: tuple[Place, ...]) -> None:
         """Mark what may be seen only because the outside was not waited for long enough."""
-        if doubtful := self._doubts.of(run, stop):
+        spot = stop, points[0].phase, where
+        if doubtful := self._doubts.of(run, spot):
             patient = self._stopped_run(stop, points, where, more=MORE_PATIENCE)
-            self._doubts.resolve(run, doubtful, patient)
+            self._doubts.resolve(run, spot, doubtful, patient)
 
     def _got_there(self, run: Run, points: tuple[Point, ...], where: tuple[Place, ...]) -> bool:
         """Whether the run was stopped at its points, and the first is the one that it was."""

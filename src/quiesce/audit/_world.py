@@ -26,6 +26,7 @@ class Limits:
         0.2  # real seconds for a thread, process or file to go after a run, before it is called left
     )
     hang_after: float = 1.0  # real seconds without any event before a run with real I/O is called hung
+    work: float = 10.0  # real seconds for a thread or process that does not rest, before the virtual clock jumps over it
 
     def __post_init__(self) -> None:
         check_patience(self.patience)
@@ -33,7 +34,11 @@ class Limits:
     def longer(self, times: int) -> Limits:
         """The same, with so many times the patience."""
         return replace(
-            self, patience=self.patience * times, hang_after=self.hang_after * min(times, MORE_PATIENCE)
+            self,
+            patience=self.patience * times,
+            hang_after=self.hang_after * times,
+            work=self.work * times,
+            run=None if self.run is None else self.run * times,
         )
 
 
