@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.time_limit(60)]
 
 # Each of these passes without the plugin, and so it has to with it. MARK is that of the plugin that runs async tests.
 WATCHFUL = """
-    import asyncio, gc, sys, threading, types, warnings, weakref
+    import asyncio, gc, pickle, sys, threading, types, warnings, weakref
     import pytest
     LIBRARY
 
@@ -62,6 +62,13 @@ WATCHFUL = """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             open(__file__)
+
+    async def test_hands_its_filters_to_another_process():
+        there = pickle.loads(pickle.dumps(warnings.filters))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.filters[:] = there
+            warnings.warn("heard all the same")
+        assert [str(each.message) for each in caught] == ["heard all the same"]
 
     async def test_makes_a_warning_an_error(monkeypatch):
         raised = []

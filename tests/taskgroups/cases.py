@@ -26,13 +26,14 @@ except ImportError as error:
 
 _CANCEL_FIRST = "the task around is cancelled, and children fail: a scope raises the cancel with their errors as its cause, a group the errors"
 
+# By method: from CPython 3.14 on, one class has them for plain tasks and another for eager ones.
 DIFFERING = {
-    "TestTaskGroup.test_taskgroup_08": _CANCEL_FIRST,
-    "TestTaskGroup.test_taskgroup_11": _CANCEL_FIRST,
-    "TestTaskGroup.test_taskgroup_12": _CANCEL_FIRST,
-    "TestTaskGroup.test_taskgroup_15": _CANCEL_FIRST,
-    "TestTaskGroup.test_taskgroup_16": _CANCEL_FIRST,
-    "TestTaskGroup.test_taskgroup_20a": (
+    "test_taskgroup_08": _CANCEL_FIRST,
+    "test_taskgroup_11": _CANCEL_FIRST,
+    "test_taskgroup_12": _CANCEL_FIRST,
+    "test_taskgroup_15": _CANCEL_FIRST,
+    "test_taskgroup_16": _CANCEL_FIRST,
+    "test_taskgroup_20a": (
         "the body raises a BaseException of its own: a scope raises it as itself, with the children's errors as notes on it, a group in a group"
     ),
 }
@@ -63,7 +64,7 @@ def test_a_scope_does_as_a_task_group_does_unless_it_is_listed(
     assert result.testsRun == 1
     assert not result.skipped
     failures = [text for _, text in (*result.failures, *result.errors)]
-    if name not in DIFFERING:
+    if name.rpartition(".")[2] not in DIFFERING:
         assert not failures, failures[0]
     else:
         assert failures, (
@@ -72,4 +73,4 @@ def test_a_scope_does_as_a_task_group_does_unless_it_is_listed(
 
 
 def test_each_case_that_is_listed_is_there() -> None:
-    assert DIFFERING.keys() <= CASES.keys()
+    assert DIFFERING.keys() <= {name.rpartition(".")[2] for name in CASES}

@@ -25,7 +25,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterable
 
-from ._processes import children_of, command_if_alive, work_of, work_of_thread
+from ._processes import children_of, command_if_alive, guardian, work_of, work_of_thread
 from ._silence import SLICE, SilenceOfOthers, SilenceOfOurs
 from ._threads import busy_threads, is_surely_idle, waits_for_another
 from ._world import Limits
@@ -88,8 +88,8 @@ class Outside:
         )
 
     def children(self) -> list[str]:
-        """The processes that the run has started."""
-        return sorted(children_of("self") - self._children_before)
+        """The processes that the run has started; quiesce's guardian has nothing to say to it."""
+        return sorted(children_of("self") - self._children_before - {str(guardian()[0])})
 
 
 class Pause:

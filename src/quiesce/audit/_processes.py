@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Iterable, Iterator
 
 
@@ -19,6 +20,12 @@ def children_of(pid: int | str) -> set[str]:
             ):
                 found.update(file.read().split())
     return found
+
+
+def guardian() -> tuple[int | None, int | None]:
+    """The pid of quiesce's guardian, which is started once and lasts as long as this process, and the descriptor that leads to it."""
+    module = sys.modules.get("quiesce.kernel._guardian")  # looked up, not imported: the audit judges it too
+    return (module.pid(), module.fd()) if module is not None else (None, None)
 
 
 def command_if_alive(pid: str) -> str:

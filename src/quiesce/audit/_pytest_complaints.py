@@ -15,6 +15,7 @@ test has no part in it.
 
 from __future__ import annotations
 
+import copyreg
 import re
 import sys
 import warnings
@@ -77,6 +78,9 @@ class Listener:
 
     # A filter is a message to match, and then a category to be a subclass of.
 
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return type(None), ()  # in another process it is no message at all
+
     pattern = ""  # as that of a regular expression, for whoever looks at the filters
 
     def match(self, text: str) -> bool:
@@ -112,15 +116,29 @@ def _fails_a_test() -> bool:
     return any(action == "error" and issubclass(warning, category) for action, _, category, *_ in filters)
 
 
+class _Asking(type):
+    """The type of a category that no warning belongs to, and that tells `hear` each time it is asked."""
+
+    hear: Callable[[type], None]
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        cls.hear(subclass)
+        return False
+
+
+class NoWarning(Warning):
+    """What the listener's category is in another process, which gets the filters by a pickle."""
+
+
 def _category_that_asks(hear: Callable[[type], None]) -> type:
-    """A category that no warning belongs to, and that says so each time it is asked."""
+    return _Asking("HeardByQuiesce", (Warning,), {"hear": staticmethod(hear)})
 
-    class Asking(type):
-        def __subclasscheck__(cls, subclass: type) -> bool:
-            hear(subclass)
-            return False
 
-    return Asking("HeardByQuiesce", (Warning,), {})
+copyreg.pickle(_Asking, lambda category: (_no_warning, ()))  # type: ignore[arg-type, return-value]
+
+
+def _no_warning() -> type[Warning]:
+    return NoWarning
 
 
 def _taker() -> object:

@@ -62,6 +62,8 @@ _NEEDED: tuple[tuple[object, str], ...] = (
     (_run.CancelStatus, "effectively_cancelled"),
     (_run.Deadlines, "next_deadline"),
     (_run.Runner, "system_nursery"),
+    (_run.Runner, "entry_queue"),
+    (_run.Runner, "io_manager"),
     (_run, "GLOBAL_RUN_CONTEXT"),
     (_run, "_ALLOW_DETERMINISTIC_SCHEDULING"),
     (_run, "_r"),

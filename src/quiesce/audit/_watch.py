@@ -22,7 +22,7 @@ from quiesce._safe.secrets import command_without_secrets
 
 from ._names import noted_temporary_names, steady, steady_object
 from ._places import Chain, Place, await_chain, name_of, traceback_chain
-from ._processes import children_of, kill_tree
+from ._processes import children_of, guardian, kill_tree
 from ._run import Sighting
 from ._schedule import Schedule
 from ._silence import SilenceOfOurs
@@ -143,10 +143,8 @@ class Watch:
 
 def _is_guardians(sighting: Sighting) -> bool:
     """Whether it is of quiesce's guardian, which is started once and lasts as long as this process."""
-    guardian = sys.modules.get("quiesce.kernel._guardian")  # looked up, not imported: the audit judges it too
-    if guardian is None:
-        return False
-    return sighting.detail.startswith((f"pid {guardian.pid()}:", f"fd {guardian.fd()}:"))
+    pid, fd = guardian()
+    return sighting.detail.startswith((f"pid {pid}:", f"fd {fd}:"))
 
 
 def _target_of(thread: threading.Thread) -> str:
