@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -44,6 +45,7 @@ class Ran:
     outcomes: dict[str, str]
     cpu: float  # seconds
     status: int  # of the whole session
+    looked_at: int  # tests that --quiesce watched; 0 without it
 
 
 class Failed(Exception):
@@ -86,9 +88,9 @@ def main() -> int:
             notes += more
             is_bad = is_bad or differs
     print(
-        "\n| package | version | tests | without | with --quiesce | differ | depend on luck | found | CPU |"
+        "\n| package | version | tests | watched | without | with --quiesce | differ | depend on luck | found | CPU |"
     )
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     print("\n".join([*rows, "", *notes]))
     return 1 if is_bad else 0
 
@@ -109,8 +111,10 @@ def compare(suite: Suite) -> tuple[str, list[str], bool]:
     names = (first.outcomes.keys() | watched.outcomes.keys()) - lucky
     differ = sorted(name for name in names if first.outcomes.get(name) != watched.outcomes.get(name))
     entries = json.loads(found.read_text())["findings"]
+    if not watched.looked_at:
+        raise Failed(f"{suite.package}: --quiesce watched none of its tests, so that nothing was compared")
     row = (
-        f"| {suite.package} | {suite.version} | {len(first.outcomes)} | {counts(first.outcomes)} | {counts(watched.outcomes)} "
+        f"| {suite.package} | {suite.version} | {len(first.outcomes)} | {watched.looked_at} | {counts(first.outcomes)} | {counts(watched.outcomes)} "
         f"| {len(differ)} | {len(lucky)} | {len(entries)} | {watched.cpu / min(first.cpu, second.cpu):.2f} |"
     )
     notes = [
@@ -210,7 +214,8 @@ def run_suite(suite: Suite, source: Path, name: str, *options: str) -> Ran:
     if not ended:
         raise Failed(f"{suite.package}: no test ran: see {log.relative_to(ROOT)}")
     used = after.children_user - before.children_user + after.children_system - before.children_system
-    return Ran(ended, used, process.returncode)
+    said = re.search(r"quiesce: (\d+) async tests? watched", log.read_text(errors="replace"))
+    return Ran(ended, used, process.returncode, int(said[1]) if said else 0)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ _ORDER = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
 SUITES = (
     Suite("aiolimiter", "1.3.0", ("asyncio",), is_quick=True),
     Suite("aiostream", "0.8.1", ("asyncio",), is_quick=True),
-    Suite("asyncstdlib", "3.14.0", is_quick=True),
+    Suite("aiofiles", "25.1.0", ("asyncio",), is_quick=True),
     Suite("async_lru", "2.4.0", ("asyncio", "timeout"), _LOOPS),
     Suite("janus", "2.0.0", ("asyncio", "codspeed"), _LOOPS),
     Suite("aiojobs", "1.4.0", ("asyncio", "aiohttp"), ("-o", "asyncio_mode=auto", *_LOOPS)),
