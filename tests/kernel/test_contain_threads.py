@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
+import sys
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,6 +17,8 @@ import anyio
 import pytest
 
 from quiesce import Containment, Grace, Leftover, Scope, contain, current_token, to_thread
+from quiesce.kernel._site import variables_of
+from quiesce.kernel._thread_work import all_work
 from tests.world import asyncio_only
 
 pytestmark = [asyncio_only, pytest.mark.real_time]
@@ -304,3 +309,33 @@ async def test_a_task_that_is_kept_keeps_its_thread(tool: Tool) -> None:
     assert not task.done()
     tool.free.set()
     assert await task == "late"
+
+
+@pytest.mark.parametrize("way", [asyncio.to_thread, by_anyio, in_executor], ids=lambda way: way.__name__)
+async def test_a_look_at_a_thread_keeps_nothing_of_its_work_alive(way: Way) -> None:
+    tool = Tool()
+    is_alive = weakref.ref(tool)
+    task = asyncio.ensure_future(way(tool.run))
+    await tool.wait_until_it_runs()
+    assert any(work.pooled and work.label for work in all_work())
+    tool.free.set()
+    await task
+    del task, tool
+    give_up_at = time.monotonic() + SOON
+    while is_alive() and time.monotonic() < give_up_at:
+        await asyncio.sleep(0.001)
+        gc.collect()
+    assert is_alive() is None
+
+
+def test_variables_of_a_frame_are_copies_and_those_of_a_module_stay() -> None:
+    def function(given: int) -> dict[str, Any]:
+        frame = sys._getframe()
+        found = variables_of(frame)
+        del given
+        return {"found": found["given"], "now": variables_of(frame).get("given")}
+
+    assert function(7) == {"found": 7, "now": None}
+    module: dict[str, Any] = {"variables_of": variables_of, "sys": sys}
+    exec("x = 1\nfound = variables_of(sys._getframe())\nsame = x", module)
+    assert module["found"]["x"] == module["same"] == 1

@@ -135,7 +135,7 @@ def hidden() -> str:
             _read("/proc/1/stat")
             is_anothers = os.stat("/proc/1").st_uid != user
             visible = user == 0 or is_anothers or not _is_mounted_to_hide()
-        except (FileNotFoundError, PermissionError):  # any other error is one of this moment, and is not remembered
+        except (FileNotFoundError, PermissionError):  # not for errors of the moment: what is noted lasts
             visible = False
         _hidden[user] = "" if visible else "/proc hides the processes of other users (hidepid)"
     return _hidden[user]

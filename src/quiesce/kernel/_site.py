@@ -25,6 +25,7 @@ _MACHINERY = (
     os.path.join("site-packages", "anyio") + os.sep,
     os.path.join("site-packages", "trio") + os.sep,
 )
+_HAS_FAST_LOCALS = 1  # `inspect.CO_OPTIMIZED`: the code of a function
 
 
 def _is_machinery(frame: FrameType) -> bool:
@@ -81,6 +82,25 @@ def _place(code: CodeType, line: int | None) -> str:
 def describe_frame(frame: FrameType) -> str:
     """Where `frame` is now."""
     return _place(frame.f_code, frame.f_lineno)
+
+
+def variables_of(frame: FrameType) -> dict[str, Any]:
+    """The variables of a function that runs, perhaps in another thread; nothing is kept of them.
+
+    Up to 3.12 a frame keeps the dictionary that `f_locals` gives, and with it what the function has deleted since: the worker of a
+    pool would hold the arguments of its last call until the next one. So that dictionary is emptied here. Not that of a frame which
+    is traced, because a debugger writes it back into the variables; nor that of a module or a class, where it is the variables.
+    """
+    found = frame.f_locals
+    if (
+        sys.version_info >= (3, 13)
+        or frame.f_trace is not None
+        or not frame.f_code.co_flags & _HAS_FAST_LOCALS
+    ):
+        return dict(found)
+    copy = dict(found)
+    found.clear()
+    return copy
 
 
 def awaiting_frames(awaitable: object) -> Iterator[FrameType]:

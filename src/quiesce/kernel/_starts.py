@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from ._current import Node, current_node
-from ._site import Site, _is_machinery, site_of
+from ._site import Site, _is_machinery, site_of, variables_of
 
 
 class Start(NamedTuple):
@@ -85,7 +85,7 @@ def note_start(coro: Any, node: Node | None) -> None:
         frame: FrameType | None = sys._getframe(2)
         while frame is not None and frame.f_back is not None and _is_machinery(frame):
             frame = frame.f_back
-        transport = coro.cr_frame.f_locals["self"]
+        transport = variables_of(coro.cr_frame)["self"]
         # Not with the transport in it: it would hold itself, and wait for the collector.
         transport._quiesce_start = node, site_of(frame) if frame is not None else None
         _noted.add(transport)

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from ._current import Node, current_node
 from ._idle_threads import IDLE_NAME
-from ._site import _HERE, label_of
+from ._site import _HERE, label_of, variables_of
 from ._thread_child import ThreadChild
 
 _NEVER_BUSY = (IDLE_NAME, "quiesce-watchdog")  # those of the kernel, while they are called so
@@ -103,12 +103,13 @@ def work_of(thread: Thread, stacks: dict[int, FrameType]) -> Work | None:
 
 
 def _of_quiesce(thread: Thread, frame: FrameType) -> Work | None:
-    owned: ThreadChild = frame.f_locals["self"]
-    return Work(thread, owned, owned._label, True, frame.f_locals["context"], owned=True)
+    given = variables_of(frame)
+    owned: ThreadChild = given["self"]
+    return Work(thread, owned, owned._label, True, given["context"], owned=True)
 
 
 def _of_anyio(thread: Thread, frame: FrameType) -> Work | None:
-    given = frame.f_locals
+    given = variables_of(frame)
     future: Any = given.get("future")
     if future is None or (future.done() and not future.cancelled()):
         return None  # it waits for something to do, or will in a moment
@@ -116,12 +117,12 @@ def _of_anyio(thread: Thread, frame: FrameType) -> Work | None:
 
 
 def _of_trio(thread: Thread, frame: FrameType) -> Work | None:
-    given = frame.f_locals
+    given = variables_of(frame)
     return Work(thread, given.get("task_register"), given.get("sync_fn"), True, given.get("context"))
 
 
 def _of_executor(thread: Thread, frame: FrameType) -> Work | None:
-    item: Any = frame.f_locals.get("work_item")
+    item: Any = variables_of(frame).get("work_item")
     if item is None or item.future.done():
         return None  # it waits for something to do, or will in a moment
     # From Python 3.14 on the function and its arguments are one, `task`.
@@ -140,7 +141,7 @@ def _of_executor(thread: Thread, frame: FrameType) -> Work | None:
 def holds(thread: Thread, pid: int) -> bool:
     """Whether what it is busy with has this process in its hands: as a `Popen` in some function's variable."""
     for frame in _frames_of(thread, sys._current_frames()):
-        for value in list(frame.f_locals.values()):
+        for value in variables_of(frame).values():
             if isinstance(value, Popen) and getattr(value, "pid", None) == pid:
                 return True
     return False

@@ -26,7 +26,7 @@ from ._descent import leads_to
 from ._grace import Rung
 from ._held_processes import HeldProcesses
 from ._procfs import Proc
-from ._site import awaiting_frames
+from ._site import awaiting_frames, variables_of
 from ._starts import Start
 from ._waits import _awaited_tasks
 
@@ -103,7 +103,7 @@ class WorkProcesses(HeldProcesses):
         held: Any = self._all()
         try:
             for frame in frames:
-                for value in list(frame.f_locals.values()):
+                for value in variables_of(frame).values():
                     if _is_process(value):
                         held.in_hands[value.pid] = value
         except Exception as error:  # other people's objects: they must not break a stop
@@ -183,7 +183,7 @@ def _tasks_of_asyncio(task: Any, frames: list[FrameType]) -> Iterator[Any]:
     """Those that it awaits; and those of its task groups, which stand in a variable while they are waited for."""
     yield from _awaited_tasks(task)
     for frame in frames:
-        for value in list(frame.f_locals.values()):
+        for value in variables_of(frame).values():
             if type(value).__name__ == "TaskGroup":  # asyncio's, or anyio's
                 yield from list(getattr(value, "_tasks", ()))
 
