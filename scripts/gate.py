@@ -41,6 +41,8 @@ HOURS = 3600.0
 FAILURE_LINES = 200  # of a stage's output, kept as its first failure
 SHOWN_LINES = 8  # of a first failure, in the last lines
 LIGHT_AT_ONCE = 3
+# The second is how `make nightly ARGS=...` would hand its arguments on to every `make` of a stage.
+NOT_FOR_STAGES = ("PYTHONDONTWRITEBYTECODE", "MAKEFLAGS", "MAKEOVERRIDES", "ARGS")
 EXIT_WITHIN = 30.0  # seconds, for a stage that is terminated
 
 
@@ -160,7 +162,7 @@ class Gate:
         )  # a stage has failed, or we are told to stop: nothing is started any more
         self._printing = threading.Lock()
         # Each of the thousands of programs that the tests start would compile the library anew.
-        self._settings = {name: os.environ[name] for name in os.environ if name != "PYTHONDONTWRITEBYTECODE"}
+        self._settings = {name: os.environ[name] for name in os.environ if name not in NOT_FOR_STAGES}
         self._settings |= {
             "QUIESCE_CACHE": str(cache or ""),
             "QUIESCE_EXAMPLES": "repeatable",  # Hypothesis draws the same ones each time

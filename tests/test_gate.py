@@ -156,6 +156,17 @@ def test_a_stage_of_programs_is_run_again_as_a_whole(
     assert "| it spoke" in last
 
 
+def test_what_make_was_given_is_not_given_to_each_stage(
+    gate: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAKEFLAGS", " -- ARGS=--only\\ suites")
+    monkeypatch.setenv("ARGS", "--only suites")
+    stage = program(
+        gate, "import os, sys; sys.exit('MAKEFLAGS' in os.environ or 'ARGS' in os.environ)", "nothing"
+    )
+    assert run(gate, tmp_path, stage) == 0
+
+
 @pytest.mark.parametrize(("again", "times"), [("all", 2), ("nothing", 1)])
 def test_a_stage_that_fails_every_time_fails_the_gate(
     gate: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str], again: str, times: int
