@@ -456,6 +456,24 @@ time.sleep(0.1)
         assert ending.complaints() == ""
 
 
+def test_a_program_that_is_killed_while_its_guard_is_being_replaced_leaves_nothing(token: str) -> None:
+    body = """
+sleeper()
+def never(self, *args, **kwargs):
+    say("replacing")
+    time.sleep(60)
+subprocess.Popen.__init__ = never
+_guardian._STUCK = 0.0
+_guardian._current._send = lambda lines, end: setattr(_guardian._current, "_behind", True)  # as if it did not read
+_guardian._current._behind = True
+_guardian.ensure()
+"""
+    with program(token, body) as dying:
+        assert dying.hear() == "replacing"
+        dying.kill()
+        assert wait_until(lambda: not running(token))
+
+
 def test_a_forked_child_has_its_own_guard_watched(token: str) -> None:
     body = f"""
 {REPLACED}
@@ -484,7 +502,7 @@ def test_one_that_is_not_ours_to_watch_has_not_stopped() -> None:
 
 def test_a_guard_that_no_longer_reads_never_blocks_us_and_is_replaced(token: str) -> None:
     body = """
-_guardian._SOON = 0.0
+_guardian._STUCK = 0.0
 _guardian._guardian_watch.has_stopped = lambda pid: False  # as if it were stuck in some other way
 tree = family()
 # The new guard will not find the tree by mark, only by what it is told.

@@ -20,7 +20,8 @@ Invariants
 - It is a socket rather than a pipe because a write to a dead guard must not raise SIGPIPE: not every program ignores that.
 - The program's id is a secret: whoever knows it can give processes its mark, and have them killed. So it is in environments, which only
   the same user can read, and on no command line.
-- It is watched (`_guardian_watch`): killed or stopped, it is replaced at once.
+- It is watched (`_guardian_watch`): killed or stopped, it is replaced at once. The old one is ended when the new one runs, so that
+  there is no moment without one, and before its end of the socket is closed, which it would take for our death.
 - A forked child starts afresh: another program id, no groups, no guard, and our end of the socket closed.
 """
 
@@ -42,7 +43,10 @@ from quiesce._safe.printed import logger
 from quiesce.kernel import _guardian_watch, _procfs
 
 _MAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_guardian_main.py")
-_SOON = 1.0  # a guard that dies sooner than this after its start was never well; one that does not read for so long is stuck
+_SOON = 1.0  # a guard that dies sooner than this after its start was never well
+_STUCK = (
+    10.0  # one that has not read for so long after its start; a busy machine may need seconds to start it
+)
 _TRIES = 5
 _LINES_A_MESSAGE = 50  # short enough to be sent whole or not at all
 
@@ -57,11 +61,12 @@ class _Guardian:
         self.trees: dict[int, int] = {}  # others': pid and start time
         self.marks_given = False
         self.process: subprocess.Popen[bytes] | None = None
+        self._replaced: list[subprocess.Popen[bytes]] = []  # to be ended
         self.socket: socket.socket | None = None
         self._identity: tuple[int, int] | None = None
         self._numbers = itertools.count(1)
         self._lock = threading.RLock()
-        self._starting = False
+        self._ensuring = set[int]()  # threads
         self._started_at = 0.0
         self._behind = False
         self._failures = 0
@@ -73,45 +78,47 @@ class _Guardian:
         return f"{self.program}.{next(self._numbers)}"
 
     def ensure(self) -> None:
+        thread = threading.get_ident()
+        if thread in self._ensuring:
+            return  # we are in a signal handler or a finalizer: what it interrupts goes on with it
+        self._ensuring.add(thread)
         try:
             with self._lock:
-                if self._starting or self._given_up:
+                if self._given_up:
                     return
-                self._starting = True
-                try:
-                    if not self._is_well():
-                        if self.process is not None:
-                            logger.info(
-                                "the guard process %s ended or was stopped: another one takes its place",
-                                self.process.pid,
-                            )
-                        self._start()
-                    if self._behind:
-                        self._tell_all()
-                finally:
-                    self._starting = False
+                if not self._is_well():
+                    if self.process is not None:
+                        logger.info(
+                            "the guard process %s ended or was stopped: another one takes its place",
+                            self.process.pid,
+                        )
+                    self._start()
+                if self._behind:
+                    self._tell_all()
         except Exception:
             logger.warning("quiesce could not start its guard process; it will be tried again", exc_info=True)
+        finally:
+            self._ensuring.discard(thread)
 
     def register(self, group: int) -> None:
         # Noted before it is sent: whoever restarts the guard in between tells it of this group too.
         self.groups[group] = _procfs.start_time(group)
         self.ensure()
-        self._send(self._line(group))
+        self._send(self._line(group), self.socket)
 
     def forget(self, group: int) -> None:
         if self.groups.pop(group, None) is not None:
-            self._send(f"-{group}\n")
+            self._send(f"-{group}\n", self.socket)
 
     def register_tree(self, pid: int, start: int) -> None:
         self.trees[pid] = start
         self.ensure()
-        self._send(f"*{pid} {start}\n")
+        self._send(f"*{pid} {start}\n", self.socket)
 
     def forget_tree(self, pid: int, start: int) -> None:
         if self.trees.get(pid) == start:
             del self.trees[pid]
-            self._send(f"/{pid}\n")
+            self._send(f"/{pid}\n", self.socket)
 
     def _line(self, group: int) -> str:
         return f"+{group} {self.groups.get(group, 0)}\n"
@@ -125,7 +132,7 @@ class _Guardian:
             return False
         if self._behind:
             self._tell_all()
-        return not self._behind or age < _SOON
+        return not self._behind or age < _STUCK
 
     def _owns_socket(self) -> bool:
         # A program that closes all descriptors, as daemons do, may since have opened its own file under this number.
@@ -142,17 +149,15 @@ class _Guardian:
             )
             return
         self._behind = True
-        if self.process is not None:
-            _end(self.process)
         ours, theirs = socket.socketpair()
-        with contextlib.ExitStack() as unless_kept:
-            unless_kept.callback(ours.close)
+        with contextlib.ExitStack() as unless_moved, contextlib.ExitStack() as unless_started:
+            unless_moved.callback(ours.close)
             with theirs:
                 ours.setblocking(False)
                 ours.send(
                     f"!{self.program}\n".encode()
                 )  # it waits there: from its first moment the guard knows the mark
-                self.process = subprocess.Popen(
+                started = subprocess.Popen(
                     [python, "-I", "-S", "-B", _MAIN, str(os.getpid()), str(self._since)],
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
@@ -161,7 +166,13 @@ class _Guardian:
                     env={**os.environ, _procfs.VARIABLE: _procfs.GUARD_TAG},
                     start_new_session=True,
                 )
-            self._started_at = time.monotonic()
+            unless_started.callback(_end, started)  # before `ours` is closed
+            self._send_all(ours)
+            if self.process is not None:
+                self._replaced.append(self.process)
+            self.process, self._started_at = started, time.monotonic()
+            unless_started.pop_all()
+            self._end_replaced()
             identity = _identity(ours)
             if self.socket is not None and self._owns_socket():
                 os.dup2(ours.fileno(), self.socket.fileno(), inheritable=False)
@@ -169,10 +180,16 @@ class _Guardian:
                 if self.socket is not None:
                     self.socket.detach()  # closing it would close somebody else's file
                 self.socket = ours
-                unless_kept.pop_all()
+                unless_moved.pop_all()
             self._identity = identity
         if self._watcher is None or not self._watcher.is_alive():
             self._watcher = _guardian_watch.watch(self._watched, self._mend)
+
+    def _end_replaced(self) -> None:
+        """Each is taken off the list when it has ended: a signal handler may raise in between."""
+        while self._replaced:
+            _end(self._replaced[-1])
+            self._replaced.pop()
 
     def _watched(self) -> int | None:
         process = self.process
@@ -186,32 +203,33 @@ class _Guardian:
     def _tell_all(self) -> None:
         self._behind = False
         try:
-            self._send_all()
+            self._send_all(self.socket)
         except BaseException:  # a signal handler's
             self._behind = True
             raise
 
-    def _send_all(self) -> None:
-        self._send("=\n")
+    def _send_all(self, end: socket.socket | None) -> None:
+        self._send("=\n", end)
         # Read after that line is out: a group noted later sends its own line after it.
         groups, trees = list(self.groups), dict(self.trees)
         for pid, start in trees.items():
-            self._send(f"*{pid} {start}\n")
+            self._send(f"*{pid} {start}\n", end)
         for first in range(0, len(groups), _LINES_A_MESSAGE):
-            self._send("".join(map(self._line, groups[first : first + _LINES_A_MESSAGE])))
+            self._send("".join(map(self._line, groups[first : first + _LINES_A_MESSAGE])), end)
         for group in groups:
             if group not in self.groups:  # forgotten while we told it
-                self._send(f"-{group}\n")
+                self._send(f"-{group}\n", end)
         for pid, start in trees.items():
             if self.trees.get(pid) != start:
-                self._send(f"/{pid}\n")
+                self._send(f"/{pid}\n", end)
 
-    def _send(self, lines: str) -> None:
-        end, data = self.socket, lines.encode()
+    def _send(self, lines: str, end: socket.socket | None) -> None:
         if end is None:
             return
+        data = lines.encode()
         try:
-            sent = end.send(data, getattr(socket, "MSG_NOSIGNAL", 0)) if self._owns_socket() else 0
+            is_ours = end is not self.socket or self._owns_socket()
+            sent = end.send(data, getattr(socket, "MSG_NOSIGNAL", 0)) if is_ours else 0
         except OSError:  # it is dead, or does not read: the next `ensure` sees to it
             sent = 0
         if sent < len(data):
@@ -256,8 +274,10 @@ class _Guardian:
         """End the guard, which has nothing to do; or let it go, to do what we could not."""
         process, self.process = self.process, None
         if process is not None:
-            if nothing_left:
-                _end(process)
+            self._replaced.append(process)
+        if nothing_left:
+            self._end_replaced()
+        for process in self._replaced:
             process.returncode = process.returncode or 0
         if self.socket is not None:
             if self._owns_socket():
