@@ -69,7 +69,7 @@ lint: $(VENV)/.lint-ready ## check style, types, layers and the tree
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy $(CODE)
 	$(BIN)/pyright
-	$(BIN)/lint-imports --no-cache
+	PYTHONPATH=. $(BIN)/lint-imports --no-cache --config import-contracts.toml
 	$(BIN)/python scripts/check_tree.py
 	$(BIN)/python scripts/check_workflows.py
 

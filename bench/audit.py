@@ -19,15 +19,15 @@ from importlib.metadata import version
 
 from cancellens import Case, Completion, Limits, sweep
 
-from quiesce.audit._audit import make_world
-from quiesce.audit._closed import closed_world
-from quiesce.audit._findings import Findings
-from quiesce.audit._points import Point
-from quiesce.audit._scenario import Scenario
-from quiesce.audit._stops import STOPS
-from quiesce.audit._sweep import quiet_collector
-from quiesce.audit._watch import Watch
-from quiesce.audit._world import Limits as RunLimits
+from quiesce.audit.findings.findings import Findings
+from quiesce.audit.model.points import Point
+from quiesce.audit.model.scenarios import Scenario
+from quiesce.audit.model.stops import STOPS
+from quiesce.audit.model.world import Limits as RunLimits
+from quiesce.audit.sweep.auditing import make_world
+from quiesce.audit.sweep.sweep import quiet_collector
+from quiesce.audit.watch.no_io import closed_world
+from quiesce.audit.watch.process_state import Watch
 
 ROUNDS = 5
 AsyncFunction = Callable[[], Awaitable[None]]

@@ -35,8 +35,8 @@ from quiesce.models import (
     TextDelta,
     UserMessage,
 )
-from quiesce.models import _embedded_fetch as fetching
-from quiesce.models import _embedded_server as serving
+from quiesce.models.embedded import fetch as fetching
+from quiesce.models.embedded import server as serving
 
 pytestmark = pytest.mark.time_limit(120)
 PATIENCE = 60.0

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from quiesce.acp._codec import InvalidMessage, decode, encode
-from quiesce.acp.schema._definitions import DEFINITIONS
+from quiesce.acp.protocol.codec import InvalidMessage, decode, encode
+from quiesce.acp.schema.definitions import DEFINITIONS
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "generate_acp_schema.py"
 

@@ -36,7 +36,7 @@ NAMES = {
     "acp_agent.py": "the agent",
     "child.py": "its child",
 }
-GUARD = "_guardian_main"  # the guard process of quiesce, which lives as long as the program
+GUARD = "guardian_main.py"  # the guard process of quiesce, which lives as long as the program
 
 
 class Found(NamedTuple):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 # Topics in the order in which they may import each other; each is a module. A definition goes to the first topic that claims it.
 TOPICS: dict[str, tuple[str, list[str]]] = {
-    "_words": (
+    "enums": (
         "The values that a field chooses from.",
         [
             "PermissionOptionKind",
@@ -21,7 +21,7 @@ TOPICS: dict[str, tuple[str, list[str]]] = {
             "ElicitationSchemaType",
         ],
     ),
-    "_content": (
+    "content": (
         "What a prompt, a message and the output of a tool consist of.",
         [
             "Annotations",
@@ -36,7 +36,7 @@ TOPICS: dict[str, tuple[str, list[str]]] = {
             "ContentBlock",
         ],
     ),
-    "_tool_calls": (
+    "tool_calls": (
         "Calls of tools, and the permission for them.",
         [
             "Content",
@@ -51,7 +51,7 @@ TOPICS: dict[str, tuple[str, list[str]]] = {
             "RequestPermissionOutcome",
         ],
     ),
-    "_sessions": (
+    "sessions": (
         "What a session is made of: its servers, modes and options.",
         [
             "EnvVariable",
@@ -71,7 +71,7 @@ TOPICS: dict[str, tuple[str, list[str]]] = {
             "SessionInfo",
         ],
     ),
-    "_capabilities": (
+    "capabilities": (
         "What each side can do, and how the client proves who it is.",
         [
             "Implementation",
@@ -102,7 +102,7 @@ TOPICS: dict[str, tuple[str, list[str]]] = {
             "AuthMethod",
         ],
     ),
-    "_updates": (
+    "updates": (
         "What an agent tells about a session while it works.",
         [
             "ContentChunk",
@@ -124,7 +124,7 @@ TOPICS: dict[str, tuple[str, list[str]]] = {
             "SessionNotification",
         ],
     ),
-    "_elicitation": (
+    "elicitation": (
         "What an agent asks of the user through the client.",
         [
             "EnumOption",
@@ -149,9 +149,9 @@ TOPICS: dict[str, tuple[str, list[str]]] = {
             "CompleteElicitationNotification",
         ],
     ),
-    "_client_methods": ("What an agent asks of a client, and the answers.", ["TerminalExitStatus"]),
-    "_agent_methods": ("What a client asks of an agent, and the answers.", []),
-    "_envelopes": (
+    "client_methods": ("What an agent asks of a client, and the answers.", ["TerminalExitStatus"]),
+    "agent_methods": ("What a client asks of an agent, and the answers.", []),
+    "envelopes": (
         "JSON-RPC messages as the schema has them. `quiesce.wire` writes and reads these; they are here for whoever keeps or shows them.",
         [
             "Error",

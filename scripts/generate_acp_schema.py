@@ -30,7 +30,7 @@ Node = dict[str, Any]
 
 TARGET = Path(__file__).parent.parent / "src/quiesce/acp/schema"
 WIDTH = 110
-# What `_message` gives to the generated modules.
+# What `message` gives to the generated modules.
 BASES = (
     "Lenient",
     "Message",
@@ -327,15 +327,13 @@ class Generator:
             if name not in self.definitions:
                 raise SystemExit(f"the schema no longer has {name}")
             node = self.definitions[name]
-            side = {"client": "_client_methods", "agent": "_agent_methods"}.get(
-                node.get("x-side", ""), "_words"
-            )
+            side = {"client": "client_methods", "agent": "agent_methods"}.get(node.get("x-side", ""), "enums")
             self.add_definition(claimed.get(name, side), name)
         for name, members in MORE_UNIONS.items():
             self.add_union(self.topic_of[members[0]], name, list(members), shape=False)
         modules = {f"{topic}.py": self.module(topic) for topic in TOPICS}
         modules["__init__.py"] = self.public_module()
-        modules["_definitions.py"] = self.definitions_module()
+        modules["definitions.py"] = self.definitions_module()
         return {name: formatted(text) for name, text in modules.items()}
 
     def header(self, line: str, more: str = "") -> str:
@@ -358,7 +356,7 @@ class Generator:
         if "= field(" in text:
             lines.append("from msgspec import field\n")
         if bases := sorted(needs & set(BASES)):
-            lines.append(f"from ._message import {', '.join(bases)}")
+            lines.append(f"from .message import {', '.join(bases)}")
         topics = list(TOPICS)
         earlier = topics[: topics.index(topic)]
         lines += self.imports(sorted(name for name in needs - here if self.topic_of.get(name) in earlier))
@@ -374,7 +372,7 @@ class Generator:
         return [f"from .{topic} import {', '.join(here)}" for topic, here in by_topic.items()]
 
     def public_module(self) -> str:
-        lines = ["from ._message import Message, UnknownVariant"]
+        lines = ["from .message import Message, UnknownVariant"]
         names = {"Message", "UnknownVariant"}
         for topic, items in self.items.items():
             here = sorted(item.name for item in items)
@@ -404,7 +402,7 @@ class Generator:
         used = self.names_in(text)
         names = sorted(name for name in used if name in self.topic_of)
         bases = sorted(used & set(BASES))
-        lines = ["from typing import Any, Final\n", f"from ._message import {', '.join(bases)}"]
+        lines = ["from typing import Any, Final\n", f"from .message import {', '.join(bases)}"]
         lines += self.imports(names)
         return self.header(
             "The type of every definition of the schema, and of what every method takes and answers."

@@ -52,7 +52,7 @@ def figures(files: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 
 def package_of(name: str) -> str:
-    """`kernel` for src/quiesce/kernel/_scope.py; modules at the top are `quiesce`."""
+    """`kernel` for src/quiesce/kernel/scope/scope.py; modules at the top are `quiesce`."""
     inside = PurePath(name).parts[2:]
     return inside[0] if len(inside) > 1 else "quiesce"
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from quiesce.audit import AuditResult, Finding, Limits, audit
-from quiesce.audit._html import write_html
-from quiesce.audit._json import Outcome, to_json
-from quiesce.audit._places import Place
+from quiesce.audit.html.page import write_html
+from quiesce.audit.model.source_places import Place
+from quiesce.audit.report.machine import Outcome, to_json
 
 from .table import RELEASES, Case, Known
 

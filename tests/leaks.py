@@ -79,7 +79,7 @@ def is_resident(thread: threading.Thread) -> bool:
 
 def guardian_value(name: str) -> int | None:
     """The pid or pipe of the process that outlives us by design, if it was ever started."""
-    guardian: ModuleType | None = sys.modules.get("quiesce.kernel._guardian")
+    guardian: ModuleType | None = sys.modules.get("quiesce.kernel.process.guardian")
     ask = getattr(guardian, name, None)
     value = ask() if callable(ask) else None
     return value if isinstance(value, int) else None

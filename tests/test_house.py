@@ -147,7 +147,7 @@ RESIDENT = """
 
     import trio
 
-    guardian = types.ModuleType("quiesce.kernel._guardian")
+    guardian = types.ModuleType("quiesce.kernel.process.guardian")
 
     def test_a_daemon_that_quiesce_keeps_may_stay():
         threading.Thread(target=time.sleep, args=(2,), name="quiesce-watchdog", daemon=True).start()
@@ -164,7 +164,7 @@ RESIDENT = """
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=reading)
         os.close(reading)
         guardian.pid, guardian.fd = lambda: child.pid, lambda: writing
-        sys.modules["quiesce.kernel._guardian"] = guardian
+        sys.modules["quiesce.kernel.process.guardian"] = guardian
 
     def test_the_guardian_goes():
         import os

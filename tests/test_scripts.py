@@ -96,10 +96,10 @@ def test_coverage_is_told_per_package_the_least_covered_first() -> None:
 
     files = {
         "src/quiesce/__init__.py": file(3, 3, 0, 0),
-        "src/quiesce/kernel/_scope.py": file(60, 70, 10, 20),
-        "src/quiesce/kernel/_token.py": file(10, 10, 0, 0),
+        "src/quiesce/kernel/scope/scope.py": file(60, 70, 10, 20),
+        "src/quiesce/kernel/base/token.py": file(10, 10, 0, 0),
         "src/quiesce/cli/chat/__init__.py": file(0, 0, 0, 0),
-        "src/quiesce/cli/chat/_files.py": file(1, 4, 0, 0),
+        "src/quiesce/cli/chat/tools/files.py": file(1, 4, 0, 0),
     }
     assert [line.split() for line in script["figures"](files)] == [
         ["package", "lines", "branches", "both"],

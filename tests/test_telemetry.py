@@ -22,8 +22,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from quiesce import Grace, Reason, Scope, StopReport, contain, own, telemetry
-from quiesce.kernel._seen import listeners
-from quiesce.kernel._unseen import note_unseen
+from quiesce.kernel.scope.stop_listeners import listeners
+from quiesce.kernel.scope.unseen import note_unseen
 from tests.kernel.temperaments import Stubborn
 from tests.world import World, asyncio_only
 
@@ -348,7 +348,7 @@ def test_without_opentelemetry_it_says_what_to_install_and_nothing_is_enabled() 
         "import quiesce.telemetry\n"
         "try: quiesce.telemetry.enable()\n"
         "except ImportError as error: print(error)\n"
-        "from quiesce.kernel._seen import listeners; print(listeners)"
+        "from quiesce.kernel.scope.stop_listeners import listeners; print(listeners)"
     )
     assert python(code).text == (
         "quiesce.telemetry.enable() needs OpenTelemetry's API: pip install 'quiesce[telemetry]'\n[]\n"

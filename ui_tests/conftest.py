@@ -15,7 +15,7 @@ from tests.inherited import put_in_order
 from tests.time_limit import limit_each_test as pytest_runtest_call  # noqa: F401
 
 from quiesce.audit import AuditResult, audit
-from quiesce.audit._html import write_html
+from quiesce.audit.html.page import write_html
 from ui_tests import extremes, leaky
 
 put_in_order()

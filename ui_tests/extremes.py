@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from quiesce.audit import AuditResult, Cell, Example, Finding, Point, Strip
-from quiesce.audit._places import Place
-from quiesce.audit._points import Phase
-from quiesce.audit._result import LaneSpan, Mark, Timeline
-from quiesce.audit._run import KINDS
+from quiesce.audit.findings.result import LaneSpan, Mark, Timeline
+from quiesce.audit.model.points import Phase
+from quiesce.audit.model.run_record import KINDS
+from quiesce.audit.model.source_places import Place
 
 HOSTILE = "<img src=x onerror=alert(1)>&amp;\"'</title></style><script>alert(2)</script>"
 LONG = "a_name_without_any_break_" * 12

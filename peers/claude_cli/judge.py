@@ -113,7 +113,7 @@ def others(strangers: set[int], is_guarded: bool) -> list[str]:
     return [
         command[:80]
         for pid, command in loopback.everybody()
-        if pid not in strangers and not (is_guarded and "_guardian_main" in command)
+        if pid not in strangers and not (is_guarded and "guardian_main.py" in command)
     ]
 
 

@@ -17,7 +17,7 @@ from .loopback import everybody
 
 START = 45.0  # seconds for the CLI to start and to have its tool at work
 PATIENCE = 10.0  # for what is on its way out, where nobody waits for it
-GUARD = "_guardian_main"  # the guard process of quiesce, which lives as long as the program
+GUARD = "guardian_main.py"  # the guard process of quiesce, which lives as long as the program
 
 
 class Stage:

@@ -16,16 +16,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from quiesce import StopReport
+from quiesce.kernel.inner import counts_of, is_trouble, listeners
+
 from ._safe.printed import printed, printed_line
-from .kernel._report import StopReport
-from .kernel._seen import counts_of, is_trouble, listeners
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
 
-    from .kernel._core import ScopeCore
+    from quiesce.kernel.inner import ScopeCore
 
 __all__ = ["disable", "enable", "on_stop"]
 

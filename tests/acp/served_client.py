@@ -10,11 +10,11 @@ import anyio
 
 from quiesce.acp import AgentSideConnection, ClientSideConnection, RequestError, text_block, to_dict
 from quiesce.acp import schema as s
-from quiesce.acp._served import ServedAgent
+from quiesce.acp.served.served_agent import ServedAgent
 from quiesce.agents import Agent
-from quiesce.agents._transcript_rules import problems
 from quiesce.models import ToolCall, ToolResult
 from quiesce.wire import memory_pair
+from tests.agents.transcript_rules import problems
 
 CWD = "/project"
 FILES = s.FileSystemCapabilities(read_text_file=True, write_text_file=True)

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quiesce.acp import _codec
-from quiesce.acp._codec import InvalidMessage, decode, encode, from_dict, to_dict
+from quiesce.acp.protocol import codec as codec_module
+from quiesce.acp.protocol.codec import InvalidMessage, decode, encode, from_dict, to_dict
 from quiesce.acp.schema import (
     AgentMessageChunk,
     AuthMethodAgent,
@@ -48,7 +48,7 @@ from quiesce.acp.schema import (
     UnknownVariant,
     WriteTextFileResponse,
 )
-from quiesce.acp.schema._definitions import AGENT_TYPES, CLIENT_TYPES
+from quiesce.acp.schema.definitions import AGENT_TYPES, CLIENT_TYPES
 
 CHUNK = {
     "sessionId": "s1",
@@ -81,8 +81,8 @@ def test_the_usual_message_is_read_and_written_by_msgspec_alone(monkeypatch: pyt
     def slowly(*_: object) -> None:
         raise AssertionError("looked at a second time")
 
-    monkeypatch.setattr(_codec, "_read", slowly)
-    monkeypatch.setattr(_codec, "_plain", slowly)
+    monkeypatch.setattr(codec_module, "_read", slowly)
+    monkeypatch.setattr(codec_module, "_plain", slowly)
     message = decode(dumped(CHUNK), SessionNotification)
     assert json.loads(encode(message)) == CHUNK
     with pytest.raises(AssertionError, match="looked at a second time"):
@@ -503,8 +503,8 @@ def test_plain_data_goes_both_ways() -> None:
 
 def test_nothing_is_read_or_made_ready_by_importing() -> None:
     program = (
-        "import quiesce.acp.schema, quiesce.acp._codec as codec, quiesce.acp.schema._reading as reading, sys\n"
+        "import quiesce.acp.schema, quiesce.acp.protocol.codec as codec, quiesce.acp.schema.reading as reading, sys\n"
         "assert codec._decoders == {} and reading._readers == {}\n"
-        "assert 'pydantic' not in sys.modules and 'quiesce.acp.schema._definitions' not in sys.modules"
+        "assert 'pydantic' not in sys.modules and 'quiesce.acp.schema.definitions' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -20,7 +20,7 @@ from quiesce import Grace, Process
 from quiesce.acp import ClientSideConnection, default_environment, spawn_agent_process, text_block
 from quiesce.agents import Agent, Conversation, SQLiteStore
 from quiesce.cli import main
-from quiesce.cli._acp import store_path
+from quiesce.cli.acp import store_path
 from quiesce.models import Note
 from quiesce.testing import ScriptedModel
 from quiesce.wire import ConnectionEnded
@@ -320,7 +320,7 @@ def health(port: int) -> dict[str, Any]:
 async def test_many_clients_over_websockets_and_a_health_checker(
     home: Path, world: World, token: str
 ) -> None:
-    from quiesce.wire._websocket import connect_websocket
+    from quiesce.wire.transports.websocket import connect_websocket
 
     done: list[str] = []
 
@@ -361,7 +361,7 @@ async def test_many_clients_over_websockets_and_a_health_checker(
 
 @one
 async def test_a_session_is_taken_up_again_over_another_websocket(home: Path, world: World) -> None:
-    from quiesce.wire._websocket import connect_websocket
+    from quiesce.wire.transports.websocket import connect_websocket
 
     client = Client()
     async with server(home, world, "--store", "none") as (_, port):

@@ -25,7 +25,7 @@ from quiesce.acp import (
     to_dict,
     update_agent_message_text,
 )
-from quiesce.acp._methods import AGENT, CLIENT
+from quiesce.acp.protocol.methods import AGENT, CLIENT
 from quiesce.wire import RpcError
 from tests.acp.pairs import (
     HELLO,

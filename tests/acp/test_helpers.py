@@ -9,7 +9,7 @@ import pytest
 
 import quiesce.acp.helpers
 import quiesce.acp.schema
-from quiesce.acp._codec import to_dict
+from quiesce.acp.protocol.codec import to_dict
 
 TEXT = {"type": "text", "text": "hi"}
 

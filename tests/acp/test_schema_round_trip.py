@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import quiesce.acp.schema as schema
-from quiesce.acp._codec import decode, encode, from_dict, to_dict
-from quiesce.acp.schema._definitions import AGENT_TYPES, CLIENT_TYPES, DEFINITIONS
-from quiesce.acp.schema._message import ByShape, Message, UnknownVariant
+from quiesce.acp.protocol.codec import decode, encode, from_dict, to_dict
+from quiesce.acp.schema.definitions import AGENT_TYPES, CLIENT_TYPES, DEFINITIONS
+from quiesce.acp.schema.message import ByShape, Message, UnknownVariant
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=5),
@@ -204,7 +204,7 @@ def test_every_variant_of_every_union_was_among_the_samples() -> None:
 
 
 def test_each_method_has_the_type_of_what_it_takes_and_answers() -> None:
-    from quiesce.acp._meta import AGENT_METHODS, CLIENT_METHODS
+    from quiesce.acp.protocol.meta import AGENT_METHODS, CLIENT_METHODS
 
     assert sorted(AGENT_TYPES) == sorted(AGENT_METHODS.values())
     assert sorted(CLIENT_TYPES) == sorted(CLIENT_METHODS.values())

@@ -16,12 +16,13 @@ import msgspec
 import pytest
 
 import quiesce.acp.schema as schema
-from quiesce.acp import _interfaces, helpers
-from quiesce.acp._meta import AGENT_METHODS, CLIENT_METHODS, PROTOCOL_VERSION
+from quiesce.acp import helpers
 from quiesce.acp.exceptions import RequestError
+from quiesce.acp.protocol import interfaces as interfaces_module
+from quiesce.acp.protocol.meta import AGENT_METHODS, CLIENT_METHODS, PROTOCOL_VERSION
 from quiesce.acp.schema import Message
-from quiesce.acp.schema._message import ByShape
-from quiesce.wire._errors import RpcError
+from quiesce.acp.schema.message import ByShape
+from quiesce.wire.base.errors import RpcError
 
 SDK: dict[str, Any] = json.loads((Path(__file__).parent / "sdk_surface.json").read_text())
 
@@ -128,7 +129,7 @@ def test_agents_and_clients_have_the_same_handlers_and_what_is_new_in_the_schema
     ours = {
         side: {
             name: parameters(one)
-            for name, one in inspect.getmembers(getattr(_interfaces, side), inspect.isfunction)
+            for name, one in inspect.getmembers(getattr(interfaces_module, side), inspect.isfunction)
             if not name.startswith("_")
         }
         for side in ("Agent", "Client")

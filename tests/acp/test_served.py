@@ -19,12 +19,12 @@ from quiesce.acp import (
     text_block,
 )
 from quiesce.acp import schema as s
-from quiesce.acp._served import ServedAgent
+from quiesce.acp.served.served_agent import ServedAgent
 from quiesce.acp.tools import Session, current_session, shown_as
 from quiesce.agents import Agent, GuardrailFunctionOutput, MemoryStore, function_tool, input_guardrail
 from quiesce.models import Image, ModelOverloadedError, ModelRefusalError, Text, Usage, UserMessage
 from quiesce.testing import ScriptedModel, call
-from quiesce.testing._scripted import Answer
+from quiesce.testing.scripted import Answer
 from tests.acp.served_client import CWD, FILES, Client, connected, until
 
 

@@ -17,10 +17,10 @@ from quiesce.acp import RequestError
 from quiesce.acp import schema as s
 from quiesce.acp.tools import edit_file, read_file, run_command
 from quiesce.agents import Agent, Conversation, MemoryStore, function_tool
-from quiesce.kernel._pipe import Tail
+from quiesce.kernel.process.pipe import Tail
 from quiesce.models import AssistantMessage, Note
 from quiesce.testing import ScriptedModel, call
-from quiesce.testing._scripted import Answer
+from quiesce.testing.scripted import Answer
 from quiesce.wire import ConnectionEnded
 from tests.acp.served_client import CWD, FILES, Client, Talk, Terminal, check_items, connected, until
 from tests.kernel.processes import is_gone
@@ -206,7 +206,7 @@ async def test_while_a_command_of_ours_runs(tmp_path: Path, monkeypatch: pytest.
             super().add(data)
             heard.append(data)
 
-    monkeypatch.setattr("quiesce.acp._served_commands.Tail", Told)
+    monkeypatch.setattr("quiesce.acp.served.commands.Tail", Told)
     client = Client()
     sign = tmp_path / "pid"
     command = "echo begun; echo $$ > pid; sleep 600 & wait"

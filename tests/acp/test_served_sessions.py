@@ -11,11 +11,11 @@ import pytest
 
 from quiesce.acp import RequestError, image_block, text_block
 from quiesce.acp import schema as s
-from quiesce.acp._served_records import PAGE
+from quiesce.acp.served.records import PAGE
 from quiesce.agents import Agent, Conversation, ItemAdded, MemoryStore, SQLiteStore, function_tool
 from quiesce.models import AssistantMessage, ToolCall, UserMessage
 from quiesce.testing import ScriptedModel, call
-from quiesce.testing._scripted import Answer
+from quiesce.testing.scripted import Answer
 from tests.acp.served_client import CWD, Client, Talk, check_items, connected
 
 MCP_SERVER = Path(__file__).parent.parent / "agents" / "mcp_server.py"

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from quiesce.acp import schema as s
-from quiesce.acp._served_calls import _looks, look_of
+from quiesce.acp.served.tool_calls import _looks, look_of
 from quiesce.acp.tools import CHARACTERS, LINES, edit_file, read_file, run_command, shown_as, write_file
 from quiesce.agents import Agent, FunctionTool, RunConfig, Runner, function_tool
 from quiesce.models import ToolResult

@@ -21,9 +21,9 @@ from quiesce.agents import (
     OutputGuardrail,
     function_tool,
 )
-from quiesce.agents._conversation_restore import restore
-from quiesce.agents._log import Event
-from quiesce.agents._memory_store import MemoryLog
+from quiesce.agents.conversation.restore import restore
+from quiesce.agents.store.events import Event
+from quiesce.agents.store.memory import MemoryLog
 from quiesce.models import AssistantMessage
 from quiesce.testing import ScriptedModel, call
 from tests.agents.scenes import assert_valid

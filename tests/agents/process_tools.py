@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from quiesce.agents._tool import function_tool
+from quiesce.agents.agent.tool import function_tool
 
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(120)"
 

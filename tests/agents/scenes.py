@@ -17,7 +17,6 @@ from quiesce.agents import (
     RunResultStreaming,
     StreamEvent,
 )
-from quiesce.agents._transcript_rules import problems
 from quiesce.models import (
     AssistantMessage,
     Item,
@@ -31,6 +30,7 @@ from quiesce.models import (
     Usage,
 )
 from quiesce.testing import ScriptedModel
+from tests.agents.transcript_rules import problems
 from tests.kernel.temperaments import forever, tidy_up
 
 CLEAN_UP = 0.05  # seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from quiesce.agents._tool import function_tool
+from quiesce.agents.agent.tool import function_tool
 
 
 @function_tool(isolation="process")

@@ -17,8 +17,8 @@ from quiesce.agents import (
     Runner,
     function_tool,
 )
-from quiesce.agents._conversation_restore import restore
-from quiesce.agents._log import encode_event
+from quiesce.agents.conversation.restore import restore
+from quiesce.agents.store.events import encode_event
 from quiesce.models import (
     Item,
     Note,

@@ -23,8 +23,8 @@ from quiesce.agents import (
     SQLiteStore,
     function_tool,
 )
-from quiesce.agents._conversation_restore import restore
-from quiesce.agents._memory_store import MemoryLog
+from quiesce.agents.conversation.restore import restore
+from quiesce.agents.store.memory import MemoryLog
 from quiesce.models import (
     AssistantMessage,
     ToolCall,

@@ -21,10 +21,10 @@ from quiesce.agents import (
     StreamEvent,
     function_tool,
 )
-from quiesce.agents._transcript import CallRecord
-from quiesce.agents._transcript_rules import problems
+from quiesce.agents.run.transcript import CallRecord
 from quiesce.models import TextDelta, ToolResult
 from quiesce.testing import ScriptedModel, call
+from tests.agents.transcript_rules import problems
 
 
 @function_tool

@@ -29,8 +29,8 @@ from quiesce.agents import (
     function_tool,
     handoff,
 )
-from quiesce.agents._conversation_restore import restore
-from quiesce.agents._log import (
+from quiesce.agents.conversation.restore import restore
+from quiesce.agents.store.events import (
     ApprovalDecided,
     Event,
     ItemAdded,
@@ -42,7 +42,7 @@ from quiesce.agents._log import (
     StoreError,
     ToolStarted,
 )
-from quiesce.agents._memory_store import MemoryLog
+from quiesce.agents.store.memory import MemoryLog
 from quiesce.models import (
     AssistantMessage,
     ModelEvent,

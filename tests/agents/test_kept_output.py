@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from quiesce.agents import Runner, ToolContext, function_tool
-from quiesce.agents._kept_output import KEPT, KeptOutput
+from quiesce.agents.agent.truncated_output import KEPT, TruncatedOutput
 from quiesce.testing import call
 from tests.agents.conversations import running, talk
 from tests.agents.scenes import results_in, scripted
@@ -20,7 +20,7 @@ PIECE = "hello\n" * 10_000
 
 
 def kept(*pieces: str, most: int = 4) -> str:
-    output = KeptOutput(most)
+    output = TruncatedOutput(most)
     for piece in pieces:
         output.add(piece)
     return str(output)
@@ -39,21 +39,21 @@ def test_of_more_the_beginning_and_the_end_are_kept_in_whatever_pieces_it_came(s
 
 
 def test_it_can_be_read_on_the_way() -> None:
-    output = KeptOutput(2)
+    output = TruncatedOutput(2)
     for number, expected in enumerate(["0", "01", "012", "0123", "01\n[... 1 characters left out ...]\n34"]):
         output.add(str(number))
         assert str(output) == expected
 
 
 def test_it_takes_little_room_however_much_comes() -> None:
-    output = KeptOutput()
+    output = TruncatedOutput()
     for _ in range(200):
         output.add(PIECE)
     assert sum(map(sys.getsizeof, [*output._head, *output._tail])) < 5 * KEPT
 
 
 def test_threads_may_add_at_the_same_time() -> None:
-    output = KeptOutput(100)
+    output = TruncatedOutput(100)
 
     def add() -> None:
         for _ in range(2_000):

@@ -16,10 +16,10 @@ import anyio
 import pytest
 
 from quiesce import Grace, Scope
-from quiesce.agents._context import ToolContext
-from quiesce.agents._errors import InvalidToolArguments, UserError
-from quiesce.agents._mcp import MCPServerError, MCPServerStdio, MCPServerStreamableHttp, MCPToolError
-from quiesce.agents._tool import FunctionTool
+from quiesce.agents.agent.context import ToolContext
+from quiesce.agents.agent.errors import InvalidToolArguments, UserError
+from quiesce.agents.agent.tool import FunctionTool
+from quiesce.agents.mcp.server import MCPServerError, MCPServerStdio, MCPServerStreamableHttp, MCPToolError
 from tests.agents.scenes import time_limit_once
 from tests.kernel.processes import is_gone
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quiesce.agents._log import (
+from quiesce.agents.store.events import (
     ApprovalDecided,
     ApprovalRequested,
     Event,
@@ -27,8 +27,8 @@ from quiesce.agents._log import (
     decode_event,
     encode_event,
 )
-from quiesce.agents._memory_store import MemoryStore
-from quiesce.agents._recovery import Recovered, completed, items_of, recover
+from quiesce.agents.store.memory import MemoryStore
+from quiesce.agents.store.replay import Recovered, completed, items_of, recover
 from quiesce.models import (
     AssistantMessage,
     Item,

@@ -10,11 +10,11 @@ from anthropic.types import Message, TextBlock, ToolUseBlock
 from openai.types.chat import ChatCompletionMessage
 from openai.types.responses import ResponseFunctionToolCall
 
-from quiesce.agents._repair import Shape, repair, shape_of
-from quiesce.agents._repair_anthropic import BEGINNING
-from quiesce.agents._repair_pairs import CUT_OFF, MISSING
-from quiesce.agents._transcript_rules import problems
+from quiesce.agents.history_repair.anthropic import BEGINNING
+from quiesce.agents.history_repair.formats import Shape, repair, shape_of
+from quiesce.agents.history_repair.pairs import CUT_OFF, MISSING
 from quiesce.models import AssistantMessage, Note, Reasoning, ToolCall, ToolResult, UserMessage
+from tests.agents.transcript_rules import problems
 
 HELLO = {"role": "user", "content": "What is in the file?"}
 GO_ON = {"role": "user", "content": "go on"}

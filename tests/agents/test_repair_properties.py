@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quiesce.agents._repair import repair
-from quiesce.agents._repair_anthropic import BEGINNING
-from quiesce.agents._transcript_rules import problems
+from quiesce.agents.history_repair.anthropic import BEGINNING
+from quiesce.agents.history_repair.formats import repair
 from tests.agents.histories import ANYTHING, SHAPES, said_by_people_and_models, valid
+from tests.agents.transcript_rules import problems
 
 by_shape = pytest.mark.parametrize("shape", SHAPES)
 

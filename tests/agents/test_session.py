@@ -9,10 +9,10 @@ from typing import Any
 import anyio
 import pytest
 
-from quiesce.agents._log import ItemAdded, Store, StoreClosed, StoreConflict, ToolStarted
-from quiesce.agents._memory_store import MemoryStore
-from quiesce.agents._session import LogSession, MemorySession, Session, SQLiteSession
-from quiesce.agents._sqlite_store import SQLiteStore
+from quiesce.agents.store.events import ItemAdded, Store, StoreClosed, StoreConflict, ToolStarted
+from quiesce.agents.store.memory import MemoryStore
+from quiesce.agents.store.session import LogSession, MemorySession, Session, SQLiteSession
+from quiesce.agents.store.sqlite import SQLiteStore
 from quiesce.models import AssistantMessage, Item, ToolCall, ToolResult, UnknownItem, UserMessage
 
 pytestmark = pytest.mark.real_time

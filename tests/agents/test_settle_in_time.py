@@ -19,8 +19,8 @@ from quiesce.agents import (
     RunResultStreaming,
     function_tool,
 )
-from quiesce.agents._log import Event
-from quiesce.agents._memory_store import MemoryLog
+from quiesce.agents.store.events import Event
+from quiesce.agents.store.memory import MemoryLog
 from quiesce.models import Item, UserMessage
 from quiesce.testing import call
 from tests.agents.conversations import running, talk

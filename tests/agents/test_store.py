@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quiesce.agents._log import (
+from quiesce.agents.store.events import (
     ApprovalDecided,
     ApprovalRequested,
     Event,
@@ -36,8 +36,8 @@ from quiesce.agents._log import (
     encode_event,
     stamp,
 )
-from quiesce.agents._memory_store import MemoryStore
-from quiesce.agents._sqlite_store import SQLiteStore
+from quiesce.agents.store.memory import MemoryStore
+from quiesce.agents.store.sqlite import SQLiteStore
 from quiesce.models import (
     AssistantMessage,
     Image,

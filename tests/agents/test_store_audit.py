@@ -11,10 +11,10 @@ import anyio
 import pytest
 
 from quiesce import Grace, Scope
-from quiesce.agents._log import Store
-from quiesce.agents._memory_store import MemoryStore
-from quiesce.agents._session import LogSession
-from quiesce.agents._sqlite_store import SQLiteStore
+from quiesce.agents.store.events import Store
+from quiesce.agents.store.memory import MemoryStore
+from quiesce.agents.store.session import LogSession
+from quiesce.agents.store.sqlite import SQLiteStore
 from quiesce.audit import audit
 from quiesce.models import UserMessage
 from tests.agents.test_store import message, said

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from quiesce.agents._log import ItemAdded, StoreError
-from quiesce.agents._recovery import recover
-from quiesce.agents._sqlite_store import SQLiteStore
+from quiesce.agents.store.events import ItemAdded, StoreError
+from quiesce.agents.store.replay import recover
+from quiesce.agents.store.sqlite import SQLiteStore
 from tests.agents.test_store import message, said
 
 CONVERSATIONS = 3
@@ -24,8 +24,8 @@ KILLS = 6
 WRITER = textwrap.dedent(
     """
     import asyncio, os, random, sys
-    from quiesce.agents._log import ItemAdded
-    from quiesce.agents._sqlite_store import SQLiteStore
+    from quiesce.agents.store.events import ItemAdded
+    from quiesce.agents.store.sqlite import SQLiteStore
     from quiesce.models import UserMessage
 
     async def write(log):
@@ -160,8 +160,8 @@ def test_a_tool_that_had_started_when_the_writer_was_killed_is_unknown_and_the_n
     path = tmp_path / "chat.db"
     source = """
         import os, signal, sys
-        from quiesce.agents._log import ItemAdded, RunStarted, ToolStarted
-        from quiesce.agents._sqlite_store import SQLiteStore
+        from quiesce.agents.store.events import ItemAdded, RunStarted, ToolStarted
+        from quiesce.agents.store.sqlite import SQLiteStore
         from quiesce.models import ToolCall, UserMessage
 
         log = SQLiteStore(sys.argv[1]).open("a")

@@ -21,8 +21,8 @@ import anyio
 import pytest
 
 from quiesce import Grace, Scope, to_thread
-from quiesce.agents._log import ItemAdded, StoreClosed, StoreError, ToolStarted
-from quiesce.agents._sqlite_store import SQLiteLog, SQLiteStore
+from quiesce.agents.store.events import ItemAdded, StoreClosed, StoreError, ToolStarted
+from quiesce.agents.store.sqlite import SQLiteLog, SQLiteStore
 from quiesce.models import UserMessage
 from tests.agents.test_store import message, said
 from tests.world import World, asyncio_only
@@ -426,8 +426,8 @@ def test_a_disk_that_refuses_to_write_loses_nothing_that_was_acknowledged(path: 
     printed = run_python(
         """
         import resource, signal, sys
-        from quiesce.agents._log import ItemAdded, StoreError
-        from quiesce.agents._sqlite_store import SQLiteStore
+        from quiesce.agents.store.events import ItemAdded, StoreError
+        from quiesce.agents.store.sqlite import SQLiteStore
         from quiesce.models import UserMessage
 
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -470,8 +470,8 @@ def test_a_file_that_may_only_be_read_can_be_read_and_says_why_it_cannot_be_writ
     printed = run_python(
         """
         import os, sys
-        from quiesce.agents._log import ItemAdded, StoreError
-        from quiesce.agents._sqlite_store import SQLiteStore
+        from quiesce.agents.store.events import ItemAdded, StoreError
+        from quiesce.agents.store.sqlite import SQLiteStore
         from quiesce.models import UserMessage
 
         if os.geteuid() == 0:
@@ -547,8 +547,8 @@ def test_a_program_that_ends_without_close_says_nothing_and_loses_nothing(path: 
         """
         import sys, warnings
         warnings.simplefilter("error")
-        from quiesce.agents._log import ItemAdded
-        from quiesce.agents._sqlite_store import SQLiteStore
+        from quiesce.agents.store.events import ItemAdded
+        from quiesce.agents.store.sqlite import SQLiteStore
         from quiesce.models import UserMessage
         store = SQLiteStore(sys.argv[1])
         log = store.open("a")
@@ -565,8 +565,8 @@ def test_a_store_refuses_to_be_used_in_a_forked_child(path: Path) -> None:
     printed = run_python(
         """
         import os, sys
-        from quiesce.agents._log import ItemAdded, StoreError
-        from quiesce.agents._sqlite_store import SQLiteStore
+        from quiesce.agents.store.events import ItemAdded, StoreError
+        from quiesce.agents.store.sqlite import SQLiteStore
         from quiesce.models import UserMessage
         store = SQLiteStore(sys.argv[1])
         log = store.open("a")
@@ -593,7 +593,7 @@ async def test_where_no_thread_can_be_started_the_caller_does_the_work_itself(
     def no_more_threads(*args: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("quiesce.agents._sqlite_writer.run_in_thread", no_more_threads)
+    monkeypatch.setattr("quiesce.agents.store.sqlite_thread.run_in_thread", no_more_threads)
     log = store.open("a")
     assert await log.append([message("first")]) == 1
     assert log.append_sync([message("second")]) == 2
@@ -604,8 +604,8 @@ def test_a_program_can_write_at_its_very_end(path: Path) -> None:
     run_python(
         """
         import atexit, sys
-        from quiesce.agents._log import ItemAdded
-        from quiesce.agents._sqlite_store import SQLiteStore
+        from quiesce.agents.store.events import ItemAdded
+        from quiesce.agents.store.sqlite import SQLiteStore
         from quiesce.models import UserMessage
         store = SQLiteStore(sys.argv[1])
         atexit.register(lambda: store.open("a").append_sync([ItemAdded(item=UserMessage("last words"))]))
@@ -625,8 +625,8 @@ def test_processes_that_write_to_one_file_at_once_keep_their_conversations_and_n
     source = textwrap.dedent(
         """
         import sys
-        from quiesce.agents._log import ItemAdded, StoreConflict
-        from quiesce.agents._sqlite_store import SQLiteStore
+        from quiesce.agents.store.events import ItemAdded, StoreConflict
+        from quiesce.agents.store.sqlite import SQLiteStore
         from quiesce.models import UserMessage
 
         path, me = sys.argv[1:]

@@ -16,9 +16,9 @@ import pydantic
 import pytest
 
 from quiesce import CancelToken, Scope, current_token
-from quiesce.agents._context import RunContextWrapper, ToolContext
-from quiesce.agents._errors import InvalidToolArguments, UserError
-from quiesce.agents._tool import FunctionTool, default_tool_error_function, function_tool, output_text
+from quiesce.agents.agent.context import RunContextWrapper, ToolContext
+from quiesce.agents.agent.errors import InvalidToolArguments, UserError
+from quiesce.agents.agent.tool import FunctionTool, default_tool_error_function, function_tool, output_text
 from tests.agents.scenes import time_limit_once
 
 

@@ -17,9 +17,9 @@ import pytest
 
 from quiesce import Grace, Scope
 from quiesce.agents import Agent, RunConfig, Runner
-from quiesce.agents._context import ToolContext
-from quiesce.agents._mcp import MCPServerError, MCPServerStdio
-from quiesce.agents._tool import function_tool
+from quiesce.agents.agent.context import ToolContext
+from quiesce.agents.agent.tool import function_tool
+from quiesce.agents.mcp.server import MCPServerError, MCPServerStdio
 from quiesce.audit import Limits
 from quiesce.testing import ScriptedModel, call
 from tests.agents.plain_functions import undecorated

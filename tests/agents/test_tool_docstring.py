@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quiesce.agents._tool_docstring import parse_docstring
+from quiesce.agents.agent.docstring import parse_docstring
 
 GOOGLE = """Forecast the weather.
 

@@ -16,10 +16,10 @@ import anyio
 import pytest
 
 from quiesce import Grace, Scope
-from quiesce.agents._context import ToolContext
-from quiesce.agents._errors import UserError
-from quiesce.agents._tool import FunctionTool, function_tool
-from quiesce.agents._tool_process import RemoteToolError, ToolProcessError
+from quiesce.agents.agent.context import ToolContext
+from quiesce.agents.agent.errors import UserError
+from quiesce.agents.agent.tool import FunctionTool, function_tool
+from quiesce.agents.agent.tool_process import RemoteToolError, ToolProcessError
 from tests.agents import plain_functions
 from tests.agents.plain_functions import undecorated
 from tests.agents.process_tools import (
@@ -81,8 +81,8 @@ def test_a_program_may_be_the_module_of_its_tools(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         "import dataclasses, anyio\n"
-        "from quiesce.agents._context import ToolContext\n"
-        "from quiesce.agents._tool import function_tool\n"
+        "from quiesce.agents.agent.context import ToolContext\n"
+        "from quiesce.agents.agent.tool import function_tool\n"
         "@dataclasses.dataclass\n"
         "class Point:\n    x: int\n"
         "@function_tool(isolation='process')\n"
@@ -105,8 +105,8 @@ def test_a_program_that_does_not_ask_whether_it_is_the_main_one_does_not_start_i
     program = tmp_path / "program.py"
     program.write_text(
         "import anyio\n"
-        "from quiesce.agents._context import ToolContext\n"
-        "from quiesce.agents._tool import function_tool\n"
+        "from quiesce.agents.agent.context import ToolContext\n"
+        "from quiesce.agents.agent.tool import function_tool\n"
         "@function_tool(isolation='process')\n"
         "def one() -> int:\n    return 1\n"
         "anyio.run(one.invoke, ToolContext(None), '')\n"
@@ -127,7 +127,7 @@ async def test_an_exception_crosses_with_where_it_was_raised() -> None:
     (note,) = caught.value.__notes__
     assert note.startswith("In the process of tool 'fail':\nTraceback (most recent call last):")
     assert "process_tools.py" in note
-    assert "_tool_child.py" not in note
+    assert "tool_process_main.py" not in note
 
 
 async def test_an_exception_that_cannot_cross_leaves_its_name_and_message() -> None:

@@ -17,9 +17,9 @@ import pydantic
 import pytest
 
 from quiesce import CancelToken
-from quiesce.agents._context import RunContextWrapper, ToolContext
-from quiesce.agents._errors import InvalidToolArguments, UserError
-from quiesce.agents._tool_schema import FunctionSchema, function_schema
+from quiesce.agents.agent.context import RunContextWrapper, ToolContext
+from quiesce.agents.agent.errors import InvalidToolArguments, UserError
+from quiesce.agents.agent.schema import FunctionSchema, function_schema
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -252,7 +252,7 @@ def test_two_types_of_one_name_are_refused() -> None:
 def test_pydantic_is_not_imported_for_tools_that_have_no_model() -> None:
     program = (
         "import sys\n"
-        "from quiesce.agents._tool import function_tool\n"
+        "from quiesce.agents.agent.tool import function_tool\n"
         "function_tool(lambda a: a, name_override='a')\n"
         "sys.exit('pydantic' in sys.modules)"
     )

@@ -13,7 +13,7 @@ import pytest
 
 from quiesce import Grace, Scope
 from quiesce.agents import FunctionTool, RunConfig, Runner, function_tool
-from quiesce.kernel._foreign_tree import ForeignTree
+from quiesce.kernel.contain.adopted_tree import AdoptedTree
 from quiesce.testing import call
 from tests.agents.conversations import running as arun_beside
 from tests.agents.conversations import talk
@@ -176,7 +176,7 @@ async def test_one_that_cannot_be_ended_is_named_and_its_call_is_still_running(
     conversation = talk(call("work"), tools=(tool_that(by_anyio, tree(token)),), grace=quick)
     async with Scope("app", grace=Grace(cancel=0.2, terminate=0.2, kill=10)):
         with monkeypatch.context() as patch:
-            patch.setattr(ForeignTree, "signal", lambda tree, number: None)
+            patch.setattr(AdoptedTree, "signal", lambda tree, number: None)
             async with arun_beside(conversation):
                 while len(running(token)) < 3:
                     await anyio.sleep(0.005)

@@ -24,7 +24,7 @@ from quiesce.agents import (
     tool_input_guardrail,
     tool_output_guardrail,
 )
-from quiesce.kernel import _idle_threads, _thread_child
+from quiesce.kernel.threads import idle_threads, thread_child
 from quiesce.testing import call
 from tests.agents.conversations import running, talk
 from tests.agents.scenes import outcomes, results_in, scripted, session_with, time_limit_once
@@ -193,11 +193,11 @@ async def test_a_thread_that_has_only_just_begun_when_its_time_is_over_is_still_
 
         start(name, slowly)
 
-    start = _idle_threads.run_in_thread
+    start = idle_threads.run_in_thread
     nothing = Grace(cancel=0, terminate=0, kill=0)
     session = await session_with()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_thread_child, "run_in_thread", wait_first)
+        patch.setattr(thread_child, "run_in_thread", wait_first)
         async with Scope("app", grace=SHORT):
             with anyio.move_on_after(0.2):
                 agent = scripted(call("late_riser"), tools=[late_riser])

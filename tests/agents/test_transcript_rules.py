@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from quiesce.agents._transcript_rules import problems
 from quiesce.models import AssistantMessage, ToolCall, ToolResult
+from tests.agents.transcript_rules import problems
 
 CALL = {"id": "a", "type": "function", "function": {"name": "read", "arguments": "{}"}}
 ANSWER = {"role": "tool", "tool_call_id": "a", "content": "done"}

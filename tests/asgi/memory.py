@@ -10,7 +10,7 @@ import anyio
 
 from quiesce import StopReport
 from quiesce.asgi import StopOnDisconnect
-from quiesce.asgi._types import AsgiApp, AsgiScope, Message
+from quiesce.asgi.types import AsgiApp, AsgiScope, Message
 
 
 class Client:

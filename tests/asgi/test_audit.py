@@ -14,7 +14,7 @@ import pytest
 
 from quiesce import Grace, Scope, stream
 from quiesce.asgi import StopOnDisconnect, lifespan, server_scope
-from quiesce.asgi._types import AsgiApp, Receive, Send
+from quiesce.asgi.types import AsgiApp, Receive, Send
 from tests.asgi.memory import Client, answer
 from tests.kernel.audited import WORLDS, Audited, ledger, pause, tidy_up
 from tests.kernel.audited.sampled import assert_nothing_is_left

@@ -12,8 +12,8 @@ import pytest
 
 from quiesce import Grace, Reason, Scope, StopReport, current_scope, current_token, stream
 from quiesce.asgi import StopOnDisconnect, lifespan, server_scope
-from quiesce.asgi._server import server_of
-from quiesce.asgi._types import Receive, Send
+from quiesce.asgi.server import server_of
+from quiesce.asgi.types import Receive, Send
 from tests.asgi.memory import Client, Reports, answer, be_deaf, watched
 
 pytestmark = pytest.mark.worlds("asyncio", "asyncio-eager", "trio")

@@ -12,7 +12,7 @@ import pytest
 import quiesce
 from quiesce import Grace, Scope, current_scope, current_token
 from quiesce.asgi import ClientGone, StopOnDisconnect
-from quiesce.asgi._types import Message, Receive, Send
+from quiesce.asgi.types import Message, Receive, Send
 from tests.asgi.memory import Client, after, answer, be_deaf, watched
 
 pytestmark = pytest.mark.worlds("asyncio", "asyncio-eager", "trio")

@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from quiesce.audit import audit
-from quiesce.audit._clocks import Clocks
+from quiesce.audit.watch.clocks import Clocks
 
 pytestmark = pytest.mark.time_limit(60)
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from quiesce.audit._collect import BadTarget, collect, find_function
+from quiesce.audit.command.collect import BadTarget, collect, find_function
 from tests.audit.command_line import CommandLine
 
 PLAIN = "async def scenario(): pass\n"

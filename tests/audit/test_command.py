@@ -15,7 +15,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from quiesce.audit import Progress
-from quiesce.audit._progress import make_meter
+from quiesce.audit.command.progress import make_meter
 from tests.audit.command_line import CommandLine
 
 pytestmark = pytest.mark.slow

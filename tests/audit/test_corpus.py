@@ -8,8 +8,8 @@ import functools
 import pytest
 
 from quiesce.audit import STOPS, AuditResult, Finding, Limits, audit
-from quiesce.audit._points import PHASES
-from quiesce.audit._run import KINDS
+from quiesce.audit.model.points import PHASES
+from quiesce.audit.model.run_record import KINDS
 from tests.audit.corpus import ALL, ENTRIES, Entry, Finds, innermost, marked, position
 from tests.world import world_names
 
@@ -47,7 +47,7 @@ def run_leaky(name: str, backend: str) -> AuditResult:
     with pytest.MonkeyPatch.context() as patched:
         if backend == "uvloop" and any(expected.kind == "late" for expected in entry.finds):
             # The real time in which it has to end, lest it be taken for what never does.
-            patched.setattr("quiesce.audit._uvloop_loop.GRACE", 2.0)
+            patched.setattr("quiesce.audit.worlds.uvloop_loop.GRACE", 2.0)
         try:
             return audit(entry.leaky, backend=backend, **entry.options)
         finally:

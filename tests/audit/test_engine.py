@@ -38,7 +38,7 @@ from quiesce.audit import (
     UnknownStop,
     audit,
 )
-from quiesce.audit._points import ITEM
+from quiesce.audit.model.points import ITEM
 
 EAGER_TOO = ["asyncio"] if sys.version_info < (3, 12) else ["asyncio", "asyncio-eager"]
 
@@ -251,10 +251,10 @@ async def says_what_stopped_it() -> None:
 
 
 def test_a_timeout_comes_out_as_a_timeout_error() -> None:
-    from quiesce.audit._audit import make_world
-    from quiesce.audit._points import Point
-    from quiesce.audit._scenario import Scenario
-    from quiesce.audit._watch import Watch
+    from quiesce.audit.model.points import Point
+    from quiesce.audit.model.scenarios import Scenario
+    from quiesce.audit.sweep.auditing import make_world
+    from quiesce.audit.watch.process_state import Watch
 
     with Watch() as watch:
         world = make_world("asyncio", watch, real_io=False, seed=None, limits=Limits())
@@ -793,11 +793,11 @@ def test_a_replay_of_a_changed_program_is_unresolved(after: str) -> None:
 
 def token_at_second_point() -> str:
     """Of a run in which the task is left by a cancel: its program leaves it by itself as well."""
-    from quiesce.audit._audit import make_world
-    from quiesce.audit._places import digest
-    from quiesce.audit._points import Point, Token
-    from quiesce.audit._scenario import Scenario
-    from quiesce.audit._watch import Watch
+    from quiesce.audit.model.points import Point, Token
+    from quiesce.audit.model.scenarios import Scenario
+    from quiesce.audit.model.source_places import digest
+    from quiesce.audit.sweep.auditing import make_world
+    from quiesce.audit.watch.process_state import Watch
 
     point = Point("scenario", 2, "early")
     with Watch() as watch:

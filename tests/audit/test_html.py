@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from quiesce.audit import AuditResult, Cell, Example, Finding, Point, Strip, audit
-from quiesce.audit._html import render, write_html
-from quiesce.audit._html_findings import ADVICE, as_test
-from quiesce.audit._html_strips import SIGNS
-from quiesce.audit._html_style import STYLE
-from quiesce.audit._html_text import esc
-from quiesce.audit._html_timeline import LANES, draw
-from quiesce.audit._places import Place
-from quiesce.audit._result import MARKS, LaneSpan, Timeline
-from quiesce.audit._run import KINDS
+from quiesce.audit.findings.result import MARKS, LaneSpan, Timeline
+from quiesce.audit.html.findings import ADVICE, as_test
+from quiesce.audit.html.page import render, write_html
+from quiesce.audit.html.strips import SIGNS
+from quiesce.audit.html.style import STYLE
+from quiesce.audit.html.text import esc
+from quiesce.audit.html.timeline import LANES, draw
+from quiesce.audit.model.run_record import KINDS
+from quiesce.audit.model.source_places import Place
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 HOSTILE = "<img src=x onerror=alert(1)>&\"'</style><script>alert(2)</script>"

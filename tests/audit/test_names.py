@@ -18,7 +18,7 @@ import anyio
 import pytest
 
 from quiesce.audit import audit
-from quiesce.audit._names import noted_temporary_names, steady, steady_object
+from quiesce.audit.model.steady_names import noted_temporary_names, steady, steady_object
 from tests.world import world_names
 
 pytestmark = pytest.mark.time_limit(60)

@@ -559,4 +559,11 @@ def test_loading_the_plugin_loads_neither_the_audit_nor_an_async_library() -> No
     )
     loaded = set(json.loads(answer.stdout))
     assert "quiesce.audit.pytest_plugin" in loaded
-    assert not loaded & {"anyio", "trio", "uvloop", "asyncio", "quiesce.audit._audit", "quiesce.audit._watch"}
+    assert not loaded & {
+        "anyio",
+        "trio",
+        "uvloop",
+        "asyncio",
+        "quiesce.audit.sweep.auditing",
+        "quiesce.audit.watch.process_state",
+    }

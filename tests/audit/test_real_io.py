@@ -18,9 +18,9 @@ import httpx
 import pytest
 
 from quiesce.audit import AuditResult, Limits, audit
-from quiesce.audit import _silence as silence
-from quiesce.audit._outside import Outside, Pause
-from quiesce.audit._silence import SilenceOfOthers, SilenceOfOurs, share_of_processors
+from quiesce.audit.watch import silence
+from quiesce.audit.watch.outside_work import OutsideWork, Pause
+from quiesce.audit.watch.silence import SilenceOfOthers, SilenceOfOurs, share_of_processors
 from tests.audit.command_line import CommandLine
 
 pytestmark = pytest.mark.time_limit(60)
@@ -364,7 +364,7 @@ class Clock:
 def test_work_that_never_rests_is_waited_for_as_long_as_the_limit_says(
     times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Computing(Outside):
+    class Computing(OutsideWork):
         def at_work(self) -> str:
             return "the thread miner"
 
@@ -442,18 +442,18 @@ def test_there_is_a_share_of_the_processors_for_everybody() -> None:
 
 def test_a_socket_that_only_listens_is_no_work() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        outside = Outside(lambda: [listener.fileno()], bool)
+        outside = OutsideWork(lambda: [listener.fileno()], bool)
         assert outside.may_come()
         assert not outside.connected()
         with socket.create_connection(listener.getsockname()) as client:
             port = listener.getsockname()[1]
-            there = Outside(lambda: [listener.fileno(), client.fileno()], bool)
+            there = OutsideWork(lambda: [listener.fileno(), client.fileno()], bool)
             assert there.connected() == f"a socket connected to 127.0.0.1:{port}"
 
 
 def test_what_was_there_before_is_not_the_scenarios() -> None:
     with thread_that_answers(), process_that_answers("0"):
-        assert not Outside(list, bool).at_work()
+        assert not OutsideWork(list, bool).at_work()
 
 
 # What makes no sense

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from quiesce.audit import AuditResult, audit
-from quiesce.audit._findings import Example, Finding
-from quiesce.audit._places import Place
-from quiesce.audit._points import ITEM, Point
-from quiesce.audit._result import Cell, Mark, Strip
-from quiesce.audit._text import report
+from quiesce.audit.findings.findings import Example, Finding
+from quiesce.audit.findings.result import Cell, Mark, Strip
+from quiesce.audit.findings.text import report
+from quiesce.audit.model.points import ITEM, Point
+from quiesce.audit.model.source_places import Place
 
 OWN = Place("app/jobs.py", 12, "start")
 LIBRARY = Place(asyncio.sleep.__code__.co_filename, 639, "sleep")

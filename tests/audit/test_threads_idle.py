@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from quiesce.audit._threads import busy_threads
-from quiesce.kernel._idle_threads import run_in_thread
+from quiesce.audit.watch.threads import busy_threads
+from quiesce.kernel.threads.idle_threads import run_in_thread
 
 
 def test_a_thread_that_has_not_told_of_its_end_yet_is_at_work() -> None:

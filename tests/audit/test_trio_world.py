@@ -821,7 +821,7 @@ def test_a_trio_that_is_built_differently_is_refused(monkeypatch: pytest.MonkeyP
 
 
 def test_without_trio_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("quiesce.audit._trio")]:
+    for name in [name for name in sys.modules if name.startswith("quiesce.audit.trio")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "trio", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'quiesce\[trio\]'"):

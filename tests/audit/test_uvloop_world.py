@@ -22,7 +22,7 @@ if sys.platform == "win32":
 
 import uvloop
 
-from quiesce.audit import _uvloop_loop
+from quiesce.audit.worlds import uvloop_loop
 
 pytestmark = pytest.mark.slow
 
@@ -257,7 +257,7 @@ def test_what_is_left_is_found_for_what_it_is(
     scenario: Callable[[], Any], kind: str, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if kind in ("late", "callback"):  # what comes by itself is waited for, on a busy machine too
-        monkeypatch.setattr(_uvloop_loop, "GRACE", 5.0)
+        monkeypatch.setattr(uvloop_loop, "GRACE", 5.0)
     result = audited(scenario, stops="cancel", phases="early", again=True)
     assert result.verdict == "FINDINGS"
     found = kinds(result) - {("outlived", "poll")}  # a task that was cancelled just before the end
@@ -394,7 +394,7 @@ def test_a_sleep_that_is_longer_than_a_hang_is_not_one() -> None:
 
 
 def test_what_stays_is_not_waited_for_in_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_uvloop_loop, "GRACE", 2.0)
+    monkeypatch.setattr(uvloop_loop, "GRACE", 2.0)
     started = time.monotonic()
     result = audited(leaves_a_task, stops="cancel,twice,thrice,timeout")
     runs = sum(finding.runs for finding in result.findings if finding.kind == "leaked")
@@ -517,8 +517,9 @@ def children() -> list[int]:
 
 
 def test_without_uvloop_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("quiesce.audit._uvloop")]:
+    for name in [name for name in sys.modules if name.startswith("quiesce.audit.worlds.uvloop")]:
         monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr("quiesce.audit.worlds.UvloopWorld", raising=False)  # it was loaded before
     monkeypatch.setitem(sys.modules, "uvloop", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'quiesce\[uvloop\]'"):
         audited(group)

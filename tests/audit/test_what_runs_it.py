@@ -13,10 +13,10 @@ import pytest
 
 from quiesce import Scope
 from quiesce.audit import audit
-from quiesce.audit._closed import RefusedIO
-from quiesce.audit._failures import refusal
-from quiesce.audit._threads import busy_threads
-from quiesce.kernel._idle_threads import run_in_thread
+from quiesce.audit.watch.failures import refusal
+from quiesce.audit.watch.no_io import RefusedIO
+from quiesce.audit.watch.threads import busy_threads
+from quiesce.kernel.threads.idle_threads import run_in_thread
 
 
 @pytest.mark.parametrize("where", ["asyncio", "uvloop"])

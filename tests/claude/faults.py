@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 
 from quiesce.claude import ClaudeAgentOptions, HookMatcher, PermissionResultAllow, create_sdk_mcp_server, tool
-from quiesce.kernel._shielded import shielded
+from quiesce.kernel.calls.shielded_call import shielded
 from tests.claude.clis import Cli
 
 

@@ -12,9 +12,9 @@ from opentelemetry import context, trace
 
 import quiesce.claude as claude
 from quiesce.claude import ClaudeAgentOptions, CLIConnectionError, CLINotFoundError, HookMatcher
-from quiesce.claude._command import SDK_VERSION, command_of, environment_of
-from quiesce.claude._find_cli import find_cli
-from quiesce.claude._initialize import check_initialized, initialize_request
+from quiesce.claude.process.command import SDK_VERSION, command_of, environment_of
+from quiesce.claude.process.find_cli import find_cli
+from quiesce.claude.session.initialize import check_initialized, initialize_request
 from tests.claude import option_sets
 from tests.claude.sdk_facts import SDK, lister
 

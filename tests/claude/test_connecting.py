@@ -127,7 +127,7 @@ async def test_if_its_first_prompt_cannot_be_said_nothing_is_left_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        "quiesce.claude._client.user_message", lambda *_: {"type": "user", "message": object()}
+        "quiesce.claude.session.client.user_message", lambda *_: {"type": "user", "message": object()}
     )
     async with MemoryCli([["text", "hello"]]) as cli:
         client = ClaudeSDKClient(cli.options, cli.transport)

@@ -515,7 +515,7 @@ async def test_an_interrupt_is_answered_though_nobody_reads_messages() -> None:
 async def test_a_cli_that_says_more_than_anybody_reads_has_to_wait_but_not_with_an_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("quiesce.claude._session.UNREAD_LIMIT", 100_000)
+    monkeypatch.setattr("quiesce.claude.session.session.UNREAD_LIMIT", 100_000)
     async with (
         MemoryCli([["flood", 1000, 2000], ["talk", 0.05]], capacity=65536) as cli,
         ClaudeSDKClient(cli.options, cli.transport) as client,
@@ -534,7 +534,7 @@ async def test_a_cli_that_says_more_than_anybody_reads_has_to_wait_but_not_with_
 async def test_a_cli_that_says_more_than_anybody_reads_is_heard_when_it_takes_a_request_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("quiesce.claude._session.UNREAD_LIMIT", 100_000)
+    monkeypatch.setattr("quiesce.claude.session.session.UNREAD_LIMIT", 100_000)
     hooks = Hooks()
     turn = [hook_call("one"), ["wait", "begun"], ["flood", 10_000, 40], ["cancel", "one"], ["hang"]]
     async with (

@@ -137,7 +137,7 @@ async def test_a_control_request_that_is_none_is_passed_over(cli: Cli) -> None:
 
 
 async def test_a_cli_that_does_not_answer_its_first_request_is_given_up(cli: Cli, monkeypatch: Any) -> None:
-    monkeypatch.setattr("quiesce.claude._connect._CONNECT_TIMEOUT", 0.2)
+    monkeypatch.setattr("quiesce.claude.session.connect._CONNECT_TIMEOUT", 0.2)
     options = cli.options(script={"mute": ["initialize"]})
     with pytest.raises(CLIConnectionError, match=r"did not answer `initialize` within 0\.2 s"):
         await ClaudeSDKClient(options, grace=HASTY).connect()
@@ -145,7 +145,7 @@ async def test_a_cli_that_does_not_answer_its_first_request_is_given_up(cli: Cli
 
 
 async def test_a_cli_that_reads_nothing_is_given_up_too(cli: Cli, monkeypatch: Any) -> None:
-    monkeypatch.setattr("quiesce.claude._connect._CONNECT_TIMEOUT", 0.2)
+    monkeypatch.setattr("quiesce.claude.session.connect._CONNECT_TIMEOUT", 0.2)
     options = cli.options(script={"deaf": True, "ignore_term": True})
     with pytest.raises(CLIConnectionError, match="did not answer"):
         await ClaudeSDKClient(options, grace=HASTY).connect()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quiesce.claude._stderr_lines import LONGEST, StderrLines
+from quiesce.claude.process.stderr_lines import LONGEST, StderrLines
 
 
 def told(*pieces: bytes) -> list[str]:

@@ -17,7 +17,7 @@ import pytest
 
 from quiesce import Scope
 from quiesce.claude import AssistantMessage, ClaudeSDKClient, query
-from quiesce.kernel import _procfs
+from quiesce.kernel.process import procfs
 from tests.claude.clis import ROOT, Cli
 from tests.claude.ways_to_stop import PATIENT
 from tests.kernel.processes import die_slowly, wait_until
@@ -179,7 +179,7 @@ def test_at_the_end_of_the_loop_one_that_takes_long_to_die_is_no_zombie(
                 break
 
     run(main)
-    assert _procfs.look_up(pids[0]) is None
+    assert procfs.look_up(pids[0]) is None
 
 
 PROGRAM = """

@@ -528,7 +528,7 @@ async def test_whoever_waits_for_any_message_gets_what_a_response_passes_over() 
 
 
 async def test_what_is_passed_over_is_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quiesce.claude._mailbox.KEPT", 10_000)
+    monkeypatch.setattr("quiesce.claude.session.mailbox.KEPT", 10_000)
     async with (
         MemoryCli([["text", "one"]], [["text", "two"]]) as cli,
         ClaudeSDKClient(cli.options, cli.transport) as client,
@@ -614,7 +614,7 @@ async def test_two_whose_prompts_are_answered_by_one_turn_get_both_its_result() 
 async def test_what_is_set_aside_for_a_reader_that_is_held_is_kept_within_bounds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("quiesce.claude._mailbox.SET_ASIDE", 10_000)
+    monkeypatch.setattr("quiesce.claude.session.mailbox.SET_ASIDE", 10_000)
     words = [["text", "x" * 1000]] * 100
     async with (
         MemoryCli([["text", "one"], *words], [["text", "two"]]) as cli,

@@ -16,12 +16,13 @@ import pytest
 
 from quiesce import Scope
 from quiesce.agents import SQLiteStore
-from quiesce.cli._ask import _answer_questions
-from quiesce.cli.chat import _keeping, _plain_face
-from quiesce.cli.chat._face import Approval, Call
-from quiesce.cli.chat._input_lines import InputLines
-from quiesce.cli.chat._plain_face import PlainFace
-from quiesce.cli.chat._start import can_be_asked
+from quiesce.cli.chat.ask import _answer_questions
+from quiesce.cli.chat.session import store_choice
+from quiesce.cli.chat.session.face import Approval, Call
+from quiesce.cli.chat.start import can_be_asked
+from quiesce.cli.chat.ui import plain_face
+from quiesce.cli.chat.ui.input_lines import InputLines
+from quiesce.cli.chat.ui.plain_face import PlainFace
 
 from .chat_parts import calls, write_script
 from .chat_programs import LONGEST, SIGINT, Here, at_terminal, environment, processes_with, run, started
@@ -132,7 +133,7 @@ async def test_standard_input_is_read_only_while_there_is_a_question(monkeypatch
             self.read += 1
             return "y"
 
-    monkeypatch.setattr(_plain_face, "READ_IN", 0.0)
+    monkeypatch.setattr(plain_face, "READ_IN", 0.0)
     face, lines = PlainFace(asks=True), Lines(None)
     async with Scope("ask") as scope:
         scope.spawn(_answer_questions, face, lines)
@@ -220,7 +221,7 @@ def test_after_two_dashes_nothing_is_an_option(here: Here, tmp_path: Path) -> No
 def test_a_store_that_fails_is_a_line_and_json_says_so(
     words: list[str], here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_keeping, "SQLiteStore", partial(SQLiteStore, busy_timeout=0.05))
+    monkeypatch.setattr(store_choice, "SQLiteStore", partial(SQLiteStore, busy_timeout=0.05))
     script, store = write_script(tmp_path / "s.json", "Yes.", "Never."), str(tmp_path / "kept.db")
     assert here.run("ask", "--script", script, "--store", store, "one").code == 0
     with closing(sqlite3.connect(store, isolation_level=None)) as holder:

@@ -11,13 +11,13 @@ from typing import cast
 import pytest
 
 from quiesce._safe.text import one_line, shown
-from quiesce.cli.chat import _plain_face, _terminal_face
-from quiesce.cli.chat._face import Approval, Call, Decision
-from quiesce.cli.chat._input_lines import InputLines
-from quiesce.cli.chat._plain_face import PlainFace
-from quiesce.cli.chat._slash import Desk
-from quiesce.cli.chat._terminal_face import TerminalFace
-from quiesce.cli.chat._terminal_text import (
+from quiesce.cli.chat.session.face import Approval, Call, Decision
+from quiesce.cli.chat.session.slash import Desk
+from quiesce.cli.chat.ui import plain_face, terminal_face
+from quiesce.cli.chat.ui.input_lines import InputLines
+from quiesce.cli.chat.ui.plain_face import PlainFace
+from quiesce.cli.chat.ui.terminal_face import TerminalFace
+from quiesce.cli.chat.ui.terminal_text import (
     COLOURED,
     GOES_ON,
     LONGEST,
@@ -36,14 +36,14 @@ LIST = Approval(Call("2", "shell", "ls"), "ls")
 @pytest.fixture
 def never_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Questions that nobody has had the time to read."""
-    monkeypatch.setattr(_terminal_face, "READ_IN", 3600.0)
-    monkeypatch.setattr(_plain_face, "READ_IN", 3600.0)
+    monkeypatch.setattr(terminal_face, "READ_IN", 3600.0)
+    monkeypatch.setattr(plain_face, "READ_IN", 3600.0)
 
 
 @pytest.fixture
 def read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_terminal_face, "READ_IN", 0.0)
-    monkeypatch.setattr(_plain_face, "READ_IN", 0.0)
+    monkeypatch.setattr(terminal_face, "READ_IN", 0.0)
+    monkeypatch.setattr(plain_face, "READ_IN", 0.0)
 
 
 async def ask(face: TerminalFace | PlainFace, approval: Approval) -> asyncio.Task[Decision]:
@@ -107,7 +107,7 @@ async def test_a_question_that_nobody_can_have_read_takes_no_answer() -> None:
 
 
 async def test_a_question_takes_answers_when_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_terminal_face, "READ_IN", 0.05)
+    monkeypatch.setattr(terminal_face, "READ_IN", 0.05)
     face = TerminalFace()
     asked = asyncio.create_task(face.ask(REMOVE))
     await asyncio.sleep(0)
@@ -201,11 +201,11 @@ async def test_what_was_typed_at_a_terminal_can_be_forgotten() -> None:
 async def test_a_terminal_is_not_read_while_it_is_somebody_elses_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from quiesce.cli.chat import _input_lines
+    from quiesce.cli.chat.ui import input_lines
 
     turns = [True, True, False]
-    monkeypatch.setattr(_input_lines, "_in_background", lambda fd: turns.pop(0))
-    monkeypatch.setattr(_input_lines, "_LOOK", 0.001)
+    monkeypatch.setattr(input_lines, "_in_background", lambda fd: turns.pop(0))
+    monkeypatch.setattr(input_lines, "_LOOK", 0.001)
     reads, writes = os.pipe()
     try:
         os.write(writes, b"y\n")

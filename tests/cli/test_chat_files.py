@@ -12,11 +12,12 @@ import pytest
 
 from quiesce._safe.files import Folders, OutsideOfFolders
 from quiesce._safe.text import exact
-from quiesce.cli.chat import _change, _files
-from quiesce.cli.chat._change import change
-from quiesce.cli.chat._programs import search_command
-from quiesce.cli.chat._search import MATCHES, search
-from quiesce.cli.chat._toolbox import preview_of
+from quiesce.cli.chat.tools import changes as changes_module
+from quiesce.cli.chat.tools import files
+from quiesce.cli.chat.tools.changes import change
+from quiesce.cli.chat.tools.programs import search_command
+from quiesce.cli.chat.tools.search import MATCHES, search
+from quiesce.cli.chat.tools.toolbox import preview_of
 
 # Searching
 
@@ -62,7 +63,7 @@ def test_what_is_no_regular_expression_is_said(tmp_path: Path) -> None:
 def test_a_search_counts_lines_as_reading_does(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes("a\fb\u2028c\r\nd\re\nneedle\n".encode())
     assert found(tmp_path, "needle") == ["a.txt:4: needle"]
-    assert _files.read(Folders([tmp_path]), "a.txt", 4) == "     4  needle\n"
+    assert files.read(Folders([tmp_path]), "a.txt", 4) == "     4  needle\n"
 
 
 # Reading
@@ -70,20 +71,20 @@ def test_a_search_counts_lines_as_reading_does(tmp_path: Path) -> None:
 
 def test_lines_are_read_with_their_numbers_from_any_line_on(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\nthree")
-    assert _files.read(Folders([tmp_path]), "a.txt") == "     1  one\n     2  two\n     3  three\n"
-    assert _files.read(Folders([tmp_path]), "a.txt", 2, 1) == "     2  two\n[more from line 3 on]"
-    assert _files.read(Folders([tmp_path]), "a.txt", 4) == "The file has fewer than 4 lines."
+    assert files.read(Folders([tmp_path]), "a.txt") == "     1  one\n     2  two\n     3  three\n"
+    assert files.read(Folders([tmp_path]), "a.txt", 2, 1) == "     2  two\n[more from line 3 on]"
+    assert files.read(Folders([tmp_path]), "a.txt", 4) == "The file has fewer than 4 lines."
     (tmp_path / "a.txt").write_text("")
-    assert _files.read(Folders([tmp_path]), "a.txt") == "The file is empty."
+    assert files.read(Folders([tmp_path]), "a.txt") == "The file is empty."
 
 
 def test_no_more_of_a_file_is_read_than_a_model_can_use(tmp_path: Path) -> None:
     (tmp_path / "wide.txt").write_text(("x" * 1999 + "\n") * 2000)
-    told = _files.read(Folders([tmp_path]), "wide.txt")
-    assert len(told) < _files.MOST + 100
+    told = files.read(Folders([tmp_path]), "wide.txt")
+    assert len(told) < files.MOST + 100
     lines = told.count("\n")
     assert told.endswith(f"[more from line {lines + 1} on]")
-    assert _files.read(Folders([tmp_path]), "wide.txt", lines + 1).startswith(f"{lines + 1:6}  xxx")
+    assert files.read(Folders([tmp_path]), "wide.txt", lines + 1).startswith(f"{lines + 1:6}  xxx")
 
 
 def test_a_line_without_an_end_is_not_held_in_memory(tmp_path: Path) -> None:
@@ -92,7 +93,7 @@ def test_a_line_without_an_end_is_not_held_in_memory(tmp_path: Path) -> None:
         file.seek(0, os.SEEK_END)
         file.write(b"\nend\n")
     script = (
-        "from pathlib import Path; from quiesce._safe.files import Folders; from quiesce.cli.chat import _files\n"
+        "from pathlib import Path; from quiesce._safe.files import Folders; from quiesce.cli.chat.tools import files as _files\n"
         f"told = _files.read(Folders([{str(tmp_path)!r}]), 'endless')\n"
         "assert told.endswith('[... the line goes on]\\n     2  end\\n'), told[-100:]\n"
         "print(Path('/proc/self/status').read_text().partition('VmHWM:')[2].split()[0])"  # a rusage counts its parent, too
@@ -151,14 +152,14 @@ def test_whatever_differs_in_a_byte_can_be_seen(
         (tmp_path / "a.txt").write_bytes(before)
     arguments = json.dumps({"path": "a.txt", "content": after})
     assert preview_of("write_file", arguments, tmp_path)[0] == says
-    _files.write(Folders([tmp_path]), "a.txt", after)
+    files.write(Folders([tmp_path]), "a.txt", after)
     assert (tmp_path / "a.txt").read_bytes() == after.encode()
 
 
 def test_files_too_long_to_be_compared_are_shown_as_what_goes_and_what_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_change, "COMPARED", 2)
+    monkeypatch.setattr(changes_module, "COMPARED", 2)
     (tmp_path / "a.txt").write_text("same\na\nx\nb\nsame\n")
     told = change(Folders([tmp_path]), "a.txt", "same\nc\nx\nd\nsame\n")[0].split("\n")
     assert told == ["a.txt: changed", "@@ -2,3 +2,3 @@", "-a", "-x", "-b", "+c", "+x", "+d"]

@@ -14,12 +14,13 @@ import pytest
 
 from quiesce import Grace
 from quiesce.agents import Conversation, MemoryStore, SQLiteStore, StatusChanged, Store
-from quiesce.cli.chat import _programs, _session, _toolbox
-from quiesce.cli.chat._script import load_script
-from quiesce.cli.chat._session import Chat
-from quiesce.cli.chat._slash import Desk
-from quiesce.cli.chat._what_runs import MODEL
-from quiesce.kernel import _procfs
+from quiesce.cli.chat.script import load_script
+from quiesce.cli.chat.session import session
+from quiesce.cli.chat.session.activity import MODEL
+from quiesce.cli.chat.session.session import Chat
+from quiesce.cli.chat.session.slash import Desk
+from quiesce.cli.chat.tools import programs, toolbox
+from quiesce.kernel.process import procfs
 from quiesce.models import AssistantMessage, Model, ToolResult, UserMessage
 
 from .chat_parts import Recorder, calls, write_script
@@ -54,7 +55,7 @@ async def _let_go(model: Model) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    proc = _procfs.look_up(pid)
+    proc = procfs.look_up(pid)
     return proc is not None and not proc.zombie
 
 
@@ -102,7 +103,7 @@ async def test_stopping_the_model_in_mid_sentence_keeps_what_it_said_and_tells_i
 async def test_a_ctrl_c_just_behind_the_end_of_a_run_does_not_leave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_session, "READ_IN", 3600.0)
+    monkeypatch.setattr(session, "READ_IN", 3600.0)
     async with chatting(tmp_path, "Good day.", {"after": 3600}) as (desk, face):
         assert desk.chat.is_at_rest
         assert not desk.chat.interrupt()  # nothing ran: it leaves
@@ -116,7 +117,7 @@ async def test_a_ctrl_c_just_behind_the_end_of_a_run_does_not_leave(
         assert desk.chat.interrupt()
         await desk.chat.idle()
         assert face.all("said")[2].startswith("stopped scripted answering in ")
-        monkeypatch.setattr(_session, "READ_IN", 0.0)
+        monkeypatch.setattr(session, "READ_IN", 0.0)
         assert not desk.chat.interrupt()
 
 
@@ -153,8 +154,8 @@ async def test_stopping_a_shell_command_ends_its_whole_tree(tmp_path: Path) -> N
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """So much time to end that nobody waits for it in a test."""
-    monkeypatch.setattr(_session, "GRACE", Grace(cancel=60, terminate=60, kill=60))
-    monkeypatch.setattr(_programs, "GRACE", Grace(cancel=60, terminate=60, kill=60))
+    monkeypatch.setattr(session, "GRACE", Grace(cancel=60, terminate=60, kill=60))
+    monkeypatch.setattr(programs, "GRACE", Grace(cancel=60, terminate=60, kill=60))
 
 
 @pytest.mark.usefixtures("patience")
@@ -195,7 +196,7 @@ async def test_a_search_for_an_expression_that_takes_for_ever_can_be_stopped(tmp
 async def test_a_search_that_takes_too_long_fails_and_the_model_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_toolbox, "LONGEST_SEARCH", 0.05)
+    monkeypatch.setattr(toolbox, "LONGEST_SEARCH", 0.05)
     async with chatting(tmp_path, calls("search_files", pattern="(a+)+$"), "Then not.") as (desk, _face):
         (desk.chat.folder / "trap.txt").write_text("a" * 60 + "!\n")
         await desk.take("go")
@@ -391,7 +392,7 @@ async def test_tree_history_help_and_model_answer_also_while_it_runs(tmp_path: P
             await desk.take(command)
         tree, history, help_, model = face.all("said")
         assert "process shell" in tree
-        assert "_programs.py" in tree
+        assert "programs.py" in tree
         assert history.startswith("› go")
         assert "/pause" in help_
         assert model.startswith("scripted answers")
@@ -477,7 +478,7 @@ async def test_what_was_sent_during_a_run_that_fails_is_not_forgotten(tmp_path: 
 async def test_an_agent_that_comes_to_no_end_is_stopped_and_may_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_session, "MAX_TURNS", 2)
+    monkeypatch.setattr(session, "MAX_TURNS", 2)
     turns = [calls("list_files"), calls("list_files", path="."), "Enough."]
     async with chatting(tmp_path, *turns) as (desk, face):
         await desk.take("look")
@@ -548,7 +549,7 @@ async def test_what_is_to_be_approved_is_worked_out_in_a_thread(
         threads.append(threading.current_thread())
         return "all of it", None
 
-    monkeypatch.setattr(_session, "preview_of", preview)
+    monkeypatch.setattr(session, "preview_of", preview)
     async with chatting(tmp_path, calls("shell", command="true"), "Ok.", answers=("yes",)) as (desk, face):
         await desk.take("go")
         await desk.chat.idle()

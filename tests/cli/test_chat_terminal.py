@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from quiesce.cli.chat import _terminal_text
-from quiesce.cli.chat._terminal_text import HEAD, TAIL, Blocks, Excerpt, markdown, rendered, tail_of
+from quiesce.cli.chat.ui import terminal_text
+from quiesce.cli.chat.ui.terminal_text import HEAD, TAIL, Blocks, Excerpt, markdown, rendered, tail_of
 
 from .chat_parts import calls, write_script
 from .chat_programs import SIGINT, SIGTERM, AtTerminal, at_terminal, processes_with
@@ -179,6 +179,6 @@ def test_markdown_that_cannot_be_set_is_shown_as_it_was_written(monkeypatch: pyt
     def fail(*anything: object) -> None:
         raise LookupError("no such lexer")
 
-    monkeypatch.setattr(_terminal_text._PlainCode, "__rich_console__", fail)
+    monkeypatch.setattr(terminal_text._PlainCode, "__rich_console__", fail)
     assert "print(1)" in rendered(markdown("```odd\nprint(1)\n```"))
     assert "x" * 100 in rendered(markdown("x" * 100_000)).replace("\n", "")

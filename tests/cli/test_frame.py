@@ -14,7 +14,7 @@ import pytest
 
 from quiesce import __version__
 from quiesce.cli import main
-from quiesce.cli._terminal import fill_closed_descriptors, look_at
+from quiesce.cli.base.terminal import fill_closed_descriptors, look_at
 
 COMMANDS = ("tour", "chat", "ask", "audit", "acp")
 HEAVY = (
@@ -180,7 +180,7 @@ def test_standard_output_that_is_closed_takes_everything(monkeypatch: pytest.Mon
 
 def test_descriptors_that_are_closed_are_filled_so_that_no_pipe_takes_their_place() -> None:
     code = (
-        "import os; from quiesce.cli._terminal import fill_closed_descriptors;"
+        "import os; from quiesce.cli.base.terminal import fill_closed_descriptors;"
         "os.close(0); fill_closed_descriptors(); print(os.read(0, 1), min(os.pipe()) > 2)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -21,11 +21,11 @@ from pathlib import Path
 import pytest
 
 from quiesce.cli import main
-from quiesce.cli.tour import _tool
-from quiesce.cli.tour._command import play
-from quiesce.cli.tour._lanes import Lane
-from quiesce.cli.tour._situations import SITUATIONS, Side, Situation
-from quiesce.cli.tour._stage import Played
+from quiesce.cli.tour.command import play
+from quiesce.cli.tour.situations import tool as tool_module
+from quiesce.cli.tour.situations.catalogue import SITUATIONS, Side, Situation
+from quiesce.cli.tour.stage.lanes import Lane
+from quiesce.cli.tour.stage.stage import Played
 from tests.test_docs import marked, wait_until_gone
 
 NAMES = [situation.name for situation in SITUATIONS]
@@ -91,10 +91,10 @@ def test_a_session_is_closed_while_its_tasks_clean_up() -> None:
 
 
 def test_a_tool_never_sees_the_token_that_was_thrown_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_tool, "STEP", 1.0)  # so long is it before the tool looks again
+    monkeypatch.setattr(tool_module, "STEP", 1.0)  # so long is it before the tool looks again
     played = play(situation("tool"), "ordinary")
     assert left(played) == {("thread", "tool")}
-    assert "_tool.py" in played.left[0].at
+    assert "tool.py" in played.left[0].at
     assert lane(played, "tool").told is None
 
 
@@ -278,7 +278,7 @@ def test_a_signal_ends_it_and_leaves_no_process_and_no_folder(
 
 def wait_for_cli(mark: str, tour: int) -> None:
     give_up_at = time.monotonic() + 10
-    while not any(b"_stand_in_cli" in command_of(pid) for pid in marked(mark) if pid != tour):
+    while not any(b"stand_in_cli" in command_of(pid) for pid in marked(mark) if pid != tour):
         assert time.monotonic() < give_up_at
         time.sleep(0.02)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from quiesce.cli.tour._lanes import Clock, End, Lane
-from quiesce.cli.tour._stage import Played
-from quiesce.cli.tour._timeline import ASCII, UNICODE, Glyphs, draw, plain
+from quiesce.cli.tour.stage.lanes import Clock, End, Lane
+from quiesce.cli.tour.stage.stage import Played
+from quiesce.cli.tour.stage.timeline import ASCII, UNICODE, Glyphs, draw, plain
 
 
 def lane(

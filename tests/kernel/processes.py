@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from quiesce.kernel import _procfs
-from quiesce.kernel._tree import Tree
+from quiesce.kernel.process import procfs
+from quiesce.kernel.process.process_tree import Tree
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def _command_line(path: Path) -> bytes:
 
 
 def is_gone(pid: int) -> bool:
-    proc = _procfs.look_up(pid)
+    proc = procfs.look_up(pid)
     return proc is None or proc.zombie
 
 

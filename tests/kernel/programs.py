@@ -20,8 +20,8 @@ from tests.kernel.processes import wait_until
 PREAMBLE = """
 import os, signal, sys, threading, time
 from quiesce import Grace, Reason, Scope, current_scope, current_token
-from quiesce.kernel._run import Stopped, run
-from quiesce.kernel._thread import to_thread
+from quiesce.kernel.program.entry_point import Stopped, run
+from quiesce.kernel.threads.thread_call import to_thread
 
 FLAVOUR = sys.argv[1]
 if FLAVOUR == "trio":

@@ -16,7 +16,7 @@ import anyio.to_thread
 import pytest
 
 from quiesce import Grace, Scope, contain, own
-from quiesce.kernel import _anyio_shield
+from quiesce.kernel.loops import anyio_shields
 from tests.kernel.temperaments import cancellation, turns, virtual_worlds
 from tests.world import asyncio_only
 
@@ -400,7 +400,7 @@ def test_a_shield_that_is_never_left_keeps_nothing_alive_when_its_task_is_destro
     loop.run_until_complete(main())
     loop.close()
     (destroyed,) = asyncio.all_tasks(loop)
-    _anyio_shield.table().pop(destroyed)  # anyio's own table keeps it, whether anybody watches or not
+    anyio_shields.table().pop(destroyed)  # anyio's own table keeps it, whether anybody watches or not
     del loop, destroyed
     gc.collect()  # destroys the task, whose clean-up then fails
     gc.collect()  # and that error, with the frames of its traceback
@@ -414,8 +414,8 @@ async def test_with_a_version_of_anyio_that_is_not_known_shields_are_not_seen_an
     class Elsewhere:
         CancelScope = object
 
-    monkeypatch.setattr(_anyio_shield, "_states", None)
-    monkeypatch.setitem(_anyio_shield.sys.modules, _anyio_shield._BACKEND, Elsewhere)  # type: ignore[attr-defined]
+    monkeypatch.setattr(anyio_shields, "_states", None)
+    monkeypatch.setitem(anyio_shields.sys.modules, anyio_shields._BACKEND, Elsewhere)
     with caplog.at_level(logging.WARNING, "quiesce"):
         log: list[str] = []
         for _ in range(2):

@@ -19,8 +19,8 @@ import anyio
 import pytest
 
 from quiesce import Grace, Leftover, Process, Scope, contain, own, to_thread
-from quiesce.kernel import _offspring, _procfs
-from quiesce.kernel._foreign_tree import ForeignTree
+from quiesce.kernel.contain.adopted_tree import AdoptedTree
+from quiesce.kernel.process import descendants, procfs
 from tests.kernel.processes import is_gone, running, token_of_processes, wait_until
 from tests.world import asyncio_only
 
@@ -120,7 +120,7 @@ def end(process: subprocess.Popen[bytes]) -> int:
 
 
 def state_of(pid: int) -> str | None:
-    proc = _procfs.look_up(pid)
+    proc = procfs.look_up(pid)
     return proc.state if proc is not None else None
 
 
@@ -649,8 +649,8 @@ async def test_where_nothing_was_started_nothing_is_looked_up(monkeypatch: pytes
         looked.append(pid)
         return {}
 
-    monkeypatch.setattr(_offspring, "have_any", lambda: False)
-    monkeypatch.setattr(_offspring, "_listed", look)
+    monkeypatch.setattr(descendants, "have_any", lambda: False)
+    monkeypatch.setattr(descendants, "_listed", look)
     async with contain():
         await asyncio.sleep(0)
     assert looked == []
@@ -659,12 +659,12 @@ async def test_where_nothing_was_started_nothing_is_looked_up(monkeypatch: pytes
 async def test_without_the_kernels_lists_everybody_is_asked_for_its_parent(
     monkeypatch: pytest.MonkeyPatch, token: str
 ) -> None:
-    reads = _procfs._read_if_there
+    reads = procfs._read_if_there
 
     def no_lists(path: str) -> bytes | None:
         return None if path.endswith("/children") else reads(path)
 
-    monkeypatch.setattr(_procfs, "_read_if_there", no_lists)
+    monkeypatch.setattr(procfs, "_read_if_there", no_lists)
     async with contain() as box:
         await by_asyncio(tree(token))
     assert running(token) == []
@@ -675,9 +675,9 @@ async def test_without_the_kernels_lists_everybody_is_asked_for_its_parent(
 async def test_without_the_kernels_lists_a_session_from_outside_a_container_is_looked_into_too(
     monkeypatch: pytest.MonkeyPatch, token: str
 ) -> None:
-    reads = _procfs._read_if_there
+    reads = procfs._read_if_there
     monkeypatch.setattr(
-        _procfs, "_read_if_there", lambda path: None if path.endswith("/children") else reads(path)
+        procfs, "_read_if_there", lambda path: None if path.endswith("/children") else reads(path)
     )
     monkeypatch.setattr(os, "getsid", lambda pid: 0)  # what it says where the session has no number
     async with contain() as box:
@@ -691,15 +691,15 @@ async def test_out_of_descriptors_nobody_is_taken_for_gone(
     monkeypatch: pytest.MonkeyPatch, token: str
 ) -> None:
     process = by_hand(tree(token))
-    proc = _procfs.look_up(process.pid)
+    proc = procfs.look_up(process.pid)
     assert proc is not None
-    found = ForeignTree(proc)
+    found = AdoptedTree(proc)
     assert len(found.members()) == 3
 
-    def cannot(roots: object) -> list[_procfs.Proc]:
+    def cannot(roots: object) -> list[procfs.Proc]:
         raise OSError(24, "no descriptor left")
 
-    monkeypatch.setattr(_offspring, "below", cannot)
+    monkeypatch.setattr(descendants, "below", cannot)
     assert len(found.members()) == 3
     await end_tree(token)
     end(process)
@@ -726,12 +726,12 @@ async def test_members_of_a_group_that_cannot_be_signalled_as_one_are_signalled_
     token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = await by_asyncio_in_a_session_of_its_own(tree(token))
-    leader = _procfs.look_up(process.pid)
+    leader = procfs.look_up(process.pid)
     assert leader is not None
-    whole = ForeignTree(leader)
+    whole = AdoptedTree(leader)
     assert len(whole.members()) == 3
     # As if its number could be somebody else's by now.
-    monkeypatch.setattr(ForeignTree, "_is_group", lambda self, alive: False)
+    monkeypatch.setattr(AdoptedTree, "_is_group", lambda self, alive: False)
     whole.signal(signal.SIGTERM)
     await process.wait()
     assert wait_until(lambda: not running(token))

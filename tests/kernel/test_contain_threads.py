@@ -17,8 +17,8 @@ import anyio
 import pytest
 
 from quiesce import Containment, Grace, Leftover, Scope, contain, current_token, to_thread
-from quiesce.kernel._site import variables_of
-from quiesce.kernel._thread_work import all_work
+from quiesce.kernel.base.source_places import variables_of
+from quiesce.kernel.contain.busy_threads import all_work
 from tests.world import asyncio_only
 
 pytestmark = [asyncio_only, pytest.mark.real_time]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from quiesce import Scope, contain
-from quiesce.kernel._asyncio_child import AsyncioHandle, OwnedTask
+from quiesce.kernel.loops.asyncio_child import AsyncioHandle, OwnedTask
 from tests.kernel.temperaments import sleeper, turns
 from tests.world import asyncio_only
 

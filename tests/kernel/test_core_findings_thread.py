@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from quiesce import Scope, current_scope
-from quiesce.kernel._thread import to_thread
+from quiesce.kernel.threads.thread_call import to_thread
 from tests.kernel.temperaments import Stubborn, quick, turns, virtual_worlds
 
 

@@ -13,11 +13,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from quiesce.kernel import _foreign_tree, _procfs
-from quiesce.kernel._foreign_tree import ForeignTree
+from quiesce.kernel.contain import adopted_tree
+from quiesce.kernel.contain.adopted_tree import AdoptedTree
+from quiesce.kernel.process import procfs
 from tests.kernel.processes import running, token_of_processes, wait_until
 
-pytestmark = pytest.mark.skipif(not _procfs.available(), reason="needs /proc")
+pytestmark = pytest.mark.skipif(not procfs.available(), reason="needs /proc")
 
 
 @pytest.fixture
@@ -50,14 +51,14 @@ def a_busy_processor(number: int, token: str) -> Iterator[None]:
             hog.wait()
 
 
-def tree_of(process: subprocess.Popen[bytes]) -> ForeignTree:
-    leader = _procfs.look_up(process.pid)
+def tree_of(process: subprocess.Popen[bytes]) -> AdoptedTree:
+    leader = procfs.look_up(process.pid)
     assert leader is not None
-    return ForeignTree(leader)
+    return AdoptedTree(leader)
 
 
 def state_of(pid: int) -> str:
-    proc = _procfs.look_up(pid)
+    proc = procfs.look_up(pid)
     return proc.state if proc is not None else "gone"
 
 
@@ -65,9 +66,7 @@ def test_one_that_a_busy_machine_is_slow_to_stop_is_waited_for(
     token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Told to stop inside a fork, it makes its child first; signalled before that is seen, the child would be lost."""
-    monkeypatch.setattr(
-        _foreign_tree, "_LOOKS", 30 * _foreign_tree._LOOKS
-    )  # this machine may be busier still
+    monkeypatch.setattr(adopted_tree, "_LOOKS", 30 * adopted_tree._LOOKS)  # this machine may be busier still
     processor = max(os.sched_getaffinity(0))
     with started("sh", "-c", f": {token}; while :; do :; done") as slow, a_busy_processor(processor, token):
         os.sched_setaffinity(slow.pid, {processor})
@@ -84,13 +83,13 @@ def test_one_that_a_busy_machine_is_slow_to_stop_is_waited_for(
 def test_one_that_may_not_be_signalled_is_not_waited_for(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with started("sleep", f"300.{token}") as anothers:
         tree = tree_of(anothers)
-        told: list[_procfs.Proc] = []
+        told: list[procfs.Proc] = []
 
-        def refuse(proc: _procfs.Proc, sig: int) -> bool:
+        def refuse(proc: procfs.Proc, sig: int) -> bool:
             told.append(proc)
             return False
 
-        monkeypatch.setattr(_procfs, "send_signal", refuse)
+        monkeypatch.setattr(procfs, "send_signal", refuse)
         assert tree._held_still() == [tree.leader]
         assert told == [tree.leader]
 

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from quiesce import ChildCancelled, Grace, Reason, Scope, ScopeClosed, current_scope, current_token, guarded
-from quiesce.kernel._core import ScopeCore
+from quiesce.kernel.scope.lifecycle import ScopeCore
 from tests.kernel.temperaments import (
     Stubborn,
     an_innocent_bystander,

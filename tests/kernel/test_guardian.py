@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from quiesce.kernel import _guardian, _guardian_watch, _procfs
+from quiesce.kernel.process import guardian, guardian_watch, procfs
 from tests.kernel.processes import is_gone, running, token_of_processes, wait_until
 
-pytestmark = pytest.mark.skipif(not _procfs.available(), reason="needs /proc")
+pytestmark = pytest.mark.skipif(not procfs.available(), reason="needs /proc")
 
 PRELUDE = """
 import os, signal, subprocess, sys, threading, time
-from quiesce.kernel import _guardian, _procfs
-from quiesce.kernel._tree import Tree
+from quiesce.kernel.process import guardian as _guardian, procfs as _procfs
+from quiesce.kernel.process.process_tree import Tree
 
 token = sys.argv[1]
 
@@ -82,13 +82,13 @@ class Program:
 
 def is_on_guard(pid: int) -> bool:
     """Whether this process has got so far as to name itself."""
-    proc = _procfs.look_up(pid)
+    proc = procfs.look_up(pid)
     return proc is not None and proc.comm == "quiesce-guard"
 
 
 def has_read_all(pid: int) -> bool:
     """Whether the guard waits for something to happen: there is nothing left for it to read."""
-    proc = _procfs.look_up(pid)
+    proc = procfs.look_up(pid)
     return proc is not None and proc.comm == "quiesce-guard" and proc.state == "S"
 
 
@@ -497,13 +497,13 @@ child.join()
 
 
 def test_one_that_is_not_ours_to_watch_has_not_stopped() -> None:
-    assert not _guardian_watch.has_stopped(os.getppid())
+    assert not guardian_watch.has_stopped(os.getppid())
 
 
 def test_a_guard_that_no_longer_reads_never_blocks_us_and_is_replaced(token: str) -> None:
     body = """
 _guardian._STUCK = 0.0
-_guardian._guardian_watch.has_stopped = lambda pid: False  # as if it were stuck in some other way
+_guardian.guardian_watch.has_stopped = lambda pid: False  # as if it were stuck in some other way
 tree = family()
 # The new guard will not find the tree by mark, only by what it is told.
 _guardian._current.program = "other"
@@ -775,7 +775,7 @@ say("done")
 def bare_guard(program_id: str) -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:
     ours, theirs = socket.socketpair()
     ours.send(f"!{program_id}\n".encode())
-    argv = [sys.executable, "-I", "-S", _guardian._MAIN, str(os.getpid()), "0"]
+    argv = [sys.executable, "-I", "-S", guardian._MAIN, str(os.getpid()), "0"]
     with ours, subprocess.Popen(argv, stdin=theirs.fileno(), start_new_session=True) as process:
         theirs.close()
         try:
@@ -787,7 +787,7 @@ def bare_guard(program_id: str) -> Iterator[tuple[subprocess.Popen[bytes], socke
 def test_the_guard_obeys_its_lines_and_ignores_what_it_does_not_know(token: str) -> None:
     sleepers = [subprocess.Popen(["sleep", f"300.{token}"], start_new_session=True) for _ in range(4)]
     told, forgotten, cleared, reused = (process.pid for process in sleepers)
-    starts = {process.pid: _procfs.start_time(process.pid) for process in sleepers}
+    starts = {process.pid: procfs.start_time(process.pid) for process in sleepers}
     with bare_guard(token) as (guard, ours):
         ours.sendall(b"?\n\n+\n+x y\n-z\n+1 2 3\n\xff\xfe\n" + b"long" * 50_000 + b"\n")
         ours.sendall(b"+%d %d\n=\n" % (cleared, starts[cleared]))
@@ -809,7 +809,7 @@ def test_the_guard_kills_others_trees_by_pid_and_start_time_and_only_those(token
     shells = [subprocess.Popen(["sh", "-c", script]) for _ in range(4)]
     assert wait_until(lambda: len(running(token)) == 8)
     told, forgotten, cleared, reused = (process.pid for process in shells)
-    starts = {process.pid: _procfs.start_time(process.pid) for process in shells}
+    starts = {process.pid: procfs.start_time(process.pid) for process in shells}
     with bare_guard(token) as (guard, ours):
         ours.sendall(b"*\n*x y\n/z\n*1 2 3\n")
         ours.sendall(b"*%d %d\n=\n" % (cleared, starts[cleared]))
@@ -839,7 +839,7 @@ def test_signals_that_end_others_do_not_end_the_guard(token: str) -> None:
 
 
 def test_a_guard_whose_start_was_interrupted_kills_nothing(token: str) -> None:
-    env = {**os.environ, _procfs.VARIABLE: f"{token}.1"}
+    env = {**os.environ, procfs.VARIABLE: f"{token}.1"}
     with subprocess.Popen(["sleep", f"300.{token}"], start_new_session=True, env=env) as sleeper:
         with bare_guard(token) as (guard, ours):
             ours.close()

@@ -14,7 +14,7 @@ import anyio.to_thread
 import pytest
 
 from quiesce import Grace, Handle, Inflight, Reason, Scope, ScopeClosed, current_token
-from quiesce.kernel._inflight import DuplicateId
+from quiesce.kernel.calls.inflight import DuplicateId
 from tests.kernel.temperaments import (
     Stubborn,
     an_innocent_bystander,

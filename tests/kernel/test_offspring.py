@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from quiesce.kernel import _offspring, _procfs
+from quiesce.kernel.process import descendants, procfs
 from tests.kernel.processes import token_of_processes, wait_until
 
-pytestmark = pytest.mark.skipif(not _procfs.available(), reason="needs /proc")
+pytestmark = pytest.mark.skipif(not procfs.available(), reason="needs /proc")
 
 
 @pytest.fixture
@@ -33,9 +33,9 @@ def test_a_process_with_more_children_than_fit_on_a_page_has_them_all(token: str
         lists = Path("/proc", str(shell.pid), "task", str(shell.pid), "children")
         assert wait_until(lambda: len(lists.read_bytes().split()) == many)
         assert len(lists.read_bytes()) > os.sysconf("SC_PAGESIZE")
-        leader = _procfs.look_up(shell.pid)
+        leader = procfs.look_up(shell.pid)
         assert leader is not None
-        assert len(_offspring.below([leader])) == many + 1
+        assert len(descendants.below([leader])) == many + 1
     finally:
         os.killpg(shell.pid, signal.SIGKILL)
         shell.wait()
@@ -46,11 +46,11 @@ def test_out_of_descriptors_a_child_is_not_taken_for_gone(
 ) -> None:
     shell = subprocess.Popen(["sh", "-c", f"sleep 300.{token} & wait"], start_new_session=True)
     try:
-        leader = _procfs.look_up(shell.pid)
+        leader = procfs.look_up(shell.pid)
         assert leader is not None
-        assert wait_until(lambda: len(_offspring.below([leader])) == 2)
-        (child,) = set(_offspring.below([leader])) - {leader}
-        read = _procfs._read
+        assert wait_until(lambda: len(descendants.below([leader])) == 2)
+        (child,) = set(descendants.below([leader])) - {leader}
+        read = procfs._read
 
         def run_out(path: str) -> bytes:
             if path == f"/proc/{child.pid}/stat":
@@ -58,9 +58,9 @@ def test_out_of_descriptors_a_child_is_not_taken_for_gone(
             return read(path)
 
         with monkeypatch.context() as patch:
-            patch.setattr(_procfs, "_read", run_out)
+            patch.setattr(procfs, "_read", run_out)
             with pytest.raises(OSError, match="Too many open files"):
-                _offspring.below([leader])
+                descendants.below([leader])
     finally:
         os.killpg(shell.pid, signal.SIGKILL)
         shell.wait()

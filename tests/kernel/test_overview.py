@@ -12,7 +12,7 @@ import pytest
 
 import quiesce
 from quiesce import Branch, Process, Scope, to_thread, tree
-from quiesce.kernel import _overview
+from quiesce.kernel.program import live_tree
 from tests.world import asyncio_only
 
 
@@ -106,7 +106,7 @@ async def test_a_quick_look_is_enough_for_ages_to_be_known_later() -> None:
     async with Scope("noted") as scope:
         scope.spawn(wait_here, name="seen")
         await anyio.sleep(0.01)
-        _overview.note_ages()
+        live_tree.note_ages()
         await anyio.sleep(0.02)
         assert found("task", "seen").age is not None
         assert found("scope", "noted").age is not None

@@ -18,9 +18,9 @@ import anyio.abc
 import pytest
 
 from quiesce import Grace, Reason, Scope, ScopeClosed, current_scope
-from quiesce.kernel._keeper import NotHeld
-from quiesce.kernel._own import Held, name_of, own
-from quiesce.kernel._site import label_of
+from quiesce.kernel.base.source_places import label_of
+from quiesce.kernel.own.context_manager_owner import NotHeld
+from quiesce.kernel.own.owned import Held, name_of, own
 from tests.kernel.temperaments import (
     Stubborn,
     an_innocent_bystander,

@@ -18,8 +18,9 @@ import anyio
 import pytest
 
 from quiesce import Grace, Held, NotHeld, Scope, Stream, contain, own, shielded, stream
-from quiesce.kernel import _contained_processes, _unseen
-from quiesce.kernel._foreign_tree import ForeignTree
+from quiesce.kernel.contain import block_processes
+from quiesce.kernel.contain.adopted_tree import AdoptedTree
+from quiesce.kernel.scope import unseen
 from tests.kernel.processes import is_gone, running, token_of_processes, wait_until
 from tests.world import asyncio_only
 
@@ -343,7 +344,7 @@ async def test_one_that_could_not_be_ended_in_time_is_named_and_can_be_closed_ag
     token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # SIGKILL is quick, so that it is kept back: as if the process hung in the kernel.
-    monkeypatch.setattr(ForeignTree, "signal", lambda self, number: None)
+    monkeypatch.setattr(AdoptedTree, "signal", lambda self, number: None)
     held = await own(
         leaves_it(deaf(token)), grace=Grace(cooperate=0.1, cancel=0.1, terminate=0.1, kill=0.1)
     ).open()
@@ -465,8 +466,8 @@ async def test_a_loop_that_shows_its_processes_in_another_way_breaks_no_stop(
     def of_another_make(loop: object) -> None:
         raise AttributeError("no such thing in this loop")
 
-    monkeypatch.setattr(_contained_processes, "known_starts", of_another_make)
-    monkeypatch.setattr(_unseen, "_told", False)
+    monkeypatch.setattr(block_processes, "known_starts", of_another_make)
+    monkeypatch.setattr(unseen, "_told", False)
     with await asyncio.to_thread(subprocess.Popen, ["sleep", f"300{token}"]) as anothers:
         held = await own(ends_it(polite(token))).open()
         report = await held.close()

@@ -22,12 +22,12 @@ import pytest
 import trio
 
 from quiesce import Grace, Scope, ScopeClosed
-from quiesce.kernel import _guardian
-from quiesce.kernel._backend import current_backend
-from quiesce.kernel._pipe import LineTooLong, Output, Pipe, PipeClosed
-from quiesce.kernel._process import Process
-from quiesce.kernel._scope import root_core
-from quiesce.kernel._tree import UNKNOWN_STATUS
+from quiesce.kernel.process import guardian
+from quiesce.kernel.process.pipe import LineTooLong, Output, Pipe, PipeClosed
+from quiesce.kernel.process.process import Process
+from quiesce.kernel.process.process_tree import UNKNOWN_STATUS
+from quiesce.kernel.scope.backend import current_backend
+from quiesce.kernel.scope.scope import root_core
 from tests.kernel.processes import running, token_of_processes
 from tests.leaks import open_descriptors
 from tests.world import World, asyncio_only
@@ -595,7 +595,7 @@ NO_SUCH = "/no/such/place"
 async def test_what_cannot_be_started_says_so_and_leaves_nothing(
     argv: Any, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    _guardian.ensure()
+    guardian.ensure()
     scope = await Scope.open()
     before = open_descriptors()
     with pytest.raises(error, match=message):

@@ -19,10 +19,10 @@ import trio
 import uvloop
 
 from quiesce import Grace, Reason, Scope
-from quiesce.kernel import _procfs
-from quiesce.kernel._backend import current_backend
-from quiesce.kernel._process import Process
-from quiesce.kernel._tree import Tree, live
+from quiesce.kernel.process import procfs
+from quiesce.kernel.process.process import Process
+from quiesce.kernel.process.process_tree import Tree, live
+from quiesce.kernel.scope.backend import current_backend
 from tests.kernel.processes import die_slowly, is_gone, running, token_of_processes, wait_until
 from tests.world import asyncio_only, trio_only
 
@@ -227,7 +227,7 @@ def test_one_that_dies_slowly_is_reaped_while_its_owner_has_time_left(
     process = kept[1]
     assert isinstance(process, Process)
     assert process.returncode == -signal.SIGKILL
-    assert _procfs.look_up(process.pid) is None
+    assert procfs.look_up(process.pid) is None
 
 
 @everywhere
@@ -243,7 +243,7 @@ def test_one_that_dies_after_its_loop_is_reaped_all_the_same(
 
     run(main)
     assert len(trees(token)) == 1
-    assert wait_until(lambda: _procfs.look_up(kept[0].pid) is None)
+    assert wait_until(lambda: procfs.look_up(kept[0].pid) is None)
     assert wait_until(lambda: not trees(token))
 
 
@@ -262,7 +262,7 @@ def test_one_whose_loop_was_closed_in_the_middle_is_reaped(token: str) -> None:
     with pytest.warns(ResourceWarning, match="was dropped without close"):
         kept.clear()
     gc.collect()
-    assert wait_until(lambda: _procfs.look_up(pid) is None)
+    assert wait_until(lambda: procfs.look_up(pid) is None)
     assert wait_until(lambda: not trees(token))
 
 
@@ -347,8 +347,8 @@ PRELUDE = """
 import asyncio, gc, os, signal, sys, time, warnings
 import trio
 from quiesce import Grace, Scope
-from quiesce.kernel import _guardian
-from quiesce.kernel._process import Process
+from quiesce.kernel.process import guardian as _guardian
+from quiesce.kernel.process.process import Process
 
 token, backend = sys.argv[1:]
 kept = []

@@ -17,11 +17,11 @@ import pytest
 import trio
 
 from quiesce import Grace, Reason, Scope
-from quiesce.kernel._core import ScopeCore
-from quiesce.kernel._pipe import PipeClosed
-from quiesce.kernel._process import Process, Stream
-from quiesce.kernel._procfs import look_up
-from quiesce.kernel._tree import Tree
+from quiesce.kernel.process.pipe import PipeClosed
+from quiesce.kernel.process.process import Process, Stream
+from quiesce.kernel.process.process_tree import Tree
+from quiesce.kernel.process.procfs import look_up
+from quiesce.kernel.scope.lifecycle import ScopeCore
 from tests.kernel.processes import is_gone, running, token_of_processes
 from tests.kernel.temperaments import forever, on_trio, tidy_up
 from tests.world import World, asyncio_only, trio_only

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from quiesce.kernel import _procfs
+from quiesce.kernel.process import procfs
 from tests.kernel.processes import token_of_processes, wait_until
 
-pytestmark = pytest.mark.skipif(not _procfs.available(), reason="needs /proc")
+pytestmark = pytest.mark.skipif(not procfs.available(), reason="needs /proc")
 
 
 @pytest.fixture
@@ -31,14 +31,14 @@ def session(*argv: str, mark: str | None = None) -> Iterator[subprocess.Popen[by
     """A command in its own session, which is killed at the end."""
     env = dict(os.environ)
     if mark is not None:
-        env[_procfs.VARIABLE] = mark
+        env[procfs.VARIABLE] = mark
     process = subprocess.Popen(argv, start_new_session=True, env=env, stdout=subprocess.PIPE)
     assert process.stdout is not None
     try:
         with process.stdout:
             yield process
     finally:
-        _procfs.sweep({process.pid: 0}, "none", signal.SIGKILL)
+        procfs.sweep({process.pid: 0}, "none", signal.SIGKILL)
         process.kill()
         process.wait()
 
@@ -47,17 +47,15 @@ def python(code: str, token: str) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", code, token]
 
 
-def pids(procs: list[_procfs.Proc]) -> set[int]:
+def pids(procs: list[procfs.Proc]) -> set[int]:
     return {proc.pid for proc in procs}
 
 
 def test_members_of_the_session_are_found_with_what_names_them(token: str) -> None:
     with session("sh", "-c", f"sleep 300.{token} & wait") as leader:
-        start = _procfs.start_time(leader.pid)
-        assert wait_until(
-            lambda: "sleep" in [proc.comm for proc in _procfs.find({leader.pid: start}, "none")]
-        )
-        shell, sleep = sorted(_procfs.find({leader.pid: start}, "none"), key=lambda proc: proc.comm)
+        start = procfs.start_time(leader.pid)
+        assert wait_until(lambda: "sleep" in [proc.comm for proc in procfs.find({leader.pid: start}, "none")])
+        shell, sleep = sorted(procfs.find({leader.pid: start}, "none"), key=lambda proc: proc.comm)
         assert (shell.pid, shell.ppid, shell.pgrp, shell.session) == (
             leader.pid,
             os.getpid(),
@@ -65,9 +63,9 @@ def test_members_of_the_session_are_found_with_what_names_them(token: str) -> No
             leader.pid,
         )
         assert (sleep.ppid, sleep.session, sleep.comm) == (leader.pid, leader.pid, "sleep")
-        assert wait_until(lambda: _procfs.still_alive(sleep) and f"sleep 300.{token}" in sleep.describe())
-        assert _procfs.send_signal(sleep, signal.SIGKILL)
-        assert wait_until(lambda: not _procfs.still_alive(sleep))
+        assert wait_until(lambda: procfs.still_alive(sleep) and f"sleep 300.{token}" in sleep.describe())
+        assert procfs.send_signal(sleep, signal.SIGKILL)
+        assert wait_until(lambda: not procfs.still_alive(sleep))
         assert sleep.describe() == f"pid {sleep.pid}: sleep"
 
 
@@ -82,23 +80,23 @@ time.sleep(300)
     with session(*python(code, token)) as leader:
         assert leader.stdout is not None
         leader.stdout.readline()
-        (found,) = _procfs.find({leader.pid: 0}, "none")
+        (found,) = procfs.find({leader.pid: 0}, "none")
         assert (found.pid, found.session, found.ppid) == (leader.pid, leader.pid, os.getpid())
-        assert found.starttime == _procfs.start_time(leader.pid) > 0
+        assert found.starttime == procfs.start_time(leader.pid) > 0
 
 
 def test_our_own_process_is_never_found() -> None:
-    assert os.getpid() not in pids(_procfs.find({os.getsid(0): 0, os.getpgrp(): 0}, "none"))
+    assert os.getpid() not in pids(procfs.find({os.getsid(0): 0, os.getpgrp(): 0}, "none"))
 
 
 def test_zombies_are_not_found() -> None:
     with session("true") as leader:
         os.waitid(os.P_PID, leader.pid, os.WEXITED | os.WNOWAIT)
-        zombie = _procfs.look_up(leader.pid)
+        zombie = procfs.look_up(leader.pid)
         assert zombie is not None
         assert zombie.zombie
-        assert not _procfs.still_alive(zombie)
-        assert not _procfs.find({leader.pid: zombie.starttime}, "none")
+        assert not procfs.still_alive(zombie)
+        assert not procfs.find({leader.pid: zombie.starttime}, "none")
 
 
 @pytest.mark.skipif(
@@ -112,15 +110,15 @@ threading.Thread(target=time.sleep, args=(300,)).start()
 ctypes.CDLL(None).syscall({number}, 0)
 """
     with session(*python(code, token)) as leader:
-        assert wait_until(lambda: getattr(_procfs.look_up(leader.pid), "state", "") == "Z")
-        assert pids(_procfs.find({leader.pid: 0}, "none")) == {leader.pid}
+        assert wait_until(lambda: getattr(procfs.look_up(leader.pid), "state", "") == "Z")
+        assert pids(procfs.find({leader.pid: 0}, "none")) == {leader.pid}
 
 
 def test_a_mark_matches_whole_and_a_program_matches_all_its_marks(token: str) -> None:
     with session("sleep", f"300.{token}", mark=f"outer.1;{token}.12") as leader:
 
         def finds(mark: str) -> bool:
-            return leader.pid in pids(_procfs.find({}, mark))
+            return leader.pid in pids(procfs.find({}, mark))
 
         assert finds(f"{token}.12")
         assert finds(token)
@@ -135,13 +133,13 @@ def test_processes_of_older_sessions_are_not_even_looked_at(
     token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with session("sh", "-c", f"sleep 300.{token} & wait", mark=f"{token}.1") as leader:
-        start = _procfs.start_time(leader.pid)
-        assert wait_until(lambda: len(_procfs.find({}, token, since=start)) == 2)
-        (child,) = pids(_procfs.find({}, token, since=start)) - {leader.pid}
+        start = procfs.start_time(leader.pid)
+        assert wait_until(lambda: len(procfs.find({}, token, since=start)) == 2)
+        (child,) = pids(procfs.find({}, token, since=start)) - {leader.pid}
         read: list[str] = []
-        real = _procfs._read
-        monkeypatch.setattr(_procfs, "_read", lambda path: read.append(path) or real(path))  # type: ignore[func-returns-value]
-        assert not _procfs.find({}, token, since=_procfs.start_time(child) + 1)
+        real = procfs._read
+        monkeypatch.setattr(procfs, "_read", lambda path: read.append(path) or real(path))  # type: ignore[func-returns-value]
+        assert not procfs.find({}, token, since=procfs.start_time(child) + 1)
         assert f"/proc/{leader.pid}/stat" in read
         assert f"/proc/{leader.pid}/environ" not in read
         assert f"/proc/{child}/environ" not in read
@@ -150,10 +148,10 @@ def test_processes_of_older_sessions_are_not_even_looked_at(
 
 def test_a_child_without_session_and_mark_is_found_through_its_parent_and_then_remembered(token: str) -> None:
     with session("sh", "-c", f"env -i setsid sleep 300.{token} & wait", mark=f"{token}.1") as leader:
-        groups = {leader.pid: _procfs.start_time(leader.pid)}
+        groups = {leader.pid: procfs.start_time(leader.pid)}
 
-        def escaped() -> list[_procfs.Proc]:
-            return [proc for proc in _procfs.find(groups, f"{token}.1") if proc.comm == "sleep"]
+        def escaped() -> list[procfs.Proc]:
+            return [proc for proc in procfs.find(groups, f"{token}.1") if proc.comm == "sleep"]
 
         assert wait_until(escaped)
         (child,) = known = escaped()
@@ -161,10 +159,10 @@ def test_a_child_without_session_and_mark_is_found_through_its_parent_and_then_r
         leader.kill()
         leader.wait()
         # Without knowing it from before, nothing leads to it any more.
-        assert not _procfs.find(groups, f"{token}.1")
-        assert _procfs.find(groups, f"{token}.1", known=known) == [child]
-        assert _procfs.sweep(groups, f"{token}.1", signal.SIGKILL, known=known) == [child]
-        assert wait_until(lambda: not _procfs.still_alive(child))
+        assert not procfs.find(groups, f"{token}.1")
+        assert procfs.find(groups, f"{token}.1", known=known) == [child]
+        assert procfs.sweep(groups, f"{token}.1", signal.SIGKILL, known=known) == [child]
+        assert wait_until(lambda: not procfs.still_alive(child))
 
 
 HOPPING = """
@@ -180,9 +178,9 @@ def test_a_process_that_forks_and_leaves_does_not_slip_through_a_scan(token: str
     with session(*python(HOPPING, token), mark=f"{token}.1") as leader:
         leader.wait()
         try:
-            looks = [bool(_procfs.find({}, token)) for _ in range(50)]
+            looks = [bool(procfs.find({}, token)) for _ in range(50)]
         finally:
-            assert wait_until(lambda: not _procfs.sweep({}, token, signal.SIGKILL))
+            assert wait_until(lambda: not procfs.sweep({}, token, signal.SIGKILL))
     assert all(looks)
 
 
@@ -218,7 +216,7 @@ def test_a_scan_goes_on_while_processes_are_gone_before_they_are_read(
 
         with monkeypatch.context() as patch:
             listings(patch, *[not_yet] * 40, list)
-            assert pids(_procfs.find({}, token)) == {leader.pid}
+            assert pids(procfs.find({}, token)) == {leader.pid}
 
 
 def test_a_child_that_got_a_lower_number_than_its_parent_does_not_slip_through(
@@ -235,7 +233,7 @@ def test_a_child_that_got_a_lower_number_than_its_parent_does_not_slip_through(
         # Its parent is listed, and gone before it is read; the next listing had passed its number before it was there.
         with monkeypatch.context() as patch:
             listings(patch, parent, without, list)
-            assert pids(_procfs.find({}, token)) == {leader.pid}
+            assert pids(procfs.find({}, token)) == {leader.pid}
 
 
 def test_a_process_that_is_on_its_way_out_counts_as_gone(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +243,7 @@ def test_a_process_that_is_on_its_way_out_counts_as_gone(token: str, monkeypatch
         session("sleep", f"300.{token}") as parent,
         session("sleep", f"300.{token}") as child,
     ):
-        read = _procfs._read
+        read = procfs._read
 
         def read_on_its_way_out(path: str) -> bytes:
             if path in (f"/proc/{parent.pid}/environ", f"/proc/{child.pid}/environ"):
@@ -254,17 +252,17 @@ def test_a_process_that_is_on_its_way_out_counts_as_gone(token: str, monkeypatch
             if path in (f"/proc/{parent.pid}/stat", f"/proc/{child.pid}/stat"):
                 name, _, rest = stat.rpartition(b") ")
                 fields = rest.split()
-                fields[6] = b"%d" % (int(fields[6]) | _procfs._PF_EXITING)
+                fields[6] = b"%d" % (int(fields[6]) | procfs._PF_EXITING)
                 stat = name + b") " + b" ".join(fields)
             return stat
 
         def only(*processes: subprocess.Popen[bytes]) -> Callable[[list[str]], list[str]]:
             return lambda names: [str(process.pid) for process in processes]
 
-        monkeypatch.setattr(_procfs, "_read", read_on_its_way_out)
+        monkeypatch.setattr(procfs, "_read", read_on_its_way_out)
         with monkeypatch.context() as patch:
             listings(patch, only(parent), only(parent, child), only(parent, child, leader))
-            assert pids(_procfs.find({}, token)) == {leader.pid}
+            assert pids(procfs.find({}, token)) == {leader.pid}
 
 
 def test_a_scan_comes_to_its_end_among_any_number_of_forks(
@@ -273,50 +271,50 @@ def test_a_scan_comes_to_its_end_among_any_number_of_forks(
     with session("sleep", f"300.{token}", mark=f"{token}.1") as leader:
         with monkeypatch.context() as patch:
             made = listings(patch, one_that_is_gone)
-            assert pids(_procfs.find({}, token)) == {leader.pid}
-        assert len(made) == _procfs._LISTINGS
+            assert pids(procfs.find({}, token)) == {leader.pid}
+        assert len(made) == procfs._LISTINGS
 
 
 def test_a_process_that_shows_no_environment_during_exec_is_looked_at_again(
     token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with session("sleep", f"300.{token}", mark=f"{token}.1") as leader:
-        read, empty_answers = _procfs._read, [b"", b""]
+        read, empty_answers = procfs._read, [b"", b""]
 
         def read_during_exec(path: str) -> bytes:
             if path == f"/proc/{leader.pid}/environ" and empty_answers:
                 return empty_answers.pop()
             return read(path)
 
-        monkeypatch.setattr(_procfs, "_read", read_during_exec)
-        assert pids(_procfs.find({}, token)) == {leader.pid}
+        monkeypatch.setattr(procfs, "_read", read_during_exec)
+        assert pids(procfs.find({}, token)) == {leader.pid}
 
 
 def test_guards_belong_to_no_tree(token: str) -> None:
-    guard = f"env {_procfs.VARIABLE}={_procfs.GUARD_TAG} setsid sleep 300.{token}"
+    guard = f"env {procfs.VARIABLE}={procfs.GUARD_TAG} setsid sleep 300.{token}"
     with session("sh", "-c", f"{guard} & echo $!; wait", mark=f"{token}.1") as leader:
         assert leader.stdout is not None
         pid = int(leader.stdout.readline())
-        assert wait_until(lambda: getattr(_procfs.look_up(pid), "comm", "") == "sleep")
-        found = _procfs.look_up(pid)
+        assert wait_until(lambda: getattr(procfs.look_up(pid), "comm", "") == "sleep")
+        found = procfs.look_up(pid)
         assert found is not None
-        assert pids(_procfs.find({leader.pid: 0}, f"{token}.1")) == {leader.pid}
-        assert _procfs.send_signal(found, signal.SIGKILL)
-        assert wait_until(lambda: not _procfs.still_alive(found))
+        assert pids(procfs.find({leader.pid: 0}, f"{token}.1")) == {leader.pid}
+        assert procfs.send_signal(found, signal.SIGKILL)
+        assert wait_until(lambda: not procfs.still_alive(found))
 
 
 def test_a_reused_pid_is_neither_found_nor_signalled(token: str) -> None:
     with session("sleep", f"300.{token}") as leader:
-        now = _procfs.look_up(leader.pid)
-        earlier = _procfs.look_up(leader.pid)
+        now = procfs.look_up(leader.pid)
+        earlier = procfs.look_up(leader.pid)
         assert now is not None
         assert earlier is not None
         earlier.starttime -= 1
-        assert not _procfs.still_alive(earlier)
-        assert not _procfs.find({leader.pid: earlier.starttime}, "none", known=[earlier])
-        assert not _procfs.send_signal(earlier, signal.SIGKILL)
-        assert not _procfs.sweep({leader.pid: earlier.starttime}, "none", signal.SIGKILL, known=[earlier])
-        assert _procfs.still_alive(now)
+        assert not procfs.still_alive(earlier)
+        assert not procfs.find({leader.pid: earlier.starttime}, "none", known=[earlier])
+        assert not procfs.send_signal(earlier, signal.SIGKILL)
+        assert not procfs.sweep({leader.pid: earlier.starttime}, "none", signal.SIGKILL, known=[earlier])
+        assert procfs.still_alive(now)
 
 
 @pytest.mark.parametrize("refusal", [AttributeError(), OSError(errno.ENOSYS, ""), OSError(errno.EMFILE, "")])
@@ -327,11 +325,11 @@ def test_signals_arrive_without_pidfds(
         raise refusal
 
     with session("sleep", f"300.{token}") as leader:
-        proc = _procfs.look_up(leader.pid)
+        proc = procfs.look_up(leader.pid)
         assert proc is not None
         with monkeypatch.context() as patch:  # `wait` uses it too, from 3.15 on
             patch.setattr(os, "pidfd_open", refuse)
-            assert _procfs.send_signal(proc, signal.SIGKILL)
+            assert procfs.send_signal(proc, signal.SIGKILL)
         assert leader.wait(5) == -signal.SIGKILL
 
 
@@ -342,7 +340,7 @@ def test_processes_that_vanish_or_hide_during_a_scan_are_passed_over(
         session("sleep", f"300.{token}", mark=f"{token}.1") as leader,
         session("sleep", f"300.{token}") as gone,
     ):
-        listed, read = os.listdir("/proc"), _procfs._read
+        listed, read = os.listdir("/proc"), procfs._read
 
         def hide(path: str) -> bytes:
             if path == f"/proc/{gone.pid}/stat":
@@ -353,8 +351,8 @@ def test_processes_that_vanish_or_hide_during_a_scan_are_passed_over(
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "listdir", lambda path: [*listed, "4194304"])
-            patch.setattr(_procfs, "_read", hide)
-            found = _procfs.find({}, f"{token}.1")
+            patch.setattr(procfs, "_read", hide)
+            found = procfs.find({}, f"{token}.1")
         assert pids(found) == {leader.pid}
 
 
@@ -367,23 +365,23 @@ def test_who_cannot_look_asks_the_group_and_says_so(
 
     with session("sleep", f"300.{token}") as leader:
         if blindness == "no /proc":
-            monkeypatch.setattr(_procfs, "unavailable", lambda: "there is no /proc here")
+            monkeypatch.setattr(procfs, "unavailable", lambda: "there is no /proc here")
         else:
-            monkeypatch.setattr(_procfs, "_read", fail)
-        (group,) = _procfs.find({leader.pid: 1}, "none")
+            monkeypatch.setattr(procfs, "_read", fail)
+        (group,) = procfs.find({leader.pid: 1}, "none")
         assert group.starttime == 0
         assert group.pgrp == leader.pid
         assert group.describe().startswith(f"process group {leader.pid} (")
-        assert _procfs.still_alive(group)
-        assert _procfs.sweep({leader.pid: 1}, "none", signal.SIGTERM) == [group]
+        assert procfs.still_alive(group)
+        assert procfs.sweep({leader.pid: 1}, "none", signal.SIGTERM) == [group]
         assert leader.wait(5) == -signal.SIGTERM
-        assert not _procfs.find({leader.pid: 1}, "none")
+        assert not procfs.find({leader.pid: 1}, "none")
 
 
 def test_a_scan_leaves_no_descriptor_open(token: str) -> None:
     with session("sleep", f"300.{token}"):
         before = os.listdir("/proc/self/fd")
-        _procfs.find({1: 0}, "none")
+        procfs.find({1: 0}, "none")
         assert os.listdir("/proc/self/fd") == before
 
 
@@ -392,7 +390,7 @@ def test_a_description_is_one_line_that_no_terminal_obeys(token: str) -> None:
     with session(*python(code, token), "\x1b]2;owned\x07 \x9b2J \u202e caf\xe9") as leader:
         assert leader.stdout is not None
         leader.stdout.readline()
-        (found,) = _procfs.find({leader.pid: 0}, "none")
+        (found,) = procfs.find({leader.pid: 0}, "none")
         assert found.describe().isprintable()
         assert "print(flush=True)⏎time.sleep(300)" in found.describe()
         assert r"␛]2;owned␇ \x9b2J \u202e café" in found.describe()

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from quiesce import Grace, Leftover, Outcome, Reason, Scope, StopReport
-from quiesce.kernel._seen import fields_of, is_trouble
+from quiesce.kernel.scope.stop_listeners import fields_of, is_trouble
 from tests.kernel.temperaments import (
     Stubborn,
     fails,

@@ -26,9 +26,9 @@ from quiesce import (
     current_scope,
     current_token,
 )
-from quiesce.kernel import _program
-from quiesce.kernel._run import Stopped, run
-from quiesce.kernel._thread import to_thread
+from quiesce.kernel.program import program as program_module
+from quiesce.kernel.program.entry_point import Stopped, run
+from quiesce.kernel.threads.thread_call import to_thread
 from tests.kernel.temperaments import sleeper, tidy_up
 
 SLACK = 4.0  # seconds that a loaded machine may take; what is not stopped takes a minute, or the five of the default
@@ -61,7 +61,7 @@ def go(flavour: str, main: Callable[..., Any], *args: Any, grace: Grace | None =
 @pytest.fixture(autouse=True)
 def nobody_ends_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that stalls for a second looks like a blocked loop, whose process is ended: that is for `test_run_programs`."""
-    monkeypatch.setattr(_program, "BLOCKED_AFTER", 60.0)
+    monkeypatch.setattr(program_module, "BLOCKED_AFTER", 60.0)
 
 
 @contextmanager
@@ -301,8 +301,8 @@ def test_a_program_that_stops_itself_is_stopped_as_by_a_signal(flavour: str) -> 
     async def main() -> None:
         current_scope().spawn(sleeper, log, "child", 0.01)
         await anyio.sleep(0.01)
-        _program.stop_program(Reason("disconnect", "its client is gone"))
-        _program.stop_program(Reason("user", "too late"))
+        program_module.stop_program(Reason("disconnect", "its client is gone"))
+        program_module.stop_program(Reason("user", "too late"))
         try:
             await anyio.sleep(60)
         finally:
@@ -318,7 +318,7 @@ def test_a_program_that_stops_itself_is_stopped_as_by_a_signal(flavour: str) -> 
 @in_process
 def test_what_main_returns_and_raises_after_it_has_stopped_itself_counts(flavour: str) -> None:
     async def main(error: Exception | None) -> str:
-        _program.stop_program(Reason("disconnect"))
+        program_module.stop_program(Reason("disconnect"))
         try:
             await anyio.sleep(60)
         except anyio.get_cancelled_exc_class():
@@ -336,7 +336,7 @@ def test_a_main_that_refuses_the_stop_it_has_asked_for_is_named(
     flavour: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def main() -> None:
-        _program.stop_program(Reason("disconnect"))
+        program_module.stop_program(Reason("disconnect"))
         while True:
             try:
                 await asyncio.sleep(0.01)
@@ -351,7 +351,7 @@ def test_a_main_that_refuses_the_stop_it_has_asked_for_is_named(
 
 @pytest.mark.worlds("asyncio", "trio")
 async def test_without_run_there_is_no_program_to_stop() -> None:
-    _program.stop_program(Reason("disconnect"))
+    program_module.stop_program(Reason("disconnect"))
     await anyio.sleep(0)
     assert not current_token().cancelled
 
@@ -912,7 +912,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvloop", None)
     with pytest.raises(ImportError, match=r"pip install 'quiesce\[uvloop\]'"):
         run(a_main, uvloop=True)
-    monkeypatch.setitem(sys.modules, "quiesce.kernel._program_trio", None)
+    monkeypatch.setitem(sys.modules, "quiesce.kernel.program.on_trio", None)
     with pytest.raises(ImportError, match=r"pip install 'quiesce\[trio\]'"):
         run(a_main, backend="trio")
 

@@ -331,7 +331,7 @@ def test_the_end_of_a_blocked_program_is_the_end_of_its_process_trees(flavour: s
     with program(
         flavour,
         """
-        from quiesce.kernel._process import Process
+        from quiesce.kernel.process.process import Process
 
         async def main():
             process = await Process.open([sys.executable, "-c", "import time; time.sleep(100)"])

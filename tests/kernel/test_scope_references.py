@@ -10,8 +10,8 @@ import weakref
 import pytest
 
 from quiesce import Scope, StopReport
-from quiesce.kernel import _seen
-from quiesce.kernel._core import ScopeCore
+from quiesce.kernel.scope import stop_listeners
+from quiesce.kernel.scope.lifecycle import ScopeCore
 from tests.world import asyncio_only
 
 
@@ -69,12 +69,12 @@ async def test_a_stop_that_a_token_settles_is_told_of_once() -> None:
             ended.append(core.label)
 
     listener = Listener()
-    _seen.listeners.append(listener)
+    stop_listeners.listeners.append(listener)
     try:
         outer = await Scope.open("outer")
         await Scope.open("inner", token=outer.token, scope=outer)
         outer.cancel()
         await outer.close()
     finally:
-        _seen.listeners.remove(listener)
+        stop_listeners.listeners.remove(listener)
     assert ended.count("outer") == 1

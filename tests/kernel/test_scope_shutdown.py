@@ -19,7 +19,7 @@ import trio
 import uvloop
 
 from quiesce import Grace, Handle, Reason, Scope, StopReport, current_token, to_thread
-from quiesce.kernel._watchdog import BLOCKED_AFTER, POLL
+from quiesce.kernel.scope.blocked_loop import BLOCKED_AFTER, POLL
 from tests.kernel.temperaments import on_trio, sleeper, tidy_up, turns
 
 Main = Callable[[], Coroutine[Any, Any, Any]]

@@ -24,7 +24,7 @@ from quiesce import (
     current_token,
     shielded,
 )
-from quiesce.kernel._core import ScopeCore
+from quiesce.kernel.scope.lifecycle import ScopeCore
 from tests.kernel.temperaments import (
     Stubborn,
     an_innocent_bystander,

@@ -17,8 +17,8 @@ import anyio.abc
 import pytest
 
 from quiesce import CancelToken, Grace, Reason, Scope, ScopeClosed, current_scope, current_token
-from quiesce.kernel._own import own
-from quiesce.kernel._stream import Stream, stream
+from quiesce.kernel.own.owned import own
+from quiesce.kernel.own.streams import Stream, stream
 from tests.kernel.temperaments import (
     an_innocent_bystander,
     cancellation,

@@ -23,10 +23,11 @@ import pytest
 import trio
 
 from quiesce import CancelToken, Grace, Reason, Scope, ScopeClosed, TokenCancelled, current_token
-from quiesce.kernel import _idle_threads, _limiter
-from quiesce.kernel._limiter import Slots
-from quiesce.kernel._shielded import shielded
-from quiesce.kernel._thread import to_thread
+from quiesce.kernel.calls.shielded_call import shielded
+from quiesce.kernel.threads import idle_threads
+from quiesce.kernel.threads import limiter as limiter_module
+from quiesce.kernel.threads.limiter import Slots
+from quiesce.kernel.threads.thread_call import to_thread
 from tests.kernel.temperaments import an_innocent_bystander, cancellation, on_trio, turns
 from tests.world import World, asyncio_only, trio_only
 
@@ -764,7 +765,7 @@ async def test_a_slot_of_a_thread_that_was_given_up_is_given_back_once() -> None
 async def test_who_waits_for_a_thread_is_logged_after_a_moment_with_who_holds_them(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_limiter, "A_MOMENT", 0.1)
+    monkeypatch.setattr(limiter_module, "A_MOMENT", 0.1)
     limiter = Slots(3, "tests")
     with stuck_work() as stuck:
         async with Scope() as scope:
@@ -788,7 +789,7 @@ async def test_who_waits_for_a_thread_is_logged_after_a_moment_with_who_holds_th
 async def test_a_queue_for_threads_that_moves_is_not_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_limiter, "A_MOMENT", 1.0)
+    monkeypatch.setattr(limiter_module, "A_MOMENT", 1.0)
     limiter = Slots(1)
     async with Scope() as scope:
         for _ in range(16):
@@ -868,12 +869,12 @@ async def test_a_scope_that_stops_while_its_caller_waits_for_a_slot_refuses() ->
 async def test_an_idle_thread_is_used_again() -> None:
     first = await to_thread(threading.get_ident)
     assert await to_thread(threading.get_ident) == first
-    assert [t.name for t in threading.enumerate() if t.ident == first] == [_idle_threads.IDLE_NAME]
+    assert [t.name for t in threading.enumerate() if t.ident == first] == [idle_threads.IDLE_NAME]
 
 
 async def test_an_idle_thread_leaves_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    _idle_threads._idle.clear()
-    monkeypatch.setattr(_idle_threads, "IDLE_SECONDS", 0.02)
+    idle_threads._idle.clear()
+    monkeypatch.setattr(idle_threads, "IDLE_SECONDS", 0.02)
     ident = await to_thread(threading.get_ident)
     await until(lambda: ident not in [t.ident for t in threading.enumerate()])
     assert await to_thread(str, "a new one") == "a new one"
@@ -887,7 +888,7 @@ async def test_if_no_thread_can_be_started_nothing_is_left_registered(
 
     limiter = Slots(1)
     async with Scope() as scope:
-        _idle_threads._idle.clear()
+        idle_threads._idle.clear()
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse)
             with pytest.raises(RuntimeError, match="can't start new thread"):
@@ -900,7 +901,7 @@ async def test_if_no_thread_can_be_started_nothing_is_left_registered(
 def test_a_forked_child_does_not_count_on_threads_that_stayed_in_the_parent() -> None:
     program = """
         import asyncio, os, sys, warnings
-        from quiesce.kernel._thread import to_thread
+        from quiesce.kernel.threads.thread_call import to_thread
         warnings.simplefilter("ignore", DeprecationWarning)
         assert asyncio.run(to_thread(str, "parent")) == "parent"
         pid = os.fork()
@@ -917,7 +918,7 @@ def test_idle_and_stuck_threads_do_not_hold_up_the_end_of_the_interpreter() -> N
     program = """
         import asyncio, threading, time
         from quiesce import Grace, Scope
-        from quiesce.kernel._thread import to_thread
+        from quiesce.kernel.threads.thread_call import to_thread
 
         async def main():
             await asyncio.gather(*(to_thread(time.sleep, 0.01) for _ in range(5)))

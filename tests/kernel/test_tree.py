@@ -14,18 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from quiesce.kernel import _guardian, _procfs, _tree
-from quiesce.kernel._tree import UNKNOWN_STATUS, Tree
+from quiesce.kernel.process import guardian, process_tree, procfs
+from quiesce.kernel.process.process_tree import UNKNOWN_STATUS, Tree
 from tests.kernel.processes import running, token_of_processes, wait_until
 
-pytestmark = pytest.mark.skipif(not _procfs.available(), reason="needs /proc")
+pytestmark = pytest.mark.skipif(not procfs.available(), reason="needs /proc")
 
 
 @pytest.fixture
 def token() -> Iterator[str]:
     with token_of_processes() as token:
         yield token
-        trees = _tree.live()
+        trees = process_tree.live()
         for tree in trees:
             stop(tree)
         assert not trees
@@ -55,7 +55,7 @@ def count(tree: Tree, comm: str = "sleep") -> int:
     return [proc.comm for proc in tree.members()].count(comm)
 
 
-def seen(tree: Tree) -> list[_procfs.Proc]:
+def seen(tree: Tree) -> list[procfs.Proc]:
     members = tree.members()
     assert members
     return members
@@ -65,9 +65,9 @@ def test_children_and_grandchildren_are_one_tree(token: str) -> None:
     tree = shell("sh -c '$nap & $nap' & $nap & wait", token)
     assert wait_until(lambda: count(tree) == 3)
     assert {proc.session for proc in tree.members()} == {tree.pid}
-    assert tree in _tree.live()
+    assert tree in process_tree.live()
     assert stop(tree, signal.SIGTERM) == -signal.SIGTERM
-    assert tree not in _tree.live()
+    assert tree not in process_tree.live()
 
 
 def test_a_job_with_a_process_group_of_its_own_is_reached(token: str) -> None:
@@ -120,7 +120,7 @@ def test_not_promised_an_orphan_that_hides_before_anybody_looks_gets_away(token:
     with tree.stdout:
         escaped = int(tree.stdout.readline())
     assert wait_until(
-        lambda: tree.exit_status() == 0 and getattr(_procfs.look_up(escaped), "comm", "") == "sleep"
+        lambda: tree.exit_status() == 0 and getattr(procfs.look_up(escaped), "comm", "") == "sleep"
     )
     assert tree.members() == []
     assert tree.reap()
@@ -145,15 +145,15 @@ def test_the_exit_status_is_that_of_subprocess(script: str, status: int) -> None
 def test_a_leader_that_has_exited_keeps_its_number_until_it_is_reaped(token: str) -> None:
     tree = shell("$nap & exit 5", token)
     assert wait_until(lambda: tree.exit_status() == 5)
-    leader = _procfs.look_up(tree.pid)
+    leader = procfs.look_up(tree.pid)
     assert leader is not None
     assert leader.zombie
     assert len(tree.members()) == 1
     tree.signal(signal.SIGKILL)
     assert wait_until(lambda: not tree.members())
-    assert _procfs.look_up(tree.pid) == leader
+    assert procfs.look_up(tree.pid) == leader
     assert tree.reap()
-    assert _procfs.look_up(tree.pid) != leader
+    assert procfs.look_up(tree.pid) != leader
     assert not tree.members()
     tree.signal(signal.SIGKILL)
 
@@ -162,10 +162,10 @@ def test_reaping_a_running_leader_does_nothing(token: str) -> None:
     tree = shell("exec $nap", token)
     assert tree.exit_status() is None
     assert not tree.reap()
-    assert tree in _tree.live()
-    assert tree.pid in _guardian._current.groups
+    assert tree in process_tree.live()
+    assert tree.pid in guardian._current.groups
     stop(tree)
-    assert tree.pid not in _guardian._current.groups
+    assert tree.pid not in guardian._current.groups
 
 
 def test_the_exit_descriptor_becomes_readable_when_the_leader_exits_though_others_hold_its_pipes(
@@ -270,10 +270,10 @@ def test_the_child_gets_its_environment_directory_and_streams(tmp_path: Path) ->
 
 
 def test_outer_marks_are_kept_even_with_an_environment_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(_procfs.VARIABLE, "outer.1;middle.2")
-    assert _guardian.marked({"A": "b"}, "inner.3") == {"A": "b", _procfs.VARIABLE: "outer.1;middle.2;inner.3"}
-    monkeypatch.delenv(_procfs.VARIABLE)
-    assert _guardian.marked({}, "inner.3") == {_procfs.VARIABLE: "inner.3"}
+    monkeypatch.setenv(procfs.VARIABLE, "outer.1;middle.2")
+    assert guardian.marked({"A": "b"}, "inner.3") == {"A": "b", procfs.VARIABLE: "outer.1;middle.2;inner.3"}
+    monkeypatch.delenv(procfs.VARIABLE)
+    assert guardian.marked({}, "inner.3") == {procfs.VARIABLE: "inner.3"}
 
 
 def test_the_child_holds_none_of_our_descriptors(token: str) -> None:
@@ -284,7 +284,7 @@ def test_the_child_holds_none_of_our_descriptors(token: str) -> None:
         assert wait_until(lambda: count(tree) == 1)
         # Its loader opens libraries for a moment.
         assert wait_until(lambda: set(os.listdir(f"/proc/{tree.pid}/fd")) == {"0", "1", "2"})
-        fd, exit_fd = _guardian.fd(), tree.exit_fd()
+        fd, exit_fd = guardian.fd(), tree.exit_fd()
         assert fd is not None
         assert exit_fd is not None
         assert not os.get_inheritable(fd)
@@ -340,12 +340,12 @@ def test_what_cannot_be_started_says_why_and_leaves_nothing(
     for name, text in (("no-interpreter", "#!/nowhere/sh\n"), ("no-first-line", "echo\n")):
         Path(name).write_text(text)
         Path(name).chmod(0o755)
-    _guardian.ensure()
-    groups, descriptors = dict(_guardian._current.groups), os.listdir("/proc/self/fd")
+    guardian.ensure()
+    groups, descriptors = dict(guardian._current.groups), os.listdir("/proc/self/fd")
     with pytest.raises(kind, match=words) as caught:
         Tree([command], cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert f"cannot start {command!r}: " in str(caught.value)
-    assert (_guardian._current.groups, os.listdir("/proc/self/fd"), _tree.live()) == (
+    assert (guardian._current.groups, os.listdir("/proc/self/fd"), process_tree.live()) == (
         groups,
         descriptors,
         [],
@@ -371,11 +371,11 @@ def test_an_interrupt_during_the_start_leaves_no_process(
     def interrupted_register(group: int) -> None:
         raise KeyboardInterrupt
 
-    _guardian.ensure()
+    guardian.ensure()
     if moment == "Popen":
         monkeypatch.setattr(subprocess.Popen, "__init__", interrupted_start)
     else:
-        monkeypatch.setattr(_guardian, "register", interrupted_register)
+        monkeypatch.setattr(guardian, "register", interrupted_register)
     with pytest.raises(KeyboardInterrupt):
         Tree(["sleep", f"300.{token}"], stdin=subprocess.PIPE)
     assert not running(token)
@@ -392,8 +392,8 @@ def test_a_tree_that_cannot_be_looked_into_is_its_group_until_that_was_killed(
     assert wait_until(lambda: count(tree) == 2)
     with monkeypatch.context() as patch:
         if blindness == "no /proc":
-            patch.setattr(_procfs, "unavailable", lambda: "there is no /proc here")
-        patch.setattr(_procfs, "_read", fail)
+            patch.setattr(procfs, "unavailable", lambda: "there is no /proc here")
+        patch.setattr(procfs, "_read", fail)
         tree._seen = frozenset()
         (group,) = tree.members()
         assert group.describe().startswith(f"process group {tree.pid} (")
@@ -416,7 +416,7 @@ def test_orphans_that_become_our_children_are_reaped_when_they_are_dead(token: s
     # As the first process of a container we inherit them; as a subreaper too.
     code = """
 import ctypes, os, signal, subprocess, sys, time
-from quiesce.kernel._tree import Tree
+from quiesce.kernel.process.process_tree import Tree
 assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0
 nap = f"sleep 300.{sys.argv[1]}"
 tree = Tree(["sh", "-c", f"setsid {nap} & {nap} & exit 0"])
@@ -425,7 +425,7 @@ assert {proc.ppid for proc in tree.members()} == {os.getpid()}
 tree.signal(signal.SIGKILL)
 while tree.members(): time.sleep(0.005)
 assert tree.reap()
-from quiesce.kernel import _guardian, _procfs
+from quiesce.kernel.process import guardian as _guardian, procfs as _procfs
 print(*[proc for proc in _procfs._scan() if proc.ppid == os.getpid() and proc.pid != _guardian.pid()])
 """
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -22,12 +22,15 @@ import anyio.to_thread
 import pytest
 
 from quiesce import Grace, Process, Reason, Scope, StopReport, contain, own, shielded
-from quiesce.kernel import _contained_processes, _offspring, _procfs, _unseen
+from quiesce.kernel.contain import block_processes
+from quiesce.kernel.process import descendants as descendants_module
+from quiesce.kernel.process import procfs
+from quiesce.kernel.scope import unseen as unseen_module
 from tests.kernel.processes import token_of_processes, wait_until
 from tests.world import asyncio_only
 
 pytestmark = [
-    pytest.mark.skipif(not _procfs.available(), reason="needs /proc"),
+    pytest.mark.skipif(not procfs.available(), reason="needs /proc"),
     pytest.mark.real_time,
 ]
 
@@ -120,7 +123,7 @@ def told_by(place: list[str], flavour: str, main: str, token: str, sleep: str = 
 @pytest.fixture(scope="module")
 def unreadable_sleep() -> Iterator[str]:
     """A program that others may run and not read. Who runs it cannot trace it, so that `hidepid` hides it."""
-    as_nobody = [*NOBODY.split(), sys.executable, "-c", "import quiesce.kernel._tree"]
+    as_nobody = [*NOBODY.split(), sys.executable, "-c", "import quiesce.kernel.process.process_tree"]
     if subprocess.run(as_nobody, cwd="/", stderr=subprocess.DEVNULL, check=False).returncode:
         pytest.skip("needs an interpreter that any user may run")
     folder = Path("/var/tmp" if os.access("/var/tmp", os.W_OK) else "/tmp", f"quiesce-{os.getpid()}")
@@ -238,11 +241,11 @@ def test_a_process_of_others_that_is_hidden_from_us_is_unseen(token: str, unread
 @pytest.fixture
 def no_proc(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     with monkeypatch.context() as patch:
-        patch.setattr(_procfs, "unavailable", lambda: "there is no /proc here")
-        patch.setattr(_unseen, "_told", False)
-        _contained_processes.cannot_look.cache_clear()
+        patch.setattr(procfs, "unavailable", lambda: "there is no /proc here")
+        patch.setattr(unseen_module, "_told", False)
+        block_processes.cannot_look.cache_clear()
         yield patch
-    _contained_processes.cannot_look.cache_clear()
+    block_processes.cannot_look.cache_clear()
 
 
 async def test_a_process_that_was_not_seen_to_the_end_is_in_the_reports_of_all_its_owners(
@@ -270,7 +273,7 @@ async def test_a_scope_that_lives_long_keeps_no_more_than_a_hundred(no_proc: pyt
     scope = await Scope.open("for months")
     core = scope._opened()
     for number in range(150):
-        _unseen.note_unseen(core, f"descendants of process '{number}'", "there is no /proc here")
+        unseen_module.note_unseen(core, f"descendants of process '{number}'", "there is no /proc here")
     assert len((await scope.close()).unseen) == 100
 
 
@@ -278,7 +281,7 @@ async def test_a_tree_that_is_left_says_what_else_may_be(no_proc: pytest.MonkeyP
     deaf = ["sh", "-c", f"trap '' TERM; echo up; while :; do sleep 1.{token}; done"]
     process = await Process.open(deaf, grace=BRISK)
     await anext(process.lines())
-    no_proc.setattr(_procfs, "_signal_group", lambda group, sig: not sig)  # nobody is ever killed
+    no_proc.setattr(procfs, "_signal_group", lambda group, sig: not sig)  # nobody is ever killed
     report = await process.close(deadline=0.2)
     assert [left.kind for left in report.left] == ["process"]
     assert report.unseen == ("descendants of process 'sh': there is no /proc here",)
@@ -291,7 +294,7 @@ async def test_a_last_look_that_saw_all_leaves_nothing_unseen(
 ) -> None:
     async with Process(["sh", "-c", f"sleep 300.{token} & exit"], grace=BRISK) as process:
         with monkeypatch.context() as patch:
-            patch.setattr(_procfs, "unavailable", lambda: "there is no /proc here")
+            patch.setattr(procfs, "unavailable", lambda: "there is no /proc here")
             await process.wait()
             await anyio.sleep(0.05)  # it is looked at, in vain
     assert process.report is not None
@@ -299,12 +302,12 @@ async def test_a_last_look_that_saw_all_leaves_nothing_unseen(
 
 
 async def test_processes_that_outrun_a_look_are_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
-    def outrun(since: int = 0, missed: list[object] | None = None) -> Iterator[_procfs.Proc]:
+    def outrun(since: int = 0, missed: list[object] | None = None) -> Iterator[procfs.Proc]:
         if missed is not None:
             missed.append("4194304")
         return iter(())
 
-    monkeypatch.setattr(_procfs, "_scan", outrun)
+    monkeypatch.setattr(procfs, "_scan", outrun)
     process = await Process.open(["true"], grace=BRISK)
     report = await process.close()
     assert report.unseen == (
@@ -335,11 +338,11 @@ def test_whether_proc_hides_others_is_asked_of_the_first_process(
         return mounts.encode() if path == "/proc/mounts" else b"1 (init) S"
 
     with monkeypatch.context() as patch:
-        patch.setattr(_procfs, "_hidden", {})
-        patch.setattr(_procfs, "_read", read)
+        patch.setattr(procfs, "_hidden", {})
+        patch.setattr(procfs, "_read", read)
         patch.setattr(os, "geteuid", lambda: we)
         patch.setattr(os, "stat", lambda path: os.stat_result((0, 0, 0, 0, user_of_the_first or 0, *[0] * 5)))
-        found = _procfs.hidden()
+        found = procfs.hidden()
     assert found == expected
 
 
@@ -347,21 +350,21 @@ def test_an_error_of_the_moment_is_not_taken_for_a_proc_that_hides(monkeypatch: 
     def fail(path: str) -> bytes:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
-    monkeypatch.setattr(_procfs, "_hidden", {})
+    monkeypatch.setattr(procfs, "_hidden", {})
     with monkeypatch.context() as patch:
-        patch.setattr(_procfs, "_read", fail)
+        patch.setattr(procfs, "_read", fail)
         with pytest.raises(OSError, match="Cannot allocate memory"):
-            _procfs.hidden()
-    assert _procfs.hidden() == ""
+            procfs.hidden()
+    assert procfs.hidden() == ""
 
 
 def test_where_nobody_can_ask_for_children_there_are_taken_to_be_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with monkeypatch.context() as patch, subprocess.Popen(["true"]):
-        assert _offspring.have_any()
-        patch.setattr(_offspring, "_ASK_ONLY", 0)
-        assert not _offspring.have_any()
+        assert descendants_module.have_any()
+        patch.setattr(descendants_module, "_ASK_ONLY", 0)
+        assert not descendants_module.have_any()
 
 
 # Threads of others --------------------------------------------------------------------------------------------
@@ -427,7 +430,7 @@ async def _is_seen_while_it_lasts(start: Callable[[], Awaitable[None]], work: Wo
     assert says_thread(await outer.close())
     assert not says_thread(await beside.close())
     await work.end()
-    assert wait_until(lambda: not _unseen._others_are_busy() or not outer._opened().report().unseen)
+    assert wait_until(lambda: not unseen_module._others_are_busy() or not outer._opened().report().unseen)
     assert not says_thread(await inner.close())
     assert not says_thread(await outer.close())
 

@@ -30,11 +30,11 @@ from quiesce.models import (
     ToolSpec,
     UserMessage,
 )
-from quiesce.models import _anthropic_messages as anthropic_messages
-from quiesce.models import _openai_chat as openai_chat
-from quiesce.models import _openai_responses as openai_responses
-from quiesce.models._call_ids import CallIds
-from quiesce.models._provider_errors import Endpoint
+from quiesce.models.anthropic import messages as anthropic_messages
+from quiesce.models.http.errors import Endpoint
+from quiesce.models.openai import chat as openai_chat
+from quiesce.models.openai import responses as openai_responses
+from quiesce.models.words.call_ids import CallIds
 from tests.models.server import Server
 from tests.models.transcripts import check_anthropic, check_chat, check_responses, transcripts
 from tests.models.wires import CHAT

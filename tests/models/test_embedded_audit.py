@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from quiesce.models import EmbeddedModel, ModelRequest, TextDelta, UserMessage, _embedded_server
+from quiesce.models import EmbeddedModel, ModelRequest, TextDelta, UserMessage
+from quiesce.models.embedded import server as server_module
 from tests.audit_level import FULL
 from tests.kernel.audited import WORLDS, Audited, ledger
 from tests.models import stand_in_llama
@@ -101,7 +102,7 @@ def test_stopped_anywhere_no_server_is_left(
     scenario: Callable[[Path], Any], where: str, weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if where == "trio":  # there the audit's clock jumps while a process loads
-        monkeypatch.setattr(_embedded_server, "STARTED_WITHIN", math.inf)
+        monkeypatch.setattr(server_module, "STARTED_WITHIN", math.inf)
     audited = Audited(
         "EmbeddedModel",
         partial(scenario, weights),

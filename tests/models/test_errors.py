@@ -30,8 +30,7 @@ from quiesce.models import (
     TextDelta,
     UserMessage,
 )
-from quiesce.models import _exchange as exchange
-from quiesce.models import _retry as retry
+from quiesce.models.http import exchange, retry
 from tests.models.server import Reply, Server
 from tests.models.wires import ANTHROPIC, CHAT, RESPONSES, Api, chunk, event, message_start, sse
 
@@ -237,7 +236,7 @@ async def test_what_is_no_stream_is_told_so(api: Api, server: Server, body: byte
 
 
 async def test_an_event_without_end_is_given_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quiesce.models._sse.LONGEST", 100_000)
+    monkeypatch.setattr("quiesce.models.http.sse.LONGEST", 100_000)
     server.say(b"data: " + b"x" * 1000, "flood")
     assert "longer than" in str(await failure(CHAT, server))
     server.wait_for(lambda: not server.connections, "the connection closed")

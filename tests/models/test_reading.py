@@ -27,11 +27,11 @@ from quiesce.models import (
     Usage,
     UserMessage,
 )
-from quiesce.models._anthropic_reader import AnthropicReader
-from quiesce.models._openai_chat_reader import ChatReader
-from quiesce.models._openai_responses_reader import ResponsesReader
-from quiesce.models._provider_errors import Endpoint
-from quiesce.models._sse import EventStream
+from quiesce.models.anthropic.reader import AnthropicReader
+from quiesce.models.http.errors import Endpoint
+from quiesce.models.http.sse import EventStream
+from quiesce.models.openai.chat_reader import ChatReader
+from quiesce.models.openai.responses_reader import ResponsesReader
 from tests.models.wires import (
     CHAT_USAGE,
     RESPONSES_USAGE,

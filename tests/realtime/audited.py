@@ -30,16 +30,16 @@ from quiesce.realtime import (
     RealtimeSession,
     realtime_handoff,
 )
-from quiesce.realtime._connection import Connection
-from quiesce.realtime._playback import RealtimePlaybackTracker
-from quiesce.realtime._protocol import Protocol
+from quiesce.realtime.openai.connection import Connection
+from quiesce.realtime.openai.protocol import Protocol
 from quiesce.realtime.testing import ScriptedRealtimeModel, Speech
-from quiesce.realtime.testing._server_session import ServedSession
-from quiesce.realtime.testing._speech import as_script
+from quiesce.realtime.testing.server.session import ServedSession
+from quiesce.realtime.testing.speech import as_script
+from quiesce.realtime.words.playback import RealtimePlaybackTracker
 from quiesce.testing import call
 from quiesce.wire import ConnectionEnded, memory_pair
-from quiesce.wire._channel_link import ChannelLink
-from quiesce.wire._websocket_framing import WebSocketFraming
+from quiesce.wire.base.websocket_framing import WebSocketFraming
+from quiesce.wire.links.channel_link import ChannelLink
 from tests.kernel.audited import WORLDS, Audited, clock, ledger, pause, work
 
 SCENARIOS: list[Audited] = []

@@ -17,14 +17,14 @@ from quiesce.agents import (
     output_guardrail,
 )
 from quiesce.realtime import RealtimeAgent, RealtimePlaybackTracker, RealtimeSession
-from quiesce.realtime._model_inputs import (
+from quiesce.realtime.openai.protocol import Protocol
+from quiesce.realtime.testing import ScriptedRealtimeModel
+from quiesce.realtime.words.model_inputs import (
     RealtimeModelSendInterrupt,
     RealtimeModelSendSessionUpdate,
     RealtimeModelSendToolOutput,
     RealtimeModelSendUserInput,
 )
-from quiesce.realtime._protocol import Protocol
-from quiesce.realtime.testing import ScriptedRealtimeModel
 
 LONG = "This is a sentence which is long enough for whoever looks at it while it is still being said."
 EAGER_GUARDS: dict[str, Any] = {"guardrails_settings": {"debounce_text_length": 10}}

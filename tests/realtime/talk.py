@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from quiesce.realtime._model_events import RealtimeModelRawServerEvent
-from quiesce.realtime._playback import RealtimePlaybackTracker
-from quiesce.realtime._protocol import Protocol
+from quiesce.realtime.openai.protocol import Protocol
+from quiesce.realtime.words.model_events import RealtimeModelRawServerEvent
+from quiesce.realtime.words.playback import RealtimePlaybackTracker
 
 MS = 48  # bytes of pcm16 in a millisecond
 

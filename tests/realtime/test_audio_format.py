@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from openai.types.realtime.realtime_audio_formats import AudioPCM, AudioPCMA, AudioPCMU
 
-from quiesce.realtime._audio_format import bytes_per_millisecond, wire_format
+from quiesce.realtime.words.audio_format import bytes_per_millisecond, wire_format
 
 PCM = {"type": "audio/pcm", "rate": 24000}
 

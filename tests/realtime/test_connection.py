@@ -26,7 +26,7 @@ from quiesce.realtime import (
     RealtimeSessionClosed,
 )
 from quiesce.realtime.testing import Faults, LocalRealtimeServer, Speech
-from quiesce.realtime.testing._tones import silence, tone
+from quiesce.realtime.testing.tones import silence, tone
 from quiesce.testing import call
 from quiesce.wire import ConnectionEnded
 from tests.realtime.scenes import Part, Reading, reading, until

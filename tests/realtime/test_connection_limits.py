@@ -14,12 +14,12 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import OPEN
 from websockets.uri import parse_uri
 
-from quiesce.kernel._backend import current_backend
+from quiesce.kernel.scope.backend import current_backend
 from quiesce.realtime import RealtimeLimits, RealtimeModelSendInterrupt, RealtimePlaybackTracker
-from quiesce.realtime._connection import Connection
-from quiesce.realtime._protocol import Protocol
-from quiesce.wire._link import Link, Receiver
-from quiesce.wire._websocket_framing import WebSocketFraming
+from quiesce.realtime.openai.connection import Connection
+from quiesce.realtime.openai.protocol import Protocol
+from quiesce.wire.base.websocket_framing import WebSocketFraming
+from quiesce.wire.links.link import Link, Receiver
 from tests.kernel.temperaments import turns, virtual_worlds
 
 pytestmark = virtual_worlds  # how often somebody looks is a matter of time

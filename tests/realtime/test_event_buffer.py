@@ -8,12 +8,12 @@ import anyio
 import pytest
 
 from quiesce import Scope
-from quiesce.kernel._backend import current_backend
+from quiesce.kernel.scope.backend import current_backend
 from quiesce.realtime import RealtimeLimits, RealtimeModelRawServerEvent
-from quiesce.realtime._event_buffer import EventBuffer
-from quiesce.realtime._events import RealtimeAudio, RealtimeError, RealtimeRawModelEvent
-from quiesce.realtime._model_events import RealtimeModelAudioEvent, RealtimeModelErrorEvent
+from quiesce.realtime.session.event_buffer import EventBuffer
 from quiesce.realtime.testing import Speech
+from quiesce.realtime.words.events import RealtimeAudio, RealtimeError, RealtimeRawModelEvent
+from quiesce.realtime.words.model_events import RealtimeModelAudioEvent, RealtimeModelErrorEvent
 from tests.kernel.temperaments import turns, virtual_worlds
 from tests.realtime.scenes import inputs, scripted, session_of, talking
 

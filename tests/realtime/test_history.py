@@ -17,7 +17,7 @@ from quiesce.realtime import (
     SystemMessageItem,
     UserMessageItem,
 )
-from quiesce.realtime._history import History
+from quiesce.realtime.session.history import History
 
 
 def user(item_id: str, text: str = "", after: str | None = None) -> UserMessageItem:

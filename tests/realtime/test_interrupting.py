@@ -7,8 +7,8 @@ from typing import Any
 import anyio
 
 from quiesce.realtime import AssistantMessageItem, RealtimePlaybackTracker
-from quiesce.realtime._playback import AssumedPlayback
 from quiesce.realtime.testing import Speech
+from quiesce.realtime.words.playback import AssumedPlayback
 from quiesce.testing import call
 from tests.kernel.temperaments import virtual_worlds
 from tests.realtime.scenes import Part, scripted, session_of, talking

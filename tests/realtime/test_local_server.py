@@ -24,11 +24,11 @@ from websockets.exceptions import (
 from websockets.sync.client import ClientConnection, connect
 from websockets.uri import parse_uri
 
-from quiesce.realtime._audio_format import bytes_per_millisecond
 from quiesce.realtime.testing import Faults, LocalRealtimeServer, Speech
-from quiesce.realtime.testing._faults import MALFORMED
-from quiesce.realtime.testing._speech import Turn
-from quiesce.realtime.testing._tones import loudness, silence, tone
+from quiesce.realtime.testing.server.faults import MALFORMED
+from quiesce.realtime.testing.speech import Turn
+from quiesce.realtime.testing.tones import loudness, silence, tone
+from quiesce.realtime.words.audio_format import bytes_per_millisecond
 from quiesce.testing import call
 
 OFFICIAL = {

@@ -17,7 +17,7 @@ from quiesce.realtime import (
     RealtimeModelListener,
     RealtimeSession,
 )
-from quiesce.realtime._connection import Connection
+from quiesce.realtime.openai.connection import Connection
 from quiesce.realtime.testing import Faults, LocalRealtimeServer, Speech
 from quiesce.testing import call
 from quiesce.wire import ConnectionEnded

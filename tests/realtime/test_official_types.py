@@ -13,10 +13,12 @@ from openai.types import realtime as official
 from pydantic import BaseModel, TypeAdapter
 
 from quiesce.agents import function_tool
-from quiesce.realtime._agent import RealtimeAgent
-from quiesce.realtime._handoff import realtime_handoff
-from quiesce.realtime._model_events import RealtimeModelToolCallEvent
-from quiesce.realtime._model_inputs import (
+from quiesce.realtime.openai.protocol import Protocol
+from quiesce.realtime.openai.server_events import KNOWN, MalformedServerEvent
+from quiesce.realtime.words.agent import RealtimeAgent
+from quiesce.realtime.words.handoff import realtime_handoff
+from quiesce.realtime.words.model_events import RealtimeModelToolCallEvent
+from quiesce.realtime.words.model_inputs import (
     RealtimeModelSendAudio,
     RealtimeModelSendInterrupt,
     RealtimeModelSendRawMessage,
@@ -24,9 +26,7 @@ from quiesce.realtime._model_inputs import (
     RealtimeModelSendToolOutput,
     RealtimeModelSendUserInput,
 )
-from quiesce.realtime._playback import RealtimePlaybackTracker
-from quiesce.realtime._protocol import Protocol
-from quiesce.realtime._server_events import KNOWN, MalformedServerEvent
+from quiesce.realtime.words.playback import RealtimePlaybackTracker
 
 from .talk import Talk
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quiesce.realtime._playback import AssumedPlayback, RealtimePlaybackTracker
+from quiesce.realtime.words.playback import AssumedPlayback, RealtimePlaybackTracker
 
 MS = 48  # bytes of pcm16 in a millisecond
 

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quiesce.models._model import Usage
-from quiesce.realtime import _items as items
-from quiesce.realtime import _model_events as told
-from quiesce.realtime._model_inputs import RealtimeModelSendInterrupt, RealtimeModelSendToolOutput
-from quiesce.realtime._playback import RealtimePlaybackTracker
-from quiesce.realtime._protocol import Protocol
-from quiesce.realtime._server_events import KNOWN, MalformedServerEvent
+from quiesce.models.words.model import Usage
+from quiesce.realtime.openai.protocol import Protocol
+from quiesce.realtime.openai.server_events import KNOWN, MalformedServerEvent
+from quiesce.realtime.words import items
+from quiesce.realtime.words import model_events as told
+from quiesce.realtime.words.model_inputs import RealtimeModelSendInterrupt, RealtimeModelSendToolOutput
+from quiesce.realtime.words.playback import RealtimePlaybackTracker
 
 from .talk import Talk, types
 

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quiesce.agents._errors import UserError
-from quiesce.realtime._items import AssistantAudio, AssistantMessageItem
-from quiesce.realtime._model_events import RealtimeModelAudioInterruptedEvent as Interrupted
-from quiesce.realtime._model_inputs import (
+from quiesce.agents.agent.errors import UserError
+from quiesce.realtime.openai.protocol_events import NOT_RUN
+from quiesce.realtime.words.items import AssistantAudio, AssistantMessageItem
+from quiesce.realtime.words.model_events import RealtimeModelAudioInterruptedEvent as Interrupted
+from quiesce.realtime.words.model_inputs import (
     RealtimeModelSendInterrupt,
     RealtimeModelSendRawMessage,
     RealtimeModelSendSessionUpdate,
     RealtimeModelSendUserInput,
 )
-from quiesce.realtime._playback import AssumedPlayback, RealtimePlaybackTracker
-from quiesce.realtime._protocol_events import NOT_RUN
+from quiesce.realtime.words.playback import AssumedPlayback, RealtimePlaybackTracker
 
 from .talk import MS, Talk, truncation, types
 

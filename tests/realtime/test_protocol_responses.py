@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quiesce.agents._errors import UserError
-from quiesce.realtime._client_events import AUDIO_PIECE
-from quiesce.realtime._model_events import RealtimeModelToolCallEvent
-from quiesce.realtime._model_inputs import (
+from quiesce.agents.agent.errors import UserError
+from quiesce.realtime.openai.client_events import AUDIO_PIECE
+from quiesce.realtime.openai.responses import ANOTHER_IS_ON, NONE_IS_ON, TRIES
+from quiesce.realtime.words.model_events import RealtimeModelToolCallEvent
+from quiesce.realtime.words.model_inputs import (
     RealtimeModelSendAudio,
     RealtimeModelSendInterrupt,
     RealtimeModelSendRawMessage,
     RealtimeModelSendToolOutput,
     RealtimeModelSendUserInput,
 )
-from quiesce.realtime._responses import ANOTHER_IS_ON, NONE_IS_ON, TRIES
 
 from .talk import Talk, types
 

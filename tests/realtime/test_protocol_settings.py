@@ -9,13 +9,13 @@ import pytest
 from openai.types.realtime.realtime_audio_formats import AudioPCMU
 
 from quiesce.agents import function_tool
-from quiesce.agents._errors import UserError
-from quiesce.realtime._agent import RealtimeAgent
-from quiesce.realtime._handoff import realtime_handoff
-from quiesce.realtime._model_inputs import RealtimeModelSendSessionUpdate
-from quiesce.realtime._playback import RealtimePlaybackTracker
-from quiesce.realtime._protocol import Protocol
-from quiesce.realtime._session_settings import wire_session
+from quiesce.agents.agent.errors import UserError
+from quiesce.realtime.openai.protocol import Protocol
+from quiesce.realtime.openai.session_update import wire_session
+from quiesce.realtime.words.agent import RealtimeAgent
+from quiesce.realtime.words.handoff import realtime_handoff
+from quiesce.realtime.words.model_inputs import RealtimeModelSendSessionUpdate
+from quiesce.realtime.words.playback import RealtimePlaybackTracker
 
 from .talk import Talk
 

@@ -19,7 +19,7 @@ from quiesce.realtime import (
     RealtimeReconnect,
     RealtimeSession,
 )
-from quiesce.realtime._losses import may_come_back
+from quiesce.realtime.session.lost_connections import may_come_back
 from quiesce.realtime.testing import ScriptedRealtimeModel, Speech
 from quiesce.wire import ConnectionEnded
 from tests.kernel.temperaments import virtual_worlds

@@ -19,7 +19,7 @@ from quiesce.realtime import (
     RealtimeSession,
     RealtimeToolCallItem,
 )
-from quiesce.realtime._restored import CUT_OFF
+from quiesce.realtime.openai.restored_items import CUT_OFF
 from quiesce.realtime.testing import Faults, LocalRealtimeServer, Speech
 from quiesce.testing import call
 from quiesce.wire import ConnectionEnded

@@ -22,8 +22,8 @@ from quiesce.realtime import (
     SystemMessageItem,
     UserMessageItem,
 )
-from quiesce.realtime._restored import CUT_OFF, NOT_TRANSCRIBED
-from quiesce.realtime.testing._server_check import ClientEventCheck
+from quiesce.realtime.openai.restored_items import CUT_OFF, NOT_TRANSCRIBED
+from quiesce.realtime.testing.server.client_event_check import ClientEventCheck
 from tests.realtime.talk import Talk, types
 
 PICTURE = "data:image/png;base64,AA=="

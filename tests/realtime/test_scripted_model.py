@@ -13,15 +13,16 @@ import anyio
 import pytest
 
 from quiesce import Scope
-from quiesce.realtime._config import RealtimeModelConfig
-from quiesce.realtime._model import RealtimeModelListener
-from quiesce.realtime._model_events import (
+from quiesce.realtime.testing import ScriptedRealtimeModel, Speech
+from quiesce.realtime.words.config import RealtimeModelConfig
+from quiesce.realtime.words.model import RealtimeModelListener
+from quiesce.realtime.words.model_events import (
     RealtimeModelAudioEvent,
     RealtimeModelEvent,
     RealtimeModelOtherEvent,
     RealtimeModelToolCallEvent,
 )
-from quiesce.realtime._model_inputs import (
+from quiesce.realtime.words.model_inputs import (
     RealtimeModelSendAudio,
     RealtimeModelSendInterrupt,
     RealtimeModelSendRawMessage,
@@ -29,8 +30,7 @@ from quiesce.realtime._model_inputs import (
     RealtimeModelSendToolOutput,
     RealtimeModelSendUserInput,
 )
-from quiesce.realtime._playback import RealtimePlaybackTracker
-from quiesce.realtime.testing import ScriptedRealtimeModel, Speech
+from quiesce.realtime.words.playback import RealtimePlaybackTracker
 from quiesce.testing import ScriptExhausted, call
 from quiesce.wire import ConnectionEnded
 from tests.world import asyncio_only

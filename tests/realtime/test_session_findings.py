@@ -23,8 +23,8 @@ from quiesce.realtime import (
     RealtimeSession,
     RealtimeSessionClosed,
 )
-from quiesce.realtime._model_events import RealtimeModelAudioEvent
 from quiesce.realtime.testing import LocalRealtimeServer, ScriptedRealtimeModel, Speech
+from quiesce.realtime.words.model_events import RealtimeModelAudioEvent
 from quiesce.testing import call
 from tests.realtime.scenes import EAGER_GUARDS, LONG, Reading, agent, session_of
 

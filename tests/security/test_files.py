@@ -18,8 +18,9 @@ from quiesce._safe import files
 from quiesce._safe.files import Approved, BadPath, Folders, OutsideOfFolders, Seen
 from quiesce.acp.tools import edit_file, read_file, write_file
 from quiesce.agents import Agent
-from quiesce.cli.chat import _files, _search
-from quiesce.cli.chat._change import change
+from quiesce.cli.chat.tools import files as files_module
+from quiesce.cli.chat.tools import search
+from quiesce.cli.chat.tools.changes import change
 from quiesce.models import ToolCall, ToolResult
 from quiesce.testing import ScriptedModel, call
 from tests.acp.served_client import Client, connected
@@ -431,7 +432,7 @@ def test_a_file_with_a_second_name_is_neither_read_nor_written(home: Path, folde
         with pytest.raises(BadPath, match="has another name"):
             touch()
     assert other.read_text() == SECRET
-    assert list(_search.search(str(folder), str(folder), "secret")) == ["Nothing found."]
+    assert list(search.search(str(folder), str(folder), "secret")) == ["Nothing found."]
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "device"])
@@ -454,7 +455,7 @@ def test_folders_that_may_be_passed_through_but_not_listed_are_no_obstacle(home:
     (folder / "a").write_text("text\n")
     home.chmod(0o111)
     try:
-        assert _files.read(Folders([folder]), "a") == "     1  text\n"
+        assert files_module.read(Folders([folder]), "a") == "     1  text\n"
     finally:
         home.chmod(0o700)
 
@@ -556,7 +557,7 @@ async def test_over_acp_a_target_that_cannot_be_shown_is_not_asked_about(home: P
 def test_a_folder_swapped_for_a_link_during_a_search_is_not_searched(home: Path, folder: Path) -> None:
     (folder / "way").symlink_to(home)
     found = subprocess.run(
-        [os.sys.executable, "-I", "-S", _search.__file__],  # type: ignore[attr-defined]
+        [os.sys.executable, "-I", "-S", search.__file__],  # type: ignore[attr-defined]
         input=json.dumps({"folder": str(folder), "place": str(folder / "way"), "pattern": "secret"}).encode(),
         capture_output=True,
         timeout=30,

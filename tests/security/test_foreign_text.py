@@ -22,18 +22,18 @@ from quiesce import Reason, Scope
 from quiesce._safe.printed import logger, printed, printed_line
 from quiesce._safe.text import both_ends, exact, shown
 from quiesce.audit import audit
-from quiesce.audit._html import render
-from quiesce.audit._html_text import esc
-from quiesce.audit._json import Outcome as AuditOutcome
-from quiesce.audit._json import _case, to_junit
-from quiesce.audit._text import Paint
-from quiesce.cli._terminal import of_error
-from quiesce.cli.chat._session import explained
-from quiesce.cli.chat._start import _InALine
-from quiesce.cli.chat._terminal_text import markdown, rendered
-from quiesce.kernel._overview import Branch
-from quiesce.kernel._report import Leftover, Outcome, StopReport
-from quiesce.models._errors import ModelError
+from quiesce.audit.findings.text import Paint
+from quiesce.audit.html.page import render
+from quiesce.audit.html.text import esc
+from quiesce.audit.report.machine import Outcome as AuditOutcome
+from quiesce.audit.report.machine import _case, to_junit
+from quiesce.cli.base.terminal import of_error
+from quiesce.cli.chat.session.session import explained
+from quiesce.cli.chat.start import _InALine
+from quiesce.cli.chat.ui.terminal_text import markdown, rendered
+from quiesce.kernel.base.report import Leftover, Outcome, StopReport
+from quiesce.kernel.program.live_tree import Branch
+from quiesce.models.words.errors import ModelError
 
 ATTACKS = [
     "\x1b[2J\x1b[H",  # clears the screen
@@ -128,7 +128,7 @@ def test_log_records(text: str, caplog: pytest.LogCaptureFixture) -> None:
 def test_every_module_logs_through_the_logger_that_makes_records_safe() -> None:
     source = Path(quiesce.__file__).parent
     for path in source.rglob("*.py"):
-        if path.name not in ("printed.py", "_start.py"):
+        if path.name not in ("printed.py", "start.py"):
             assert 'getLogger("quiesce' not in path.read_text(), path
 
 
@@ -261,7 +261,7 @@ def test_what_a_command_says_of_its_arguments(arguments: list[str], text: str, t
 def test_a_server_that_lists_its_models_is_quoted_safely(
     monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    from quiesce.cli._terminal import say
+    from quiesce.cli.base.terminal import say
 
     say("http://h has no models: \x1b[2J\u202e")
     check(capsys.readouterr().err)

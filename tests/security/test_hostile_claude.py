@@ -22,9 +22,9 @@ from quiesce.claude import (
     query,
     tool,
 )
-from quiesce.claude._json import decode
+from quiesce.claude.types.json import decode
 from quiesce.wire import Limits
-from quiesce.wire._child_process import ProcessExited
+from quiesce.wire.transports.child_process import ProcessExited
 from tests.claude.memory_cli import MemoryCli
 from tests.claude.ways_to_stop import HASTY
 from tests.kernel.temperaments import virtual_worlds
@@ -335,8 +335,8 @@ async def test_the_requests_at_work_are_bounded() -> None:
 
 
 async def test_what_nobody_reads_is_bounded_while_a_request_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quiesce.claude._session.UNREAD_LIMIT", 10_000)
-    monkeypatch.setattr("quiesce.claude._session.MOST_UNREAD", 200_000)
+    monkeypatch.setattr("quiesce.claude.session.session.UNREAD_LIMIT", 10_000)
+    monkeypatch.setattr("quiesce.claude.session.session.MOST_UNREAD", 200_000)
     ours = Ours(waits=True)
     said = {
         "type": "assistant",

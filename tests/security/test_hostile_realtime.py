@@ -20,7 +20,7 @@ from websockets.frames import Frame, Opcode
 
 from quiesce.agents import FunctionTool, function_tool
 from quiesce.realtime import OpenAIRealtimeWebSocketModel, RealtimeAgent, RealtimeLimits, RealtimeSession
-from quiesce.realtime import _server_events as server
+from quiesce.realtime.openai import server_events as server
 from quiesce.wire import ConnectionEnded
 from tests.kernel.temperaments import virtual_worlds
 from tests.realtime.scenes import Reading, reading

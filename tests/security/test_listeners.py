@@ -21,22 +21,22 @@ import pytest
 from quiesce import Process, to_thread
 from quiesce.acp import ClientSideConnection, RequestError
 from quiesce.acp import schema as s
-from quiesce.acp._served import serve_agent
+from quiesce.acp.served.served_agent import serve_agent
 from quiesce.acp.tools import read_file
 from quiesce.agents import Agent, MemoryStore
 from quiesce.testing import ScriptedModel, call
 from quiesce.wire import (
     ConnectionEnded,
     Peer,
-    _server,
     connect_tcp,
     connect_unix,
     connect_websocket,
     serve_tcp,
     serve_unix,
 )
-from quiesce.wire._admission import Admission, _network
-from quiesce.wire._websocket_server import serve_websocket
+from quiesce.wire.links.admission import Admission, _network
+from quiesce.wire.servers import server as server_module
+from quiesce.wire.servers.websocket_server import serve_websocket
 from tests.acp.served_client import Client, connected
 from tests.wire.certificates import make_certificate
 from tests.wire.websockets import answer, http
@@ -274,7 +274,7 @@ async def test_with_both_it_is_served_encrypted(certificate: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["tcp", "websocket"])
 async def test_strangers_do_not_keep_the_owner_out(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_server, "STRANGERS", 5)
+    monkeypatch.setattr(server_module, "STRANGERS", 5)
     serve = serve_tcp if kind == "tcp" else serve_websocket
     async with serve(answer, "127.0.0.1", token=TOKEN, per_peer=2) as server:
         with ExitStack() as strangers:

@@ -15,8 +15,8 @@ import anyio
 import pytest
 
 from quiesce import Grace, Process
-from quiesce.kernel import _guardian, _procfs
-from quiesce.kernel._procfs import Proc
+from quiesce.kernel.process import guardian, procfs
+from quiesce.kernel.process.procfs import Proc
 from tests.kernel.processes import running, token_of_processes, wait_until
 
 pytestmark = [pytest.mark.real_time, pytest.mark.worlds("asyncio", "trio"), pytest.mark.time_limit(60)]
@@ -54,7 +54,7 @@ def test_a_number_that_was_given_to_another_process_is_not_signalled() -> None:
             parts = fields[2].split()
             parts[19] = str(int(parts[19]) - 1).encode()  # its start time
             meant = Proc(stranger.pid, fields[0] + b") " + b" ".join(parts))
-            assert not _procfs.send_signal(meant, signal.SIGKILL)
+            assert not procfs.send_signal(meant, signal.SIGKILL)
             time.sleep(0.05)
             assert stranger.poll() is None
         finally:
@@ -75,7 +75,7 @@ async def marked_with(program: str, pid: int) -> bool:
 
 async def test_no_command_line_holds_the_programs_id_and_only_the_user_can_read_it() -> None:
     async with Process(["sleep", "60"]) as process:
-        program = _guardian.program_id()
+        program = guardian.program_id()
         assert len(program) == 32
         assert program.encode() not in command_lines()
         assert await marked_with(program, process.pid)
@@ -85,7 +85,7 @@ async def test_no_command_line_holds_the_programs_id_and_only_the_user_can_read_
 
 async def test_a_process_that_carries_another_mark_is_left_alone() -> None:
     guess = f"{'0' * 32}.1"
-    stranger = await anyio.open_process(["sleep", "60"], env={**os.environ, _procfs.VARIABLE: guess})
+    stranger = await anyio.open_process(["sleep", "60"], env={**os.environ, procfs.VARIABLE: guess})
     try:
         async with Process(["sleep", "60"]):
             pass

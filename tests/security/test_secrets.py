@@ -20,11 +20,11 @@ from quiesce import Process, Scope
 from quiesce._safe.printed import printed, printed_line
 from quiesce._safe.secrets import command_without_secrets, without_secrets
 from quiesce.agents import MCPServerStreamableHttp
-from quiesce.audit._text import Paint
+from quiesce.audit.findings.text import Paint
 from quiesce.claude import ClaudeAgentOptions
-from quiesce.claude._private_arguments import PrivateArguments
+from quiesce.claude.process.private_arguments import PrivateArguments
 from quiesce.models import OpenAIModel
-from quiesce.models._errors import ModelError
+from quiesce.models.words.errors import ModelError
 from quiesce.wire import connect_websocket
 
 KEY = "sk-ant-api03-abcdefghijklmnop"
@@ -250,7 +250,7 @@ def test_every_configuration_is_private_and_nothing_else_is() -> None:
 def test_a_fork_of_the_program_does_not_remove_the_file() -> None:
     code = (
         "import json, os, sys\n"
-        "from quiesce.claude._private_arguments import PrivateArguments\n"
+        "from quiesce.claude.process.private_arguments import PrivateArguments\n"
         "private = PrivateArguments(['c', '--mcp-config', sys.argv[1]], None)\n"
         "if not os.fork(): sys.exit()\n"
         "os.wait()\n"

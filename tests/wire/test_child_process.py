@@ -14,7 +14,7 @@ import pytest
 
 from quiesce import Grace
 from quiesce.wire import ConnectionEnded, Limits, Notification, Peer
-from quiesce.wire._child_process import ChildProcess, ProcessExited
+from quiesce.wire.transports.child_process import ChildProcess, ProcessExited
 from tests.kernel.processes import running, token_of_processes
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_time]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quiesce.wire._framing import Lines
+from quiesce.wire.base.framing import Lines
 
 
 def read(pieces: list[bytes], limit: int = 100) -> list[bytes | None]:

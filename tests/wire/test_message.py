@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from quiesce.wire import FrameTooLong, RequestCancelled, RpcError, params_as
-from quiesce.wire._message import Malformed, Message, Writer, error_in, parse, plain
+from quiesce.wire.rpc.message import Malformed, Message, Writer, error_in, parse, plain
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -10,7 +10,8 @@ import pytest
 import trio
 
 from quiesce import CancelToken, current_token
-from quiesce.wire import Limits, Peer, Request, RequestCancelled, RpcError, _calls
+from quiesce.wire import Limits, Peer, Request, RequestCancelled, RpcError
+from quiesce.wire.rpc import calls
 from tests.kernel.temperaments import cancellation, tidy_up, turns
 from tests.wire.bare import Worker, answers, asks, bare_and_peer, cancels, complaints, two_peers
 from tests.world import asyncio_only, trio_only
@@ -363,7 +364,7 @@ async def test_an_answer_that_it_was_cancelled_is_no_cancellation_of_the_caller(
 async def test_cancelled_calls_that_nobody_answers_are_not_all_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_calls, "REMEMBERED", 10)
+    monkeypatch.setattr(calls, "REMEMBERED", 10)
     async with bare_and_peer() as (bare, peer):
         numbers = []
         for _ in range(15):

@@ -14,7 +14,7 @@ import pytest
 
 from quiesce import Reason, Scope, ScopeClosed
 from quiesce.wire import ConnectionEnded, Limits, Peer, Request, RpcError, SocketTransport, memory_pair
-from quiesce.wire._errors import REQUEST_CANCELLED
+from quiesce.wire.base.errors import REQUEST_CANCELLED
 
 who: ContextVar[str | None] = ContextVar("who", default=None)
 

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from quiesce.wire import ConnectionEnded, Limits, Peer, RpcError, SocketTransport
-from quiesce.wire._framing import Lines
+from quiesce.wire.base.framing import Lines
 from tests.kernel.temperaments import turns
 from tests.wire.bare import Bare, Worker, answers, asks, bare_and_peer, tells, two_peers
 

@@ -25,7 +25,7 @@ PROGRAM = """
 import os, subprocess, sys
 import anyio
 from quiesce.wire import Peer
-from quiesce.wire._stdio import stdio
+from quiesce.wire.transports.standard_streams import stdio
 
 async def echo(params):
     return params

@@ -14,11 +14,11 @@ import anyio
 import pytest
 
 from quiesce import Grace, Scope, ScopeClosed
-from quiesce.kernel._site import describe
+from quiesce.kernel.base.source_places import describe
 from quiesce.wire import ConnectionEnded, Limits, Peer, SocketTransport
-from quiesce.wire._connect import connect_tcp, connect_unix
-from quiesce.wire._serve import serve_tcp, serve_unix
-from quiesce.wire._server import AcceptedSocket
+from quiesce.wire.servers.line_servers import serve_tcp, serve_unix
+from quiesce.wire.servers.server import AcceptedSocket
+from quiesce.wire.transports.sockets import connect_tcp, connect_unix
 from tests.kernel.temperaments import Stubborn
 
 pytestmark = pytest.mark.real_time

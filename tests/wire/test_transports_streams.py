@@ -14,7 +14,7 @@ from anyio.streams.stapled import StapledByteStream
 
 from quiesce import Grace
 from quiesce.wire import ConnectionEnded, Limits, Peer, SocketTransport
-from quiesce.wire._streams import AnyioChannel, AnyioStream, AsyncioStreams, MessageTransport
+from quiesce.wire.transports.streams import AnyioChannel, AnyioStream, AsyncioStreams, MessageTransport
 from tests.world import asyncio_only, trio_only
 
 pytestmark = pytest.mark.real_time

@@ -25,9 +25,9 @@ from websockets.server import ServerProtocol
 
 from quiesce._extras import MissingExtra
 from quiesce.wire import ConnectionEnded, Limits, Peer, RequestCancelled
-from quiesce.wire._streams import MessageTransport
-from quiesce.wire._websocket import connect_websocket
-from quiesce.wire._websocket_server import serve_websocket
+from quiesce.wire.servers.websocket_server import serve_websocket
+from quiesce.wire.transports.streams import MessageTransport
+from quiesce.wire.transports.websocket import connect_websocket
 from tests.wire.certificates import make_certificate
 from tests.wire.websockets import Raw, answer, asks, echo
 from tests.world import asyncio_only

@@ -13,8 +13,8 @@ import pytest
 
 from quiesce import Grace
 from quiesce.wire import Peer
-from quiesce.wire._websocket import connect_websocket
-from quiesce.wire._websocket_server import WebSocketServer, serve_websocket
+from quiesce.wire.servers.websocket_server import WebSocketServer, serve_websocket
+from quiesce.wire.transports.websocket import connect_websocket
 from tests.leaks import open_descriptors
 from tests.wire.bare import complaints
 from tests.wire.websockets import Raw, answer, asks, http
@@ -272,7 +272,7 @@ async def test_a_thousand_who_initialize_and_drop_leave_nothing_and_the_server_s
 
 def test_a_socket_that_is_reset_does_not_linger() -> None:
     """What the test above stands on: a reset is seen though the system still counts what was not delivered."""
-    from quiesce.wire._linger import _is_broken, _undelivered
+    from quiesce.wire.links.graceful_close import _is_broken, _undelivered
 
     listener = socket.create_server(("127.0.0.1", 0))
     there = socket.create_connection(listener.getsockname())

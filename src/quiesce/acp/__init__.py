@@ -6,70 +6,34 @@ all message types, `quiesce.acp.helpers` the functions that make the common ones
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from quiesce._extras import require
+from quiesce._lazy import offer
 
 require("msgspec", "acp", "quiesce.acp")
 
-from . import helpers as _helpers  # noqa: E402
-from . import schema as _schema  # noqa: E402
-from ._agent_connection import AgentSideConnection  # noqa: E402
-from ._client_connection import ClientSideConnection  # noqa: E402
-from ._codec import from_dict, to_dict  # noqa: E402
-from ._interfaces import Agent, Client  # noqa: E402
-from ._meta import AGENT_METHODS, CLIENT_METHODS, PROTOCOL_VERSION  # noqa: E402
-from ._observers import StreamDirection, StreamEvent  # noqa: E402
-from ._run import (  # noqa: E402
-    connect_to_agent,
-    default_environment,
-    run_agent,
-    spawn_agent_process,
-    spawn_client_process,
-)
-from .exceptions import RequestError  # noqa: E402
-from .helpers import *  # noqa: E402, F403
-from .schema import *  # noqa: E402, F403
-
 if TYPE_CHECKING:
-    from ._served import ServedAgent as ServedAgent
-    from ._served import serve_agent as serve_agent
+    from .connection import AgentSideConnection as AgentSideConnection
+    from .connection import ClientSideConnection as ClientSideConnection
+    from .connection import StreamDirection as StreamDirection
+    from .connection import StreamEvent as StreamEvent
+    from .connection import connect_to_agent as connect_to_agent
+    from .connection import default_environment as default_environment
+    from .connection import run_agent as run_agent
+    from .connection import spawn_agent_process as spawn_agent_process
+    from .connection import spawn_client_process as spawn_client_process
+    from .exceptions import RequestError as RequestError
+    from .helpers import *  # noqa: F403
+    from .protocol import AGENT_METHODS as AGENT_METHODS
+    from .protocol import CLIENT_METHODS as CLIENT_METHODS
+    from .protocol import PROTOCOL_VERSION as PROTOCOL_VERSION
+    from .protocol import Agent as Agent
+    from .protocol import Client as Client
+    from .protocol import from_dict as from_dict
+    from .protocol import to_dict as to_dict
+    from .schema import *  # noqa: F403
+    from .served import ServedAgent as ServedAgent
+    from .served import serve_agent as serve_agent
 
-__all__ = [
-    "AGENT_METHODS",
-    "CLIENT_METHODS",
-    "PROTOCOL_VERSION",
-    "Agent",
-    "AgentSideConnection",
-    "Client",
-    "ClientSideConnection",
-    "RequestError",
-    "ServedAgent",
-    "StreamDirection",
-    "StreamEvent",
-    "connect_to_agent",
-    "default_environment",
-    "from_dict",
-    "run_agent",
-    "serve_agent",
-    "spawn_agent_process",
-    "spawn_client_process",
-    "to_dict",
-]
-__all__ += _helpers.__all__
-__all__ += _schema.__all__
-
-_SERVED = ("ServedAgent", "serve_agent")  # loaded when they are used, with the whole agent runtime
-
-
-def __getattr__(name: str) -> object:
-    if name not in _SERVED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(f"{__name__}._served"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_SERVED})
+offer()

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from quiesce.wire._errors import (
+from quiesce.wire import RequestCancelled, RpcError
+from quiesce.wire.inner import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     PARSE_ERROR,
     REQUEST_CANCELLED,
-    RequestCancelled,
-    RpcError,
 )
 
 __all__ = ["RequestError"]

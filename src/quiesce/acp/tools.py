@@ -22,15 +22,26 @@ from typing import Any, Final
 
 from quiesce._safe.files import BadPath, Seen
 from quiesce._safe.text import exact, without_line_ends
-from quiesce.agents._context import ToolContext
-from quiesce.agents._tool import FunctionTool, function_tool
+from quiesce.acp.served import (
+    Arguments,
+    ClientRefused,
+    Files,
+    OutsideOfSession,
+    Ran,
+    Session,
+    ask_client,
+    check_approved,
+    code_block,
+    current_session,
+    lines_of,
+    note_asked,
+    run_here,
+    run_in_terminal,
+    shown_as,
+)
+from quiesce.agents import FunctionTool, ToolContext, function_tool
 
 from . import schema as s
-from ._served_calls import Arguments, code_block, shown_as
-from ._served_commands import Ran, run_here, run_in_terminal
-from ._served_files import ClientRefused, Files, OutsideOfSession, lines_of
-from ._served_permissions import ask_client, check_approved, note_asked
-from ._served_session import Session, current_session
 from .helpers import tool_content, tool_diff_content
 
 __all__ = [

@@ -6,9 +6,9 @@ call in one endpoint. They work with anything that speaks ASGI: FastAPI, Starlet
 
 from __future__ import annotations
 
-from ._connection import ClientGone
-from ._lifespan import lifespan, server_scope
-from ._middleware import StopOnDisconnect
-from ._request import unless_disconnected
+from quiesce.asgi.connection import ClientGone
+from quiesce.asgi.lifespan_scope import lifespan, server_scope
+from quiesce.asgi.middleware import StopOnDisconnect
+from quiesce.asgi.request import unless_disconnected
 
 __all__ = ["ClientGone", "StopOnDisconnect", "lifespan", "server_scope", "unless_disconnected"]

@@ -11,8 +11,17 @@ from typing import Any
 
 import pytest
 
-from ._pytest_ledger import ATTRIBUTE, ENTRY, Ledger
-from ._pytest_settings import MARKERS, Settings, add_options, check_markers, problems_of, sweep_marker
+from quiesce.audit.pytest import (
+    ATTRIBUTE,
+    ENTRY,
+    MARKERS,
+    Ledger,
+    Settings,
+    add_options,
+    check_markers,
+    problems_of,
+    sweep_marker,
+)
 
 _LEDGER = pytest.StashKey[Ledger]()
 _SWEEPING = pytest.StashKey[object]()  # of an item that the audit has taken over
@@ -30,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
     ledger = config.stash[_LEDGER] = Ledger(config, settings)
     config.pluginmanager.register(_Reports(ledger), "quiesce-reports")
     if settings.is_on:
-        from ._pytest_watching import Watching
+        from quiesce.audit.pytest import Watching
 
         config.pluginmanager.register(Watching(ledger), "quiesce-watching")
 
@@ -55,7 +64,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.fail("\n".join(problems), pytrace=False)
     mark = sweep_marker(item)
     if mark is not None and isinstance(item, pytest.Function):
-        from ._pytest_sweep import TestSweep
+        from quiesce.audit.pytest import TestSweep
 
         # Not at collection: anyio's plugin makes items anew when that is over.
         item.stash[_SWEEPING] = TestSweep(item, mark, item.config.stash[_LEDGER])
@@ -65,7 +74,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: Any) -> Generator[None, object, object]:
     # Raised before anybody else's wrapper sees it: other plugins would make a loop for the fixture.
     if _SWEEPING in request._pyfuncitem.stash:
-        from ._pytest_fixtures import stop_at_async
+        from quiesce.audit.pytest import stop_at_async
 
         stop_at_async(fixturedef, request)
     return (yield)

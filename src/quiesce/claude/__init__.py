@@ -6,341 +6,167 @@ carries over, and what differs.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from quiesce._extras import require
+from quiesce._lazy import offer
 
 require("msgspec", "agents", "quiesce.claude")
 
-from ._blocks import (  # noqa: E402
-    ContentBlock,
-    ServerToolName,
-    ServerToolResultBlock,
-    ServerToolUseBlock,
-    TextBlock,
-    ThinkingBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-)
-from ._client import ClaudeSDKClient  # noqa: E402
-from ._errors import (  # noqa: E402
-    ClaudeSDKError,
-    CLIConnectionError,
-    CLIJSONDecodeError,
-    CLINotFoundError,
-    MessageParseError,
-    ProcessError,
-    ResultError,
-)
-from ._hook_inputs import (  # noqa: E402
-    BackgroundTaskSummary,
-    BaseHookInput,
-    HookEffort,
-    HookInput,
-    NotificationHookInput,
-    PermissionRequestHookInput,
-    PostToolUseFailureHookInput,
-    PostToolUseHookInput,
-    PreCompactHookInput,
-    PreToolUseHookInput,
-    SessionCronSummary,
-    StopHookInput,
-    SubagentStartHookInput,
-    SubagentStopHookInput,
-    UserPromptSubmitHookInput,
-)
-from ._hook_outputs import (  # noqa: E402
-    AsyncHookJSONOutput,
-    CwdChangedHookSpecificOutput,
-    ElicitationHookSpecificOutput,
-    ElicitationResultHookSpecificOutput,
-    FileChangedHookSpecificOutput,
-    HookJSONOutput,
-    HookSpecificOutput,
-    MessageDisplayHookSpecificOutput,
-    NotificationHookSpecificOutput,
-    PermissionDeniedHookSpecificOutput,
-    PermissionRequestHookSpecificOutput,
-    PostModelSwitchHookSpecificOutput,
-    PostToolBatchHookSpecificOutput,
-    PostToolUseFailureHookSpecificOutput,
-    PostToolUseHookSpecificOutput,
-    PreModelSwitchHookSpecificOutput,
-    PreToolUseHookSpecificOutput,
-    SessionStartHookSpecificOutput,
-    StopHookSpecificOutput,
-    SubagentStartHookSpecificOutput,
-    SubagentStopHookSpecificOutput,
-    SyncHookJSONOutput,
-    UserPromptExpansionHookSpecificOutput,
-    UserPromptSubmitHookSpecificOutput,
-    WorktreeCreateHookSpecificOutput,
-)
-from ._hooks import (  # noqa: E402
-    HookCallback,
-    HookContext,
-    HookEvent,
-    HookMatcher,
-)
-from ._mcp_servers import (  # noqa: E402
-    McpClaudeAIProxyServerConfig,
-    McpHttpServerConfig,
-    McpSdkServerConfig,
-    McpSdkServerConfigStatus,
-    McpServerConfig,
-    McpServerConnectionStatus,
-    McpServerInfo,
-    McpServerStatus,
-    McpServerStatusConfig,
-    McpSSEServerConfig,
-    McpStatusResponse,
-    McpStdioServerConfig,
-    McpToolAnnotations,
-    McpToolInfo,
-)
-from ._messages import (  # noqa: E402
-    TERMINAL_TASK_STATUSES,
-    AssistantMessage,
-    AssistantMessageError,
-    ConversationResetMessage,
-    DeferredToolUse,
-    HookEventMessage,
-    Message,
-    MessageOrigin,
-    MessageOriginKind,
-    MirrorErrorMessage,
-    ModelUsage,
-    RateLimitEvent,
-    RateLimitInfo,
-    RateLimitStatus,
-    RateLimitType,
-    ResultMessage,
-    StreamEvent,
-    SystemMessage,
-    TaskNotificationMessage,
-    TaskNotificationOriginSubkind,
-    TaskNotificationStatus,
-    TaskProgressMessage,
-    TaskStartedMessage,
-    TaskUpdatedMessage,
-    TaskUpdatedStatus,
-    TaskUsage,
-    UserMessage,
-)
-from ._options import (  # noqa: E402
-    AgentDefinition,
-    ClaudeAgentOptions,
-    EffortLevel,
-    SandboxIgnoreViolations,
-    SandboxNetworkConfig,
-    SandboxSettings,
-    SdkBeta,
-    SdkPluginConfig,
-    SettingSource,
-    SystemPromptCustom,
-    SystemPromptFile,
-    SystemPromptPreset,
-    TaskBudget,
-    ThinkingConfig,
-    ThinkingConfigAdaptive,
-    ThinkingConfigDisabled,
-    ThinkingConfigEnabled,
-    ThinkingDisplay,
-    ToolsPreset,
-)
-from ._parse import parse_message  # noqa: E402
-from ._permissions import (  # noqa: E402
-    CanUseTool,
-    CanUseToolShadowedWarning,
-    PermissionBehavior,
-    PermissionMode,
-    PermissionResult,
-    PermissionResultAllow,
-    PermissionResultDeny,
-    PermissionRuleValue,
-    PermissionUpdate,
-    PermissionUpdateDestination,
-    ToolPermissionContext,
-)
-from ._query import Query, query  # noqa: E402
-from ._sdk_mcp import (  # noqa: E402
-    SdkMcpTool,
-    ToolAnnotations,
-    create_sdk_mcp_server,
-    tool,
-)
-from ._session_init import (  # noqa: E402
-    ContextUsageCategory,
-    ContextUsageResponse,
-    FastModeDisabledReason,
-    FastModeState,
-    SystemInitData,
-    SystemInitMcpServer,
-    SystemInitPlugin,
-    SystemInitPluginError,
-)
-from ._session_store import (  # noqa: E402
-    SessionKey,
-    SessionListSubkeysKey,
-    SessionStore,
-    SessionStoreEntry,
-    SessionStoreFlushMode,
-    SessionStoreListEntry,
-    SessionSummaryEntry,
-)
-from ._transport import Transport  # noqa: E402
+if TYPE_CHECKING:
+    from .process import Transport as Transport
+    from .session import ClaudeSDKClient as ClaudeSDKClient
+    from .session import Query as Query
+    from .session import query as query
+    from .tools import SdkMcpTool as SdkMcpTool
+    from .tools import ToolAnnotations as ToolAnnotations
+    from .tools import create_sdk_mcp_server as create_sdk_mcp_server
+    from .tools import tool as tool
+    from .types import TERMINAL_TASK_STATUSES as TERMINAL_TASK_STATUSES
+    from .types import AgentDefinition as AgentDefinition
+    from .types import AssistantMessage as AssistantMessage
+    from .types import AssistantMessageError as AssistantMessageError
+    from .types import AsyncHookJSONOutput as AsyncHookJSONOutput
+    from .types import BackgroundTaskSummary as BackgroundTaskSummary
+    from .types import BaseHookInput as BaseHookInput
+    from .types import CanUseTool as CanUseTool
+    from .types import CanUseToolShadowedWarning as CanUseToolShadowedWarning
+    from .types import ClaudeAgentOptions as ClaudeAgentOptions
+    from .types import ClaudeSDKError as ClaudeSDKError
+    from .types import CLIConnectionError as CLIConnectionError
+    from .types import CLIJSONDecodeError as CLIJSONDecodeError
+    from .types import CLINotFoundError as CLINotFoundError
+    from .types import ContentBlock as ContentBlock
+    from .types import ContextUsageCategory as ContextUsageCategory
+    from .types import ContextUsageResponse as ContextUsageResponse
+    from .types import ConversationResetMessage as ConversationResetMessage
+    from .types import CwdChangedHookSpecificOutput as CwdChangedHookSpecificOutput
+    from .types import DeferredToolUse as DeferredToolUse
+    from .types import EffortLevel as EffortLevel
+    from .types import ElicitationHookSpecificOutput as ElicitationHookSpecificOutput
+    from .types import ElicitationResultHookSpecificOutput as ElicitationResultHookSpecificOutput
+    from .types import FastModeDisabledReason as FastModeDisabledReason
+    from .types import FastModeState as FastModeState
+    from .types import FileChangedHookSpecificOutput as FileChangedHookSpecificOutput
+    from .types import HookCallback as HookCallback
+    from .types import HookContext as HookContext
+    from .types import HookEffort as HookEffort
+    from .types import HookEvent as HookEvent
+    from .types import HookEventMessage as HookEventMessage
+    from .types import HookInput as HookInput
+    from .types import HookJSONOutput as HookJSONOutput
+    from .types import HookMatcher as HookMatcher
+    from .types import HookSpecificOutput as HookSpecificOutput
+    from .types import McpClaudeAIProxyServerConfig as McpClaudeAIProxyServerConfig
+    from .types import McpHttpServerConfig as McpHttpServerConfig
+    from .types import McpSdkServerConfig as McpSdkServerConfig
+    from .types import McpSdkServerConfigStatus as McpSdkServerConfigStatus
+    from .types import McpServerConfig as McpServerConfig
+    from .types import McpServerConnectionStatus as McpServerConnectionStatus
+    from .types import McpServerInfo as McpServerInfo
+    from .types import McpServerStatus as McpServerStatus
+    from .types import McpServerStatusConfig as McpServerStatusConfig
+    from .types import McpSSEServerConfig as McpSSEServerConfig
+    from .types import McpStatusResponse as McpStatusResponse
+    from .types import McpStdioServerConfig as McpStdioServerConfig
+    from .types import McpToolAnnotations as McpToolAnnotations
+    from .types import McpToolInfo as McpToolInfo
+    from .types import Message as Message
+    from .types import MessageDisplayHookSpecificOutput as MessageDisplayHookSpecificOutput
+    from .types import MessageOrigin as MessageOrigin
+    from .types import MessageOriginKind as MessageOriginKind
+    from .types import MessageParseError as MessageParseError
+    from .types import MirrorErrorMessage as MirrorErrorMessage
+    from .types import ModelUsage as ModelUsage
+    from .types import NotificationHookInput as NotificationHookInput
+    from .types import NotificationHookSpecificOutput as NotificationHookSpecificOutput
+    from .types import PermissionBehavior as PermissionBehavior
+    from .types import PermissionDeniedHookSpecificOutput as PermissionDeniedHookSpecificOutput
+    from .types import PermissionMode as PermissionMode
+    from .types import PermissionRequestHookInput as PermissionRequestHookInput
+    from .types import PermissionRequestHookSpecificOutput as PermissionRequestHookSpecificOutput
+    from .types import PermissionResult as PermissionResult
+    from .types import PermissionResultAllow as PermissionResultAllow
+    from .types import PermissionResultDeny as PermissionResultDeny
+    from .types import PermissionRuleValue as PermissionRuleValue
+    from .types import PermissionUpdate as PermissionUpdate
+    from .types import PermissionUpdateDestination as PermissionUpdateDestination
+    from .types import PostModelSwitchHookSpecificOutput as PostModelSwitchHookSpecificOutput
+    from .types import PostToolBatchHookSpecificOutput as PostToolBatchHookSpecificOutput
+    from .types import PostToolUseFailureHookInput as PostToolUseFailureHookInput
+    from .types import PostToolUseFailureHookSpecificOutput as PostToolUseFailureHookSpecificOutput
+    from .types import PostToolUseHookInput as PostToolUseHookInput
+    from .types import PostToolUseHookSpecificOutput as PostToolUseHookSpecificOutput
+    from .types import PreCompactHookInput as PreCompactHookInput
+    from .types import PreModelSwitchHookSpecificOutput as PreModelSwitchHookSpecificOutput
+    from .types import PreToolUseHookInput as PreToolUseHookInput
+    from .types import PreToolUseHookSpecificOutput as PreToolUseHookSpecificOutput
+    from .types import ProcessError as ProcessError
+    from .types import RateLimitEvent as RateLimitEvent
+    from .types import RateLimitInfo as RateLimitInfo
+    from .types import RateLimitStatus as RateLimitStatus
+    from .types import RateLimitType as RateLimitType
+    from .types import ResultError as ResultError
+    from .types import ResultMessage as ResultMessage
+    from .types import SandboxIgnoreViolations as SandboxIgnoreViolations
+    from .types import SandboxNetworkConfig as SandboxNetworkConfig
+    from .types import SandboxSettings as SandboxSettings
+    from .types import SdkBeta as SdkBeta
+    from .types import SdkPluginConfig as SdkPluginConfig
+    from .types import ServerToolName as ServerToolName
+    from .types import ServerToolResultBlock as ServerToolResultBlock
+    from .types import ServerToolUseBlock as ServerToolUseBlock
+    from .types import SessionCronSummary as SessionCronSummary
+    from .types import SessionKey as SessionKey
+    from .types import SessionListSubkeysKey as SessionListSubkeysKey
+    from .types import SessionStartHookSpecificOutput as SessionStartHookSpecificOutput
+    from .types import SessionStore as SessionStore
+    from .types import SessionStoreEntry as SessionStoreEntry
+    from .types import SessionStoreFlushMode as SessionStoreFlushMode
+    from .types import SessionStoreListEntry as SessionStoreListEntry
+    from .types import SessionSummaryEntry as SessionSummaryEntry
+    from .types import SettingSource as SettingSource
+    from .types import StopHookInput as StopHookInput
+    from .types import StopHookSpecificOutput as StopHookSpecificOutput
+    from .types import StreamEvent as StreamEvent
+    from .types import SubagentStartHookInput as SubagentStartHookInput
+    from .types import SubagentStartHookSpecificOutput as SubagentStartHookSpecificOutput
+    from .types import SubagentStopHookInput as SubagentStopHookInput
+    from .types import SubagentStopHookSpecificOutput as SubagentStopHookSpecificOutput
+    from .types import SyncHookJSONOutput as SyncHookJSONOutput
+    from .types import SystemInitData as SystemInitData
+    from .types import SystemInitMcpServer as SystemInitMcpServer
+    from .types import SystemInitPlugin as SystemInitPlugin
+    from .types import SystemInitPluginError as SystemInitPluginError
+    from .types import SystemMessage as SystemMessage
+    from .types import SystemPromptCustom as SystemPromptCustom
+    from .types import SystemPromptFile as SystemPromptFile
+    from .types import SystemPromptPreset as SystemPromptPreset
+    from .types import TaskBudget as TaskBudget
+    from .types import TaskNotificationMessage as TaskNotificationMessage
+    from .types import TaskNotificationOriginSubkind as TaskNotificationOriginSubkind
+    from .types import TaskNotificationStatus as TaskNotificationStatus
+    from .types import TaskProgressMessage as TaskProgressMessage
+    from .types import TaskStartedMessage as TaskStartedMessage
+    from .types import TaskUpdatedMessage as TaskUpdatedMessage
+    from .types import TaskUpdatedStatus as TaskUpdatedStatus
+    from .types import TaskUsage as TaskUsage
+    from .types import TextBlock as TextBlock
+    from .types import ThinkingBlock as ThinkingBlock
+    from .types import ThinkingConfig as ThinkingConfig
+    from .types import ThinkingConfigAdaptive as ThinkingConfigAdaptive
+    from .types import ThinkingConfigDisabled as ThinkingConfigDisabled
+    from .types import ThinkingConfigEnabled as ThinkingConfigEnabled
+    from .types import ThinkingDisplay as ThinkingDisplay
+    from .types import ToolPermissionContext as ToolPermissionContext
+    from .types import ToolResultBlock as ToolResultBlock
+    from .types import ToolsPreset as ToolsPreset
+    from .types import ToolUseBlock as ToolUseBlock
+    from .types import UserMessage as UserMessage
+    from .types import UserPromptExpansionHookSpecificOutput as UserPromptExpansionHookSpecificOutput
+    from .types import UserPromptSubmitHookInput as UserPromptSubmitHookInput
+    from .types import UserPromptSubmitHookSpecificOutput as UserPromptSubmitHookSpecificOutput
+    from .types import WorktreeCreateHookSpecificOutput as WorktreeCreateHookSpecificOutput
+    from .types import parse_message as parse_message
 
-__all__ = [
-    "TERMINAL_TASK_STATUSES",
-    "AgentDefinition",
-    "AssistantMessage",
-    "AssistantMessageError",
-    "AsyncHookJSONOutput",
-    "BackgroundTaskSummary",
-    "BaseHookInput",
-    "CLIConnectionError",
-    "CLIJSONDecodeError",
-    "CLINotFoundError",
-    "CanUseTool",
-    "CanUseToolShadowedWarning",
-    "ClaudeAgentOptions",
-    "ClaudeSDKClient",
-    "ClaudeSDKError",
-    "ContentBlock",
-    "ContextUsageCategory",
-    "ContextUsageResponse",
-    "ConversationResetMessage",
-    "CwdChangedHookSpecificOutput",
-    "DeferredToolUse",
-    "EffortLevel",
-    "ElicitationHookSpecificOutput",
-    "ElicitationResultHookSpecificOutput",
-    "FastModeDisabledReason",
-    "FastModeState",
-    "FileChangedHookSpecificOutput",
-    "HookCallback",
-    "HookContext",
-    "HookEffort",
-    "HookEvent",
-    "HookEventMessage",
-    "HookInput",
-    "HookJSONOutput",
-    "HookMatcher",
-    "HookSpecificOutput",
-    "McpClaudeAIProxyServerConfig",
-    "McpHttpServerConfig",
-    "McpSSEServerConfig",
-    "McpSdkServerConfig",
-    "McpSdkServerConfigStatus",
-    "McpServerConfig",
-    "McpServerConnectionStatus",
-    "McpServerInfo",
-    "McpServerStatus",
-    "McpServerStatusConfig",
-    "McpStatusResponse",
-    "McpStdioServerConfig",
-    "McpToolAnnotations",
-    "McpToolInfo",
-    "Message",
-    "MessageDisplayHookSpecificOutput",
-    "MessageOrigin",
-    "MessageOriginKind",
-    "MessageParseError",
-    "MirrorErrorMessage",
-    "ModelUsage",
-    "NotificationHookInput",
-    "NotificationHookSpecificOutput",
-    "PermissionBehavior",
-    "PermissionDeniedHookSpecificOutput",
-    "PermissionMode",
-    "PermissionRequestHookInput",
-    "PermissionRequestHookSpecificOutput",
-    "PermissionResult",
-    "PermissionResultAllow",
-    "PermissionResultDeny",
-    "PermissionRuleValue",
-    "PermissionUpdate",
-    "PermissionUpdateDestination",
-    "PostModelSwitchHookSpecificOutput",
-    "PostToolBatchHookSpecificOutput",
-    "PostToolUseFailureHookInput",
-    "PostToolUseFailureHookSpecificOutput",
-    "PostToolUseHookInput",
-    "PostToolUseHookSpecificOutput",
-    "PreCompactHookInput",
-    "PreModelSwitchHookSpecificOutput",
-    "PreToolUseHookInput",
-    "PreToolUseHookSpecificOutput",
-    "ProcessError",
-    "Query",
-    "RateLimitEvent",
-    "RateLimitInfo",
-    "RateLimitStatus",
-    "RateLimitType",
-    "ResultError",
-    "ResultMessage",
-    "SandboxIgnoreViolations",
-    "SandboxNetworkConfig",
-    "SandboxSettings",
-    "SdkBeta",
-    "SdkMcpTool",
-    "SdkPluginConfig",
-    "ServerToolName",
-    "ServerToolResultBlock",
-    "ServerToolUseBlock",
-    "SessionCronSummary",
-    "SessionKey",
-    "SessionListSubkeysKey",
-    "SessionStartHookSpecificOutput",
-    "SessionStore",
-    "SessionStoreEntry",
-    "SessionStoreFlushMode",
-    "SessionStoreListEntry",
-    "SessionSummaryEntry",
-    "SettingSource",
-    "StopHookInput",
-    "StopHookSpecificOutput",
-    "StreamEvent",
-    "SubagentStartHookInput",
-    "SubagentStartHookSpecificOutput",
-    "SubagentStopHookInput",
-    "SubagentStopHookSpecificOutput",
-    "SyncHookJSONOutput",
-    "SystemInitData",
-    "SystemInitMcpServer",
-    "SystemInitPlugin",
-    "SystemInitPluginError",
-    "SystemMessage",
-    "SystemPromptCustom",
-    "SystemPromptFile",
-    "SystemPromptPreset",
-    "TaskBudget",
-    "TaskNotificationMessage",
-    "TaskNotificationOriginSubkind",
-    "TaskNotificationStatus",
-    "TaskProgressMessage",
-    "TaskStartedMessage",
-    "TaskUpdatedMessage",
-    "TaskUpdatedStatus",
-    "TaskUsage",
-    "TextBlock",
-    "ThinkingBlock",
-    "ThinkingConfig",
-    "ThinkingConfigAdaptive",
-    "ThinkingConfigDisabled",
-    "ThinkingConfigEnabled",
-    "ThinkingDisplay",
-    "ToolAnnotations",
-    "ToolPermissionContext",
-    "ToolResultBlock",
-    "ToolUseBlock",
-    "ToolsPreset",
-    "Transport",
-    "UserMessage",
-    "UserPromptExpansionHookSpecificOutput",
-    "UserPromptSubmitHookInput",
-    "UserPromptSubmitHookSpecificOutput",
-    "WorktreeCreateHookSpecificOutput",
-    "create_sdk_mcp_server",
-    "parse_message",
-    "query",
-    "tool",
-]
+offer()

@@ -29,13 +29,13 @@ _GROUPS: dict[str, dict[str, _Subcommand]] = {
     },
     "talk to an agent": {
         "chat": _Subcommand("an agent with tools that can be interrupted at any moment", "quiesce.cli.chat"),
-        "ask": _Subcommand("ask it one thing, and print the answer", "quiesce.cli._ask"),
+        "ask": _Subcommand("ask it one thing, and print the answer", "quiesce.cli.chat.ask"),
     },
     "work with your own": {
         "audit": _Subcommand(
-            "cancel any async code at every point, and show what is left", "quiesce.audit._command"
+            "cancel any async code at every point, and show what is left", "quiesce.audit.command.command"
         ),
-        "acp": _Subcommand("serve an agent to editors, over the Agent Client Protocol", "quiesce.cli._acp"),
+        "acp": _Subcommand("serve an agent to editors, over the Agent Client Protocol", "quiesce.cli.acp"),
     },
 }
 _SUBCOMMANDS = {name: found for group in _GROUPS.values() for name, found in group.items()}
@@ -122,6 +122,6 @@ def _complain(problem: str, hint: str) -> None:
 
 
 def _say(text: str) -> None:
-    from ._terminal import say
+    from quiesce.cli.base import say
 
     say(text)

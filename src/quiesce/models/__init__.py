@@ -9,118 +9,50 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quiesce._extras import require
+from quiesce._lazy import offer
 
 require("msgspec", "agents", "quiesce.models")
 
-from ._errors import (  # noqa: E402
-    ModelAuthenticationError,
-    ModelBehaviorError,
-    ModelConnectionError,
-    ModelError,
-    ModelNotFoundError,
-    ModelOverloadedError,
-    ModelRateLimitError,
-    ModelRefusalError,
-    ModelRequestError,
-    ModelTimeoutError,
-)
-from ._items import (  # noqa: E402
-    AssistantMessage,
-    Content,
-    Image,
-    Item,
-    Note,
-    Reasoning,
-    Text,
-    ToolCall,
-    ToolOutcome,
-    ToolResult,
-    UnknownItem,
-    UserMessage,
-)
-from ._model import (  # noqa: E402
-    ItemDone,
-    Model,
-    ModelEvent,
-    ModelRequest,
-    ModelSettings,
-    OutputSpec,
-    ReasoningDelta,
-    ResponseDone,
-    TextDelta,
-    Tokens,
-    ToolCallDelta,
-    ToolSpec,
-    Usage,
-)
-
 if TYPE_CHECKING:
-    from ._anthropic import AnthropicModel as AnthropicModel
-    from ._embedded import EmbeddedModel as EmbeddedModel
-    from ._embedded_fetch import FetchProgress as FetchProgress
-    from ._embedded_weights import WeightsError as WeightsError
-    from ._openai import OpenAIModel as OpenAIModel
+    from .anthropic import AnthropicModel as AnthropicModel
+    from .embedded import EmbeddedModel as EmbeddedModel
+    from .embedded import FetchProgress as FetchProgress
+    from .embedded import WeightsError as WeightsError
+    from .openai import OpenAIModel as OpenAIModel
+    from .words import AssistantMessage as AssistantMessage
+    from .words import Content as Content
+    from .words import Image as Image
+    from .words import Item as Item
+    from .words import ItemDone as ItemDone
+    from .words import Model as Model
+    from .words import ModelAuthenticationError as ModelAuthenticationError
+    from .words import ModelBehaviorError as ModelBehaviorError
+    from .words import ModelConnectionError as ModelConnectionError
+    from .words import ModelError as ModelError
+    from .words import ModelEvent as ModelEvent
+    from .words import ModelNotFoundError as ModelNotFoundError
+    from .words import ModelOverloadedError as ModelOverloadedError
+    from .words import ModelRateLimitError as ModelRateLimitError
+    from .words import ModelRefusalError as ModelRefusalError
+    from .words import ModelRequest as ModelRequest
+    from .words import ModelRequestError as ModelRequestError
+    from .words import ModelSettings as ModelSettings
+    from .words import ModelTimeoutError as ModelTimeoutError
+    from .words import Note as Note
+    from .words import OutputSpec as OutputSpec
+    from .words import Reasoning as Reasoning
+    from .words import ReasoningDelta as ReasoningDelta
+    from .words import ResponseDone as ResponseDone
+    from .words import Text as Text
+    from .words import TextDelta as TextDelta
+    from .words import Tokens as Tokens
+    from .words import ToolCall as ToolCall
+    from .words import ToolCallDelta as ToolCallDelta
+    from .words import ToolOutcome as ToolOutcome
+    from .words import ToolResult as ToolResult
+    from .words import ToolSpec as ToolSpec
+    from .words import UnknownItem as UnknownItem
+    from .words import Usage as Usage
+    from .words import UserMessage as UserMessage
 
-__all__ = [
-    "AnthropicModel",
-    "AssistantMessage",
-    "Content",
-    "EmbeddedModel",
-    "FetchProgress",
-    "Image",
-    "Item",
-    "ItemDone",
-    "Model",
-    "ModelAuthenticationError",
-    "ModelBehaviorError",
-    "ModelConnectionError",
-    "ModelError",
-    "ModelEvent",
-    "ModelNotFoundError",
-    "ModelOverloadedError",
-    "ModelRateLimitError",
-    "ModelRefusalError",
-    "ModelRequest",
-    "ModelRequestError",
-    "ModelSettings",
-    "ModelTimeoutError",
-    "Note",
-    "OpenAIModel",
-    "OutputSpec",
-    "Reasoning",
-    "ReasoningDelta",
-    "ResponseDone",
-    "Text",
-    "TextDelta",
-    "Tokens",
-    "ToolCall",
-    "ToolCallDelta",
-    "ToolOutcome",
-    "ToolResult",
-    "ToolSpec",
-    "UnknownItem",
-    "Usage",
-    "UserMessage",
-    "WeightsError",
-]
-
-
-def __getattr__(name: str) -> object:
-    # The official clients take half a second to import: only who uses one pays for it.
-    if name == "OpenAIModel":
-        from ._openai import OpenAIModel
-
-        return OpenAIModel
-    if name == "AnthropicModel":
-        from ._anthropic import AnthropicModel
-
-        return AnthropicModel
-    if name == "EmbeddedModel":
-        from ._embedded import EmbeddedModel
-
-        return EmbeddedModel
-    if name in ("FetchProgress", "WeightsError"):
-        from . import _embedded_fetch
-
-        return getattr(_embedded_fetch, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+offer()

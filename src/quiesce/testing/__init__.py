@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ._scripted import Answer, ScriptedModel, ScriptExhausted, Turn, call
+from quiesce.testing.scripted import Answer, ScriptedModel, ScriptExhausted, Turn, call
 
 __all__ = ["Answer", "ScriptExhausted", "ScriptedModel", "Turn", "call"]

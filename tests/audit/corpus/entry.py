@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from quiesce.audit import Finding
-from quiesce.audit._places import Place
+from quiesce.audit.model.source_places import Place
 
 ASYNCIO = ("asyncio", "asyncio-eager", "uvloop")
 ALL = (*ASYNCIO, "trio")

@@ -18,8 +18,8 @@ import anyio
 
 from quiesce import Scope, StopReport
 from quiesce.audit import AuditResult, Limits, audit
-from quiesce.kernel import _watchdog
-from quiesce.kernel._reason import Kind
+from quiesce.kernel.base.reason import Kind
+from quiesce.kernel.scope import blocked_loop
 from tests.audit_level import EVERY_POINT, FULL
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -148,11 +148,11 @@ def unwatched() -> Iterator[None]:
 
     That changes nothing but the order of steps on trio, which then would not be the same in every run.
     """
-    kept, _watchdog._backends = _watchdog._backends, _Nobody()
+    kept, blocked_loop._backends = blocked_loop._backends, _Nobody()
     try:
         yield
     finally:
-        _watchdog._backends = kept
+        blocked_loop._backends = kept
 
 
 class _Nobody(weakref.WeakSet[Any]):

@@ -28,7 +28,7 @@ from quiesce.wire import (
     serve_unix,
     serve_websocket,
 )
-from quiesce.wire._server import Server
+from quiesce.wire.servers.server import Server
 from tests.kernel.audited import STARTED_LATE, WORLDS, Audited, F, ledger, pause
 from tests.wire.audited import slow
 from tests.wire.certificates import make_certificate

@@ -11,9 +11,8 @@ from functools import partial
 
 def main(words: Sequence[str]) -> int:
     """Run `quiesce chat` with these arguments; the exit code."""
-    from quiesce.cli._terminal import fill_closed_descriptors
-
-    from ._arguments import chat_parser
+    from quiesce.cli.base import fill_closed_descriptors
+    from quiesce.cli.chat.arguments import chat_parser
 
     fill_closed_descriptors()
     try:
@@ -23,7 +22,7 @@ def main(words: Sequence[str]) -> int:
     from quiesce._extras import require
 
     require("msgspec", "cli", "quiesce chat")
-    from ._chat_command import chat
-    from ._start import run_command
+    from quiesce.cli.chat.command import chat
+    from quiesce.cli.chat.start import run_command
 
     return run_command("chat", partial(chat, given))

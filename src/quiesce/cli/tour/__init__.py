@@ -6,4 +6,4 @@ up while they run: tasks in `asyncio.all_tasks()`, threads in the frames that th
 
 from __future__ import annotations
 
-from ._command import main as main
+from quiesce.cli.tour.command import main as main

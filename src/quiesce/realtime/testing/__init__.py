@@ -6,29 +6,17 @@ does wrong what you ask it to (`Faults`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from quiesce._extras import require
+from quiesce._lazy import offer
 
 require("msgspec", "agents", "quiesce.realtime.testing")
 
-from ._faults import Faults  # noqa: E402
-from ._scripted import ScriptedRealtimeModel  # noqa: E402
-from ._speech import Speech  # noqa: E402
-
 if TYPE_CHECKING:
-    from ._server import LocalRealtimeServer
+    from .scripted import ScriptedRealtimeModel as ScriptedRealtimeModel
+    from .server import Faults as Faults
+    from .server import LocalRealtimeServer as LocalRealtimeServer
+    from .speech import Speech as Speech
 
-__all__ = ["Faults", "LocalRealtimeServer", "ScriptedRealtimeModel", "Speech"]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "LocalRealtimeServer":  # needs websockets, which a scripted model does not
-        from ._server import LocalRealtimeServer
-
-        return LocalRealtimeServer
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__
+offer()

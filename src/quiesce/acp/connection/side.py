@@ -1,0 +1,249 @@
+"""What both ends of an ACP connection have in common: a peer, typed requests, and how it is opened and closed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from anyio.lowlevel import checkpoint_if_cancelled
+from msgspec import Raw, Struct
+
+from quiesce._safe.printed import logger
+from quiesce.acp.exceptions import RequestCancelledError, RequestError
+from quiesce.acp.protocol import Method, decode, encode, handler_of
+from quiesce.kernel.inner import current_backend
+from quiesce.wire import Limits, Notification, Peer, Request, RequestCancelled, RpcError, Transport
+from quiesce.wire.inner import Late, as_transport
+
+from .observers import Observer, tap_for
+
+if TYPE_CHECKING:
+    from quiesce import Grace, Reason, Scope, StopReport
+
+
+class Side:
+    """One end of a connection; it acts as the other end for whoever holds it."""
+
+    _peer: Peer
+
+    def _connect(
+        self,
+        target: object,
+        transport: Transport,
+        requests: Mapping[str, Request],
+        notifications: Mapping[str, Notification],
+        *,
+        listening: bool,
+        observers: Iterable[Observer] | None,
+        name: str,
+        limits: Limits | None,
+        grace: Grace | None,
+        scope: Scope | None,
+        on_disconnect: Callable[[Reason], object] | None = None,
+    ) -> None:
+        self._target = target
+        self._capabilities: Any = None  # of the other side, once it has said
+        self._peer = Peer(
+            transport,
+            requests,
+            notifications=notifications,
+            on_request=self._extension_request,
+            on_notification=self._extension_notification,
+            name=name,
+            limits=limits,
+            tap=tap_for(observers),
+            grace=grace,
+            scope=scope,
+        )
+        self._peer._connection.on_disconnect = on_disconnect
+        on_connect = getattr(target, "on_connect", None)
+        if callable(on_connect):
+            on_connect(self)
+        if listening and _in_event_loop():
+            self._peer.start()
+
+    # Opening and closing
+
+    async def __aenter__(self) -> Self:
+        self._begin()
+        await self._peer.wait_open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._peer.__aexit__(kind, error, traceback)
+
+    def _begin(self) -> None:
+        if self._peer._opened() is None:
+            self._peer.start()
+
+    async def listen(self) -> None:
+        """Serve the connection until it ends, whoever ends it. If you are cancelled, it is closed."""
+        self._begin()
+        try:
+            await self._peer.wait_closed()
+        except BaseException as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
+        await self.__aexit__(None, None, None)  # raises what has kept it from being opened
+
+    async def wait_closed(self) -> StopReport:
+        """Wait until the connection has ended, whoever ends it, and report."""
+        self._begin()
+        return await self._peer.wait_closed()
+
+    async def close(
+        self,
+        *,
+        deadline: float | None = None,
+        grace: Grace | None = None,
+        reason: Reason | str | None = None,
+    ) -> StopReport:
+        """End the connection: what is being answered is cancelled and answered, what waits fails, and nothing is left; from any task."""
+        self._begin()
+        return await self._peer.close(deadline=deadline, grace=grace, reason=reason)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection has ended, or is about to."""
+        return self._peer.closed
+
+    @property
+    def error(self) -> BaseException | None:
+        """What broke the connection; None if nothing did."""
+        return self._peer.error
+
+    @property
+    def report(self) -> StopReport | None:
+        """What the last `close()` reported; None before."""
+        return self._peer.report
+
+    # Asking and telling
+
+    async def _ask(
+        self, method: Method, params: Struct, *, lane: str | None = None, late: Late | None = None
+    ) -> Any:
+        self._check_capability(method)
+        self._begin()
+        raw = Raw(encode(params))
+        kind, name = method.result, method.name
+        return await self._requested(name, raw, lambda result: _read_result(result, kind, name), lane, late)
+
+    async def _requested(
+        self,
+        name: str,
+        params: Any,
+        decode: Any = None,
+        lane: str | None = None,
+        late: Late | None = None,
+    ) -> Any:
+        try:
+            return await self._peer._connection.calls.call(name, params, lane, decode, self._peer, late)
+        except RequestError:
+            raise
+        except RpcError as error:
+            if isinstance(error, RequestCancelled):
+                await (
+                    checkpoint_if_cancelled()
+                )  # whoever is cancelled with what was asked hears of that instead
+            # By the name that users of agent-client-protocol catch, and by ours.
+            kind = RequestCancelledError if isinstance(error, RequestCancelled) else RequestError
+            raise kind(error.code, error.message, error.data) from None
+
+    async def _tell(self, name: str, params: Struct) -> None:
+        self._begin()
+        await self._peer.notify(name, Raw(encode(params)))
+
+    def _check_capability(self, method: Method) -> None:
+        if method.capability is None or self._capabilities is None:
+            return
+        value: Any = self._capabilities
+        for step in method.capability.split("."):
+            value = getattr(value, step, None)
+        if value is None or value is False:
+            who = type(self).__name__.replace("SideConnection", "").lower()
+            other = "client" if who == "agent" else "agent"
+            raise RequestError(
+                -32601,
+                f"{method.name!r} was not sent: the {other} has not said that it can ({method.capability})",
+                {"method": method.name},
+            )
+
+    async def ext_method(self, method: str, params: dict[str, Any]) -> Any:
+        """Ask by a method of your own: it goes out as `_method`."""
+        self._begin()
+        return await self._requested(f"_{method}", params)
+
+    async def ext_notification(self, method: str, params: dict[str, Any]) -> None:
+        """Tell by a method of your own: it goes out as `_method`."""
+        self._begin()
+        await self._peer.notify(f"_{method}", params)
+
+    async def _extension_request(self, method: str, params: Any) -> Any:
+        handler = handler_of(self._target, "ext_method") if method.startswith("_") else None
+        if handler is None:
+            raise RequestError.method_not_found(method)
+        result = await handler(method[1:], params if isinstance(params, dict) else {})
+        return Raw(encode(result)) if isinstance(result, Struct) else result
+
+    async def _extension_notification(self, method: str, params: Any) -> None:
+        handler = handler_of(self._target, "ext_notification") if method.startswith("_") else None
+        if handler is None:
+            logger.debug("nobody handles %r", method)
+        else:
+            await handler(method[1:], params if isinstance(params, dict) else {})
+
+
+def target_of(given: Any, side: Side) -> Any:
+    """The agent or client: itself, or a function that makes it of its connection."""
+    return given(side) if callable(given) else given
+
+
+def transport_of(input_stream: object, output_stream: object) -> Transport:
+    """The way to the other side, of what users of agent-client-protocol pass: where to write, and where to read."""
+    if output_stream is None:
+        return as_transport(input_stream)
+    if isinstance(input_stream, asyncio.StreamReader) and isinstance(output_stream, asyncio.StreamWriter):
+        raise TypeError(
+            "the streams are the wrong way round: first the StreamWriter to write to, then the StreamReader"
+        )
+    if isinstance(input_stream, asyncio.StreamWriter) and isinstance(output_stream, asyncio.StreamReader):
+        from quiesce.wire import AsyncioStreams
+
+        return AsyncioStreams(output_stream, input_stream)
+    from anyio.abc import ByteReceiveStream, ByteSendStream
+    from anyio.streams.stapled import StapledByteStream
+
+    if isinstance(input_stream, ByteSendStream) and isinstance(output_stream, ByteReceiveStream):
+        from quiesce.wire import AnyioStream
+
+        return AnyioStream(StapledByteStream(input_stream, output_stream))
+    raise TypeError(
+        "pass a Transport, or an asyncio.StreamWriter and StreamReader, or an anyio send and receive stream; "
+        f"not {type(input_stream).__name__} and {type(output_stream).__name__}"
+    )
+
+
+def _read_result(result: Raw, kind: Any, name: str) -> Any:
+    if not result or bytes(result) == b"null":
+        result = Raw(b"{}")  # some answer nothing where the schema has an empty object
+    try:
+        return decode(result, kind, method=name)
+    except ValueError as error:
+        raise RequestError.internal_error(
+            {"details": f"the answer to {name} is not what the protocol says: {error}"}
+        ) from error
+
+
+def _in_event_loop() -> bool:
+    try:
+        current_backend()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,151 @@
+"""The methods of the protocol: what each is called here, what it takes and gives, and what must have been agreed on first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from quiesce.acp import schema as s
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One request of the protocol."""
+
+    name: str  # on the wire
+    attribute: str  # of the agent or client that handles it
+    params: Any  # types, of which some are unions
+    result: Any
+    capability: str | None = None  # where the other side must have said that it can, as a path of attributes
+    may_be_empty: bool = False  # a handler may return None
+
+
+AGENT: Final = {
+    method.attribute: method
+    for method in (
+        Method("initialize", "initialize", s.InitializeRequest, s.InitializeResponse),
+        Method("authenticate", "authenticate", s.AuthenticateRequest, s.AuthenticateResponse, None, True),
+        Method("logout", "logout", s.LogoutRequest, s.LogoutResponse, "auth.logout", True),
+        Method("session/new", "new_session", s.NewSessionRequest, s.NewSessionResponse),
+        Method(
+            "session/load", "load_session", s.LoadSessionRequest, s.LoadSessionResponse, "load_session", True
+        ),
+        Method(
+            "session/resume",
+            "resume_session",
+            s.ResumeSessionRequest,
+            s.ResumeSessionResponse,
+            "session_capabilities.resume",
+            True,
+        ),
+        Method(
+            "session/list",
+            "list_sessions",
+            s.ListSessionsRequest,
+            s.ListSessionsResponse,
+            "session_capabilities.list",
+        ),
+        Method(
+            "session/close",
+            "close_session",
+            s.CloseSessionRequest,
+            s.CloseSessionResponse,
+            "session_capabilities.close",
+            True,
+        ),
+        Method(
+            "session/delete",
+            "delete_session",
+            s.DeleteSessionRequest,
+            s.DeleteSessionResponse,
+            "session_capabilities.delete",
+            True,
+        ),
+        Method(
+            "session/set_mode",
+            "set_session_mode",
+            s.SetSessionModeRequest,
+            s.SetSessionModeResponse,
+            None,
+            True,
+        ),
+        Method(
+            "session/set_config_option",
+            "set_config_option",
+            s.SetSessionConfigOptionRequest,
+            s.SetSessionConfigOptionResponse,
+        ),
+        Method("session/prompt", "prompt", s.PromptRequest, s.PromptResponse),
+    )
+}
+
+CLIENT: Final = {
+    method.attribute: method
+    for method in (
+        Method(
+            "session/request_permission",
+            "request_permission",
+            s.RequestPermissionRequest,
+            s.RequestPermissionResponse,
+        ),
+        Method(
+            "fs/write_text_file",
+            "write_text_file",
+            s.WriteTextFileRequest,
+            s.WriteTextFileResponse,
+            "fs.write_text_file",
+            True,
+        ),
+        Method(
+            "fs/read_text_file",
+            "read_text_file",
+            s.ReadTextFileRequest,
+            s.ReadTextFileResponse,
+            "fs.read_text_file",
+        ),
+        Method(
+            "terminal/create",
+            "create_terminal",
+            s.CreateTerminalRequest,
+            s.CreateTerminalResponse,
+            "terminal",
+        ),
+        Method(
+            "terminal/output",
+            "terminal_output",
+            s.TerminalOutputRequest,
+            s.TerminalOutputResponse,
+            "terminal",
+        ),
+        Method(
+            "terminal/release",
+            "release_terminal",
+            s.ReleaseTerminalRequest,
+            s.ReleaseTerminalResponse,
+            "terminal",
+            True,
+        ),
+        Method(
+            "terminal/wait_for_exit",
+            "wait_for_terminal_exit",
+            s.WaitForTerminalExitRequest,
+            s.WaitForTerminalExitResponse,
+            "terminal",
+        ),
+        Method(
+            "terminal/kill",
+            "kill_terminal",
+            s.KillTerminalRequest,
+            s.KillTerminalResponse,
+            "terminal",
+            True,
+        ),
+        Method(
+            "elicitation/create",
+            "create_elicitation",
+            s.CreateElicitationRequest,
+            s.CreateElicitationResponse,
+            "elicitation",
+        ),
+    )
+}

@@ -1,0 +1,41 @@
+"""A history, told to the client again when a session is loaded."""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from quiesce.acp import schema as s
+from quiesce.acp.helpers import text_block
+from quiesce.models import AssistantMessage, Item, Reasoning, ToolCall, ToolResult, UserMessage
+
+from .content import blocks_of
+from .tool_calls import call_shown, result_shown
+
+if TYPE_CHECKING:
+    from quiesce.agents import Agent
+
+
+def replay(items: Sequence[Item], agent: Agent[Any]) -> Iterator[Any]:
+    """The updates that a client gets who has missed all of it. Each call is told once, with what came of it."""
+    results: dict[str, deque[ToolResult]] = {}  # some models use an id again
+    for item in items:
+        if isinstance(item, ToolResult):
+            results.setdefault(item.call_id, deque()).append(item)
+    for item in items:
+        message_id = uuid.uuid4().hex
+        match item:
+            case UserMessage(content=content):
+                for block in blocks_of(content):
+                    yield s.UserMessageChunk(content=block, message_id=message_id)
+            case AssistantMessage(text=text) if text:
+                yield s.AgentMessageChunk(content=text_block(text), message_id=message_id)
+            case Reasoning(text=text) if text:
+                yield s.AgentThoughtChunk(content=text_block(text), message_id=message_id)
+            case ToolCall(call_id=call_id, name=name):
+                shown = call_shown(item, agent)
+                known = results.get(call_id)
+                came = result_shown(known.popleft(), with_content=False) if known else {"status": "failed"}
+                yield s.ToolCallStart(name=name, **{**shown, **came})

@@ -1,0 +1,148 @@
+"""One session of a served agent, as its tools see it: where it works, and who its client is.
+
+A tool finds its session by `current_session()`, in tasks and in threads; outside of ACP there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from quiesce import current_token
+from quiesce._safe.files import Approved, Folders
+from quiesce.acp import schema as s
+from quiesce.wire import ConnectionEnded, RequestCancelled
+
+if TYPE_CHECKING:
+    from quiesce.acp.connection import AgentSideConnection
+    from quiesce.agents import Conversation
+    from quiesce.agents.inner import MCPServer
+
+T = TypeVar("T")
+
+ASK: Final = "ask"
+AUTO: Final = "auto"
+
+MODES: Final = (
+    s.SessionMode(id=ASK, name="Ask", description="Asks before a tool runs that needs approval."),
+    s.SessionMode(id=AUTO, name="Auto-approve", description="Runs every tool without asking."),
+)
+
+_current: ContextVar[Session | None] = ContextVar("acp_session", default=None)
+
+
+class Session:
+    """A session: `cwd` and `additional_directories` are where its tools may work, `client` is the connection to the client.
+
+    ```python
+    session = current_session()
+    if session is not None and session.can_read_files:
+        file = await session.client.read_text_file(session.id, path)
+    ```
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        cwd: str,
+        additional_directories: Sequence[str],
+        client: AgentSideConnection,
+        capabilities: s.ClientCapabilities | None,
+        folders: Folders | None = None,
+    ) -> None:
+        self.id = session_id
+        self.cwd = cwd
+        self.additional_directories = tuple(additional_directories)
+        self.folders = folders if folders is not None else Folders([cwd, *additional_directories])
+        self.client = client
+        self.capabilities = capabilities or s.ClientCapabilities()
+        self.mode = ASK
+        self.allowed: set[str] = set()  # tools that the user need not be asked about again
+        self.open_calls: set[str] = set()  # that have not ended for the client
+        self.with_content: set[str] = (
+            set()
+        )  # of these, those whose tool has shown something better than its output
+        self.approved = Approved()
+        self.has_title = False
+        self.answering = False  # whether it is in a turn, also before and after the conversation runs
+        self.conversation: Conversation = None  # type: ignore[assignment]  # set as soon as it is open
+        self.servers: list[MCPServer] = []
+
+    @property
+    def can_read_files(self) -> bool:
+        """Whether the client reads files for us."""
+        return self.capabilities.fs.read_text_file
+
+    @property
+    def can_write_files(self) -> bool:
+        """Whether the client writes files for us."""
+        return self.capabilities.fs.write_text_file
+
+    @property
+    def has_terminals(self) -> bool:
+        """Whether the client runs commands for us."""
+        return self.capabilities.terminal
+
+    async def update(self, update: Any) -> None:
+        """Tell the client what is new. One that is gone need not know: its turn is being stopped."""
+        try:
+            await self.client.session_update(self.id, update)
+        except ConnectionEnded:
+            pass
+
+    async def show(
+        self,
+        call_id: str,
+        *,
+        content: Sequence[Any] | None = None,
+        locations: Sequence[s.ToolCallLocation] | None = None,
+        title: str | None = None,
+    ) -> None:
+        """Show something for a tool call: a diff, a terminal, which files it touches. `content` then stands in place of the tool's output.
+
+        Of calls that the client does not know, those of an agent that is itself a tool, it is shown nothing.
+        """
+        if call_id not in self.open_calls:
+            return
+        if content is not None:
+            self.with_content.add(call_id)
+        await self.update(
+            s.ToolCallProgress(
+                tool_call_id=call_id,
+                title=title,
+                content=list(content) if content is not None else None,
+                locations=list(locations) if locations is not None else None,
+            )
+        )
+
+    async def close(self) -> None:
+        """Close its conversation and its MCP servers. What a turn has left over has had its grace, and stays the connection's."""
+        try:
+            if self.conversation is not None:
+                await self.conversation._close(waits_again=False)
+        finally:
+            for server in self.servers:
+                await server.close()
+
+    def __repr__(self) -> str:
+        return f"<Session {self.id!r} in {self.cwd!r}>"
+
+
+async def client_says(answer: Awaitable[T]) -> T:
+    """What the client answers to a tool. If the question was withdrawn because the turn is being stopped, the tool is told that it is to stop."""
+    try:
+        return await answer
+    except RequestCancelled:
+        current_token().raise_if_cancelled()
+        raise
+
+
+def current_session() -> Session | None:
+    """The session that the caller, a tool, works for; None outside of ACP."""
+    return _current.get()
+
+
+def enter_session(session: Session) -> None:
+    """From here on the current task, and all that it starts, works for this session."""
+    _current.set(session)

@@ -1,0 +1,94 @@
+"""The shape of a final answer: any type that msgspec or pydantic can describe."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+
+from quiesce._safe.nested import decoder_of
+from quiesce.models import OutputSpec
+
+from .errors import InvalidFinalOutput
+
+
+class OutputType:
+    """A type that the final answer must have, as a JSON schema for the model and a decoder for what it says.
+
+    Providers want an object at the top: any other type is wrapped in one, under `response`.
+    """
+
+    __slots__ = ("_decode", "_wrapped", "name", "spec")
+
+    def __init__(self, kind: Any) -> None:
+        self.name = getattr(kind, "__name__", str(kind))
+        if _is_pydantic(kind):
+            self._wrapped = False
+            self._decode = kind.model_validate_json
+            schema = kind.model_json_schema()
+        else:
+            self._wrapped = not _is_object(kind)
+            if self._wrapped:
+                kind = msgspec.defstruct("Wrapped", [("response", kind)])
+            try:
+                self._decode = decoder_of(kind)
+                schema = _inlined(msgspec.json.schema(kind))
+            except TypeError as error:
+                raise TypeError(f"{self.name} cannot be the output type of an agent: {error}") from None
+        self.spec = OutputSpec(_safe_name(self.name), closed(schema))
+
+    def decode(self, text: str, *, quotes: bool = True) -> Any:
+        """The answer as the type says; `InvalidFinalOutput`, which may quote it or not, if it is something else."""
+        try:
+            value = self._decode(text)
+        except Exception as error:
+            if not quotes:
+                told = "; it is in `run_data`, as no guardrail has passed it"
+                raise InvalidFinalOutput(f"the final answer is no {self.name}{told}") from error
+            raise InvalidFinalOutput(
+                f"the final answer is no {self.name}: {error}. It began with {text[:200]!r}"
+            ) from error
+        return value.response if self._wrapped else value
+
+
+def closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """The same schema with no room for other properties and all of them required, as strict providers ask for."""
+    out: dict[str, Any] = {}
+    for key, value in schema.items():
+        if isinstance(value, dict):
+            out[key] = closed(cast(dict[str, Any], value))
+        elif isinstance(value, list):
+            out[key] = [closed(v) if isinstance(v, dict) else v for v in value]
+        else:
+            out[key] = value
+    if out.get("type") == "object" and "properties" in out:
+        out["additionalProperties"] = False
+        out["required"] = list(out["properties"])
+        for prop in out["properties"].values():
+            if isinstance(prop, dict):
+                prop.pop("default", None)
+    return out
+
+
+def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
+    """A top level that is a reference, put in its place: providers want an object there."""
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and "$defs" in schema:
+        target = dict(schema["$defs"][reference.rpartition("/")[2]])
+        return {**target, "$defs": schema["$defs"]}
+    return schema
+
+
+def _is_pydantic(kind: Any) -> bool:
+    return hasattr(kind, "model_validate_json") and hasattr(kind, "model_json_schema")
+
+
+def _is_object(kind: Any) -> bool:
+    try:
+        return _inlined(msgspec.json.schema(kind)).get("type") == "object"
+    except TypeError:
+        return True  # let the real attempt say what is wrong
+
+
+def _safe_name(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "_-" else "_" for c in name)[:64] or "output"

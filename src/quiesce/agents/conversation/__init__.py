@@ -1,0 +1,12 @@
+"""Conversations: one history, run after run, that can be stopped from anywhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quiesce._lazy import offer
+
+if TYPE_CHECKING:
+    from .conversation import Conversation
+
+offer()

@@ -1,0 +1,154 @@
+"""What comes out of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from quiesce.agents.agent import RunContextWrapper, UserError, has, refuse
+
+if TYPE_CHECKING:
+    from quiesce import Scope, StopReport
+    from quiesce.agents.agent import Agent, InputGuardrailResult, OutputGuardrailResult
+    from quiesce.models import Item, ResponseDone, ToolCall, Usage
+
+    from .engine import Engine
+
+T = TypeVar("T")
+
+
+class RunOutcome:
+    """What every result of a run tells."""
+
+    __slots__ = ("_engine", "_scope")
+
+    _engine: Engine
+    _scope: Scope | None
+
+    @property
+    def input(self) -> list[Item]:
+        """What the run began with."""
+        return self._engine.new_input
+
+    @property
+    def new_items(self) -> list[Item]:
+        """What it has added: messages, tool calls, and a result for each of these. No text whose guardrails have not passed."""
+        return self._engine.transcript.kept(self._engine.transcript.new)
+
+    @property
+    def final_output(self) -> Any:
+        """The answer: text, or an `output_type` of the agent that gave it. None if there is none."""
+        return self._engine.final_output
+
+    @property
+    def last_agent(self) -> Agent[Any]:
+        """The agent whose turn it was last."""
+        return self._engine.agent
+
+    @property
+    def usage(self) -> Usage:
+        """What it has cost, including requests that were stopped."""
+        return self._engine.usage
+
+    @property
+    def context_wrapper(self) -> RunContextWrapper[Any]:
+        """What tools and guardrails were given."""
+        return self._engine.context
+
+    @property
+    def responses(self) -> list[ResponseDone]:
+        """The end of each answer of a model: what it cost, and its id."""
+        return self._engine.responses
+
+    @property
+    def input_guardrail_results(self) -> list[InputGuardrailResult]:
+        """What the input guardrails have said."""
+        return self._engine.input_guardrail_results
+
+    @property
+    def output_guardrail_results(self) -> list[OutputGuardrailResult]:
+        """What the output guardrails have said."""
+        return self._engine.output_guardrail_results
+
+    @property
+    def interruptions(self) -> list[ToolCall]:
+        """The tool calls that wait for somebody's approval: see `to_state`."""
+        return [record.call for record in self._engine.pending_approvals]
+
+    @property
+    def report(self) -> StopReport | None:
+        """What became of the run's tasks, and what is left; None as long as it runs."""
+        return self._scope.report if self._scope is not None else None
+
+    def to_input_list(self) -> list[Item]:
+        """What was said, and what came of it: valid input for the next run."""
+        if self._engine.pending_approvals:
+            raise UserError("some tool calls wait for approval: decide on them with to_state()")
+        return self._engine.transcript.given + self.new_items
+
+    def final_output_as(self, kind: type[T]) -> T:
+        """The final output, checked to be of that type."""
+        if not isinstance(self.final_output, kind):
+            raise TypeError(f"the final output is {type(self.final_output).__name__}, not {kind.__name__}")
+        return self.final_output
+
+    def to_state(self) -> RunState:
+        """The run as it stands, to be continued with `Runner.run(agent, state)`."""
+        return RunState(self._engine)
+
+
+class RunResult(RunOutcome):
+    """What `Runner.run` returns.
+
+    ```python
+    result = await Runner.run(agent, "Hello")
+    print(result.final_output, result.usage.total_tokens)
+    result = await Runner.run(agent, result.to_input_list() + [UserMessage("Go on")])
+    ```
+    """
+
+    __slots__ = ()
+
+    def __init__(self, engine: Engine, scope: Scope | None) -> None:
+        self._engine = engine
+        self._scope = scope
+
+    def __repr__(self) -> str:
+        return f"<RunResult of {self.last_agent.name!r}: {self.final_output!r}>"
+
+
+@dataclass(slots=True)
+class RunState:
+    """A run that waits for approvals. Decide on each of `interruptions`, then go on:
+
+    ```python
+    state = result.to_state()
+    for call in state.interruptions:
+        state.approve(call)
+    result = await Runner.run(agent, state)
+    ```
+    """
+
+    _engine: Engine
+    _decisions: dict[str, tuple[bool, str]] = field(default_factory=dict)
+
+    @property
+    def interruptions(self) -> list[ToolCall]:
+        """The calls that nobody has decided on."""
+        pending = self._engine.pending_approvals
+        return [record.call for record in pending if record.call.call_id not in self._decisions]
+
+    def approve(self, call: ToolCall) -> None:
+        """It may run."""
+        self._decide(call, True, "")
+
+    def reject(self, call: ToolCall, message: str = "") -> None:
+        """It may not; the model is told so, or what `message` says."""
+        self._decide(call, False, message)
+
+    def _decide(self, call: ToolCall, approved: bool, message: str) -> None:
+        if not has(call, "call_id"):
+            refuse("what is approved or rejected", "a ToolCall", call, "pass one of `interruptions`")
+        if all(record.call.call_id != call.call_id for record in self._engine.pending_approvals):
+            raise UserError(f"tool call {call.call_id!r} does not wait for approval")
+        self._decisions[call.call_id] = approved, message

@@ -1,0 +1,212 @@
+"""The state of a conversation, from its events: a pure function, so that any prefix of a log can be tried.
+
+What it must get right is the middle: the program may have ended after any event.
+- A tool that had started and has no result is "unknown": it may have done its work, so it is never called again by itself.
+- A tool call that had not started is "not_started".
+- A call that waits for approval still waits.
+
+`Recovered.complete()` is the transcript that a provider accepts: each block of tool calls with exactly one result for each call right
+behind it, in the order of the calls.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from quiesce.models import AssistantMessage, Item, Reasoning, ToolCall, ToolResult, Usage, UserMessage
+
+from .events import (
+    ApprovalDecided,
+    ApprovalRequested,
+    Event,
+    ItemAdded,
+    ItemPopped,
+    ItemsCleared,
+    MessageQueued,
+    RunEnded,
+    RunStarted,
+    StatusChanged,
+    ToolStarted,
+    UsageAdded,
+)
+
+UNKNOWN_TEXT = (
+    "The program ended while this tool ran: nobody knows whether it has finished. It was not repeated."
+)
+NOT_STARTED_TEXT = "Not started: the program ended before this tool began."
+
+
+@dataclass(slots=True)
+class Recovered:
+    """How far a conversation came.
+
+    - `items`: the transcript as it was recorded; calls may lack their results.
+    - `unanswered`: the calls that lack theirs, in order; `results` has one for each that nobody can wait for any more
+      ("unknown" or "not_started"), and `awaiting_approval` are the others, with what was `decided` about them, if anything was.
+    - `queued`: what the user said and no run has taken up, by message id.
+    - `status`: the last one that was recorded, "" if none was. `unfinished_run`: the run in whose middle the program ended.
+    - `usage`: the sum. `last_seq`: the number of the last event.
+    """
+
+    items: list[Item] = field(default_factory=list)
+    unanswered: list[ToolCall] = field(default_factory=list)
+    results: list[ToolResult] = field(default_factory=list)
+    awaiting_approval: list[ToolCall] = field(default_factory=list)
+    decided: dict[str, ApprovalDecided] = field(default_factory=dict)
+    queued: dict[str, Item] = field(default_factory=dict)
+    status: str = ""
+    unfinished_run: str | None = None
+    usage: Usage = field(default_factory=Usage)
+    last_seq: int = 0
+    unchecked: list[Item] = field(default_factory=list)
+
+    def complete(self) -> list[Item]:
+        """The transcript with a result for every call, those that wait for approval too."""
+        given_up = [
+            ToolResult(call.call_id, NOT_STARTED_TEXT, "not_started") for call in self.awaiting_approval
+        ]
+        return completed(self.items, [*self.results, *given_up])
+
+
+def recover(events: Sequence[Event]) -> Recovered:
+    """What the events of a log add up to. Events that this version does not know count for nothing."""
+    found = Recovered()
+    entries: list[_Entry] = []
+    waiting: set[str] = set()
+    for event in events:
+        found.last_seq = max(found.last_seq + 1, event.seq)
+        match event:
+            case ItemAdded(item=item, message_id=message_id, back=back):
+                entries.insert(max(len(entries) - back, 0), _Entry(item))
+                if isinstance(item, UserMessage):
+                    found.unchecked.append(item)
+                found.queued.pop(message_id, None)
+                if isinstance(item, (ToolCall, ToolResult)):
+                    waiting.discard(item.call_id)
+                    found.decided.pop(item.call_id, None)
+            case ItemPopped():
+                del entries[-1:]
+            case ItemsCleared():
+                entries.clear()
+            case ToolStarted(call_id=call_id):
+                _start(entries, call_id)
+            case ApprovalRequested(call_id=call_id):
+                waiting.add(call_id)
+                found.decided.pop(call_id, None)
+            case ApprovalDecided(call_id=call_id):
+                found.decided[call_id] = event
+            case MessageQueued(message_id=message_id, item=item):
+                found.queued[message_id] = item
+            case RunStarted(run_id=run_id):
+                found.unfinished_run = run_id
+            case RunEnded(run_id=run_id, status=ended):
+                if ended in ("finished", "waiting_for_approval"):
+                    found.unchecked.clear()
+                if found.unfinished_run == run_id:
+                    found.unfinished_run = None
+            case StatusChanged(status=status):
+                found.status = status
+            case UsageAdded(usage=usage):
+                found.usage.add(usage)
+            case _:
+                pass
+    found.items = [entry.item for entry in entries]
+    answers = _answers(found.items)
+    for index, entry in enumerate(entries):
+        call = entry.item
+        if not isinstance(call, ToolCall) or index in answers:
+            continue
+        found.unanswered.append(call)
+        if entry.started:
+            found.results.append(ToolResult(call.call_id, UNKNOWN_TEXT, "unknown"))
+        elif call.call_id in waiting:
+            found.awaiting_approval.append(call)
+        else:
+            found.results.append(ToolResult(call.call_id, NOT_STARTED_TEXT, "not_started"))
+    open_ids = {call.call_id for call in found.awaiting_approval}
+    found.decided = {call_id: said for call_id, said in found.decided.items() if call_id in open_ids}
+    return found
+
+
+def items_of(events: Iterable[Event]) -> list[Item]:
+    """The items alone, as they were recorded."""
+    items: list[Item] = []
+    for event in events:
+        if isinstance(event, ItemAdded):
+            items.insert(max(len(items) - event.back, 0), event.item)
+        elif isinstance(event, ItemPopped):
+            del items[-1:]
+        elif isinstance(event, ItemsCleared):
+            items.clear()
+    return items
+
+
+def completed(items: Sequence[Item], results: Iterable[ToolResult] = ()) -> list[Item]:
+    """The items, with every result right behind its block of calls; `results` are for calls that have none among the items.
+
+    What the model said between two calls of a block goes before it. A result of no call is left out, and so is a call for which
+    there is no result at all.
+    """
+    answers = _answers(items)
+    spare: dict[str, deque[ToolResult]] = {}
+    for result in results:
+        spare.setdefault(result.call_id, deque()).append(result)
+    done: list[Item] = []
+    block: list[tuple[ToolCall, ToolResult]] = []
+    is_answered = False
+
+    def end_block() -> None:
+        done.extend(call for call, _ in block)
+        done.extend(result for _, result in block)
+        block.clear()
+
+    for index, item in enumerate(items):
+        if isinstance(item, ToolResult):
+            is_answered = True
+            continue
+        if is_answered or not isinstance(item, (ToolCall, AssistantMessage, Reasoning)):
+            end_block()
+        is_answered = False
+        if isinstance(item, ToolCall):
+            at_hand = answers.get(index)
+            if at_hand is None and spare.get(item.call_id):
+                at_hand = spare[item.call_id].popleft()
+            if at_hand is not None:
+                block.append((item, at_hand))
+        else:
+            done.append(item)
+    end_block()
+    return done
+
+
+class _Entry:
+    """An item of the transcript, and whether its tool has started, if it is a call."""
+
+    __slots__ = ("item", "started")
+
+    def __init__(self, item: Item) -> None:
+        self.item = item
+        self.started = False
+
+
+def _start(entries: list[_Entry], call_id: str) -> None:
+    for entry in reversed(entries):
+        if isinstance(entry.item, ToolCall) and entry.item.call_id == call_id:
+            entry.started = True
+            return
+
+
+def _answers(items: Sequence[Item]) -> dict[int, ToolResult]:
+    """The result of each call, by the call's index. Some models use an id again: a result is for a call of the newest block."""
+    unanswered: dict[str, deque[int]] = {}
+    answers: dict[int, ToolResult] = {}
+    for index, item in enumerate(items):
+        if isinstance(item, ToolCall):
+            if index and not isinstance(items[index - 1], ToolCall):
+                unanswered.pop(item.call_id, None)
+            unanswered.setdefault(item.call_id, deque()).append(index)
+        elif isinstance(item, ToolResult) and unanswered.get(item.call_id):
+            answers[unanswered[item.call_id].popleft()] = item
+    return answers

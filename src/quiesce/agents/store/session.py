@@ -1,0 +1,167 @@
+"""Sessions: the history of several runs, kept in the same stores as conversations.
+
+Underneath everything is appended: `pop_item` and `clear_session` are events too, so that a crash in the middle of one loses nothing, and
+`LogSession(store.open(conversation_id))` is the transcript of a conversation.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Protocol, Self, runtime_checkable
+
+from quiesce.agents.agent import has, refuse
+from quiesce.models import Item
+from quiesce.models.inner import as_items
+
+from .events import ItemAdded, ItemPopped, ItemsCleared, Log, Store, StoreConflict
+from .memory import MemoryStore
+from .replay import items_of
+
+
+@runtime_checkable
+class Session(Protocol):
+    """What `session=` of a run takes: something that remembers items."""
+
+    @property
+    def session_id(self) -> str:
+        """Which session."""
+        ...
+
+    async def get_items(self, limit: int | None = None) -> list[Item]:
+        """The items, oldest first; with `limit`, the last so many."""
+        ...
+
+    async def add_items(self, items: list[Item]) -> None:
+        """Add items at the end, all or none."""
+        ...
+
+    async def pop_item(self) -> Item | None:
+        """Take the last item back, and return it; None if there is none."""
+        ...
+
+    async def clear_session(self) -> None:
+        """Take all items back."""
+        ...
+
+
+class LogSession:
+    """A session that is kept in a log.
+
+    ```python
+    store = SQLiteStore("chat.db")
+    result = await Runner.run(agent, "Hello", session=LogSession(store.open("user-7")))
+    ```
+    """
+
+    __slots__ = ("_log",)
+
+    def __init__(self, log: Log) -> None:
+        if not has(log, "append", "read", "conversation_id"):
+            instead = "write LogSession(store.open('user-7')), for example" if has(log, "open") else ""
+            refuse("what a LogSession is kept in", "a Log", log, instead)
+        self._log = log
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.session_id!r}>"
+
+    @property
+    def session_id(self) -> str:
+        """The id of the conversation in the store."""
+        return self._log.conversation_id
+
+    async def get_items(self, limit: int | None = None) -> list[Item]:
+        """The items, oldest first; with `limit`, the last so many."""
+        if limit is not None and limit < 0:
+            raise ValueError(f"limit must be 0 or more, not {limit}")
+        items = items_of(await self._log.read())
+        return items if limit is None else items[max(len(items) - limit, 0) :]
+
+    async def add_items(self, items: Iterable[Item]) -> None:
+        """Add items at the end, all or none; they are durable when this returns."""
+        await self._put((item, 0) for item in as_items(items))
+
+    async def _put(self, items: Iterable[tuple[Item, int]]) -> None:
+        """Add items, each before the last so many of those that are there by then."""
+        await self._log.append([ItemAdded(item=item, back=back) for item, back in items])
+
+    async def pop_item(self) -> Item | None:
+        """Take the last item back, and return it; None if there is none."""
+        while True:
+            events = await self._log.read()
+            items = items_of(events)
+            if not items:
+                return None
+            try:
+                await self._log.append([ItemPopped()], after=len(events))
+            except StoreConflict:  # somebody has added one meanwhile: that is the last one now
+                continue
+            return items[-1]
+
+    async def clear_session(self) -> None:
+        """Take all items back."""
+        while True:
+            events = await self._log.read()
+            if not items_of(events):
+                return
+            try:
+                await self._log.append([ItemsCleared()], after=len(events))
+            except StoreConflict:  # what was added meanwhile goes too
+                continue
+            return
+
+
+class _OwnStoreSession(LogSession):
+    """A session that has a store to itself."""
+
+    __slots__ = ("_store",)
+
+    def __init__(self, store: Store, session_id: str) -> None:
+        self._store = store
+        super().__init__(store.open(session_id))
+
+    async def close(self) -> None:
+        """Let go of the store. What was added stays, unless it is in memory."""
+        await self._store.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._store.close()
+
+
+class MemorySession(_OwnStoreSession):
+    """A session in memory."""
+
+    __slots__ = ()
+
+    def __init__(self, session_id: str | None = None) -> None:
+        super().__init__(MemoryStore(), session_id if session_id is not None else str(uuid.uuid4()))
+
+
+class SQLiteSession(_OwnStoreSession):
+    """A session in a SQLite file; in memory if no file is named.
+
+    ```python
+    session = SQLiteSession("user-7", "chat.db")
+    result = await Runner.run(agent, "Hello", session=session)
+    ```
+    """
+
+    __slots__ = ()
+
+    def __init__(self, session_id: str, db_path: str | os.PathLike[str] = ":memory:") -> None:
+        super().__init__(_store_at(db_path), session_id)
+
+
+def _store_at(path: str | os.PathLike[str]) -> Store:
+    if path == ":memory:":
+        return MemoryStore()
+    from .sqlite import SQLiteStore  # who keeps nothing in files need not import sqlite3
+
+    return SQLiteStore(path)

@@ -1,0 +1,1 @@
+"""`quiesce audit`."""

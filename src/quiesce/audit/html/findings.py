@@ -1,0 +1,177 @@
+"""The findings of the HTML report: what it is, where it was made, where it was stopped, where it is stuck, and how to see
+it again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from quiesce.audit.findings import AuditResult, Example, Finding
+from quiesce.audit.model import ITEM, STOPS, Place, Point, makers
+
+from .strips import PHASES, Anchors
+from .text import code, esc, frame, frames, plural, sentence
+from .timeline import draw
+
+OPEN = 8  # findings beyond these are folded: the page stays one that can be read from top to bottom
+
+# What usually mends it.
+ADVICE: dict[str, str] = {
+    "hang": "Somebody waits for what nobody will do any more: give up waiting when the other side has been stopped.",
+    "crash": "Look at the error: something took the event loop itself down, and everything with it.",
+    "leaked": "Start it in a task group, or cancel it and await it in a finally block.",
+    "destroyed": "Hold on to the task and await it; the event loop itself keeps only a weak reference.",
+    "process": "Terminate it and wait for it in a finally block.",
+    "thread": "Tell it to end and join it in a finally block.",
+    "descriptor": "Close it in a finally block, or open it in a with block.",
+    "swallowed": "An except block took the cancellation and did not raise it again.",
+    "replaced": "Raise the cancellation again after cleaning up, rather than another error.",
+    "bystander": "Cancel what you started yourself, and nothing else.",
+    "check": "Undo in a finally block what was done before the await, also when the result is in already.",
+    "again": "Something outside the scenario keeps the state of the stopped run.",
+    "close": "Closing must work wherever it comes, and more than once.",
+    "late": "Await it before leaving, or cancel it.",
+    "outlived": "Await the clean-up of what you have cancelled before leaving.",
+    "generator": "Use contextlib.aclosing around the loop, or call aclose() in a finally block.",
+    "unawaited": "Make the coroutine where it is awaited, or close it when it is not wanted any more.",
+    "unretrieved": "Await the task, or look at its exception.",
+    "callback": "A callback must take care of its own errors: there is nobody to raise them to.",
+    "unraisable": "Clean up in a finally block, not in __del__.",
+    "unclosed": "Close it in a finally block, or open it in a with block.",
+    "reported": "Nothing, if this is where you want it; otherwise handle the error where it came up.",
+    "count": "Call uncancel() once for each cancellation that was taken in, and no oftener.",
+}
+
+
+def findings(result: AuditResult, anchors: Anchors) -> str:
+    """Those that make the verdict first, the others below them and folded."""
+    groups: list[tuple[str, str, list[Finding]]] = [
+        ("Findings", "bad", [f for f in result.findings if f.counts]),
+        ("Unresolved", "warn", [f for f in result.findings if f.is_unresolved]),
+        ("Warnings", "warn", [f for f in result.findings if _is_warning(f)]),
+        ("Known", "quiet", [f for f in result.findings if f.known and not f.ignored]),
+        ("Ignored", "quiet", [f for f in result.findings if f.ignored]),
+    ]
+    shown = []
+    for title, style, members in groups:
+        if members:
+            note = "" if title in ("Findings", "Unresolved") else "They do not make the verdict."
+            found = "".join(
+                _finding(f, result, anchors[id(f)], style, is_open=title == "Findings" and number < OPEN)
+                for number, f in enumerate(members)
+            )
+            about = f'<p class="muted">{note}</p>' if note else ""
+            shown.append(f"<h3>{title} <small>{len(members)}</small></h3>{about}{found}")
+    return "".join(shown)
+
+
+def _is_warning(finding: Finding) -> bool:
+    return finding.severity == "warning" and not (finding.doubt or finding.known or finding.ignored)
+
+
+def _finding(finding: Finding, result: AuditResult, anchor: str, style: str, *, is_open: bool) -> str:
+    example = finding.example
+    counts = f"{finding.runs} of {plural(result.runs, 'run')}"
+    site = finding.site
+    at = f'<span class="at">{frame(site)}</span>' if site is not None else ""
+    parts = [
+        f'<details class="finding {style}" id="{anchor}"{" open" * is_open}><summary><h4>'
+        f'<span class="kind">{esc(finding.kind)}</span> {code(finding.what)}</h4> '
+        f'<span class="muted">{counts}</span> {at}</summary><div class="body">',
+        f"<p><strong>{esc(sentence(finding.means))}</strong> {esc(ADVICE.get(finding.kind, ''))}</p>",
+        f"<p>Ignored: {esc(sentence(finding.ignored))}</p>" if finding.ignored else "",
+        f"<p>Python's fault: {esc(sentence(finding.fault))}</p>" if finding.fault else "",
+        f"<p>It {esc(sentence(finding.doubt))}</p>" if finding.doubt else "",
+        f'<pre class="detail">{esc(example.detail)}</pre>' if example.detail else "",
+        "<dl>",
+        _where("Made at", finding.made_at, makers(finding.made_at)),
+        f"<dt>Stopped</dt><dd><p>{_stopped(example)}</p>{_inner(example.stopped_at)}</dd>",
+        _where("Stuck at", example.stuck_at[::-1]),
+        f'<dt>Seen in</dt><dd class="seen">{"".join(f"<span>{esc(name)}</span>" for name in finding.strips)}</dd>',
+        _commands(finding, result),
+        "</dl>",
+        _picture(finding, result),
+        "</div></details>",
+    ]
+    return "".join(parts)
+
+
+def _where(title: str, places: tuple[Place, ...], own: tuple[Place, ...] = ()) -> str:
+    return f"<dt>{title}</dt><dd>{frames(places, own)}</dd>" if places else ""
+
+
+def _inner(stopped_at: tuple[Place, ...]) -> str:
+    return frames(stopped_at[::-1]) if stopped_at else ""
+
+
+def _stopped(example: Example) -> str:
+    if not example.stop:
+        return "Nobody stopped it: it is there after an undisturbed run."
+    stop = STOPS.get(example.stop)
+    says = stop.says if stop is not None else example.stop
+    if not example.points:
+        return f"{esc(sentence(says))} Seen after all the runs of this stop."
+    first, *more = example.points
+    then = "".join(f", and once more {_moment(point)}" for point in more)
+    words = f"{says[:1].upper()}{says[1:]}"
+    return f"{esc(words)} {_moment(first)}{then}."
+
+
+def _moment(point: Point) -> str:
+    if point.lane == ITEM:
+        return f"after item {point.number}" if point.number else "before the first item"
+    if point.phase == "unstarted":
+        return f"before the first step of {code(point.lane)}"
+    return f"at suspension {point.number} of {code(point.lane)}, {PHASES[point.phase]}"
+
+
+def _commands(finding: Finding, result: AuditResult) -> str:
+    example = finding.example
+    shown = ""
+    if example.token:
+        command = result.replay_command(example.token)
+        shown += f"<dt>Replay</dt><dd><pre><code>{esc(command)}</code></pre></dd>"
+    return shown + f"<dt>As a test</dt><dd><pre><code>{esc(as_test(finding, result))}</code></pre></dd>"
+
+
+def as_test(finding: Finding, result: AuditResult) -> str:
+    """A test that stays true when the code changes: the whole strip, as a token belongs to the code it was made from."""
+    example = finding.example
+    name = result.target.rpartition(":")[2]
+    arguments = [name]
+    if example.stop:
+        arguments.append(f"stops={example.stop!r}")
+    if example.points and example.points[0].lane != ITEM:
+        arguments.append(f"phases={example.points[0].phase!r}")
+    if len(example.points) > 1:
+        arguments.append(f"depth={len(example.points)}")
+    if result.world != "asyncio":
+        arguments.append(f"backend={result.world!r}")
+    words = result.options.split()
+    if "--real-io" in words:
+        arguments.append("real_io=True")
+    if "--patience" in words:
+        arguments.append(f"patience={words[words.index('--patience') + 1]}")
+    if result.seed is not None:
+        arguments.append(f"seed={result.seed}")
+    if finding.kind == "check":
+        arguments.append(f"check={finding.what}")
+    if finding.kind == "again":
+        arguments.append("again=True")
+    made = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name.rpartition(".")[2])
+    return f"def test_{made}_can_be_stopped(): audit({', '.join(arguments)}).assert_clean()"
+
+
+def _picture(finding: Finding, result: AuditResult) -> str:
+    timeline = result.timelines.get(finding.example.token)
+    if timeline is None or (finding.example.stop and not finding.example.token):
+        return ""
+    return draw(timeline, finding, result.scenario)
+
+
+def anchors(results: Iterable[AuditResult]) -> dict[int, str]:
+    """Where each finding is in the page."""
+    return {
+        id(finding): f"s{number}f{place}"
+        for number, result in enumerate(results, 1)
+        for place, finding in enumerate(result.findings, 1)
+    }

@@ -1,0 +1,36 @@
+"""What an audit is about: scenarios, points, stops, schedules, and the record of one run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quiesce._lazy import offer
+
+if TYPE_CHECKING:
+    from .loop_complaints import complaint, reporter
+    from .points import ITEM, PHASES, BadToken, Phase, Point, Token, parse_token
+    from .run_record import KINDS, Outcome, Run, Sighting
+    from .scenarios import BadScenario, Scenario, options_of, scenario
+    from .schedule import IN_CLEAN_UP, Aim, Endless, Moment, Schedule
+    from .source_places import (
+        Chain,
+        Place,
+        Spot,
+        await_chain,
+        callers,
+        digest,
+        is_ours,
+        makers,
+        name_of,
+        place,
+        places,
+        shorten,
+        stack_of,
+        traceback_chain,
+    )
+    from .steady_names import noted_temporary_names, steady, steady_object
+    from .stops import STOPS, Backend, Stop, UnknownStop, choose_stops
+    from .task_records import TaskRecord
+    from .world import MORE_PATIENCE, Limits, World, check_patience
+
+offer()

@@ -1,0 +1,145 @@
+"""What is audited: a function without arguments that makes something to run."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import CodeType
+from typing import Any, TypeVar, overload
+
+from .source_places import name_of
+from .stops import Shape
+
+F = TypeVar("F", bound=Callable[..., Any])
+OPTIONS = "__quiesce_scenario__"
+
+
+class BadScenario(Exception):
+    """It cannot be audited; the message says why and what to do."""
+
+
+class Scenario:
+    """A scenario, checked: `shape` is known, `make()` gives a fresh coroutine, generator or context manager."""
+
+    def __init__(self, function: Callable[[], Any], *, name: str | None = None) -> None:
+        self.make = function
+        self.name = name or name_of(function)
+        self.shape: Shape = _shape_of(function, self.name)
+
+    async def hold(self, item: int) -> list[Any]:
+        """One that has given so many items, or been entered: in a list, so that nobody else holds it."""
+        made = self.make()
+        if self.shape == "generator":
+            for _ in range(item):
+                await made.__anext__()
+        elif item:
+            await made.__aenter__()
+        return [made]
+
+    @property
+    def code(self) -> CodeType | None:
+        """Its own code, if it has any."""
+        function: Any = self.make
+        while isinstance(function, functools.partial):
+            function = function.func
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        return code if isinstance(code, CodeType) else None
+
+    def __repr__(self) -> str:
+        return f"<Scenario {self.name}, a {self.shape}>"
+
+
+def _shape_of(function: Any, name: str) -> Shape:
+    if inspect.iscoroutine(function) or inspect.isasyncgen(function):
+        if inspect.iscoroutine(function):
+            function.close()
+        raise BadScenario(
+            f"{name} was called already: give the function itself, without (), as each run needs a fresh one"
+        )
+    if not callable(function):
+        raise BadScenario(f"{name} is a {type(function).__name__}, not an async function")
+    _check_arguments(function, name)
+    target = function
+    while isinstance(target, functools.partial):
+        target = target.func
+    if inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(getattr(target, "__call__", None)):  # noqa: B004
+        return "coroutine"
+    if inspect.isasyncgenfunction(target) or inspect.isasyncgenfunction(getattr(target, "__call__", None)):  # noqa: B004
+        return "generator"
+    if inspect.isasyncgenfunction(inspect.unwrap(target)):  # decorated with asynccontextmanager
+        return "context manager"
+    if isinstance(target, type) and hasattr(target, "__aenter__") and hasattr(target, "__aexit__"):
+        return "context manager"
+    if _may_be_async(target):
+        return _shape_of_result(function, name)
+    raise BadScenario(
+        f"{name} is not async: a scenario is an `async def` function, an async generator function, or a function or "
+        "class that gives an async context manager"
+    )
+
+
+def _may_be_async(function: Any) -> bool:
+    """Whether a plain function says that what it returns is async, or cannot say anything, being a lambda."""
+    if getattr(function, "__name__", "") == "<lambda>":
+        return True
+    returned = str(getattr(function, "__annotations__", {}).get("return", ""))
+    return any(word in returned for word in ("Async", "Coroutine", "Awaitable"))
+
+
+def _shape_of_result(function: Callable[[], Any], name: str) -> Shape:
+    """Of a plain function that may make something async: by making one, which is never run."""
+    made = function()
+    if inspect.iscoroutine(made):
+        made.close()
+        return "coroutine"
+    if inspect.isasyncgen(made):
+        return "generator"
+    if hasattr(made, "__aenter__") and hasattr(made, "__aexit__"):
+        return "context manager"
+    raise BadScenario(f"{name} is not async: it gave a {type(made).__name__}, which cannot be awaited")
+
+
+def _check_arguments(function: Callable[..., Any], name: str) -> None:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return
+    needed = [
+        p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    if needed:
+        raise BadScenario(
+            f"{name} needs arguments ({', '.join(needed)}), and the audit has none to give: "
+            "wrap it in an async function without arguments that makes them afresh for each run"
+        )
+
+
+@overload
+def scenario(function: F, /) -> F: ...
+@overload
+def scenario(**options: Any) -> Callable[[F], F]: ...
+def scenario(function: Any = None, /, **options: Any) -> Any:
+    """Mark a function as a scenario, with its options, so that `quiesce audit FILE` finds it.
+
+        from quiesce.audit import scenario
+
+        @scenario(stops="cancel,twice")
+        async def sending():
+            async with Connection() as connection:
+                await connection.send(b"hello")
+
+    The options are those of `audit()`. The function itself is not changed.
+    """
+
+    def mark(found: F) -> F:
+        setattr(found, OPTIONS, options)
+        return found
+
+    return mark if function is None else mark(function)
+
+
+def options_of(function: object) -> dict[str, Any] | None:
+    """What `@scenario` said, or None if it was not used."""
+    options = getattr(function, OPTIONS, None)
+    return dict(options) if isinstance(options, dict) else None

@@ -1,0 +1,53 @@
+"""The lanes of one run: a record for every task, kept without keeping the task."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Hashable
+from typing import Any
+
+from .source_places import Chain
+
+
+class TaskRecord:
+    """One task. `label` finds it again in the next run: its coroutine's name, numbered from the second on."""
+
+    __slots__ = ("born", "died", "is_eager", "is_ours", "label", "made_at", "name", "number", "parent", "ref")
+
+    def __init__(
+        self, task: Any, name: str, label: str, made_at: Chain, parent: TaskRecord | None, born: int
+    ) -> None:
+        self.ref = weakref.ref(task)  # weak: a task that nobody holds must be seen to be destroyed
+        self.name = name
+        self.label = label
+        self.made_at = made_at
+        self.parent = parent
+        self.number = 0
+        self.born = born
+        self.died: int | None = None
+        self.is_eager = False  # it was started in the step that made it
+        self.is_ours = False
+
+    def __repr__(self) -> str:
+        return f"<Lane {self.label} at {self.number}>"
+
+
+class TaskRecords:
+    """All lanes of a run, in the order in which they were made."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, TaskRecord] = {}
+        self.all: list[TaskRecord] = []
+        self._counts: dict[Hashable, int] = {}
+
+    def add(self, task: Any, name: str, made_at: Chain, parent: TaskRecord | None, born: int) -> TaskRecord:
+        count = self._counts[name] = self._counts.get(name, 0) + 1
+        label = name if count == 1 else f"{name}#{count}"
+        lane = TaskRecord(task, name, label, made_at, parent, born)
+        self.by_id[id(task)] = lane
+        self.all.append(lane)
+        return lane
+
+    def find(self, task: object) -> TaskRecord | None:
+        lane = self.by_id.get(id(task))
+        return lane if lane is not None and lane.ref() is task else None

@@ -1,0 +1,13 @@
+"""Where a scenario runs on trio."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quiesce._lazy import offer
+
+if TYPE_CHECKING:
+    from .private_parts import is_resident
+    from .world import TrioWorld
+
+offer()

@@ -1,0 +1,78 @@
+"""The world of trio: one `trio.run` after another, each with a clock of its own and nothing of the last."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from quiesce.audit.model import Backend, Limits, Point, Run, Scenario, Stop
+from quiesce.audit.watch import Clocks, Watch
+
+from .private_parts import check_insides, counted_threads, fixed_order, no_threads, trio
+from .run import TrioRun
+
+Check = Callable[[], Any]
+
+
+class TrioWorld:
+    """trio with a virtual clock, and the order of steps decided by the seed."""
+
+    backend: Backend = "trio"
+    name = "trio"
+
+    def __init__(self, watch: Watch, *, real_io: bool, seed: int | None, limits: Limits) -> None:
+        check_insides()
+        if trio.lowlevel.in_trio_run():
+            raise RuntimeError(
+                "audit() calls trio.run() and cannot be called inside it: call it from a plain function"
+            )
+        self.is_deterministic = not real_io
+        self._watch = watch
+        self._real_io = real_io
+        self._seed = seed
+        self._limits = limits
+        self._clocks = Clocks(is_real=real_io)
+        self._longest = 0  # steps of a run that nobody stopped
+
+    def run(
+        self,
+        scenario: Scenario,
+        stop: Stop | None,
+        points: Sequence[Point] = (),
+        *,
+        check: Check | None = None,
+        record: bool = False,
+        patience: int = 1,
+    ) -> Run:
+        with ExitStack() as stack:
+            stack.enter_context(fixed_order(self._seed or 0))
+            workers = None
+            if self._real_io:
+                workers = stack.enter_context(counted_threads())
+            else:
+                stack.enter_context(no_threads())
+            random.seed(self._seed or 0)
+            watch, limits = self._watch, self._limits.longer(patience)
+            limit = limits.steps
+            if stop is not None and self._longest:
+                # trio's steps are slow: what takes so many times longer than the whole thing did will not end.
+                limit = min(limit, 20 * self._longest + limits.settle_steps)
+            made = TrioRun(scenario, stop, points, watch, limits, limit, record, workers)
+            try:
+                with made.generators.listening(), self._clocks.following(made.time.elapsed):
+                    run = made.go(check)
+                    is_wreck = made.close_what_is_left()
+            finally:
+                del made
+            watch.schedule = None  # kept where it raises: the guard asks how far it was
+            if is_wreck:
+                gc.collect()
+            if stop is None:
+                self._longest = max(self._longest, run.steps)
+            watch.is_muted = False
+            run.seen += watch.finish()
+            watch.is_muted = True
+            return run

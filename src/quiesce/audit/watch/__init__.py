@@ -1,0 +1,18 @@
+"""What a run leaves in the process: threads, processes, descriptors; and what it waits for outside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quiesce._lazy import offer
+
+if TYPE_CHECKING:
+    from .clocks import Clocks
+    from .failures import refusal, text_of, where_raised
+    from .no_io import RefusedIO, closed_world
+    from .outside_work import OutsideWork, Pause, open_descriptors
+    from .process_state import Watch, unraisable_sighting
+    from .silence import SilenceOfOurs
+    from .threads import busy_threads
+
+offer()

@@ -1,0 +1,293 @@
+"""What a run leaves in the process: threads, children, descriptors, and what the interpreter complains of.
+
+One `Watch` is kept for a whole sweep. Its hooks cost nothing until they are called; the three looks at the operating
+system cost about ten microseconds together. Threads, children and descriptors go away in their own time, so that
+for these alone, and only where something is new, a look is repeated.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from time import sleep  # the real one, also while a scenario reads another
+from types import CoroutineType
+from typing import Any, Self, TextIO
+from weakref import WeakSet
+
+from quiesce._safe.secrets import command_without_secrets
+from quiesce.audit.model import (
+    Chain,
+    Place,
+    Schedule,
+    Sighting,
+    await_chain,
+    name_of,
+    noted_temporary_names,
+    steady,
+    steady_object,
+    traceback_chain,
+)
+
+from .processes import children_of, guardian, kill_tree
+from .silence import SilenceOfOurs
+from .threads import busy_threads
+
+_FD = re.compile(r"\bfd=\d+")
+
+
+class Watch:
+    """Use as a context manager round a sweep; `start()` before each run, `finish()` after it."""
+
+    _busy_before: set[threading.Thread] | WeakSet[threading.Thread]
+
+    def __init__(self, *, patience: float = 0.2) -> None:
+        self.seen: list[Sighting] = []
+        self.is_muted = False
+        self.schedule: Schedule | None = None  # of the run in progress
+        self._patience = patience
+        self._known: set[tuple[str, str]] = set()
+
+    def __enter__(self) -> Self:
+        self._open()
+        self._hooks = _Hooks(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._hooks.undo()
+        self._close()
+
+    def _open(self) -> None:
+        self._fds = _Descriptors()
+        self._children = _Children()
+
+    def _close(self) -> None:
+        self._fds.close()
+        self._children.close()
+
+    def start(self, schedule: Schedule | None = None) -> None:
+        self.schedule = schedule
+        self.seen = []
+        self.is_muted = False
+        self._busy_before = {thread for thread, _ in busy_threads()}
+        self._children_before = self._children.read()
+        self._fds_before = self._fds.read()
+
+    def see(self, sighting: Sighting) -> None:
+        if not self.is_muted:
+            self.seen.append(sighting)
+
+    def see_unclosed(self, sighting: Sighting) -> None:
+        """A stream, its transport and its socket each say that they were not closed. It is one thing: the outermost."""
+        if fd := _FD.search(sighting.detail):
+            for other in self.seen:
+                if (
+                    other.kind == "unclosed"
+                    and other.what != sighting.what
+                    and fd[0] in _FD.findall(other.detail)
+                ):
+                    if other.detail.count("<") >= sighting.detail.count("<"):  # the outer shows the inner
+                        return
+                    self.seen.remove(other)
+                    break
+        self.see(sighting)
+
+    def finish(self) -> list[Sighting]:
+        """Everything seen since `start()`."""
+        self.schedule = None
+        if not self.is_muted:
+            outside = self._look_outside()
+            self.seen += outside
+            for sighting in outside:  # told, and not left to the next run or to the user
+                if sighting.kind == "process":
+                    kill_tree(sighting.detail.removeprefix("pid ").partition(":")[0])
+        return self.seen
+
+    def _look_outside(self) -> list[Sighting]:
+        found = self._look()
+        if not found:
+            return found
+        # Once a thing has been seen to stay, its like need not be waited for again in every run.
+        is_new = any((s.kind, s.what) not in self._known for s in found)
+        limit = self._patience if is_new else self._patience / 10
+        silence = SilenceOfOurs(lambda: self._children.read() - self._children_before)
+        pause = 0.001
+        while found and silence.look() < limit:
+            sleep(pause)
+            pause = min(pause * 2, 0.02)
+            found = self._look()
+        self._known.update((s.kind, s.what) for s in found)
+        return found
+
+    def busy_thread(self) -> str:
+        """The name of a thread that the run started and that is at work; "" if there is none."""
+        return next((thread.name for thread, _ in self._busy_threads()), "")
+
+    def _busy_threads(self) -> list[tuple[threading.Thread, Chain]]:
+        return busy_threads(self._busy_before)
+
+    def _look(self) -> list[Sighting]:
+        found: list[Sighting] = []
+        for thread, stack in self._busy_threads():
+            # asyncio's, one for each child process until 3.12
+            if not thread.name.startswith(("waitpid-", "asyncio-waitpid-")):
+                what = steady(thread.name)
+                found.append(Sighting("thread", what, stuck_at=stack[::-1], detail=_target_of(thread)))
+        found += [
+            Sighting("process", steady(command), detail=f"pid {pid}: {command}")
+            for pid in sorted(self._children.read() - self._children_before)
+            if (command := _command_of(pid)) is not None
+        ]
+        found += [
+            Sighting("descriptor", steady(target), detail=f"fd {fd}: {target}")
+            for fd in sorted(self._fds.read() - self._fds_before, key=int)
+            if (target := self._fds.target(fd)) is not None
+        ]
+        return [sighting for sighting in found if not _is_guardians(sighting)]
+
+
+def _is_guardians(sighting: Sighting) -> bool:
+    """Whether it is of quiesce's guardian, which is started once and lasts as long as this process."""
+    pid, fd = guardian()
+    return sighting.detail.startswith((f"pid {pid}:", f"fd {fd}:"))
+
+
+def _target_of(thread: threading.Thread) -> str:
+    target = getattr(thread, "_target", None)
+    return f"runs {name_of(target)}" if target is not None else ""
+
+
+def _command_of(pid: str) -> str | None:
+    """The command line of a process that runs, or of one that ended and that nobody waited for."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            stat = file.read()
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = [word for word in file.read().decode(errors="replace").split("\0") if word]
+    except OSError:
+        return None
+    name = stat[stat.index("(") + 1 : stat.rindex(")")]
+    return (
+        f"{name} (ended, never waited for)"
+        if stat.rpartition(") ")[2][0] in "ZX"
+        else command_without_secrets(words) or name
+    )
+
+
+class _Descriptors:
+    def __init__(self) -> None:
+        try:
+            self._folder: int | None = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:  # not Linux: not looked at
+            self._folder = None
+
+    def read(self) -> set[str]:
+        if self._folder is None:
+            return set()
+        # A listing lists the copy that it works with, under the lowest free number: the next one to be opened.
+        copy = os.dup(self._folder)
+        os.close(copy)
+        return set(os.listdir(self._folder)) - {str(copy)}
+
+    def target(self, fd: str) -> str | None:
+        """What it is open on; None if it is closed by now, or is the look itself."""
+        try:
+            target = os.readlink(fd, dir_fd=self._folder)
+        except OSError:
+            return None
+        return None if target.startswith("/proc/") else target
+
+    def close(self) -> None:
+        if self._folder is not None:
+            os.close(self._folder)
+
+
+class _Children:
+    def __init__(self) -> None:
+        self._file: int | None = None
+        try:
+            self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/children", os.O_RDONLY)
+        except OSError:  # not Linux, or a kernel without it: not looked at
+            pass
+
+    def read(self) -> set[str]:
+        if self._file is None:
+            return set()
+        found = set(os.pread(self._file, 65536, 0).decode().split())
+        # The kernel keeps them by the thread that started them, which for trio is a worker.
+        return found | children_of("self") if threading.active_count() > 1 else found
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+
+
+class _Hooks:
+    """What the interpreter says about objects that were dropped."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._unawaited: Callable[..., object] = warnings._warn_unawaited_coroutine  # type: ignore[attr-defined]
+        self._unraisable = sys.unraisablehook
+        self._noted = noted_temporary_names()
+        self._noted.__enter__()
+        self._depth = sys.get_coroutine_origin_tracking_depth()
+        self._catch = warnings.catch_warnings()
+        self._catch.__enter__()
+        self._show = warnings.showwarning
+        warnings.simplefilter("always", ResourceWarning)
+        warnings.filterwarnings("always", message=".*was never awaited", category=RuntimeWarning)
+        warnings.showwarning = self._on_warning
+        warnings._warn_unawaited_coroutine = self._on_unawaited  # type: ignore[attr-defined]
+        sys.unraisablehook = self._on_unraisable
+        sys.set_coroutine_origin_tracking_depth(6)
+
+    def undo(self) -> None:
+        sys.set_coroutine_origin_tracking_depth(self._depth)
+        sys.unraisablehook = self._unraisable
+        warnings._warn_unawaited_coroutine = self._unawaited  # type: ignore[attr-defined]
+        warnings.showwarning = self._show
+        self._catch.__exit__(None, None, None)
+        self._noted.__exit__(None, None, None)
+
+    def _on_unawaited(self, coroutine: CoroutineType[Any, Any, Any]) -> None:
+        origin = coroutine.cr_origin or ()
+        made_at = tuple(Place(*entry) for entry in origin)
+        self._watch.see(Sighting("unawaited", name_of(coroutine), made_at))
+
+    def _on_warning(
+        self,
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        text = str(message)
+        if issubclass(category, ResourceWarning):
+            self._watch.see_unclosed(Sighting("unclosed", steady_object(text), detail=text))
+        elif "was never awaited" in text:
+            self._watch.see(Sighting("unawaited", text, (Place(filename, lineno, "?"),)))
+        else:
+            self._show(message, category, filename, lineno, file, line)
+
+    def _on_unraisable(self, error: Any) -> None:
+        self._watch.see(unraisable_sighting(error))
+
+
+def unraisable_sighting(error: Any) -> Sighting:
+    """What `sys.unraisablehook` is told of."""
+    source = getattr(error.object, "__qualname__", None) or type(error.object).__name__
+    if error.object is None and error.exc_traceback is not None:  # from 3.14 on, for most of them
+        source = error.exc_traceback.tb_frame.f_code.co_qualname
+    message = f"{type(error.exc_value).__name__}: {error.exc_value}"
+    return Sighting(
+        "unraisable",
+        f"{source}: {steady_object(message)}",
+        stuck_at=await_chain(error.object) or traceback_chain(error.exc_traceback),
+        detail=message,
+    )

@@ -1,0 +1,15 @@
+"""Where a scenario runs: event loops with a virtual clock, on asyncio and uvloop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quiesce._lazy import offer
+
+if TYPE_CHECKING:
+    from .asyncio_stops import RAISED, InjectedError
+    from .asyncio_world import AsyncioWorld
+    from .run_limits import GuardedWorld, Interrupted
+    from .uvloop_world import UvloopWorld
+
+offer()

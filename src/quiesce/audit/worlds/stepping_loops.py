@@ -1,0 +1,410 @@
+"""Event loops that know which task each of their callbacks steps.
+
+Every step and every wake-up of an asyncio task goes through its loop's `call_soon`, as a callback whose `__self__` is the
+task. A loop that runs its own queue can therefore see each step before and after, with the interpreter's own tasks
+and without wrapping a coroutine. The pure loop has no selector and a virtual clock: an hour of sleep takes no time, and
+when nothing can run and no timer is set, nothing ever will, which is known at once.
+
+`_ready`, `_scheduled` and the fields of a handle are private to asyncio, and the same from 3.11 to 3.15.
+
+Classes of tasks can start themselves eagerly, past `create_task`. Up to 3.13 each such task shows up in a registry of
+asyncio when it first suspends. From 3.14 on it does not: then it is found when the step of its maker ends. Before it
+starts it asks its loop `is_running`, and futures made in its first step ask `get_debug`, which is when its maker can be seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import random
+import sys
+import threading
+from asyncio import events, tasks
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import Context, copy_context
+from functools import partial
+from types import AsyncGeneratorType, BuiltinMethodType, FrameType, MethodType
+from typing import TYPE_CHECKING, Any
+
+from quiesce.audit.model import Chain, Schedule, await_chain, callers, is_ours, name_of, stack_of
+from quiesce.audit.watch import RefusedIO
+
+START = 1_000.0  # of the virtual clock: not zero, which some code takes for "not set"
+
+
+class _Handle(asyncio.Handle):
+    """A handle that does not ask its loop whether this is debug mode."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: SteppingLoop,
+        context: Context | None,
+    ) -> None:
+        self._context = copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+
+
+class OrderedTask(asyncio.Task[Any]):
+    """A task whose place in a set is given by when it was made, not by its address.
+
+    Task groups keep their tasks in sets, and cancel them in the order of these: by address, that would be another
+    one from run to run.
+    """
+
+    def __init__(self, coro: Any, *, loop: SteppingLoop, **options: Any) -> None:
+        self._order = loop.next_order()
+        super().__init__(coro, loop=loop, **options)
+
+    def __hash__(self) -> int:
+        return self._order
+
+
+class SteppingLoop(asyncio.BaseEventLoop):
+    """What the loops share: steps are shown to the schedule, generators are watched, time is virtual."""
+
+    schedule: Schedule
+    passed_over = ""  # what of the outside was not waited for any longer, with real I/O
+    _ready: deque[Any]
+    _scheduled: list[Any]
+    _thread_id: int | None
+    _closed: bool
+    _asyncgens: Any
+    now = START
+    is_over = False  # set from outside, to end `run_until_over`
+    _finds_births = _has_births = False  # of tasks that start themselves eagerly
+
+    def prepare(self, schedule: Schedule, *, seed: int | None, eager: bool) -> None:
+        self.schedule = schedule
+        self.dropped: list[tuple[str, Chain]] = []
+        self._lanes = schedule.lanes.by_id
+        chance = None if seed is None else random.Random(seed)
+        self._shuffle = None if chance is None else chance.shuffle
+        self.next_order: Callable[[], int] = (
+            itertools.count(1).__next__ if chance is None else partial(chance.randrange, 1 << 30)
+        )
+        self._is_eager = eager
+        self._run_handle: Callable[[asyncio.Handle], None] = events.Handle._run
+        # Where the eager tasks of this step were made, as far as it was seen, in their order.
+        self._made_at: dict[asyncio.Task[Any], Chain] = {}
+        if eager and not _HAS_REGISTRY:
+            self._finds_births = True
+            self._run_handle = self._run_and_find_births
+        self._had_generators = False
+        if eager and sys.version_info >= (3, 12):
+            # The very factory that programs use: others know it by its identity or its code, and act on that.
+            self.set_task_factory(asyncio.eager_task_factory)
+
+    def time(self) -> float:
+        return self.now
+
+    def enter(self) -> None:
+        """Be the running loop of this thread."""
+        self._hooks = sys.get_asyncgen_hooks()
+        self._thread_id = threading.get_ident()
+        sys.set_asyncgen_hooks(self._asyncgen_firstiter_hook, self._asyncgen_finalizer_hook)
+        if self._is_eager and _HAS_REGISTRY:
+            registry: Any = tasks._scheduled_tasks  # type: ignore[attr-defined]
+
+            def add(task: Any) -> None:
+                type(registry).add(registry, task)
+                self._registered(task)
+
+            registry.add = add
+        events._set_running_loop(self)
+
+    def leave(self) -> None:
+        """Be so no longer."""
+        events._set_running_loop(None)
+        if self._is_eager and _HAS_REGISTRY:
+            del tasks._scheduled_tasks.add  # type: ignore[attr-defined]
+        sys.set_asyncgen_hooks(*self._hooks)
+        self._thread_id = None
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """As between two runs of the loop, which is when `asyncio.run` cancels all tasks."""
+        thread, self._thread_id = self._thread_id, None
+        events._set_running_loop(None)
+        try:
+            yield
+        finally:
+            events._set_running_loop(self)
+            self._thread_id = thread
+
+    # Tasks and their steps
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        if self._closed:
+            raise RuntimeError("Event loop is closed")
+        handle = _Handle(callback, args, self, context)
+        self._ready.append(handle)
+        kind = type(callback)
+        if kind is _StepWrapper or (kind is MethodType and callback.__name__ in _STEP_NAMES):
+            task = callback.__self__
+            lane = self._lanes.get(id(task))
+            if lane is None or lane.ref() is not task:
+                self._made(task)
+        return handle
+
+    def _made(self, task: Any, made_at: Chain | None = None) -> None:
+        coroutine = task.get_coro()
+        code = getattr(coroutine, "cr_code", None)
+        is_ours_too = code is not None and is_ours(code) and bool(self._lanes)  # the first is the root
+        if made_at is None:
+            made_at = callers(2, until=_RUNNER)
+        self.schedule.made(task, coroutine, made_at, is_ours=is_ours_too)
+
+    def create_task(self, coro: Any, **options: Any) -> Any:
+        factory = self.get_task_factory()
+        if factory is None:
+            return OrderedTask(coro, loop=self, **options)
+        if self._is_eager and factory is getattr(asyncio, "eager_task_factory", None):
+            task: asyncio.Task[Any] = OrderedTask(coro, loop=self, eager_start=True, **options)
+        else:
+            task = super().create_task(coro, **options)
+        if self._is_eager and not task.done():
+            self._registered(task)
+        return task
+
+    def is_running(self) -> bool:
+        self._has_births = self._finds_births  # if it is an eager task that asks
+        return super().is_running()
+
+    def get_debug(self) -> bool:
+        task = asyncio.current_task(self) if self._has_births else None
+        if task is not None and id(task) not in self._lanes:
+            first = getattr(task.get_coro(), "cr_frame", None)
+            frame: FrameType | None = sys._getframe(1)
+            while frame is not None and frame is not first:
+                frame = frame.f_back
+            self._made_at.setdefault(task, stack_of(frame and frame.f_back, until=_RUNNER))
+        return super().get_debug()
+
+    def _run_and_find_births(self, handle: asyncio.Handle) -> None:
+        handle._run()
+        if self._has_births:
+            self._has_births = False
+            seen, self._made_at = self._made_at, {}
+            others = sorted(asyncio.all_tasks(self) - seen.keys(), key=_by_age)
+            for task in (*seen, *others):
+                lane = self._lanes.get(id(task))
+                if not task.done() and (lane is None or lane.ref() is not task):
+                    self._registered(task, seen.get(task, ()))
+
+    def _registered(self, task: Any, made_at: Chain | None = None) -> None:
+        """A task has come into being. An eager one has then run up to its first suspension."""
+        coroutine = task.get_coro()
+        if task.get_loop() is not self or not getattr(coroutine, "cr_suspended", True):
+            return
+        lane = self._lanes.get(id(task))  # there already if it began with a bare yield
+        if lane is None or lane.ref() is not task:
+            self._made(task, made_at)
+            lane = self._lanes[id(task)]
+        if not lane.is_eager:
+            self.schedule.suspended_at_birth(lane, task, coroutine)
+
+    def _run_batch(self) -> None:
+        ready, lanes, schedule, run = self._ready, self._lanes, self.schedule, self._run_handle
+        schedule.check_limit()
+        if self._shuffle is not None:
+            self._shuffle_steps()
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if handle._cancelled:
+                continue
+            callback = handle._callback
+            kind = type(callback)
+            if kind is not _StepWrapper and (
+                (kind is not BuiltinMethodType and kind is not MethodType)
+                or callback.__name__ not in _STEP_NAMES
+            ):
+                run(handle)
+                continue
+            task = callback.__self__
+            lane = lanes.get(id(task))
+            if lane is None:
+                run(handle)
+                continue
+            schedule.steps += 1
+            if lane is schedule.target or (schedule.sees_all and not lane.is_ours):
+                schedule.resuming(lane, task, handle)
+                run(handle)
+                if task.done():
+                    schedule.ended(lane)
+                else:
+                    schedule.suspended(lane, task, task.get_coro())
+            else:
+                schedule.current = lane
+                run(handle)
+                schedule.current = None
+                if task.done():
+                    lane.died = schedule.steps
+                else:
+                    lane.number += 1
+                if schedule.is_due:
+                    schedule.hit_at_birth()
+
+    def _shuffle_steps(self) -> None:
+        """Step the tasks of this round in another order. Other callbacks keep theirs, as asyncio promises."""
+        ready = self._ready
+        where = [i for i, handle in enumerate(ready) if is_step(handle._callback)]
+        steps = [ready[i] for i in where]
+        assert self._shuffle is not None
+        self._shuffle(steps)
+        for i, handle in zip(where, steps, strict=True):
+            ready[i] = handle
+
+    # Generators
+
+    def _asyncgen_firstiter_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
+        self._had_generators = True
+        super()._asyncgen_firstiter_hook(agen)  # type: ignore[misc]
+
+    def _asyncgen_finalizer_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
+        assert isinstance(agen, AsyncGeneratorType)
+        self.dropped.append((name_of(agen), await_chain(agen)))
+        self._asyncgens.discard(agen)
+        if not self.is_closed():
+            self.call_soon_threadsafe(self.create_task, agen.aclose())
+
+    def unfinished_generators(self) -> list[tuple[str, Chain]]:
+        """Those that were started, are still held by somebody and have not ended."""
+        if not self._had_generators:
+            return []
+        return [
+            (name_of(agen), await_chain(agen))
+            for agen in sorted(self._asyncgens, key=name_of)
+            if agen.ag_frame is not None and not agen.ag_running
+        ]
+
+    # Time
+
+    def _take_due(self) -> None:
+        scheduled = self._scheduled
+        while scheduled and (scheduled[0]._cancelled or scheduled[0]._when <= self.now):
+            handle = heapq.heappop(scheduled)
+            handle._scheduled = False
+            if not handle._cancelled:
+                self._ready.append(handle)
+
+    def _jump(self, until: float) -> None:
+        """Move the clock to the next timer, unless that is later than `until`."""
+        if self._scheduled and self._scheduled[0]._when <= until:
+            self.now = self._scheduled[0]._when
+            self._take_due()
+
+    def run_until_over(self) -> bool:
+        """Run until `is_over` is set. False: nothing can run any more, and it is not."""
+        while not self.is_over:
+            if not self._go_round(float("inf")):
+                return False
+        return True
+
+    def settle(self) -> None:
+        """Run what can run without time going by."""
+        while self._go_round(None):
+            pass
+
+    def advance(self, seconds: float) -> None:
+        """Run until nothing is left to run, but not more than so many seconds further."""
+        until = self.now + seconds
+        while (self._ready or self._scheduled) and self._go_round(until):
+            pass
+
+    def _go_round(self, until: float | None) -> bool:
+        """Go round once; with `until`, moving the clock if nothing else can run. False: nothing could."""
+        raise NotImplementedError  # abstract: with and without a selector
+
+
+class PureLoop(SteppingLoop):
+    """No I/O at all."""
+
+    def _go_round(self, until: float | None) -> bool:
+        ready = self._ready
+        if self._scheduled:
+            self._take_due()
+            if not ready and until is not None:
+                self._jump(until)
+        if not ready:
+            return False
+        self._run_batch()
+        return True
+
+    # A thread may still call in, and is then seen at the next round. Nothing blocks, so nothing need be woken.
+    def _write_to_self(self) -> None:
+        pass
+
+    def _process_events(self, event_list: object) -> None:
+        pass
+
+    if not TYPE_CHECKING:  # their real signatures would say no more
+
+        def run_in_executor(self, executor, func, *args):
+            raise RefusedIO(f"it runs {name_of(func)} in a thread")
+
+        def _refuse(self, *args, **kwargs):
+            raise RefusedIO("it opens a connection, a pipe or a process")
+
+        create_connection = create_server = create_datagram_endpoint = _refuse
+        connect_read_pipe = connect_write_pipe = subprocess_exec = subprocess_shell = _refuse
+        sock_connect = sock_accept = sock_recv = sock_recv_into = sock_sendall = _refuse
+        add_reader = add_writer = getaddrinfo = getnameinfo = _refuse
+        create_unix_connection = create_unix_server = _refuse
+
+        def add_signal_handler(self, sig, callback, *args):
+            """Taken and never called: no signal comes in here."""
+
+        def remove_signal_handler(self, sig):
+            return True
+
+
+def is_step(callback: Any) -> bool:
+    kind = type(callback)
+    return kind is _StepWrapper or (
+        (kind is BuiltinMethodType or kind is MethodType) and callback.__name__ in _STEP_NAMES
+    )
+
+
+# The interpreter's tasks wake up by a builtin method, those written in Python by private ones.
+_STEP_NAMES = frozenset({"task_wakeup", "__step", "__wakeup"})
+_RUNNER = events.Handle._run.__code__  # below it there is only the loop
+_HAS_REGISTRY = sys.version_info < (3, 14)
+
+
+def _by_age(task: asyncio.Task[Any]) -> tuple[int, str]:
+    """Names that asyncio gives end in a number that grows."""
+    return len(task.get_name()), task.get_name()
+
+
+def _find_step_wrapper() -> type:
+    """The type of the callback that makes the first step of a task, which has no name to import it by."""
+    loop = PureLoop()
+    found: list[type] = []
+    loop.call_soon = lambda callback, *args, context=None: found.append(type(callback))  # type: ignore[method-assign, assignment]
+
+    async def nothing() -> None:
+        pass
+
+    coroutine = nothing()
+    task = asyncio.Task(coroutine, loop=loop)
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    coroutine.close()
+    loop.close()
+    return found[0]
+
+
+_StepWrapper = _find_step_wrapper()

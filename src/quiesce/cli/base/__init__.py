@@ -1,0 +1,23 @@
+"""What every command uses: arguments, the terminal, and whether a file is private."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quiesce._lazy import offer
+
+if TYPE_CHECKING:
+    from .file_mode import warn_if_shared
+    from .parser import Parser, one_of
+    from .terminal import (
+        COLOR_CHOICES,
+        Terminal,
+        fill_closed_descriptors,
+        is_interactive,
+        look_at,
+        of_error,
+        print_json,
+        say,
+    )
+
+offer()

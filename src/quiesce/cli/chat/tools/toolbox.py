@@ -1,0 +1,154 @@
+"""The agent of a chat, and its tools: files of a folder, a shell, Python.
+
+Whatever can change something needs approval: `shell`, `python` and `write_file`. Looking at files of the folder does not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+
+from quiesce._safe.files import Approved, BadPath, Folders, Seen
+from quiesce._safe.nested import decode_json, is_deep
+from quiesce._safe.text import exact
+from quiesce.agents import Agent, FunctionTool, ToolContext, function_tool
+from quiesce.cli.models import calls_tools
+from quiesce.models import Model
+
+from . import files
+from .changes import change
+from .programs import python_command, run_program, search_command, shell_command
+
+Heard = Callable[[str, str], object]  # the id of a call, a piece of its output
+
+LONGEST = 600.0  # seconds for a program, unless the model asks for others
+LONGEST_SEARCH = 60.0
+_INSTRUCTIONS = """\
+You are a helpful assistant at a terminal. You work in the folder {folder}. Use the tools when they help; the user is asked before a shell \
+command, a piece of Python or a write is done, and may refuse. Answer briefly, in Markdown. If you were interrupted, do not simply try again: \
+look at what the user says next."""
+
+
+_WITHOUT_TOOLS = "You are a helpful assistant. Answer briefly."
+
+
+def make_agent(model: Model, folder: Path, heard: Heard, approved: Approved) -> Agent[Any]:
+    """An agent that works in `folder`; `heard` is told what its programs print, and a file is written as it was `approved`."""
+    if not calls_tools(model):
+        return Agent(name="assistant", instructions=_WITHOUT_TOOLS, model=model)
+    instructions = _INSTRUCTIONS.format(folder=exact(str(folder)))
+    return Agent(
+        name="assistant", instructions=instructions, model=model, tools=make_tools(folder, heard, approved)
+    )
+
+
+def make_tools(folder: Path, heard: Heard, approved: Approved) -> list[FunctionTool]:
+    """What the agent may use."""
+    folders = Folders([folder])
+
+    @function_tool(side_effects=False)
+    def read_file(path: str, first_line: int = 1, lines: int = files.LINES) -> str:
+        """Read lines of a text file in the folder, with their numbers."""
+        return files.read(folders, path, first_line, lines)
+
+    @function_tool(side_effects=False)
+    def list_files(path: str = ".") -> str:
+        """List the names in a folder. Those of folders end with a slash."""
+        return files.list_folder(folders, path)
+
+    @function_tool(side_effects=False)
+    async def search_files(pattern: str, path: str = ".") -> str:
+        """Search all files below a folder for a regular expression. Returns file, line number and line."""
+        asked = {"folder": folders.home, "place": folders.resolve(path), "pattern": pattern}
+        with anyio.move_on_after(LONGEST_SEARCH):
+            found = await run_program(
+                search_command(), folder, "search", _unheard, given=json.dumps(asked).encode()
+            )
+            if found.returncode:
+                raise BadPath(found.output or found.told())
+            return found.output
+        raise TimeoutError(
+            f"the search had not ended after {LONGEST_SEARCH:g} s: try a simpler expression, or fewer files"
+        )
+
+    @function_tool(needs_approval=True)
+    def write_file(context: ToolContext[Any], path: str, content: str) -> str:
+        """Write a text file in the folder, in place of what it held. The user is asked first."""
+        return files.write(folders, path, content, approved.take(context.tool_call_id))
+
+    async def run(context: ToolContext[Any], argv: list[str], name: str, seconds: float) -> str:
+        def told(text: str) -> None:
+            context.progress(text)
+            heard(context.tool_call_id, text)
+
+        with anyio.move_on_after(seconds):
+            return (await run_program(argv, folder, name, told)).told()
+        return f"It was ended, for it had not ended by itself after {seconds:g} s.\n{context.output_so_far}"
+
+    @function_tool(needs_approval=True)
+    async def shell(context: ToolContext[Any], command: str, seconds: float = LONGEST) -> str:
+        """Run a shell command in the folder and return what it printed. The user is asked first.
+
+        It has no standard input, and whatever it leaves in the background is ended with it.
+        """
+        return await run(context, shell_command(command), "shell", seconds)
+
+    @function_tool(needs_approval=True)
+    async def python(context: ToolContext[Any], code: str, seconds: float = LONGEST) -> str:
+        """Run Python code in a fresh interpreter, in the folder, and return what it printed. The user is asked first."""
+        return await run(context, python_command(code), "python", seconds)
+
+    return [read_file, list_files, search_files, write_file, shell, python]
+
+
+def _unheard(text: str) -> None:
+    pass
+
+
+# What a person sees of a call
+
+
+def title_of(name: str, arguments: str) -> str:
+    """A call's arguments in a line."""
+    plain = plain_arguments(arguments)
+    if name == "shell":
+        return exact(str(plain.get("command", arguments)))
+    if name == "python":
+        return exact(str(plain.get("code", arguments)))
+    if name == "search_files" and "pattern" in plain:
+        return exact(f"{plain['pattern']} in {plain.get('path', '.')}")
+    if isinstance(path := plain.get("path"), str):
+        return exact(path)
+    return exact(
+        ", ".join(f"{key}={value!r}" for key, value in plain.items()) if plain else arguments.strip("{}")
+    )
+
+
+def preview_of(name: str, arguments: str, folder: Path) -> tuple[str, Seen | None]:
+    """All that an approval is about, to be read before it is given, and the file that it is about.
+
+    It may look at a file, and take a while, so call it from a thread. `OSError` if the file cannot be read: then nobody can approve anything.
+    """
+    plain = plain_arguments(arguments)
+    if name == "write_file" and isinstance(path := plain.get("path"), str):
+        text, seen = change(Folders([folder]), path, str(plain.get("content", "")))
+        return exact(text), seen
+    main = {"shell": "command", "python": "code"}.get(name)
+    if main is None or main not in plain:
+        return title_of(name, arguments), None
+    others = [f"{key}={value!r}" for key, value in plain.items() if key != main]
+    return exact(f"{', '.join(others)}:\n{plain[main]}" if others else str(plain[main])), None
+
+
+def plain_arguments(arguments: str) -> dict[str, Any]:
+    """As the model wrote them, unchecked; none if it wrote something else."""
+    try:
+        plain = decode_json(arguments)
+    except msgspec.DecodeError:
+        return {}
+    return plain if isinstance(plain, dict) and not is_deep(plain) else {}

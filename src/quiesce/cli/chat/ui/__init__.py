@@ -1,0 +1,14 @@
+"""How a chat is shown: in plain lines or at a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quiesce._lazy import offer
+
+if TYPE_CHECKING:
+    from .input_lines import InputLines, standard_input
+    from .plain_face import PlainFace, let_be
+    from .terminal_face import TerminalFace
+
+offer()

@@ -1,0 +1,156 @@
+"""Lanes as lines of text: what ran from when to when, and what went on after control was back.
+
+A line is a list of spans, a span a text and the name of its style, so that the same drawing serves a terminal in colour and a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from .lanes import Lane
+from .stage import Played
+
+Style: TypeAlias = Literal["", "title", "dim", "good", "bad", "told", "lane", "code"]
+Span: TypeAlias = tuple[str, Style]
+Line: TypeAlias = list[Span]
+
+_LEAST_CELLS: Final = 12
+_INDENT: Final = 4
+_KIND_FITS: Final = 60  # columns from which on there is room for what kind of thing a lane is
+
+
+@dataclass(frozen=True, slots=True)
+class Glyphs:
+    """What lanes are drawn with."""
+
+    started: str
+    runs: str
+    over: str
+    told: str
+    cleans_up: str
+    stopped: str
+    ended: str
+    failed: str
+    goes_on: str
+    wall: str
+    back: str
+
+
+UNICODE: Final = Glyphs("●", "─", "━", "◇", "╌", "◆", "■", "✗", "▶", "│", "▲")
+ASCII: Final = Glyphs("o", "-", "=", "?", "~", "!", "#", "x", ">", "|", "^")
+
+
+def legend(glyphs: Glyphs) -> list[Span]:
+    """What the glyphs mean, one by one."""
+    return [
+        (f"{glyphs.started} started", "lane"),
+        (f"{glyphs.told} told to stop", "told"),
+        (f"{glyphs.stopped} stopped", "lane"),
+        (f"{glyphs.ended} ended", "lane"),
+        (f"{glyphs.failed} failed", "told"),
+        (f"{glyphs.over}{glyphs.over} goes on though control is back", "bad"),
+        (f"{glyphs.goes_on} still runs", "bad"),
+    ]
+
+
+def draw(played: Played, *, span: float, width: int, glyphs: Glyphs) -> list[Line]:
+    """The lanes of what was played so far, with an axis of `span` seconds, or of more if that is how long it took."""
+    lanes = [lane for lane in played.lanes if lane.started is not None]
+    if not lanes:
+        return []
+    span = max(span, played.lasted)
+    names = max(len(lane.name) for lane in lanes)
+    with_kind = width >= _KIND_FITS
+    indent = _INDENT + names + (10 if with_kind else 2)
+    cells = max(width - indent - 1, _LEAST_CELLS)
+    scale = _Scale(span, cells)
+    lines: list[Line] = []
+    for lane in lanes:
+        kind = f"{lane.kind:<8}" if with_kind else ""
+        label: Line = [(" " * _INDENT, ""), (f"{lane.name:<{names}}  ", ""), (kind, "dim")]
+        lines.append(label + _merged(_cells(lane, played, scale, glyphs)))
+    lines.append([(" " * indent, ""), *_back(played, scale, glyphs)])
+    lines.append([(" " * indent, ""), (_axis(span, cells), "dim")])
+    return lines
+
+
+class _Scale:
+    def __init__(self, span: float, cells: int) -> None:
+        self.cells = cells
+        self._per_cell = span / cells
+
+    def __call__(self, seconds: float) -> int:
+        return min(int(seconds / self._per_cell), self.cells - 1)
+
+
+def _cells(lane: Lane, played: Played, scale: _Scale, glyphs: Glyphs) -> Iterator[Span]:
+    assert lane.started is not None
+    start = scale(lane.started)
+    last = scale(played.lasted if lane.ended is None else lane.ended)
+    told = None if lane.told is None else scale(lane.told)
+    back = None if played.back is None else scale(played.back)
+    for cell in range(scale.cells):
+        is_over = back is not None and cell > back and not lane.innocent
+        if cell < start or cell > last:
+            yield (glyphs.wall, "dim") if cell == back else (" ", "")
+        elif cell == last:
+            yield _end(lane, glyphs, is_over)
+        elif cell == start:
+            yield glyphs.started, "lane"
+        elif cell == told:
+            yield glyphs.told, "told"
+        elif is_over:
+            yield glyphs.over, "bad"
+        elif told is not None and cell > told:
+            yield glyphs.cleans_up, "told"
+        else:
+            yield glyphs.runs, "lane"
+
+
+def _end(lane: Lane, glyphs: Glyphs, is_over: bool) -> Span:
+    if lane.ended is None:
+        return glyphs.goes_on, "bad" if is_over else "lane"
+    if lane.how in ("failed", "destroyed"):
+        return glyphs.failed, "bad" if is_over else "told"
+    if lane.told is not None:
+        return glyphs.stopped, "bad" if is_over or lane.innocent else "lane"
+    return glyphs.ended, "lane"
+
+
+def _back(played: Played, scale: _Scale, glyphs: Glyphs) -> list[Span]:
+    if played.back is None:
+        return [("", "")]
+    column = scale(played.back)
+    for said in (f"control is back after {played.back:.2f} s", "control is back", "back"):
+        if column + 2 + len(said) <= scale.cells:
+            return [(f"{' ' * column}{glyphs.back} {said}", "dim")]
+        if len(said) + 1 <= column:
+            return [(f"{' ' * (column - len(said) - 1)}{said} {glyphs.back}", "dim")]
+    return [(f"{' ' * column}{glyphs.back}", "dim")]
+
+
+def _axis(span: float, cells: int) -> str:
+    """Numbers where they are true, not closer than can be read; the last has the unit."""
+    step = next(step for step in (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 1e9) if step / span * cells >= 8)
+    text, number = "", 0
+    while (column := round(number * step / span * cells)) + 5 <= cells:
+        text = f"{text:<{column}}" + ("0" if number == 0 else f"{number * step:.2f}".rstrip("0").rstrip("."))
+        number += 1
+    return f"{text} s"
+
+
+def _merged(spans: Iterator[Span]) -> Line:
+    line: Line = []
+    for text, style in spans:
+        if line and line[-1][1] == style:
+            line[-1] = (line[-1][0] + text, style)
+        else:
+            line.append((text, style))
+    return line
+
+
+def plain(line: Sequence[Span]) -> str:
+    """The text of it."""
+    return "".join(text for text, _ in line).rstrip()

@@ -1,0 +1,16 @@
+"""`Process`: a child process with all its descendants, and the guard that outlives this program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quiesce._lazy import offer
+
+if TYPE_CHECKING:
+    from . import descendants, guardian, procfs
+    from .pipe import CHUNK, LARGEST, LineTooLong, PipeClosed, Tail
+    from .process import Argv, Process
+    from .procfs import Proc
+    from .tree_child import TreeChild
+
+offer()

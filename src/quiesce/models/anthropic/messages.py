@@ -1,0 +1,167 @@
+"""A request as Anthropic's Messages API wants it.
+
+Invariants
+- The sides alternate, the user begins and has the last word: where a transcript does not, a short message stands in.
+- Results of tools are the first blocks of the message after their calls, and no text is empty.
+- Thinking is sent back as it came, and never stands last in a message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from quiesce._safe.nested import decode_json, is_deep
+from quiesce.models.http import Endpoint
+from quiesce.models.words import (
+    AssistantMessage,
+    CallIds,
+    Image,
+    Item,
+    ModelRequest,
+    ModelSettings,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+    parts_of,
+    turns_of,
+)
+
+PROVIDER = "anthropic"
+BEGIN = "(The conversation begins.)"
+GO_ON = "(Go on.)"
+NOTHING = "(An empty message.)"
+_DATA = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w=.+-]+)*;base64,(.*)", re.DOTALL)
+
+
+def body(request: ModelRequest, at: Endpoint, *, max_tokens: int) -> dict[str, Any]:
+    """The JSON of a request."""
+    settings = request.settings
+    made: dict[str, Any] = {
+        "model": at.model,
+        "max_tokens": settings.max_tokens if settings.max_tokens is not None else max_tokens,
+        "messages": messages(request.items),
+        "stream": True,
+    }
+    if request.instructions:
+        made["system"] = request.instructions
+    if request.tools:
+        made["tools"] = [
+            {"name": tool.name, "description": tool.description, "input_schema": dict(tool.parameters)}
+            for tool in request.tools
+        ]
+        choice = _choice(settings)
+        if choice is not None:
+            made["tool_choice"] = choice
+    output: dict[str, Any] = {}
+    if request.output is not None:
+        output["format"] = {"type": "json_schema", "schema": dict(request.output.schema)}
+    if settings.reasoning_effort is not None:
+        output["effort"] = settings.reasoning_effort
+    numbers = {
+        "temperature": settings.temperature,
+        "top_p": settings.top_p,
+        "stop_sequences": list(settings.stop) if settings.stop is not None else None,
+        "output_config": output or None,
+    }
+    made.update((name, value) for name, value in numbers.items() if value is not None)
+    return made
+
+
+def _choice(settings: ModelSettings) -> dict[str, Any] | None:
+    choice, parallel = settings.tool_choice, settings.parallel_tool_calls
+    if choice is None and parallel is None:
+        return None
+    made: dict[str, Any]
+    if choice in (None, "auto"):
+        made = {"type": "auto"}
+    elif choice == "required":
+        made = {"type": "any"}
+    elif choice == "none":
+        return {"type": "none"}
+    else:
+        made = {"type": "tool", "name": choice}
+    if parallel is not None:
+        made["disable_parallel_tool_use"] = not parallel
+    return made
+
+
+def messages(items: Sequence[Item]) -> list[dict[str, Any]]:
+    """The conversation."""
+    ids = CallIds()
+    made: list[dict[str, Any]] = []
+    for side, group in turns_of(items, _is_ours):
+        if side == "model":
+            role, blocks = "assistant", [_block(item, ids) for item in group]
+        elif side == "results":
+            role, blocks = "user", [_block(item, ids) for item in group]
+        else:
+            role, blocks = "user", _content(group)
+        if made and made[-1]["role"] == role:
+            made[-1]["content"] += blocks
+        else:
+            made.append({"role": role, "content": blocks})
+    if not made or made[0]["role"] != "user":
+        made.insert(0, _stand_in(BEGIN))
+    if made[-1]["role"] != "user":
+        made.append(_stand_in(GO_ON))
+    return made
+
+
+def _stand_in(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": [{"type": "text", "text": text}]}
+
+
+def _is_ours(reasoning: Reasoning) -> bool:
+    return reasoning.provider == PROVIDER and reasoning.data is not None
+
+
+def _content(items: list[Item]) -> list[dict[str, Any]]:
+    blocks = [
+        {"type": "text", "text": part.text} if isinstance(part, Text) else _image(part)
+        for part in parts_of(items)
+        if not isinstance(part, Text) or part.text.strip()
+    ]
+    return blocks or [{"type": "text", "text": NOTHING}]
+
+
+def _image(image: Image) -> dict[str, Any]:
+    inline = _DATA.fullmatch(image.url)
+    if inline is None:
+        return {"type": "image", "source": {"type": "url", "url": image.url}}
+    return {"type": "image", "source": {"type": "base64", "media_type": inline[1], "data": inline[2]}}
+
+
+def _block(item: Item, ids: CallIds) -> dict[str, Any]:
+    if isinstance(item, AssistantMessage):
+        return {"type": "text", "text": item.text.rstrip()}
+    if isinstance(item, ToolCall):
+        return {
+            "type": "tool_use",
+            "id": ids(item.call_id),
+            "name": item.name,
+            "input": _object(item.arguments),
+        }
+    if isinstance(item, ToolResult):
+        return {
+            "type": "tool_result",
+            "tool_use_id": ids(item.call_id),
+            **({"content": item.output} if item.output else {}),
+            **({"is_error": True} if item.outcome != "finished" else {}),
+        }
+    assert isinstance(item, Reasoning)
+    return dict(item.data or {})
+
+
+def _object(arguments: str) -> dict[str, Any]:
+    """The arguments as the object that this API insists on, also where the model wrote something else."""
+    try:
+        decoded = decode_json(arguments)
+    except msgspec.DecodeError:
+        decoded = None
+    # What can be read just so is too deep for whoever writes it into a request.
+    return decoded if isinstance(decoded, dict) and not is_deep(decoded) else {"not_an_object": arguments}

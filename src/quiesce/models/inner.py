@@ -1,0 +1,13 @@
+"""What the packages above may use of `quiesce.models` besides its public words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quiesce._lazy import offer
+
+if TYPE_CHECKING:
+    from .http import FIRST_PAUSE, LONGEST_PAUSE, took_too_long
+    from .words import ITEM_TYPES, as_items, decode_item, encode_item, pending_calls, text_of
+
+offer()

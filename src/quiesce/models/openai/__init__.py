@@ -1,0 +1,12 @@
+"""Models behind the official client of OpenAI: Chat Completions and Responses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quiesce._lazy import offer
+
+if TYPE_CHECKING:
+    from .model import OpenAIModel
+
+offer()

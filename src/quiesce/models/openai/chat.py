@@ -1,0 +1,141 @@
+"""A request as Chat Completions wants it.
+
+Many servers speak this wire, and not all of them like what OpenAI allows: so the turns alternate, nothing is sent that was not asked
+for, and what only reasoning models of OpenAI want is sent to OpenAI alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quiesce.models.http import Endpoint
+from quiesce.models.words import (
+    CallIds,
+    Item,
+    ModelRequest,
+    ModelSettings,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+    parts_of,
+    said_in,
+    turns_of,
+)
+
+PROVIDER = "openai-chat"
+LONGEST_ID = 40
+
+
+def body(request: ModelRequest, at: Endpoint, *, include_usage: bool) -> dict[str, Any]:
+    """The JSON of a request."""
+    made: dict[str, Any] = {"model": at.model, "messages": messages(request, at), "stream": True}
+    if include_usage:
+        made["stream_options"] = {"include_usage": True}
+    settings = request.settings
+    if request.tools:
+        made["tools"] = [
+            {
+                "type": "function",
+                "function": {
+                    "name": tool.name,
+                    "description": tool.description,
+                    "parameters": dict(tool.parameters),
+                    **({"strict": True} if tool.strict else {}),
+                },
+            }
+            for tool in request.tools
+        ]
+        if settings.tool_choice is not None:
+            made["tool_choice"] = _choice(settings.tool_choice)
+        if settings.parallel_tool_calls is not None:
+            made["parallel_tool_calls"] = settings.parallel_tool_calls
+    if request.output is not None:
+        made["response_format"] = {
+            "type": "json_schema",
+            "json_schema": {
+                "name": request.output.name,
+                "schema": dict(request.output.schema),
+                "strict": request.output.strict,
+            },
+        }
+    made.update(_numbers(settings, at))
+    return made
+
+
+def _choice(choice: str) -> str | dict[str, Any]:
+    if choice in ("auto", "required", "none"):
+        return choice
+    return {"type": "function", "function": {"name": choice}}
+
+
+def _numbers(settings: ModelSettings, at: Endpoint) -> dict[str, Any]:
+    # OpenAI's newer models refuse the old name of the limit; other servers know no other.
+    limit = "max_completion_tokens" if ".openai." in at.url or "//api.openai.com" in at.url else "max_tokens"
+    numbers = {
+        "temperature": settings.temperature,
+        "top_p": settings.top_p,
+        limit: settings.max_tokens,
+        "stop": list(settings.stop) if settings.stop is not None else None,
+        "reasoning_effort": settings.reasoning_effort,
+    }
+    return {name: value for name, value in numbers.items() if value is not None}
+
+
+def messages(request: ModelRequest, at: Endpoint) -> list[dict[str, Any]]:
+    """The conversation."""
+    made: list[dict[str, Any]] = []
+    if request.instructions:
+        made.append({"role": "system", "content": request.instructions})
+    ids = CallIds(LONGEST_ID)
+
+    def is_ours(reasoning: Reasoning) -> bool:
+        data = reasoning.data or {}
+        return reasoning.provider == PROVIDER and data.get("model") == at.model
+
+    for side, items in turns_of(request.items, is_ours):
+        if side == "user":
+            made.append({"role": "user", "content": _content(items)})
+        elif side == "model":
+            made.append(_assistant(items, ids))
+        else:
+            made += [
+                {"role": "tool", "tool_call_id": ids(item.call_id), "content": item.output}
+                for item in items
+                if isinstance(item, ToolResult)
+            ]
+    return made
+
+
+def _content(items: list[Item]) -> str | list[dict[str, Any]]:
+    parts = parts_of(items)
+    if not parts:
+        return ""
+    if len(parts) == 1 and isinstance(parts[0], Text):
+        return parts[0].text
+    return [
+        {"type": "text", "text": part.text}
+        if isinstance(part, Text)
+        else {"type": "image_url", "image_url": {"url": part.url}}
+        for part in parts
+    ]
+
+
+def _assistant(items: list[Item], ids: CallIds) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": said_in(items) or None}
+    calls = [
+        {
+            "id": ids(item.call_id),
+            "type": "function",
+            "function": {"name": item.name, "arguments": item.arguments},
+        }
+        for item in items
+        if isinstance(item, ToolCall)
+    ]
+    if calls:
+        message["tool_calls"] = calls
+        for item in items:  # who thinks aloud between calls wants that back, under the name it gave it
+            if isinstance(item, Reasoning) and item.data:
+                field = item.data["field"]
+                message[field] = message.get(field, "") + item.text
+    return message

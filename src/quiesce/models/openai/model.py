@@ -1,0 +1,99 @@
+"""Models behind the official client of OpenAI: OpenAI's own, and every server that speaks its wire."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from quiesce._extras import require
+from quiesce.models.http import Endpoint, ProviderModel, Reader, make_http_client
+from quiesce.models.words import ModelRequest
+
+from . import chat, responses
+from .chat_reader import ChatReader
+from .responses_reader import ResponsesReader
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+_HOME = "https://api.openai.com/v1"
+_NO_KEY = "no-key"  # a server without keys wants some text all the same
+
+
+class OpenAIModel(ProviderModel):
+    """A model of OpenAI, or of a server that speaks its wire: llama.cpp, Ollama, vLLM and others.
+
+    ```python
+    OpenAIModel("gpt-5")                                                # key from OPENAI_API_KEY
+    OpenAIModel("gpt-5", api="responses")
+    OpenAIModel("qwen3", base_url="http://localhost:11434/v1")          # Ollama
+    OpenAIModel("gpt-5", client=AsyncOpenAI(...))                       # yours; never closed here
+    ```
+
+    `api` is `"chat"` (Chat Completions, which every server has) or `"responses"`. `http_client` is an HTTP client of yours for a
+    client that is made here. `include_usage=False` is for servers that refuse `stream_options`.
+
+    Use it as it is, from any number of runs at once. `async with model:` keeps connections between calls until the block ends.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        api: Literal["chat", "responses"] = "chat",
+        client: AsyncOpenAI | None = None,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        http_client: Any = None,
+        default_headers: Mapping[str, str] | None = None,
+        include_usage: bool = True,
+        name: str | None = None,
+    ) -> None:
+        if api not in ("chat", "responses"):
+            raise ValueError(f"api must be 'chat' or 'responses', not {api!r}")
+        options = {
+            "api_key": api_key,
+            "base_url": base_url,
+            "http_client": http_client,
+            "default_headers": default_headers,
+        }
+        self._options = {key: value for key, value in options.items() if value is not None}
+        if client is not None and self._options:
+            raise TypeError(f"give OpenAIModel a client or {', '.join(self._options)}, not both")
+        self._openai: Any = require("openai", "openai", "OpenAIModel")
+        self._chat = api == "chat"
+        self._include_usage = include_usage
+        self.path = "/chat/completions" if self._chat else "/responses"
+        super().__init__(model, name, client, closes=http_client is None)
+
+    def _make_client(self, keeps_connections: bool) -> Any:
+        options = dict(self._options)
+        if "base_url" in options and "api_key" not in options and not os.environ.get("OPENAI_API_KEY"):
+            options["api_key"] = _NO_KEY
+        if "http_client" not in options:
+            options["http_client"] = make_http_client(self._openai.DefaultAsyncHttpxClient, keeps_connections)
+        return self._openai.AsyncOpenAI(max_retries=0, **options)
+
+    def _endpoint(self, client: Any) -> Endpoint:
+        url = str(client.base_url).rstrip("/") if client is not None else self._options.get("base_url", _HOME)
+        return Endpoint(
+            name=self._name,
+            provider="OpenAI" if url == _HOME else url,
+            model=self.model,
+            url=url,
+            key_variable="OPENAI_API_KEY",
+            missing_key=("Missing credentials", "api_key client option must be set"),
+        )
+
+    def _body(self, request: ModelRequest, at: Endpoint) -> dict[str, Any]:
+        if not self._chat:
+            return responses.body(request, at)
+        return chat.body(request, at, include_usage=self._include_usage)
+
+    def _reader(self, request: ModelRequest, at: Endpoint) -> Reader:
+        return ChatReader(request, at) if self._chat else ResponsesReader(request, at)
+
+    @property
+    def _stream_class(self) -> Any:
+        return self._openai.AsyncStream[object]

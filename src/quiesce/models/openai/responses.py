@@ -1,0 +1,127 @@
+"""A request as the Responses API wants it.
+
+Nothing is stored at the provider (`store=False`, unless `ModelSettings.extra` says otherwise): the transcript is sent whole. So what a
+model thought has to come back encrypted, and is sent with the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from quiesce.models.http import Endpoint, bad_parameter
+from quiesce.models.words import (
+    AssistantMessage,
+    CallIds,
+    Item,
+    ModelRequest,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+    parts_of,
+    turns_of,
+)
+
+PROVIDER = "openai-responses"
+_THINKS = re.compile(r"^(o\d|gpt-[5-9]|codex|computer-use)")
+
+
+def body(request: ModelRequest, at: Endpoint) -> dict[str, Any]:
+    """The JSON of a request."""
+    settings = request.settings
+    if settings.stop is not None:
+        raise bad_parameter(at, "the Responses API has no stop sequences: use api='chat', or leave out stop=")
+    made: dict[str, Any] = {
+        "model": at.model,
+        "input": input_items(request),
+        "stream": True,
+        "store": False,
+    }
+    if request.instructions:
+        made["instructions"] = request.instructions
+    if _THINKS.match(at.model) or settings.reasoning_effort is not None:
+        made["include"] = ["reasoning.encrypted_content"]
+    if request.tools:
+        made["tools"] = [
+            {
+                "type": "function",
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": dict(tool.parameters),
+                "strict": tool.strict,
+            }
+            for tool in request.tools
+        ]
+        if settings.tool_choice is not None:
+            made["tool_choice"] = _choice(settings.tool_choice)
+        if settings.parallel_tool_calls is not None:
+            made["parallel_tool_calls"] = settings.parallel_tool_calls
+    if request.output is not None:
+        made["text"] = {
+            "format": {
+                "type": "json_schema",
+                "name": request.output.name,
+                "schema": dict(request.output.schema),
+                "strict": request.output.strict,
+            }
+        }
+    numbers = {
+        "temperature": settings.temperature,
+        "top_p": settings.top_p,
+        "max_output_tokens": settings.max_tokens,
+        "reasoning": {"effort": settings.reasoning_effort} if settings.reasoning_effort is not None else None,
+    }
+    made.update((name, value) for name, value in numbers.items() if value is not None)
+    return made
+
+
+def _choice(choice: str) -> str | dict[str, Any]:
+    return choice if choice in ("auto", "required", "none") else {"type": "function", "name": choice}
+
+
+def input_items(request: ModelRequest) -> list[dict[str, Any]]:
+    """The conversation."""
+    ids = CallIds()
+    made: list[dict[str, Any]] = []
+    for side, items in turns_of(request.items, _is_ours):
+        if side == "user":
+            made.append({"type": "message", "role": "user", "content": _content(items)})
+        else:
+            made += [_item(item, ids) for item in items]
+    return made
+
+
+def _is_ours(reasoning: Reasoning) -> bool:
+    # Without its encrypted content it is only a name for something that the provider has not stored.
+    return (
+        reasoning.provider == PROVIDER
+        and reasoning.data is not None
+        and bool(reasoning.data.get("encrypted_content"))
+    )
+
+
+def _content(items: list[Item]) -> list[dict[str, Any]]:
+    parts = parts_of(items) or [Text("")]
+    return [
+        {"type": "input_text", "text": part.text}
+        if isinstance(part, Text)
+        else {"type": "input_image", "image_url": part.url, "detail": "auto"}
+        for part in parts
+    ]
+
+
+def _item(item: Item, ids: CallIds) -> dict[str, Any]:
+    if isinstance(item, AssistantMessage):
+        return {"role": "assistant", "content": item.text}
+    if isinstance(item, ToolCall):
+        return {
+            "type": "function_call",
+            "call_id": ids(item.call_id),
+            "name": item.name,
+            "arguments": item.arguments,
+        }
+    if isinstance(item, ToolResult):
+        return {"type": "function_call_output", "call_id": ids(item.call_id), "output": item.output}
+    assert isinstance(item, Reasoning)
+    return {key: value for key, value in (item.data or {}).items() if key != "status"}

@@ -1,0 +1,206 @@
+"""What a model is to a run: something that streams events, and lets go of everything when it is closed.
+
+Invariants of every `Model`
+- `stream(request)` is an async generator: nothing happens before its first item is asked for, and its clean-up gives back the
+  connection whatever ends it (exhaustion, an error, a cancellation, a second cancellation while it cleans up, `aclose()`).
+- An answer is a sequence of events that ends with `ResponseDone`. Text comes as `TextDelta`s; a finished message, tool call or
+  reasoning comes as `ItemDone`. An `ItemDone` of an `AssistantMessage` repeats the text of the deltas since the last one.
+- `Tokens` may come early: what is known of the usage when the run is stopped counts.
+- Errors are those of `quiesce.models`: a `ModelError` says whether it pays to try again, and what to do.
+- One model serves any number of concurrent runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from numbers import Integral, Real
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from .items import Item
+
+
+@dataclass(slots=True)
+class Usage:
+    """Tokens and requests, as the provider has reported them.
+
+    `unreported` counts requests that were stopped before the provider had said what they cost.
+    """
+
+    requests: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+    reasoning_tokens: int = 0
+    unreported: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        """Input and output together."""
+        return self.input_tokens + self.output_tokens
+
+    def add(self, other: Usage) -> None:
+        """Add another's numbers to these."""
+        self.requests += other.requests
+        self.input_tokens += other.input_tokens
+        self.output_tokens += other.output_tokens
+        self.cached_input_tokens += other.cached_input_tokens
+        self.reasoning_tokens += other.reasoning_tokens
+        self.unreported += other.unreported
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool as the model sees it: a name, what it does, and a JSON schema of its arguments."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSpec:
+    """The shape that the final answer must have: a JSON schema."""
+
+    name: str
+    schema: Mapping[str, Any]
+    strict: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """How a model is called. What is None is left to the provider.
+
+    `timeout` bounds one call, in seconds, from the request to the last event. `max_retries` is how often a call is tried again that
+    failed before its first event (a lost connection, a rate limit, an overloaded server). `tool_choice` is `"auto"`, `"required"`,
+    `"none"` or the name of a tool. `extra` goes to the provider as it is.
+
+    ```python
+    Agent(name="poet", model=model, model_settings=ModelSettings(temperature=0.2, timeout=30))
+    ```
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] | None = None
+    tool_choice: str | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
+    timeout: float | None = None
+    max_retries: int | None = None
+    extra: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("temperature", "top_p", "timeout"):
+            self._check(name, Real, "a number")
+        for name in ("max_tokens", "max_retries"):
+            self._check(name, Integral, "a whole number")
+        if self.timeout is not None and not self.timeout > 0:
+            raise ValueError(
+                f"timeout of ModelSettings must be a number of seconds over 0, not {self.timeout!r}"
+            )
+        if self.max_retries is not None and self.max_retries < 0:
+            raise ValueError(f"max_retries of ModelSettings must be 0 or more, not {self.max_retries!r}")
+        if isinstance(self.stop, str):
+            raise TypeError(f"stop of ModelSettings must be a tuple, not a str: write stop=({self.stop!r},)")
+        for name in ("tool_choice", "reasoning_effort"):
+            self._check(name, str, "a str")
+        self._check("extra", Mapping, "a dict")
+
+    def _check(self, name: str, kind: type[Any], must_be: str) -> None:
+        value = getattr(self, name)
+        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+            raise TypeError(f"{name} of ModelSettings must be {must_be}, not {value!r}")
+
+    def resolve(self, override: ModelSettings | None) -> ModelSettings:
+        """These, with what the other one sets in their place."""
+        if override is None:
+            return self
+        changes = {f.name: v for f in fields(override) if (v := getattr(override, f.name)) is not None}
+        return replace(self, **changes) if changes else self
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """One call of a model."""
+
+    items: Sequence[Item]
+    instructions: str | None = None
+    tools: Sequence[ToolSpec] = ()
+    output: OutputSpec | None = None
+    settings: ModelSettings = field(default_factory=ModelSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """The next piece of the answer's text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """The next piece of what the model thinks."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """The next piece of a tool call's arguments; `name` from the first piece on."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What the provider has said so far about the tokens of this call; each one replaces the one before."""
+
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class ItemDone:
+    """A message, a tool call or a piece of reasoning is complete."""
+
+    item: Item
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseDone:
+    """The answer is complete. `finish` is `"stop"`, `"tool_calls"`, `"length"`, `"refusal"` or what the provider said."""
+
+    usage: Usage
+    finish: str = "stop"
+    response_id: str | None = None
+
+
+ModelEvent: TypeAlias = TextDelta | ReasoningDelta | ToolCallDelta | Tokens | ItemDone | ResponseDone
+
+
+@runtime_checkable
+class Model(Protocol):
+    """Something that answers: see the top of this module for what it must keep to.
+
+    ```python
+    class Echo:
+        name = "echo"
+
+        async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
+            yield ItemDone(AssistantMessage("you said something"))
+            yield ResponseDone(Usage(requests=1))
+    ```
+    """
+
+    @property
+    def name(self) -> str:
+        """What it is called in errors and reports."""
+        ...
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        """Answer one request."""
+        ...

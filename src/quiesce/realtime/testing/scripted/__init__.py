@@ -1,0 +1,12 @@
+"""A realtime model that answers from a script."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quiesce._lazy import offer
+
+if TYPE_CHECKING:
+    from .model import ScriptedRealtimeModel
+
+offer()

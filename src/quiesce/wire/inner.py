@@ -1,0 +1,25 @@
+"""What the packages above may use of `quiesce.wire` besides its public words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quiesce._lazy import offer
+
+if TYPE_CHECKING:
+    from .base import (
+        INTERNAL_ERROR,
+        INVALID_PARAMS,
+        INVALID_REQUEST,
+        METHOD_NOT_FOUND,
+        PARSE_ERROR,
+        REQUEST_CANCELLED,
+        Lines,
+        WebSocketFraming,
+        when_ended,
+    )
+    from .links import SHORTEST_TOKEN, ChannelLink, Client, Link, as_transport
+    from .rpc import Connection, Incoming, Late, Tap, current_work, drained
+    from .transports import WebSocketTransport, move_stdout, read_last_output
+
+offer()
