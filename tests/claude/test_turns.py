@@ -425,7 +425,7 @@ async def is_answered(client: ClaudeSDKClient) -> None:
 
 async def is_waited_for(client: ClaudeSDKClient, readers: int) -> None:
     """So many wait for a message."""
-    while len(mailbox_of(client)._waiters) < readers:
+    while len(mailbox_of(client)._changed) < readers:
         await anyio.sleep(0.001)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from quiesce.kernel.inner import Waiter, current_backend
+from quiesce.kernel.inner import WaitQueue, current_backend
 
 from .types import AsgiScope, Message, Receive, Send
 
@@ -51,7 +51,7 @@ class Connection:
         self._has_trailers = False
         self._readers = 0
         self._backend = current_backend()
-        self._waiters: list[Waiter] = []
+        self._changed = WaitQueue()
         self._is_asked = not any(
             name == b"expect" and value.lower() == b"100-continue" for name, value in scope.get("headers", ())
         )
@@ -68,7 +68,7 @@ class Connection:
         """
         while True:
             while not self._may_read():
-                await self._wait()
+                await self._changed.wait()
             try:
                 message = await self._receive()
             except Exception as error:  # the application's, who would have asked
@@ -108,7 +108,7 @@ class Connection:
                 return await self._receive()
             self._readers += 1
             try:
-                await self._wait()
+                await self._changed.wait()
             finally:
                 self._readers -= 1
         message = self._messages.popleft()
@@ -150,17 +150,7 @@ class Connection:
 
     def tell(self) -> None:
         """Something has changed: whoever waits looks again."""
-        while self._waiters:
-            self._waiters.pop().wake()
-
-    async def _wait(self) -> None:
-        waiter = self._backend.make_waiter()
-        self._waiters.append(waiter)
-        try:
-            await waiter.wait()
-        finally:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
+        self._changed.wake_all()
 
 
 def _size(message: Message) -> int:

@@ -23,6 +23,7 @@ from quiesce.kernel.inner import (
     is_trouble,
     log_report,
     raise_unchanged,
+    when_ended,
 )
 
 from .connection import Connection
@@ -149,17 +150,9 @@ class StopOnDisconnect:
 
 async def wait_for_end(core: ScopeCore, *children: Handle) -> None:
     """Until one of these children of `core` has ended, or its stop is out of time."""
-    while not any(child.done for child in children) and not core.is_over():
-        waiter = core.backend.make_waiter()
-        core.waiters.append(waiter)
-        for child in children:
-            child._waiters = [*(child._waiters or ()), waiter]
-        try:
-            await waiter.wait()
-        finally:
-            for waiters in (core.waiters, *(child._waiters for child in children)):
-                if waiters and waiter in waiters:
-                    waiters.remove(waiter)
+    for child in children:
+        when_ended(child, core.wake)
+    await core.waiters.wait_until(lambda: any(child.done for child in children) or core.is_over())
 
 
 async def _stop_when_gone(connection: Connection, owner: Scope, grace: Grace) -> None:

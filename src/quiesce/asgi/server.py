@@ -12,7 +12,7 @@ from __future__ import annotations
 import anyio
 
 from quiesce import Grace, Reason, Scope, StopReport
-from quiesce.kernel.inner import Timer, Waiter
+from quiesce.kernel.inner import Timer, WaitQueue
 
 from .types import AsgiScope
 
@@ -29,7 +29,7 @@ class Server:
         self._requests: dict[Scope, None] = {}
         self._is_ending = False
         self._timer: Timer | None = None
-        self._waiter: Waiter | None = None
+        self._changed = WaitQueue()
         # Whoever else stops the scope stops all requests at once, too.
         scope.token.on_cancel(self._scope_is_stopped)
 
@@ -59,16 +59,10 @@ class Server:
 
     async def wait_until_ended(self) -> None:
         """After `end`: wait for the requests in their time, close, and let what was stopped say so."""
-        while self._requests and self.scope.state == "open":
-            await self._wait_for_change()
+        await self._changed.wait_until(lambda: not self._requests or self.scope.state != "open")
         await self.close(Reason("shutdown"))
         with anyio.move_on_after(self._grace.kill):
-            while self._requests:
-                await self._wait_for_change()
-
-    async def _wait_for_change(self) -> None:
-        self._waiter = self.scope._opened().backend.make_waiter()
-        await self._waiter.wait()
+            await self._changed.wait_until(lambda: not self._requests)
 
     async def close(self, reason: Reason) -> StopReport:
         """The last of it: the server has waited for its requests as long as it cares to."""
@@ -86,8 +80,7 @@ class Server:
         self._wake()
 
     def _wake(self) -> None:
-        if self._waiter is not None:
-            self._waiter.wake()
+        self._changed.wake_all()
 
     def _stop_requests(self) -> None:
         for request in list(self._requests):

@@ -16,10 +16,9 @@ if TYPE_CHECKING:
         REQUEST_CANCELLED,
         Lines,
         WebSocketFraming,
-        when_ended,
     )
     from .links import SHORTEST_TOKEN, ChannelLink, Client, Link, as_transport
-    from .rpc import Connection, Incoming, Late, Tap, current_work, drained
+    from .rpc import Connection, Incoming, Late, Tap, current_work
     from .transports import WebSocketTransport, move_stdout, read_last_output
 
 offer()

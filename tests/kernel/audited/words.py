@@ -10,6 +10,7 @@ from functools import partial
 import anyio
 
 from quiesce import Inflight, Scope, contain, current_scope, guarded, own, shielded, stream
+from quiesce.kernel.inner import WaitQueue, when_ended
 
 from . import ASYNCIO, audited, clock, fail, ledger, pause, tidy_up, work
 
@@ -39,6 +40,27 @@ async def guarded_and_the_primary_fails() -> None:
 
     with suppress(LookupError, ConnectionError):
         await guarded(primary, partial(work, 3))
+
+
+@audited("Handle")
+async def a_queue_of_tasks_that_take_turns() -> None:
+    ledger.start()
+    items, queue, ended = list[int](), WaitQueue(), list[str]()
+
+    async def take() -> None:
+        await queue.wait_until(lambda: items)
+        items.pop()
+
+    async with Scope("turns") as scope:
+        for name in ("first", "second"):
+            when_ended(scope.spawn(take, name=name), partial(ended.append, name))
+        await pause(1)
+        for number in range(2):
+            items.append(number)
+            queue.wake_one()
+            await pause(1)
+    ledger.expect(not queue, "a task is still in the queue")
+    ledger.expect(len(ended) == 2, f"ends that were heard of: {ended}")
 
 
 @audited("shielded")

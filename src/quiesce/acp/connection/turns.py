@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from quiesce.acp.exceptions import RequestError
 from quiesce.acp.schema import CancelNotification
-from quiesce.kernel.inner import Waiter, current_backend
+from quiesce.kernel.inner import WaitQueue
 
 if TYPE_CHECKING:
     from quiesce.wire.inner import Incoming
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Turn:
     """One prompt that is being answered."""
 
-    __slots__ = ("handlers", "note", "prompt", "session_id", "told", "waiters")
+    __slots__ = ("ended", "handlers", "note", "prompt", "session_id", "told")
 
     def __init__(self, session_id: str, prompt: Incoming) -> None:
         self.session_id = session_id
@@ -33,7 +33,7 @@ class Turn:
         self.note = CancelNotification(session_id=session_id)  # for the agent's own `cancel`
         self.told = False  # whether the agent's own `cancel` has begun
         self.handlers = 1  # that have not ended: of the prompt, and of its cancel
-        self.waiters: list[Waiter] = []
+        self.ended = WaitQueue()
 
 
 class Turns:
@@ -66,8 +66,7 @@ class Turns:
             return
         if self._turns.get(turn.session_id) is turn:
             del self._turns[turn.session_id]
-        for waiter in turn.waiters:
-            waiter.wake()
+        turn.ended.wake_all()
 
     async def wait_until_idle(self, session_id: str) -> None:
         """Until the turn that the session is in now is over."""
@@ -76,11 +75,4 @@ class Turns:
             await self._end_of(turn)
 
     async def _end_of(self, turn: Turn) -> None:
-        while self._turns.get(turn.session_id) is turn:
-            waiter = current_backend().make_waiter()
-            turn.waiters.append(waiter)
-            try:
-                await waiter
-            finally:
-                if waiter in turn.waiters:
-                    turn.waiters.remove(waiter)
+        await turn.ended.wait_until(lambda: self._turns.get(turn.session_id) is not turn)

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from quiesce import CancelToken, Leftover, Reason, StopReport
-from quiesce.kernel.inner import SETTLED, ThreadChild, current_backend, current_node, who_waits_for
+from quiesce.kernel.inner import SETTLED, ThreadChild, WaitQueue, current_backend, current_node, who_waits_for
 
 if TYPE_CHECKING:
     from quiesce import Grace, Scope
-    from quiesce.kernel.inner import Backend, Child, ScopeCore, Waiter
+    from quiesce.kernel.inner import Backend, Child, ScopeCore
 
 state_lock = threading.RLock()
 """Guards the states of all conversations. It is held for microseconds, never while anything is waited for; reentrant, since a signal
@@ -81,10 +81,10 @@ class Stopping:
         cancelled: BaseException | None = None
         if self._report is None:
             backend = current_backend()
-            waiters: list[Waiter] = []
-            forget = self._signal().on_cancel(partial(backend.run_from_anywhere, partial(_wake, waiters)))
+            queue = WaitQueue()
+            forget = self._signal().on_cancel(partial(backend.run_from_anywhere, queue.wake_all))
             try:
-                cancelled = await backend.wait_through(self._is_done, waiters)
+                cancelled = await backend.wait_through(self._is_done, queue)
             finally:
                 forget()
         assert self._report is not None
@@ -110,11 +110,6 @@ class Stopping:
 
     def __repr__(self) -> str:
         return f"<Stopping: {self._report}>" if self._report is not None else "<Stopping, under way>"
-
-
-def _wake(waiters: list[Waiter]) -> None:
-    while waiters:
-        waiters.pop().wake()
 
 
 def stop_scope(scope: Scope, reason: Reason, *, again: bool, grace: Grace | None = None) -> None:

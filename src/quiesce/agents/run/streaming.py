@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncGenerator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from quiesce import Handle, Reason, StopReport, Stream, current_scope, current_token, stream
-from quiesce.kernel.inner import CANCELLED, Waiter, current_backend
+from quiesce.kernel.inner import CANCELLED, Waiter, WaitQueue, current_backend, when_ended
 
 from .events import AgentUpdatedStreamEvent, StreamEvent
 from .result import RunOutcome
@@ -36,7 +36,7 @@ class Handover:
     def __init__(self) -> None:
         self._events: deque[tuple[StreamEvent, Waiter | None]] = deque()  # several tools may have one to give
         self._closed = False
-        self._reader: Waiter | None = None
+        self._reader = WaitQueue()
         self._giver: Waiter | None = None  # of the event that the consumer has now
 
     async def give(self, event: StreamEvent) -> None:
@@ -44,12 +44,12 @@ class Handover:
         if current_token().cancelled:
             # Told to stop, and it has something to say all the same: it does not wait for somebody to ask for that.
             self._events.append((event, None))
-            self._wake_reader()
+            self._reader.wake_all()
             return
         waiter = current_backend().make_waiter()
         entry = event, waiter
         self._events.append(entry)
-        self._wake_reader()
+        self._reader.wake_all()
         try:
             await waiter
         except BaseException:
@@ -59,34 +59,20 @@ class Handover:
 
     def ends_with(self, run: Handle) -> None:
         """There will be no more when this child has ended, in whichever way."""
-        if run.done:
-            self.wake()
-        else:
-            run._waiters = [*(run._waiters or ()), cast("Waiter", self)]
+        when_ended(run, self._close)
 
-    def wake(self) -> None:
-        """The run has ended: it wakes whoever waits for it, and that is us."""
+    def _close(self) -> None:
         self._closed = True
-        self._wake_reader()
-
-    def _wake_reader(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.wake()
+        self._reader.wake_all()
 
     async def take(self) -> StreamEvent | None:
         """The next event; None after the last one."""
         giver, self._giver = self._giver, None
         if giver is not None:
             giver.wake()
-        while not self._events:
-            if self._closed:
-                return None
-            self._reader = waiter = current_backend().make_waiter()
-            try:
-                await waiter
-            finally:
-                self._reader = None
+        await self._reader.wait_until(lambda: self._events or self._closed)
+        if not self._events:
+            return None
         event, self._giver = self._events.popleft()
         return event
 

@@ -19,7 +19,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
-from quiesce.kernel.inner import Backend, Delivery, Waiter, current_backend, run_in_thread
+from quiesce.kernel.inner import Backend, Delivery, WaitQueue, current_backend, run_in_thread
 
 from .events import StoreClosed, StoreConflict, StoreError
 from .sqlite_file import SQLiteFile
@@ -30,7 +30,7 @@ T = TypeVar("T")
 class Job(Generic[T]):
     """Something to do in the writer's thread, and who waits for it."""
 
-    __slots__ = ("_backend", "_gate", "_value", "_waiters", "_work", "error", "over", "writes")
+    __slots__ = ("_backend", "_ended", "_gate", "_value", "_work", "error", "over", "writes")
 
     def __init__(self, work: Callable[[], T], *, writes: bool = False) -> None:
         self.writes = writes
@@ -39,7 +39,7 @@ class Job(Generic[T]):
         self._work = work
         self._value: Any = None
         self._backend: Backend | None = None  # whose caller waits; None: a plain thread, at the gate
-        self._waiters: list[Waiter] = []
+        self._ended = WaitQueue()
         self._gate: threading.Event | None = None
 
     def run(self) -> None:
@@ -59,14 +59,13 @@ class Job(Generic[T]):
 
     def _wake(self) -> None:
         self.over = True
-        while self._waiters:
-            self._waiters.pop().wake()
+        self._ended.wake_all()
 
     async def wait(self, backend: Backend, give: Callable[[], None]) -> T:
         """Give it, and wait for its end, in an event loop."""
         self._backend = backend
         give()
-        cancelled = await backend.wait_through(self._is_over, self._waiters)
+        cancelled = await backend.wait_through(self._is_over, self._ended)
         if cancelled is not None:
             cancelled.__cause__, self.error = self.error, None
         try:
@@ -125,7 +124,7 @@ class Writer:
         """Do it. A caller who is cancelled meanwhile gets that when the job is over."""
         backend = current_backend()
         # On trio, a caller that is already cancelled starts nothing.
-        await backend.reraise(await backend.wait_through(_at_once, []))
+        await backend.checkpoint_if_cancelled()
         return await job.wait(backend, lambda: self._give(job))
 
     def do_sync(self, job: Job[T]) -> T:
@@ -222,10 +221,6 @@ class Writer:
             for job in jobs:
                 job.error = None
                 self._write([job])
-
-
-def _at_once() -> bool:
-    return True
 
 
 def _tell(jobs: list[Job[Any]]) -> None:

@@ -19,8 +19,7 @@ from quiesce import DuplicateId, Inflight, Reason, ScopeClosed, current_token
 from quiesce._safe.printed import logger
 from quiesce.claude.tools import McpCalls
 from quiesce.claude.types import ClaudeSDKError, CLIConnectionError, encode
-from quiesce.kernel.inner import CANCELLED
-from quiesce.wire.inner import when_ended
+from quiesce.kernel.inner import CANCELLED, when_ended
 
 if TYPE_CHECKING:
     from quiesce import Handle

@@ -23,8 +23,10 @@ from weakref import WeakSet
 
 from anyio.lowlevel import checkpoint
 
+from quiesce.kernel.inner import WaitQueue
+
 if TYPE_CHECKING:
-    from quiesce.kernel.inner import Backend, Waiter
+    from quiesce.kernel.inner import Backend
 
 NOBODY: Final = 0  # the last prompt that a message answers, if it answers none
 KEPT: Final = 4 * 1024 * 1024  # bytes of messages that were passed over, and that may still be wanted
@@ -65,7 +67,7 @@ class Mailbox:
         self._kept: deque[tuple[Any, int]] = deque()  # came before what is unread, and answers nobody
         self._kept_bytes = 0
         self._readings: WeakSet[Reading] = WeakSet()
-        self._waiters: list[Waiter] = []
+        self._changed = WaitQueue()
         self._open: dict[str, int] = {}  # prompts that were sent and not answered, by name
         self._told = False  # whether the CLI says what becomes of prompts
         self._first = self._last = 0  # the prompts that the turn which is on answers, or the last one has
@@ -85,7 +87,7 @@ class Mailbox:
         """A prompt of this name is sent; returns its number."""
         self.asked += 1
         self._open[name] = self.asked
-        self._wake()
+        self._changed.wake_all()
         return self.asked
 
     def command(self, name: str, state: str) -> None:
@@ -103,7 +105,7 @@ class Mailbox:
                 self._end_turn()  # without a result
             elif not (self._is_on and self._first < number <= self._last):
                 del self._open[name]  # it never began; those that became part of the turn end with it
-        self._wake()
+        self._changed.wake_all()
 
     def came(self, message: Any, size: int, *, ends_turn: bool) -> None:
         """The agent has said something."""
@@ -117,7 +119,7 @@ class Mailbox:
         self.bytes += size
         if ends_turn:
             self._end_turn()
-        self._wake()
+        self._changed.wake_all()
 
     def _end_turn(self) -> None:
         if self._is_on:
@@ -131,7 +133,7 @@ class Mailbox:
         if not self.over:
             self.over = True
             self.error = error
-            self._wake()
+            self._changed.wake_all()
 
     def reading(self, turn: int) -> Reading:
         """Somebody begins to read the answer to this prompt."""
@@ -173,12 +175,12 @@ class Mailbox:
                     self.told = True
                     raise self.error
                 return None
-            await self._wait()
+            await self._changed.wait()
 
     async def wait_for_prompt(self) -> None:
         """Wait until one was sent, or nothing more comes."""
         while not self.asked and not self.over:
-            await self._wait()
+            await self._changed.wait()
 
     def is_read(self, turn: int) -> bool:
         """Whether this prompt is answered, and nothing of the answer is left to be read."""
@@ -199,22 +201,8 @@ class Mailbox:
         self._kept_bytes += size
         while self._kept_bytes > KEPT:
             self._kept_bytes -= self._kept.popleft()[1]
-        self._wake()
-
-    async def _wait(self) -> None:
-        waiter = self._backend.make_waiter()
-        self._waiters.append(waiter)
-        try:
-            await waiter
-        finally:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
+        self._changed.wake_all()
 
     def poke(self) -> None:
         """Let those who wait look again."""
-        self._wake()
-
-    def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            waiter.wake()
+        self._changed.wake_all()

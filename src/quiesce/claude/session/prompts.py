@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from quiesce import Scope
 from quiesce.claude.types import CLIConnectionError
-from quiesce.kernel.inner import FINISHED
-from quiesce.wire.inner import when_ended
+from quiesce.kernel.inner import FINISHED, when_ended
 
 if TYPE_CHECKING:
     from quiesce import Handle

@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 from quiesce import Scope, Stream
 from quiesce.claude.types import ClaudeAgentOptions, Message
-from quiesce.kernel.inner import GeneratorOwner, Site, StreamIterator, current_backend, current_core, site_of
-from quiesce.wire.inner import when_ended
+from quiesce.kernel.inner import (
+    GeneratorOwner,
+    Site,
+    StreamIterator,
+    current_backend,
+    current_core,
+    site_of,
+    when_ended,
+)
 
 from .background_wait import BackgroundWait, seconds_to_wait
 from .connect import begin, connected, session_for

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from quiesce import Reason
-from quiesce.wire.inner import when_ended
+from quiesce.kernel.inner import when_ended
 
 if TYPE_CHECKING:
     from quiesce import Handle

@@ -37,5 +37,6 @@ if TYPE_CHECKING:
     )
     from .states import EXPIRED, OPEN, SETTLED, STOPPING
     from .token import CancelToken, TokenCancelled, TokenHolder
+    from .wait_queue import WaitQueue
 
 offer()

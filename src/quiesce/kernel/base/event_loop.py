@@ -10,9 +10,12 @@ import asyncio
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from quiesce._lazy import from_above
+
+if TYPE_CHECKING:
+    from .wait_queue import WaitQueue
 
 
 class Timer(Protocol):
@@ -70,11 +73,14 @@ class EventLoop(ABC):
         """A fresh wait for the task at hand."""
 
     @abstractmethod
-    async def wait_through(self, ready: Callable[[], bool], waiters: list[Waiter]) -> BaseException | None:
-        """Wait until `ready()`, however often the caller is cancelled meanwhile.
+    async def wait_through(self, ready: Callable[[], bool], queue: WaitQueue) -> BaseException | None:
+        """Wait in `queue` until `ready()`, however often the caller is cancelled meanwhile.
 
         Returns the caller's own cancellation, if there was one, for the caller to raise when it is done.
         """
+
+    async def checkpoint_if_cancelled(self) -> None:  # noqa: B027 - asyncio delivers a cancel by itself, at the next await
+        """On trio, raise the cancellation that is pending for the caller. Trio runs a task up to its first checkpoint, cancelled or not."""
 
     async def reraise(self, cancelled: BaseException | None) -> None:
         """Raise the caller's own cancellation that `wait_through` kept: the very same exception."""

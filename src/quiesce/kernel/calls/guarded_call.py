@@ -189,7 +189,7 @@ class GuardedCall(CallingTask):
             for handle, fn in zip(self.taking_part, self._functions, strict=True):
                 self._start(handle, fn)
             while core.children and not core.closed and not self.has_failed():
-                await self._next_event()
+                await core.waiters.wait()
         except BaseException as exc:
             if not core.backend.is_current():  # the loop is gone, and the collector closes what it left
                 raise
@@ -204,26 +204,9 @@ class GuardedCall(CallingTask):
         if self._core.closed or self.has_failed():
             handle.state = CANCELLED  # an eager guard has failed: begin nothing that would have to be stopped
         else:
+            handle._on_end(self._core.wake)
             self._core.children[handle] = None
             self._core.start(handle, fn, ())
-
-    async def _next_event(self) -> None:
-        """Until one of those who take part has ended, or anything has failed, or all is over."""
-        waiter = self._core.backend.make_waiter()
-        lists = [self._core.waiters]
-        for handle in self.taking_part:
-            if not handle.done:
-                if handle._waiters is None:
-                    handle._waiters = []
-                lists.append(handle._waiters)
-        for waiters in lists:
-            waiters.append(waiter)
-        try:
-            await waiter
-        finally:
-            for waiters in lists:
-                if waiter in waiters:
-                    waiters.remove(waiter)
 
     def verdict(self) -> tuple[str, BaseException | None]:
         """The error to raise, if any, and whose it is."""

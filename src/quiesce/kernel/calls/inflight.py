@@ -1,7 +1,7 @@
 """Handlers by id: what a server is working on, and may be asked to stop working on.
 
 An id is known from before its handler's first step (eager handlers may cancel themselves in it) until the
-handler's last, when the handle tells its waiters, among them an `_Entry`. That one hook sees every end: a
+handler's last, when the handle calls its `_Entry`. That one hook sees every end: a
 handler that returned, failed, was cancelled, or never ran because the cancel came first. The id is free again
 before anybody hears of the end, so that whoever hears of it may use the id again.
 
@@ -10,7 +10,7 @@ Children refer to the table and the callback, not to the `Inflight`: if its user
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Hashable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, TypeVarTuple, Unpack
 
@@ -32,7 +32,7 @@ from quiesce.kernel.scope import (
 from .calling_task import CallingTask, owner_of
 
 if TYPE_CHECKING:
-    from quiesce.kernel.base import Grace, StopReport, Waiter
+    from quiesce.kernel.base import Grace, StopReport
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
@@ -154,7 +154,7 @@ class Inflight:
         if not core.backend.is_current():
             raise RuntimeError(f"{self.name!r} belongs to another event loop: start from a task of its own")
         handle = core.backend.make_handle(core, f"{label_of(fn)} {id!r}", caller_site())
-        handle._waiters = [_Entry(handles, id, handle, self._on_error)]
+        handle._on_end(_Entry(handles, id, handle, self._on_error))
         handles[id] = handle
         try:
             core.start_now(handle, fn, args)
@@ -171,24 +171,24 @@ class Inflight:
         site: Site,
         fn: Callable[..., Awaitable[object]],
         args: tuple[Any, ...],
-        watcher: Waiter,
+        never_begun: Callable[[], object],
     ) -> None:
         """The same, for those in the house who know that the id is free, the scope open, and the loop this one.
 
         `fn` says itself that it has begun (`_begun`) and that it is done (`_done`), which is quicker than to be watched. If it ends without
-        having begun, `watcher` is woken.
+        having begun, `never_begun` is called.
         """
         handle = core.spawn(fn, args, label, site)
         state = handle.state
         if state == PENDING:
-            handle._waiters = [watcher]
+            handle._on_end(never_begun)
         if state in (PENDING, RUNNING):  # an eager one may have ended
             self._handles[id] = handle
 
     def _begun(self, id: Hashable) -> None:  # noqa: A002
         handle = self._handles.get(id)
         if handle is not None:
-            handle._waiters = None
+            handle._at_end = None
 
     def _done(self, id: Hashable) -> None:  # noqa: A002
         self._handles.pop(id, None)
@@ -240,7 +240,7 @@ class Inflight:
 
 
 class _Entry:
-    """Waits, as far as the handle knows; when woken, it strikes the id off."""
+    """Called when the handler has ended: strikes the id off, and passes its error on."""
 
     __slots__ = ("handle", "handles", "key", "on_error")
 
@@ -256,8 +256,7 @@ class _Entry:
         self.handle = handle
         self.on_error = on_error
 
-    def wake(self) -> None:
-        """The handler has ended."""
+    def __call__(self) -> None:
         if self.handles.get(self.key) is self.handle:
             del self.handles[self.key]
         if self.handle.state != FAILED:
@@ -270,13 +269,6 @@ class _Entry:
             self.on_error(self.key, error)
         except Exception:
             logger.exception("on_error of %r failed for id %r", self.handle._core.label, self.key)
-
-    async def wait(self) -> None:
-        """Nobody does."""
-        raise NotImplementedError
-
-    def __await__(self) -> Generator[Any, None, None]:
-        return self.wait().__await__()
 
 
 def _told_already(handle: Handle, error: BaseException) -> None:

@@ -48,7 +48,7 @@ class AsyncioHandle(Handle):
         self._site = site
         self.state = PENDING
         self.reason = None
-        self._waiters = None
+        self._at_end = None
         self._token = None
         self._hurry = None
         self._on_stop = None
@@ -183,7 +183,7 @@ async def run_child(handle: AsyncioHandle, fn: Callable[..., Any], args: tuple[A
         core = handle._core
         core.children.pop(handle, None)
         state: str = handle.state
-        if core.children and handle._waiters is None and state is not FAILED and not core.closers:
+        if core.children and handle._at_end is None and state is not FAILED and not core.closers:
             core.ended += 1  # nobody to tell
         else:
             core.child_ended(handle)

@@ -10,7 +10,7 @@ from contextvars import Context
 from types import FrameType
 from typing import Any
 
-from quiesce.kernel.base import CANCEL, OPEN, SETTLED, Reason, Site, Timer, Waiter, is_async
+from quiesce.kernel.base import CANCEL, OPEN, SETTLED, Reason, Site, Timer, WaitQueue, is_async
 from quiesce.kernel.scope import RUNNING, Backend, Child, Handle, Options, ScopeCore, current_node
 
 from .anyio_shields import give_up, is_known, table, take_as_own
@@ -220,19 +220,18 @@ class AsyncioBackend(Backend):
         waiter.signal = Future(loop=self.loop)
         return waiter
 
-    async def wait_through(self, ready: Callable[[], bool], waiters: list[Waiter]) -> BaseException | None:
+    async def wait_through(self, ready: Callable[[], bool], queue: WaitQueue) -> BaseException | None:
         """Wait on fresh futures until ready, keeping the first cancellation for later."""
         cancelled: BaseException | None = None
         shield: Any = None
         try:
             while not ready():
                 waiter = self.make_waiter()
-                waiters.append(waiter)
+                queue.add(waiter)
                 try:
                     await waiter.signal
                 except CancelledError as exc:
-                    if waiter in waiters:
-                        waiters.remove(waiter)
+                    queue.discard(waiter)
                     if cancelled is None:
                         cancelled = exc
                         shield = _enter_anyio_shield()

@@ -32,7 +32,7 @@ from typing import Any
 import trio
 
 from quiesce._safe.printed import logger
-from quiesce.kernel.base import CANCEL, OPEN, Reason, Site, Timer, Waiter, is_async, stuck_at
+from quiesce.kernel.base import CANCEL, OPEN, Reason, Site, Timer, WaitQueue, is_async, stuck_at
 from quiesce.kernel.scope import (
     CANCELLED,
     FAILED,
@@ -63,7 +63,7 @@ class TrioHandle(Handle):
         self._site = site
         self.state = PENDING
         self.reason = None
-        self._waiters = None
+        self._at_end = None
         self._token = None
         self._hurry = None
         self._on_stop = None
@@ -114,7 +114,7 @@ async def _child(handle: TrioHandle, fn: Callable[..., Any], args: tuple[Any, ..
         core = handle._core
         core.children.pop(handle, None)
         state: str = handle.state
-        if core.children and handle._waiters is None and state is not FAILED and not core.closers:
+        if core.children and handle._at_end is None and state is not FAILED and not core.closers:
             core.ended += 1  # nobody to tell
         else:
             core.child_ended(handle)
@@ -308,18 +308,22 @@ class TrioBackend(Backend):
         """A fresh event."""
         return EventWaiter()
 
-    async def wait_through(self, ready: Callable[[], bool], waiters: list[Waiter]) -> BaseException | None:
+    async def wait_through(self, ready: Callable[[], bool], queue: WaitQueue) -> BaseException | None:
         """Wait under a shield, then collect the caller's cancellation that trio has kept pending."""
         with trio.CancelScope(shield=True):
             while not ready():
                 waiter = EventWaiter()
-                waiters.append(waiter)
+                queue.add(waiter)
                 await waiter.wait()
         try:
             await trio.lowlevel.checkpoint_if_cancelled()
         except trio.Cancelled as exc:
             return exc
         return None
+
+    async def checkpoint_if_cancelled(self) -> None:
+        """As trio's own."""
+        await trio.lowlevel.checkpoint_if_cancelled()
 
     def make_handle(self, core: ScopeCore, label: object, site: Site) -> TrioHandle:
         """A handle for a child to come."""

@@ -31,6 +31,7 @@ from quiesce.kernel.base import (
     Reason,
     Rung,
     Site,
+    WaitQueue,
     describe,
     hide_frame,
     is_cancel,
@@ -41,7 +42,6 @@ from quiesce.kernel.contain import OwnerProcesses
 from quiesce.kernel.scope import FINISHED, reason_of_cancel
 
 if TYPE_CHECKING:
-    from quiesce.kernel.base import Waiter
     from quiesce.kernel.scope import ScopeCore
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ class ContextManagerOwner(Generic[T]):
         self.broke = False
         self.told = False  # whether anybody has seen the failure
         self.unattended = False  # nobody is there any more who could
-        self._nap: Waiter | None = None
+        self._nap = WaitQueue()
         self.processes: OwnerProcesses | None = None
         self.handle = core.backend.make_handle(core, name, site)
         self.handle._on_stop = self._on_stop
@@ -79,7 +79,7 @@ class ContextManagerOwner(Generic[T]):
         try:
             if self.core.closed:  # trio begins what was cancelled before its first step
                 backend = self.core.backend
-                await backend.reraise(await backend.wait_through(lambda: True, []))
+                await backend.checkpoint_if_cancelled()
             async with self.cm as self.value:
                 self.entered = True
                 self.leaving = self.core.closed  # it was asked to stop, and entered all the same
@@ -107,13 +107,11 @@ class ContextManagerOwner(Generic[T]):
             self.core.wake()
 
     async def _until_asked_to_leave(self) -> None:
-        while not self.leaving:
-            self._nap = self.core.backend.make_waiter()
-            try:
-                await self._nap
-            except BaseException:
-                self._broken()
-                raise
+        try:
+            await self._nap.wait_until(lambda: self.leaving)
+        except BaseException:
+            self._broken()
+            raise
 
     def _broken(self) -> None:
         if not self.leaving:
@@ -150,8 +148,7 @@ class ContextManagerOwner(Generic[T]):
             self.thrown = thrown
             if self.processes is not None:
                 self.processes.look()
-        if self._nap is not None:
-            self._nap.wake()
+        self._nap.wake_all()
 
     def _on_stop(self, rung: Rung) -> bool:
         if self.processes is not None:
@@ -169,16 +166,12 @@ class ContextManagerOwner(Generic[T]):
         core = self.core
         backend = core.backend
         while not (self.entered or self.handle.done or core.is_over()):
-            waiter = backend.make_waiter()
-            core.waiters.append(waiter)
             try:
-                await waiter
+                await core.waiters.wait()
             except GeneratorExit:  # our coroutine is thrown away: nothing can be awaited
                 backend.run_from_anywhere(partial(core.stop, Reason("parent", "its opener is gone")))
                 raise
             except BaseException as mine:
-                if waiter in core.waiters:
-                    core.waiters.remove(waiter)
                 core.stop(reason_of_cancel(core, mine))
                 await backend.wait_through(core.is_over, core.waiters)
                 self.attach_failure(mine)

@@ -27,7 +27,7 @@ import warnings
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from quiesce._safe.printed import logger
 from quiesce.kernel.base import Grace, Reason, Rung, Site, describe, hide_frame, is_cancel, without_cancels
@@ -220,7 +220,7 @@ class GeneratorOwner(Generic[T]):
             self.iterator = aiter(self.source)
         self.handle = handle = self.backend.make_handle(core, self.name, self.site)
         handle._on_stop = self._on_stop
-        handle._waiters = [cast("Waiter", self)]
+        handle._on_end(self.wake)
         core.children[handle] = None
         if self.processes is None:
             self.processes = OwnerProcesses.begin(core)

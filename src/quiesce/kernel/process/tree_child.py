@@ -28,15 +28,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from quiesce._safe.printed import logger
-from quiesce.kernel.base import EXPIRED, STOPPING, Grace, Leftover, Reason, Rung, Site
+from quiesce.kernel.base import EXPIRED, STOPPING, Grace, Leftover, Reason, Rung, Site, WaitQueue
 from quiesce.kernel.scope import FINISHED, RUNNING, Child, Handle, ScopeCore, note_unseen
 
 from .late_reaper import reap_later
 from .pipe import CHUNK, Output, Pipe, Tail
 
 if TYPE_CHECKING:
-    from quiesce.kernel.base import Waiter
-
     from .process_tree import Tree
 
 
@@ -49,11 +47,12 @@ class TreeChild(Child):
 
     __slots__ = (
         "_complained",
-        "_exit_waiters",
+        "_exit",
         "_nap",
         "_pause",
         "_swept",
         "_terminated_early",
+        "_watch_begun",
         "on_stderr",
         "our_pid",
         "returncode",
@@ -89,8 +88,9 @@ class TreeChild(Child):
         )
         self.stderr = Pipe(backend, tree.stderr, f"stderr of {name!r}") if tree.stderr is not None else None
         self.watched = False
-        self._exit_waiters: list[Waiter] = []
-        self._nap: Waiter | None = None
+        self._watch_begun = WaitQueue()
+        self._exit = WaitQueue()
+        self._nap = WaitQueue()
         self._pause = _LOOK_SOON
         self._terminated_early = False
         self._swept = False  # somebody has cancelled all tasks
@@ -120,9 +120,8 @@ class TreeChild(Child):
     async def _wait_for_first_step(self, watcher: Handle) -> BaseException | None:
         if self.watched:  # an eager one
             return None
-        waiters: list[Waiter] = []
-        watcher._waiters = waiters  # woken by its end, and by `_watch`
-        return await self._core.backend.wait_through(lambda: self.watched or watcher.done, waiters)
+        watcher._on_end(self._watch_begun.wake_all)
+        return await self._core.backend.wait_through(lambda: self.watched or watcher.done, self._watch_begun)
 
     def _plumb(self, fn: Callable[[Handle], Any]) -> Handle:
         core = self._core
@@ -143,8 +142,7 @@ class TreeChild(Child):
     async def _watch(self, handle: Handle) -> None:
         core = self._core
         self.watched = True
-        for waiter in handle._waiters or ():
-            waiter.wake()
+        self._watch_begun.wake_all()
         try:
             while self.state == RUNNING and not (self._loop_is_ending() and self._time_is_over()):
                 try:
@@ -205,21 +203,18 @@ class TreeChild(Child):
 
     async def _rest(self, seconds: float | None) -> None:
         """Until the stop begins or climbs, or for some seconds."""
-        backend = self._core.backend
-        self._nap = nap = backend.make_waiter()
-        timer = backend.call_at(backend.now() + seconds, nap.wake) if seconds is not None else None
+        backend, nap = self._core.backend, self._nap
+        timer = backend.call_at(backend.now() + seconds, nap.wake_all) if seconds is not None else None
         try:
-            await nap
+            await nap.wait()
         finally:
-            self._nap = None
             if timer is not None:
                 timer.cancel()
 
     def _exited(self, status: int) -> None:
         self.returncode = status
         self._pause = _LOOK_SOON
-        while self._exit_waiters:
-            self._exit_waiters.pop().wake()
+        self._exit.wake_all()
 
     def _gone(self) -> None:
         """Nobody of the tree is left: take in its last words, and let go of its number."""
@@ -234,14 +229,8 @@ class TreeChild(Child):
 
     async def wait_for_exit(self) -> int:
         """The leader's exit status."""
-        while self.returncode is None:
-            waiter = self._core.backend.make_waiter()
-            self._exit_waiters.append(waiter)
-            try:
-                await waiter
-            finally:
-                if waiter in self._exit_waiters:
-                    self._exit_waiters.remove(waiter)
+        await self._exit.wait_until(lambda: self.returncode is not None)
+        assert self.returncode is not None
         return self.returncode
 
     # stderr
@@ -289,8 +278,8 @@ class TreeChild(Child):
     def _look_again(self) -> None:
         self._pause = _LOOK_SOON
         exit_fd = self.tree.exit_fd()
-        if self._nap is not None:
-            self._nap.wake()
+        if self._nap:
+            self._nap.wake_all()
         elif exit_fd is not None and self.returncode is None:
             self._core.backend.stop_waiting_for(exit_fd)
 

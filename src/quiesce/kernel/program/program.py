@@ -28,7 +28,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from types import FrameType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from quiesce._safe.printed import logger
 from quiesce.kernel.base import (
@@ -48,7 +48,6 @@ from quiesce.kernel.scope import BLOCKED_AFTER, FAILED, FINISHED, current_backen
 from .force_exit import ForcedExit, bound_exit, end_process, say
 
 if TYPE_CHECKING:
-    from quiesce.kernel.base import Waiter
     from quiesce.kernel.scope import Backend, Handle, ScopeCore
 
 HANG_UP: signal.Signals | None = getattr(signal, "SIGHUP", None)  # the terminal has gone; not on Windows
@@ -155,7 +154,7 @@ class Program(ABC):
         if self.handle.done:  # in its eager first step
             self.wake()
         else:
-            self.handle._waiters = [cast("Waiter", self)]  # nobody awaits it: the loop itself is what waits
+            self.handle._on_end(self.wake)  # nobody awaits it: the loop itself is what waits
         if self.signals:
             self._heed()
 

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
         ChildCancelled,
         ChildState,
         Handle,
+        when_ended,
     )
     from .closing import (
         close_core,
-        enter_as_closer,
-        leave_as_closer,
         reason_of_block,
         reason_of_cancel,
+        wait_settled,
         who_waits_for,
     )
     from .current import Node, current_node

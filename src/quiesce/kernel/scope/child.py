@@ -27,7 +27,7 @@ from quiesce.kernel.base import (
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    from quiesce.kernel.base import Timer, Waiter
+    from quiesce.kernel.base import Timer
 
     from .lifecycle import ScopeCore
 
@@ -74,12 +74,12 @@ class Child(TokenHolder):
     """
 
     __slots__ = {
+        "_at_end": None,
         "_core": None,
         "_label": None,
         "_site": None,
         "_token": None,
         "_value": None,
-        "_waiters": None,
         "reason": "Why it was cancelled, or its scope stopped; None if it was not.",
         "state": 'How far it is: "pending", "running", "finished", "failed" or "cancelled".',
     }
@@ -92,7 +92,7 @@ class Child(TokenHolder):
         self._site = site
         self.state: ChildState = PENDING
         self.reason: Reason | None = None
-        self._waiters: list[Waiter] | None = None
+        self._at_end: list[Callable[[], object]] | None = None
         self._token: CancelToken | None = None
 
     _value: Any  # the result when finished, the exception when failed; unset before
@@ -133,11 +133,21 @@ class Child(TokenHolder):
         core.children.pop(self, None)
         core.child_ended(self)
 
+    def _on_end(self, callback: Callable[[], object]) -> None:
+        """Call `callback()` when this child has ended, in the loop's thread, before its scope makes anything of it.
+
+        However it ends: a task on asyncio that is cancelled before its first step runs none of its own `finally`.
+        """
+        if self._at_end is None:
+            self._at_end = [callback]
+        else:
+            self._at_end.append(callback)
+
     def _settle(self) -> None:
-        """Ended: wake whoever waits for this child."""
-        waiters, self._waiters = self._waiters, None
-        for waiter in waiters or ():
-            waiter.wake()
+        """Ended: tell those who want to know."""
+        callbacks, self._at_end = self._at_end, None
+        for callback in callbacks or ():
+            callback()
 
 
 class Handle(Child, Generic[T_co]):
@@ -209,8 +219,8 @@ class Handle(Child, Generic[T_co]):
                 return
             self._hurry[1].cancel()
         self._hurry = due, backend.call_at(due, self._cancel_again)
-        if self._waiters is None:
-            self._waiters = []  # there is something to settle at its end
+        if self._at_end is None:
+            self._at_end = []  # there is something to settle at its end
 
     def _cancel_again(self) -> None:
         self._hurry = None
@@ -295,14 +305,12 @@ class Handle(Child, Generic[T_co]):
         while not self.done:
             self._core.check_loop("wait for a child of", "wait in the loop it was spawned in")
             waiter = self._core.backend.make_waiter()
-            if self._waiters is None:
-                self._waiters = []
-            self._waiters.append(waiter)
+            self._on_end(waiter.wake)
             try:
                 await waiter.wait()
             finally:
-                if self._waiters is not None and waiter in self._waiters:
-                    self._waiters.remove(waiter)
+                if self._at_end is not None and waiter.wake in self._at_end:
+                    self._at_end.remove(waiter.wake)
 
     def __await__(self) -> NoReturn:
         raise TypeError(
@@ -322,13 +330,19 @@ class Handle(Child, Generic[T_co]):
         raise RuntimeError(f"{self.name!r} is still {state}: await its wait() before asking for the result")
 
     def _settle(self) -> None:
-        """Ended: forget the timer, wake the waiters."""
+        """Ended: forget the timer too."""
         if self._hurry is not None:
             self._hurry[1].cancel()
             self._hurry = None
-        waiters, self._waiters = self._waiters, None
-        for waiter in waiters or ():
-            waiter.wake()
+        super()._settle()
 
     def __repr__(self) -> str:
         return f"<Handle {self.name!r} {self.state}>"
+
+
+def when_ended(child: Child, callback: Callable[[], object]) -> None:
+    """Call `callback()` when `child` has ended, however it did; at once if it has already, as an eager task may."""
+    if child.state == PENDING or child.state == RUNNING:
+        child._on_end(callback)
+    else:
+        callback()

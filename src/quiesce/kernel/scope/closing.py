@@ -170,6 +170,23 @@ def leave_as_closer(scope: ScopeCore, node: Node) -> None:
         del scope.closers[node]
 
 
+async def wait_settled(scope: ScopeCore) -> None:
+    """Wait, as a task inside `scope` or beside it, until the stop of `scope` is over. A cancel ends the wait.
+
+    The owner task of a connection waits so for its handlers. One of them may close that connection: it then waits for the owner task,
+    which waits for it. One of the two must go on first, and that is the handler, which has an answer to give. With two `close()` it would be
+    the other way round, or left to chance. So the owner waits here: it is seen as one who waits, and nobody waits for it in vain.
+    """
+    node = current_node.get()
+    if node is not None:
+        enter_as_closer(scope, node)
+    try:
+        await scope.waiters.wait_until(scope.is_over)
+    finally:
+        if node is not None:
+            leave_as_closer(scope, node)
+
+
 async def close_core(
     core: ScopeCore, deadline: float | None, grace: Grace | None, reason: Reason | str | None
 ) -> StopReport:

@@ -56,6 +56,7 @@ from quiesce.kernel.base import (
     StopReport,
     TokenCancelled,
     TokenHolder,
+    WaitQueue,
     after_a_stall,
     check_function,
     describe,
@@ -75,8 +76,6 @@ from .reporting import UNNAMED, leftovers_of, report_of
 from .stop_listeners import listeners, notify_began, notify_ended
 
 if TYPE_CHECKING:
-    from quiesce.kernel.base import Waiter
-
     from .backend import Backend
     from .block import BlockTask
 
@@ -180,7 +179,7 @@ class ScopeCore(TokenHolder):
         self.face: Any = None  # what users hold: a `Scope` while its block lasts, else a weak reference
         self.children: dict[Child, None] = {}
         self.nested: dict[ScopeCore, None] = {}
-        self.waiters: list[Waiter] = []
+        self.waiters = WaitQueue()
         self.closers: dict[Node, int] = {}  # who is inside a `close()` of ours now
         self.state: str = OPEN
         self.reason = None
@@ -326,7 +325,7 @@ class ScopeCore(TokenHolder):
     def child_ended(self, child: Child) -> None:
         """A child has left `children`; called in the loop's thread, exactly once a child."""
         self.ended += 1
-        if child._waiters is not None:
+        if child._at_end is not None:
             child._settle()
         if child.state is FAILED:
             self._child_failed(child)
@@ -590,9 +589,7 @@ class ScopeCore(TokenHolder):
 
     def wake(self) -> None:
         """Let everybody who waits look again."""
-        waiters = self.waiters
-        while waiters:
-            waiters.pop().wake()
+        self.waiters.wake_all()
 
     # Waiting
 

@@ -319,7 +319,7 @@ class Scope:
                 try:
                     while core.children and core.state is OPEN:
                         waiter = core.backend.make_waiter()
-                        core.waiters.append(waiter)
+                        core.waiters.add(waiter)
                         await waiter.signal
                 except BaseException as exc:
                     if not core.backend.is_current():

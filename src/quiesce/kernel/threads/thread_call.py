@@ -99,7 +99,7 @@ async def _run(
     limiter, backend, owner = thread.limiter, thread.owner.backend, thread.owner
     thread.check_owner_is_open()
     # On trio, a caller that is already cancelled starts nothing.
-    await backend.reraise(await backend.wait_through(_at_once, []))
+    await backend.checkpoint_if_cancelled()
     await limiter.acquire_on_behalf_of(thread)
     try:
         thread.check_owner_is_open()
@@ -114,10 +114,6 @@ async def _run(
         return thread.result_for_caller()
     finally:
         del thread  # an error raised here has this frame in its traceback, which must not hold the error
-
-
-def _at_once() -> bool:
-    return True
 
 
 def _site_of_call(caller: FrameType, opener: Node | None) -> Site | None:

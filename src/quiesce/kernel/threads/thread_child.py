@@ -37,7 +37,7 @@ from quiesce.kernel.base import (
     Site,
     Timer,
     TokenCancelled,
-    Waiter,
+    WaitQueue,
     label_of,
     thread_stuck_at,
 )
@@ -78,7 +78,7 @@ class ThreadChild(Child):
         self, owner: ScopeCore, label: object, site: Site | None, opener: Node | None, limiter: Limiter
     ) -> None:
         super().__init__(owner, label, site)
-        self.callers: list[Waiter] = []
+        self.callers = WaitQueue()
         self.owner = owner
         self.opener = opener
         self.limiter = limiter
@@ -117,8 +117,7 @@ class ThreadChild(Child):
 
     def wake_caller(self) -> None:
         """Let the caller look again."""
-        while self.callers:
-            self.callers.pop().wake()
+        self.callers.wake_all()
 
     # In the thread
 
@@ -176,9 +175,7 @@ class ThreadChild(Child):
         try:
             while not self.over:
                 self._check_time_is_left()
-                waiter = self.owner.backend.make_waiter()
-                self.callers.append(waiter)
-                await waiter
+                await self.callers.wait()
         except ScopeClosed:
             self.attended = False
             self._free_slot()

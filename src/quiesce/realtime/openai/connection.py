@@ -20,7 +20,7 @@ import anyio
 
 from quiesce import Scope, current_scope, shielded
 from quiesce._safe.printed import logger
-from quiesce.kernel.inner import current_backend, current_core
+from quiesce.kernel.inner import WaitQueue, current_backend, current_core
 from quiesce.realtime.words import (
     RealtimeModelConnectionStatusEvent,
     RealtimeModelEndOfStreamEvent,
@@ -31,7 +31,7 @@ from quiesce.wire import ConnectionEnded, Limits
 from quiesce.wire.inner import WebSocketFraming
 
 if TYPE_CHECKING:
-    from quiesce.kernel.inner import Timer, Waiter
+    from quiesce.kernel.inner import Timer
     from quiesce.realtime.words import (
         RealtimeLimits,
         RealtimeModelEvent,
@@ -68,7 +68,7 @@ class Connection:
         self._backend = current_backend()
         self._frames: deque[bytes | None] = deque()
         self._bytes = 0  # in them
-        self._reader: Waiter | None = None
+        self._reader = WaitQueue()
         self._paused = False
         self._was_paused = False  # since the last ping
         self._hung_up = False  # the other side has sent its last
@@ -146,9 +146,7 @@ class Connection:
         self._wake()
 
     def _wake(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.wake()
+        self._reader.wake_all()
 
     async def _read(self, link: Link) -> None:
         try:
@@ -170,8 +168,7 @@ class Connection:
                 return
             if self._paused:
                 self._go_on(link)
-            self._reader = waiter = self._backend.make_waiter()
-            await waiter
+            await self._reader.wait()
 
     async def _take_in(self, link: Link, frame: bytes | None) -> None:
         if frame is None:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from quiesce.kernel.inner import WaitQueue
 from quiesce.realtime.words import (
     RealtimeAudio,
     RealtimeHistoryUpdated,
@@ -22,7 +23,7 @@ from quiesce.realtime.words import (
 )
 
 if TYPE_CHECKING:
-    from quiesce.kernel.inner import Backend, Waiter
+    from quiesce.kernel.inner import Backend
     from quiesce.realtime.words import RealtimeLimits, RealtimeSessionEvent
 
 
@@ -35,8 +36,8 @@ class EventBuffer:
         self._most_bytes = limits.bytes
         self._events: deque[RealtimeSessionEvent] = deque()
         self._bytes = 0
-        self._readers: deque[Waiter] = deque()
-        self._writers: list[Waiter] = []
+        self._readers = WaitQueue()
+        self._writers = WaitQueue()
         self._is_bounded = True
         self.ended = False
         self.error: BaseException | None = None
@@ -50,8 +51,7 @@ class EventBuffer:
             return
         self._events.append(event)
         self._bytes += _size(event)
-        if self._readers:
-            self._readers.popleft().wake()
+        self._readers.wake_one()
 
     @property
     def is_full(self) -> bool:
@@ -71,42 +71,23 @@ class EventBuffer:
 
     async def wait_for_room(self) -> None:
         """Wait until less waits, or nothing is taken any more."""
-        while self.is_full and not self.ended:
-            waiter = self._backend.make_waiter()
-            self._writers.append(waiter)
-            try:
-                await waiter
-            finally:
-                if waiter in self._writers:
-                    self._writers.remove(waiter)
+        await self._writers.wait_until(lambda: self.ended or not self.is_full)
 
     async def take(self) -> RealtimeSessionEvent | None:
         """The next event; None at the end. Raises what ended it, if it was an error."""
-        while not self._events:
-            if self.ended:
-                if self.error is not None:
-                    raise self.error
-                return None
-            waiter = self._backend.make_waiter()
-            self._readers.append(waiter)
-            try:
-                await waiter
-            except BaseException:
-                if waiter in self._readers:
-                    self._readers.remove(waiter)
-                elif self._events and self._readers:  # woken, and cancelled before it could take anything
-                    self._readers.popleft().wake()
-                raise
+        await self._readers.wait_until(lambda: self._events or self.ended)
+        if not self._events:
+            if self.error is not None:
+                raise self.error
+            return None
         event = self._events.popleft()
         self._bytes -= _size(event)
         self._make_room()
         return event
 
     def _make_room(self) -> None:
-        if self._writers and not self.is_full:
-            writers, self._writers = self._writers, []
-            for writer in writers:
-                writer.wake()
+        if not self.is_full:
+            self._writers.wake_all()
 
     def drop_audio(self, is_meant: Callable[[RealtimeModelAudioEvent], bool]) -> None:
         """Forget audio that must not be played."""
@@ -126,10 +107,8 @@ class EventBuffer:
             return
         self.ended = True
         self.error = error
-        for waiter in (*self._readers, *self._writers):
-            waiter.wake()
-        self._readers.clear()
-        self._writers.clear()
+        self._readers.wake_all()
+        self._writers.wake_all()
 
 
 def _audio_of(event: RealtimeSessionEvent) -> RealtimeModelAudioEvent | None:

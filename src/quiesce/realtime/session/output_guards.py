@@ -14,13 +14,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from quiesce import ChildCancelled, Reason, ScopeClosed
-from quiesce.kernel.inner import CANCELLED
+from quiesce.kernel.inner import CANCELLED, when_ended
 from quiesce.realtime.words import (
     RealtimeGuardrailTripped,
     RealtimeModelSendInterrupt,
     RealtimeModelSendUserInput,
 )
-from quiesce.wire.inner import when_ended
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

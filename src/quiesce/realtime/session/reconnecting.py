@@ -19,7 +19,7 @@ import anyio
 
 from quiesce import shielded
 from quiesce._safe.printed import logger
-from quiesce.kernel.inner import caller_site
+from quiesce.kernel.inner import caller_site, when_ended
 from quiesce.models import Usage
 from quiesce.models.inner import FIRST_PAUSE, LONGEST_PAUSE
 from quiesce.realtime.words import (
@@ -35,7 +35,6 @@ from quiesce.realtime.words import (
     RealtimeReconnecting,
 )
 from quiesce.wire import ConnectionEnded
-from quiesce.wire.inner import when_ended
 
 from .lost_connections import may_come_back
 from .outbox import Outbox

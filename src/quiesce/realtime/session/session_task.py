@@ -20,9 +20,8 @@ from anyio.lowlevel import checkpoint
 from quiesce import Reason, Scope, shielded
 from quiesce._safe.printed import logger
 from quiesce.agents import UserError
-from quiesce.kernel.inner import current_backend, current_core
+from quiesce.kernel.inner import current_backend, current_core, wait_settled
 from quiesce.realtime.words import AssumedPlayback, RealtimeHistoryUpdated, RealtimeModelSendSessionUpdate
-from quiesce.wire.inner import drained
 
 from .active_agent import AgentActivation
 from .event_buffer import EventBuffer
@@ -170,7 +169,7 @@ class SessionTask(ModelListener):
         seconds = grace.cancel
         try:
             try:
-                await drained(self.work)
+                await wait_settled(self.work._opened())
                 if self.reconnecting is not None:
                     await self.reconnecting.wait_until_ended()
             except BaseException:  # the time to clean up is over: what is left stays in `work`, and is named

@@ -30,7 +30,7 @@ from quiesce.agents.inner import (
     needs_approval,
     output_text,
 )
-from quiesce.kernel.inner import CANCELLED
+from quiesce.kernel.inner import CANCELLED, when_ended
 from quiesce.models import ModelBehaviorError
 from quiesce.realtime.words import (
     RealtimeHandoffEvent,
@@ -39,7 +39,6 @@ from quiesce.realtime.words import (
     RealtimeToolEnd,
     RealtimeToolStart,
 )
-from quiesce.wire.inner import when_ended
 
 if TYPE_CHECKING:
     from quiesce import Handle

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from quiesce._lazy import offer
 
 if TYPE_CHECKING:
-    from .ending import Ending, when_ended
     from .errors import (
         INTERNAL_ERROR,
         INVALID_PARAMS,

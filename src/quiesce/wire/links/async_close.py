@@ -15,8 +15,8 @@ import anyio
 
 from quiesce import Scope, ScopeClosed
 from quiesce._safe.printed import logger
-from quiesce.kernel.inner import current_backend, face_of, root_core
-from quiesce.wire.base import ConnectionEnded, when_ended
+from quiesce.kernel.inner import current_backend, face_of, root_core, when_ended
+from quiesce.wire.base import ConnectionEnded
 
 if TYPE_CHECKING:
     from quiesce import Handle

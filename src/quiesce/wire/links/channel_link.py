@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Protocol
 from anyio.lowlevel import checkpoint
 
 from quiesce import Scope
-from quiesce.kernel.inner import OpenScope, Rung
-from quiesce.wire.base import ConnectionEnded, when_ended
+from quiesce.kernel.inner import OpenScope, Rung, WaitQueue, when_ended
+from quiesce.wire.base import ConnectionEnded
 
 from .link import Link, Receiver
 from .remaining_input import pass_on_remaining_input
 
 if TYPE_CHECKING:
     from quiesce import Handle
-    from quiesce.kernel.inner import Waiter
     from quiesce.wire.base import Framing
 
 
@@ -59,8 +58,8 @@ class ChannelLink(Link):
         self._retired = False  # the task that writes is asked to stop, when it has sent what it is at
         self._sending = False
         self._paused = False
-        self._reader_nap: Waiter | None = None
-        self._writer_nap: Waiter | None = None
+        self._reader_nap = WaitQueue()
+        self._writer_nap = WaitQueue()
 
     def start(self, receiver: Receiver) -> None:
         """Begin to read."""
@@ -76,9 +75,7 @@ class ChannelLink(Link):
         try:
             await checkpoint()  # an eager task runs inside `start()`, and a message now would come before the connection is open
             while not self.over:
-                while self._paused:
-                    self._reader_nap = self.backend.make_waiter()
-                    await self._reader_nap
+                await self._reader_nap.wait_until(lambda: not self._paused)
                 data = await self._channel.receive()
                 if not data:
                     break
@@ -94,8 +91,7 @@ class ChannelLink(Link):
     async def _write(self) -> None:
         while not self.over and not self._retired:
             if not await self._send_some():
-                self._writer_nap = self.backend.make_waiter()
-                await self._writer_nap
+                await self._writer_nap.wait()
 
     def _write_ended(self) -> None:
         """Perhaps by somebody else's cancel, as at the end of a program. What was not begun to be sent can still be."""
@@ -166,8 +162,7 @@ class ChannelLink(Link):
             await self.linger()
 
     def _write_soon(self) -> None:
-        if self._writer_nap is not None:
-            self._writer_nap.wake()
+        self._writer_nap.wake_all()
 
     def pause(self) -> None:
         """Read nothing until `resume`."""
@@ -176,8 +171,7 @@ class ChannelLink(Link):
     def resume(self) -> None:
         """Go on reading."""
         self._paused = False
-        if self._reader_nap is not None:
-            self._reader_nap.wake()
+        self._reader_nap.wake_all()
 
     def stop_reading(self) -> None:
         """Read nothing any more."""

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from .calls import Late
     from .connection import Connection, Tap
     from .current_handler import current_work
-    from .draining import drained
     from .handlers import Notification, Request, params_as
     from .peer import Peer, PeerStatistics
     from .requests import Incoming

@@ -7,12 +7,11 @@ on what they ask.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from quiesce.kernel.inner import Waiter
+from quiesce.kernel.inner import WaitQueue
 
+if TYPE_CHECKING:
     from .connection import Connection
 
 
@@ -21,31 +20,23 @@ class CallQueue:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._waiters: OrderedDict[Waiter, object] = OrderedDict()
+        self._callers = WaitQueue()
 
     def __bool__(self) -> bool:
-        return bool(self._waiters)
+        return bool(self._callers)
 
     async def wait_for_turn(self, method: str) -> None:
         """Until one more may be asked; an error if none may any more."""
-        connection, waiters = self._connection, self._waiters
+        connection = self._connection
         was_woken = False
         while len(connection.calls) >= connection.limits.unanswered:
-            waiter = connection.backend.make_waiter()
-            waiters[waiter] = None
-            if was_woken:
-                waiters.move_to_end(waiter, last=False)  # somebody came between: it is still this one's turn
-            try:
-                await waiter
-                was_woken = True
-                if connection.closing or connection.ended is not None:
-                    raise connection.refusal(method)
-            except BaseException:
-                if waiters.pop(waiter, self) is self:
-                    self.next()  # it was this one's turn
-                raise
+            # Somebody may have come between its wake-up and its turn: it then waits before all others.
+            await self._callers.wait(first=was_woken)
+            was_woken = True
+            if connection.closing or connection.ended is not None:
+                self.next()
+                raise connection.refusal(method)
 
     def next(self) -> None:
-        """A call has ended: whose turn is it?"""
-        if self._waiters:
-            self._waiters.popitem(last=False)[0].wake()
+        """A call has ended: let the next caller have its turn."""
+        self._callers.wake_one()

@@ -40,7 +40,7 @@ from msgspec import UNSET, Raw
 
 from quiesce import Reason, current_scope
 from quiesce._safe.printed import logger
-from quiesce.kernel.inner import Backend, Timer, Waiter, current_backend, current_core
+from quiesce.kernel.inner import Backend, Timer, WaitQueue, current_backend, current_core
 from quiesce.wire.base import INVALID_REQUEST, METHOD_NOT_FOUND, ConnectionEnded, Limits, RpcError
 
 from .calls import Calls
@@ -95,7 +95,7 @@ class Connection:
         self._transport = transport
         self._link: Link | None = None
         self._early: list[bytes] = []  # sent before there was a link
-        self._openers: list[Waiter] = []  # who waits for that
+        self._opening = WaitQueue()
         self._handlers = requests
         self._notifications = notifications
         self._on_request = on_request
@@ -191,9 +191,7 @@ class Connection:
             self._transport.discard()
 
     def _now_open(self) -> None:
-        waiters, self._openers = self._openers, []
-        for waiter in waiters:
-            waiter.wake()
+        self._opening.wake_all()
 
     # Coming in
 
@@ -395,14 +393,7 @@ class Connection:
 
     async def wait_for_room(self, *, of_call: bool = False) -> None:
         """Wait until it is less; a call, until it need not wait any more."""
-        while self._link is None and not self.over:
-            waiter = self.backend.make_waiter()
-            self._openers.append(waiter)
-            try:
-                await waiter
-            finally:
-                if waiter in self._openers:
-                    self._openers.remove(waiter)
+        await self._opening.wait_until(lambda: self._link is not None or self.over)
         if self._link is not None:
             await self._link.wait_for_room(self.limits.unsent, of_call=of_call)
 

@@ -15,15 +15,12 @@ from msgspec import field
 
 from quiesce import Scope
 from quiesce._safe.printed import logger
-from quiesce.kernel.inner import is_cancel
-from quiesce.wire.base import when_ended
+from quiesce.kernel.inner import WaitQueue, is_cancel, wait_settled, when_ended
 
 from .current_handler import CurrentWork, current_work
-from .draining import drained
 
 if TYPE_CHECKING:
     from quiesce import Reason
-    from quiesce.kernel.inner import Waiter
 
     from .calls import Call
     from .connection import Connection
@@ -60,7 +57,7 @@ class NotificationQueues:
         self._connection = connection
         self.busy: dict[Hashable, NotificationQueue] = {}
         self._scope: Scope | None = None
-        self._waiters: list[Waiter] = []
+        self._all_handled = WaitQueue()
         self._stopped = False
         self.waiting = 0  # notifications
         self.bytes = 0
@@ -83,26 +80,17 @@ class NotificationQueues:
 
     async def finished(self) -> None:
         """Wait until all that has come is handled. A cancel cuts it short."""
-        while self.busy:
-            waiter = self._connection.backend.make_waiter()
-            self._waiters.append(waiter)
-            try:
-                await waiter
-            finally:
-                if waiter in self._waiters:
-                    self._waiters.remove(waiter)
+        await self._all_handled.wait_until(lambda: not self.busy)
 
     def _forget(self, lane: NotificationQueue) -> None:
         self.busy.pop(lane.key, None)
-        if not self.busy and self._waiters:
-            waiters, self._waiters = self._waiters, []
-            for waiter in waiters:
-                waiter.wake()
+        if not self.busy:
+            self._all_handled.wake_all()
 
     async def drained(self) -> None:
         """Wait until each has ended."""
         if self._scope is not None:
-            await drained(self._scope)
+            await wait_settled(self._scope._opened())
 
     def add(self, key: Hashable, notification: Notification, method: str, params: Any, size: int) -> None:
         """A notification came."""

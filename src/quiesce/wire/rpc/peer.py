@@ -21,8 +21,9 @@ from quiesce.kernel.inner import (
     raise_unchanged,
     reason_of_block,
     users_site,
+    when_ended,
 )
-from quiesce.wire.base import Limits, when_ended
+from quiesce.wire.base import Limits
 from quiesce.wire.links import as_transport
 
 from .connection import Connection, Fallback, Tap
@@ -228,14 +229,7 @@ class Peer:
     async def wait_closed(self) -> StopReport:
         """Wait until the connection has ended, whoever ends it, and report."""
         core = self._keeper().core
-        while not core.is_over():
-            waiter = core.backend.make_waiter()
-            core.waiters.append(waiter)
-            try:
-                await waiter
-            finally:
-                if waiter in core.waiters:
-                    core.waiters.remove(waiter)
+        await core.waiters.wait_until(core.is_over)
         return core.report()
 
     # Looking

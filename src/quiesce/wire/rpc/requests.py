@@ -20,19 +20,17 @@ from msgspec import Raw
 
 from quiesce import Inflight, Reason
 from quiesce._safe.printed import logger
-from quiesce.kernel.inner import OPEN, without_cancels
+from quiesce.kernel.inner import OPEN, wait_settled, without_cancels
 from quiesce.wire.base import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     INVALID_REQUEST,
     REQUEST_CANCELLED,
-    Ending,
     FrameTooLong,
     RpcError,
 )
 
 from .current_handler import CurrentWork, current_work
-from .draining import drained
 
 if TYPE_CHECKING:
     from quiesce.kernel.inner import ScopeCore
@@ -81,7 +79,6 @@ class Requests:
         self._open: dict[Hashable, Incoming] = {}
         self.queue: deque[Incoming] = deque()  # those that wait for their turn
         self._inflight: Inflight | None = None
-        self._watcher = Ending(self.look_for_unbegun)
         self._starting = False
         self._at_work = 0
         self.lent = 0  # how many of those wait for an answer of the peer
@@ -116,7 +113,7 @@ class Requests:
     async def drained(self) -> None:
         """Wait until each has answered."""
         if self._inflight is not None:
-            await drained(self._inflight._scope)
+            await wait_settled(self._inflight._scope._opened())
 
     # Coming in
 
@@ -164,7 +161,9 @@ class Requests:
             return
         self._at_work += 1
         # By the request itself: the id of one that was cancelled before it began is free again before its task has gone.
-        inflight._start(core, incoming, incoming.method, _SITE, self._handle, (incoming,), self._watcher)
+        inflight._start(
+            core, incoming, incoming.method, _SITE, self._handle, (incoming,), self.look_for_unbegun
+        )
 
     def cancel(self, id: object) -> None:  # noqa: A002
         """The peer does not want the answer any more."""

@@ -29,8 +29,9 @@ from quiesce.kernel.inner import (
     current_core,
     reason_of_block,
     users_site,
+    when_ended,
 )
-from quiesce.wire.base import ConnectionEnded, when_ended
+from quiesce.wire.base import ConnectionEnded
 from quiesce.wire.links import STRANGERS, Admission, PeerKey, SocketTransport, first_line
 from quiesce.wire.transports import prepare_tcp
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from quiesce.kernel.inner import Waiter, current_backend
+from quiesce.kernel.inner import WaitQueue
 from quiesce.wire.links import ChannelTransport
 
 if TYPE_CHECKING:
@@ -23,22 +23,13 @@ class _Pipe:
         self.size = 0
         self.ended = False  # nobody writes any more
         self.broken = False  # nobody reads any more
-        self._waiters: list[Waiter] = []
+        self._changed = WaitQueue()
 
     async def wait(self, ready: Callable[[], bool]) -> None:
-        while not ready():
-            waiter = current_backend().make_waiter()
-            self._waiters.append(waiter)
-            try:
-                await waiter
-            finally:
-                if waiter in self._waiters:
-                    self._waiters.remove(waiter)
+        await self._changed.wait_until(ready)
 
     def changed(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            waiter.wake()
+        self._changed.wake_all()
 
 
 class _End:
