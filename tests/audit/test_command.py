@@ -79,7 +79,7 @@ def test_findings_exit_with_1_and_are_explained(command: CommandLine) -> None:
     answer = command.audit("leaky.py")
     assert answer.code == 1, answer.out
     assert answer.out.startswith("FINDINGS leaky.py:scenario_leaks on asyncio\n  1 finding; ")
-    assert "1. LEAKED worker: a task that nobody ever ends" in answer.out
+    assert "1. LEAKED worker: a task that never ends" in answer.out
     assert "made at     leaky.py:9 in scenario_leaks" in answer.out
     assert "stopped at  leaky.py:10 in scenario_leaks" in answer.out
 
@@ -198,7 +198,7 @@ def test_an_ignore_keeps_a_finding_from_failing_and_shows_its_reason(command: Co
     command.write("leaky.py", LEAKY)
     answer = command.audit("leaky.py", "--ignore", "leaked work*=known upstream")
     assert answer.code == 0, answer.out
-    assert "ignored (known upstream): leaked worker: a task that nobody ever ends" in answer.out
+    assert "ignored (known upstream): leaked worker: a task that never ends" in answer.out
 
 
 def test_an_ignore_that_matches_nothing_any_more_fails(command: CommandLine) -> None:
@@ -317,7 +317,7 @@ def test_an_existing_code_base_adopts_its_findings_and_fails_for_new_ones(comman
     assert "wrote 1 known finding to known.json" in adopting.err
     known = command.audit("leaky.py", "--baseline", "known.json")
     assert known.code == 0, known.out
-    assert "known: leaked worker: a task that nobody ever ends" in known.out
+    assert "known: leaked worker: a task that never ends" in known.out
     path.write_text(
         path.read_text().replace("async def worker", "async def other").replace("worker()", "other()")
     )

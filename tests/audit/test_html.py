@@ -257,7 +257,7 @@ def test_the_points_can_be_read_without_pointing(leaky: AuditResult) -> None:
 def test_a_finding_tells_what_where_how_often_and_how_to_see_it_again(leaky: AuditResult) -> None:
     [finding] = leaky.findings
     text = Page(render([leaky])).text
-    assert "A task that nobody ever ends." in text
+    assert "A task that never ends." in text
     assert f"{finding.runs} of {leaky.runs} runs" in text
     assert leaky.replay_command(finding.example.token) in text
     assert "Cancel the root at suspension 1 of session, just after it suspended." in text

@@ -18,7 +18,7 @@ import anyio
 import pytest
 
 from quiesce.audit import audit
-from quiesce.audit.model.steady_names import noted_temporary_names, steady, steady_object
+from quiesce.audit.model.steady_names import record_temporary_names, steady, steady_object
 from tests.world import world_names
 
 pytestmark = pytest.mark.time_limit(60)
@@ -124,7 +124,7 @@ def test_an_object_is_named_by_its_type(text: str, name: str) -> None:
 
 
 def test_temporary_names_are_as_before_when_nobody_notes_them_any_more() -> None:
-    with noted_temporary_names():
+    with record_temporary_names():
         noted = tempfile.mktemp(prefix="x")
     assert steady(noted).endswith("/x*")
     assert type(tempfile._get_candidate_names()).__module__ == "tempfile"  # type: ignore[attr-defined]

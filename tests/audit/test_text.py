@@ -49,7 +49,7 @@ def test_a_report_reads_as_a_whole() -> None:
         "  cancel/early  X..w\n"
         "                . clean, X finding, w only warnings, known or ignored\n"
         "\n"
-        "1. LEAKED poll: a task that nobody ever ends\n"
+        "1. LEAKED poll: a task that never ends\n"
         "   seen        in 1 of 6 runs: cancel (early)\n"
         "   made at     app/jobs.py:12 in start\n"
         "   example     cancel the root, just after main suspended for the 2nd time\n"
@@ -81,7 +81,7 @@ def test_what_does_not_count_is_a_line_at_the_end() -> None:
         )
     )
     assert text.index("1. HANG four") < text.index("warning: leaked one")
-    assert "known: leaked two: a task that nobody ever ends; 1 run, made at app/jobs.py:12 in start" in text
+    assert "known: leaked two: a task that never ends; 1 run, made at app/jobs.py:12 in start" in text
     assert "ignored (upstream 12): leaked three" in text
     assert "2." not in text
     assert "1 finding;" in text

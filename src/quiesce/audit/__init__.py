@@ -1,8 +1,9 @@
-"""Cancel any async code at every point where it can be cancelled, and show what is left.
+"""Cancel async code at every point where it can be cancelled, and report what is left over.
 
-`audit(scenario)` is the whole of it; `quiesce audit` is the command, `--quiesce` the pytest option. This package imports
-nothing of the rest of quiesce, so that it can judge it. The names below are loaded on first use: pytest loads the
-plugin in every process that has quiesce installed, and must not pay for an audit that nobody asked for.
+`audit(scenario)` is the entry point; `quiesce audit` is the same as a command, and `--quiesce` as a pytest option. This
+package imports nothing from the rest of quiesce, so that it can audit quiesce itself. The names below are loaded on
+first use: pytest loads the plugin in every process that has quiesce installed, and a process that audits nothing must
+not pay for it.
 """
 
 from __future__ import annotations

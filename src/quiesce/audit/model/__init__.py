@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from quiesce._lazy import offer
 
 if TYPE_CHECKING:
-    from .loop_complaints import complaint, reporter
+    from .loop_complaints import classify_complaint, reporting_frames
     from .points import ITEM, PHASES, BadToken, Phase, Point, Token, parse_token
     from .run_record import KINDS, Outcome, Run, Sighting
     from .scenarios import BadScenario, Scenario, options_of, scenario
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         await_chain,
         callers,
         digest,
-        is_ours,
+        is_audit_code,
         makers,
         name_of,
         place,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         stack_of,
         traceback_chain,
     )
-    from .steady_names import noted_temporary_names, steady, steady_object
+    from .steady_names import record_temporary_names, steady, steady_object
     from .stops import STOPS, Backend, Stop, UnknownStop, choose_stops
     from .task_records import TaskRecord
     from .world import MORE_PATIENCE, Limits, World, check_patience

@@ -1,11 +1,11 @@
-"""The points of a schedule, and how one is written down so that it can be found again.
+"""The points of a schedule, and the replay tokens that name them.
 
 A *lane* is one task. It starts at number 0, before its first step, and each time it suspends its number goes up
 by one. A *point* is a lane, a number and a phase:
 
-- `unstarted`  number 0: the task was made and has not run;
-- `early`      number n: it has just suspended for the n-th time;
-- `late`       number n: it is about to resume from there, and the result it waited for is already in.
+- `unstarted`  number 0: the task exists and has not run yet;
+- `early`      number n: the task has just suspended for the n-th time;
+- `late`       number n: the task is about to resume from there, and the result it waited for has arrived.
 
 `cancel/late/Pool.acquire#2:5@1f0c9a3e` is a stop at a point: the kind of stop, the phase, the lane, the number, and a
 fingerprint of the code that was suspended there. Two points joined by `+` are two stops in one run.
@@ -20,8 +20,9 @@ from typing import Literal, TypeAlias, get_args
 Phase: TypeAlias = Literal["unstarted", "early", "late"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
-# A generator or a context manager has points of its own, where the consumer holds it: after its n-th item.
-ITEM = "(item)"  # no coroutine can be called that
+# The lane of the points at which a consumer holds a generator or a context manager: after its n-th item. The parentheses
+# keep it apart from the name of any coroutine.
+ITEM = "(item)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +36,17 @@ class Point:
 
 
 class BadToken(ValueError):
-    """A replay token that cannot be read."""
+    """A replay token that cannot be parsed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """Exactly one injected run: what `--at` takes."""
+    """The value of `--at`: identifies one injected run."""
 
     stop: str
     points: tuple[Point, ...]
-    print: str  # the fingerprint of the code suspended at the first point
+    #: Fingerprint of the code that was suspended at the first point.
+    print: str
 
     def __str__(self) -> str:
         return f"{self.stop}/{'+'.join(str(point) for point in self.points)}@{self.print}"
@@ -54,7 +56,7 @@ _POINT = re.compile(r"(?P<phase>[a-z]+)/(?P<lane>.+):(?P<number>\d+)\Z")
 
 
 def parse_token(text: str) -> Token:
-    """Read what `str(token)` wrote."""
+    """Parse the output of `str(token)`; raises `BadToken`."""
     body, _, fingerprint = text.strip().rpartition("@")
     stop, slash, rest = body.partition("/")
     if not (fingerprint and slash and stop):

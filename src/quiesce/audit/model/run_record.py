@@ -1,4 +1,4 @@
-"""What one run showed."""
+"""The record of one run: how it ended and what was found wrong."""
 
 from __future__ import annotations
 
@@ -15,62 +15,72 @@ Outcome: TypeAlias = Literal["returned", "raised", "cancelled", "hung", "endless
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """Something that is not as it should be after a run. `kind` is one of `KINDS`."""
+    """Something that was wrong during or after a run. `kind` is one of `KINDS`."""
 
     kind: str
     what: str
-    made_at: Chain | tuple[Place, ...] = ()  # innermost first
-    stuck_at: Chain = ()  # outermost first
+    #: Innermost frame first.
+    made_at: Chain | tuple[Place, ...] = ()
+    #: Outermost frame first.
+    stuck_at: Chain = ()
     detail: str = ""
-    fault: str = ""  # the interpreter's, if it is one; then it says which
-    doubt: str = ""  # why it may not be so: it was not seen with more patience
+    #: The known fault of the interpreter that caused it; "" if the program did.
+    fault: str = ""
+    #: Why it may be wrong: the sighting did not come back with more patience.
+    doubt: str = ""
 
 
 @dataclass(slots=True)
 class Run:
+    """One finished run."""
+
     outcome: Outcome
     error: str = ""
-    refused: str = ""  # what it wanted of the outside world
+    #: The I/O that the closed world refused; "" if the run asked for none.
+    refused: str = ""
     error_at: Chain = ()
+    #: Steps taken until nothing more could happen.
     steps: int = 0
-    fired: tuple[tuple[str, int, Chain], ...] = ()  # lane, step, where it stood
+    #: The stops that were made: the lane, the step, and where the lane was suspended.
+    fired: tuple[tuple[str, int, Chain], ...] = ()
     moments: list[Moment] = field(default_factory=list)
-    lanes: list[TaskRecord] = field(
-        default_factory=list
-    )  # of the program, in the order in which they were made
+    #: The program's own tasks, in the order of their creation.
+    lanes: list[TaskRecord] = field(default_factory=list)
     items: int = 0
-    seen: list[Sighting] = field(default_factory=list)
-    passed_over: str = ""  # what of the outside was not waited for any longer, and for how long it was silent
-    ended_at: int = 0  # the step at which the root was over; `steps` goes on until nothing more could happen
+    sightings: list[Sighting] = field(default_factory=list)
+    #: The thread, process or connection that the clock jumped over, and how long it had been silent.
+    passed_over: str = ""
+    #: The step at which the root ended.
+    ended_at: int = 0
 
     @property
     def clean(self) -> bool:
-        return not self.seen
+        return not self.sightings
 
 
-# What can be seen, worst first, and what it means to somebody who reads it for the first time.
+# The kinds of sighting, worst first, each with an explanation for first-time readers. The order is the order of the report.
 KINDS: dict[str, str] = {
-    "hang": "it does not end",
+    "hang": "it never ends",
     "crash": "the event loop itself broke down",
-    "leaked": "a task that nobody ever ends",
-    "destroyed": "a pending task that the collector destroyed",
+    "leaked": "a task that never ends",
+    "destroyed": "a pending task that the garbage collector destroyed",
     "process": "a child process still running",
     "thread": "a thread still running",
     "descriptor": "a file, pipe or socket left open",
     "swallowed": "a cancellation that did not arrive",
     "replaced": "a cancellation that came out as another error",
-    "bystander": "somebody else was cancelled",
+    "bystander": "an unrelated task was cancelled",
     "check": "the scenario's own check failed",
-    "again": "it does not run as before afterwards",
+    "again": "it no longer runs as before",
     "close": "closing it failed",
-    "late": "a task that ended by itself, after the root had",
-    "outlived": "a task still cleaning up when the root was over",
-    "generator": "an async generator that nobody closed",
+    "late": "a task that ended by itself, but after the root",
+    "outlived": "a task still cleaning up when the root had ended",
+    "generator": "an async generator that was not closed",
     "unawaited": "a coroutine that was never awaited",
-    "unretrieved": "an exception that nobody looked at",
-    "callback": "a callback of the event loop failed",
-    "unraisable": "an error where Python could not raise it",
+    "unretrieved": "an exception that was never retrieved",
+    "callback": "an event loop callback failed",
+    "unraisable": "an error that Python could not raise",
     "unclosed": "an object dropped without being closed",
-    "reported": "an error that the program gave to the event loop's exception handler",
-    "count": "the task's count of cancellations is wrong",
+    "reported": "an error that the program passed to the event loop's exception handler",
+    "count": "the task's cancellation count is wrong",
 }

@@ -1,4 +1,4 @@
-"""What is audited: a function without arguments that makes something to run."""
+"""Scenarios: functions without arguments that return something async to run."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ OPTIONS = "__quiesce_scenario__"
 
 
 class BadScenario(Exception):
-    """It cannot be audited; the message says why and what to do."""
+    """The given object cannot be audited; the message says why and what to do."""
 
 
 class Scenario:
-    """A scenario, checked: `shape` is known, `make()` gives a fresh coroutine, generator or context manager."""
+    """A checked scenario.
+
+    `make()` returns a fresh coroutine, generator or context manager, and `shape` says which of the three.
+    """
 
     def __init__(self, function: Callable[[], Any], *, name: str | None = None) -> None:
         self.make = function
@@ -28,7 +31,11 @@ class Scenario:
         self.shape: Shape = _shape_of(function, self.name)
 
     async def hold(self, item: int) -> list[Any]:
-        """One that has given so many items, or been entered: in a list, so that nobody else holds it."""
+        """Return a generator after `item` items, or a context manager that has been entered.
+
+        It comes in a list, so that a function which is passed the list can drop the only reference: a plain argument
+        would stay referenced by the frame of its caller.
+        """
         made = self.make()
         if self.shape == "generator":
             for _ in range(item):
@@ -39,7 +46,7 @@ class Scenario:
 
     @property
     def code(self) -> CodeType | None:
-        """Its own code, if it has any."""
+        """The code object of the scenario's function; None for a class or another callable."""
         function: Any = self.make
         while isinstance(function, functools.partial):
             function = function.func
@@ -55,7 +62,7 @@ def _shape_of(function: Any, name: str) -> Shape:
         if inspect.iscoroutine(function):
             function.close()
         raise BadScenario(
-            f"{name} was called already: give the function itself, without (), as each run needs a fresh one"
+            f"{name} was called already: pass the function itself, without (), because each run needs a fresh one"
         )
     if not callable(function):
         raise BadScenario(f"{name} is a {type(function).__name__}, not an async function")
@@ -67,7 +74,8 @@ def _shape_of(function: Any, name: str) -> Shape:
         return "coroutine"
     if inspect.isasyncgenfunction(target) or inspect.isasyncgenfunction(getattr(target, "__call__", None)):  # noqa: B004
         return "generator"
-    if inspect.isasyncgenfunction(inspect.unwrap(target)):  # decorated with asynccontextmanager
+    # `asynccontextmanager` leaves the generator function behind as `__wrapped__`.
+    if inspect.isasyncgenfunction(inspect.unwrap(target)):
         return "context manager"
     if isinstance(target, type) and hasattr(target, "__aenter__") and hasattr(target, "__aexit__"):
         return "context manager"
@@ -75,12 +83,12 @@ def _shape_of(function: Any, name: str) -> Shape:
         return _shape_of_result(function, name)
     raise BadScenario(
         f"{name} is not async: a scenario is an `async def` function, an async generator function, or a function or "
-        "class that gives an async context manager"
+        "class that returns an async context manager"
     )
 
 
 def _may_be_async(function: Any) -> bool:
-    """Whether a plain function says that what it returns is async, or cannot say anything, being a lambda."""
+    """Whether the return annotation of a plain function names an async type; lambdas have none and pass."""
     if getattr(function, "__name__", "") == "<lambda>":
         return True
     returned = str(getattr(function, "__annotations__", {}).get("return", ""))
@@ -88,7 +96,7 @@ def _may_be_async(function: Any) -> bool:
 
 
 def _shape_of_result(function: Callable[[], Any], name: str) -> Shape:
-    """Of a plain function that may make something async: by making one, which is never run."""
+    """Call a plain function once to learn the shape of its result, which is never run."""
     made = function()
     if inspect.iscoroutine(made):
         made.close()
@@ -97,7 +105,7 @@ def _shape_of_result(function: Callable[[], Any], name: str) -> Shape:
         return "generator"
     if hasattr(made, "__aenter__") and hasattr(made, "__aexit__"):
         return "context manager"
-    raise BadScenario(f"{name} is not async: it gave a {type(made).__name__}, which cannot be awaited")
+    raise BadScenario(f"{name} is not async: it returned a {type(made).__name__}, which cannot be awaited")
 
 
 def _check_arguments(function: Callable[..., Any], name: str) -> None:
@@ -110,8 +118,8 @@ def _check_arguments(function: Callable[..., Any], name: str) -> None:
     ]
     if needed:
         raise BadScenario(
-            f"{name} needs arguments ({', '.join(needed)}), and the audit has none to give: "
-            "wrap it in an async function without arguments that makes them afresh for each run"
+            f"{name} needs arguments ({', '.join(needed)}), and the audit cannot supply them: "
+            "wrap it in an async function without arguments that creates them afresh for each run"
         )
 
 
@@ -129,7 +137,7 @@ def scenario(function: Any = None, /, **options: Any) -> Any:
             async with Connection() as connection:
                 await connection.send(b"hello")
 
-    The options are those of `audit()`. The function itself is not changed.
+    The options are those of `audit()`. The function itself stays as it is.
     """
 
     def mark(found: F) -> F:
@@ -140,6 +148,6 @@ def scenario(function: Any = None, /, **options: Any) -> Any:
 
 
 def options_of(function: object) -> dict[str, Any] | None:
-    """What `@scenario` said, or None if it was not used."""
+    """The options given to `@scenario`; None if the function is not marked."""
     options = getattr(function, OPTIONS, None)
     return dict(options) if isinstance(options, dict) else None

@@ -1,8 +1,8 @@
-"""One run's schedule: which task steps when, and the stop at its point.
+"""The schedule of one run: counts the steps of its tasks and makes each stop at its point.
 
-The event loop tells it of every step of the lane that is aimed at, before and after; of the other lanes it only keeps the
-numbers, which the loop counts itself, so that an injected run costs what a plain one costs. Only with `record` set, and
-while the next stop is for whoever is in its clean-up, does it see every step (`sees_all`).
+The event loop reports every step of the target lane to the schedule, before and after. For the other lanes the loop only
+increments their numbers itself, so that an injected run costs as much as a plain one. The schedule sees every step
+(`sees_all`) only while it records, and while the next stop is for any task that is cleaning up.
 """
 
 from __future__ import annotations
@@ -18,33 +18,34 @@ from .source_places import Chain, await_chain, name_of
 from .steady_names import steady
 from .task_records import TaskRecord, TaskRecords
 
-# Where to stop next: a point, or wherever a task that has been cancelled next suspends, in its clean-up.
+# Where to stop next: at a point, or at the next suspension of a task that has been cancelled (in its clean-up).
 IN_CLEAN_UP: Literal["in clean-up"] = "in clean-up"
 Aim: TypeAlias = Point | Literal["in clean-up"]
-Fire: TypeAlias = Callable[
-    [TaskRecord, Any, Any], None
-]  # the lane, its task, the handle that was about to run it
-_MADE_UP = re.compile(r"\d{6}")  # a time or an identifier that somebody has put into a name
+# Called with the lane, its task, and the handle that was about to run the task.
+Fire: TypeAlias = Callable[[TaskRecord, Any, Any], None]
+# Six digits in a name are a time or an identifier, and differ from run to run.
+_GENERATED = re.compile(r"\d{6}")
 
 
 class Endless(Exception):
-    """The run has taken more steps than a run may."""
+    """The run has taken more steps than its limit."""
 
 
 @dataclass(slots=True)
 class Moment:
-    """A suspension that happened: `number` of `lane`, at step `step` of the run."""
+    """A recorded suspension: the `number`-th of `lane`, at step `step` of the run."""
 
     lane: TaskRecord
     number: int
     step: int
     chain: Chain
     resumed_at: int | None = None
-    can_raise: bool = False  # it resumed with the outcome of a future, which could have been an error
+    #: The task resumed with the outcome of a future, so the stop `raise` can replace that outcome by an error.
+    can_raise: bool = False
 
 
 class Schedule:
-    """`steps` and `current` are kept by whoever drives the tasks; `target` is the lane of the next stop."""
+    """Decides when to fire a stop. The event loop maintains `steps` and `current`; `target` is the lane of the next stop."""
 
     def __init__(
         self,
@@ -63,15 +64,18 @@ class Schedule:
         self.target: TaskRecord | None = None
         self.limit = limit
         self.recorded: list[Moment] = []
-        self.fired: list[tuple[TaskRecord, int, Chain]] = []  # lane, step, where it stood
+        # The lane, the step, and where the lane was suspended.
+        self.fired: list[tuple[TaskRecord, int, Chain]] = []
         self._root = root
-        self._code = code  # of the scenario: where the root stands before its first step
+        # The scenario's code object: the position of the root before its first step.
+        self._code = code
         self._records = record
         self._fire = fire
         self._is_cancelled = is_cancelled
         self._aims = list(aims)
         self._last: dict[TaskRecord, Moment] = {}
-        self.is_due = False  # a stop at the birth of an eager task, to be made when the present step ends
+        # A stop for a newly started eager task is waiting for the current step to end.
+        self.is_birth_stop_due = False
         self._at_birth: tuple[TaskRecord, Any] | None = None
         self._take_aim()
 
@@ -86,64 +90,69 @@ class Schedule:
         self.sees_all = self._records or self._after_cancel
 
     def disarm(self) -> None:
-        """The run is over: what happens from now on is not part of the schedule."""
+        """Drop the remaining stops and end the recording: the run has ended, and what follows is settling."""
         self._aims.clear()
         self._records = False
-        self.is_due = False
+        self.is_birth_stop_due = False
         self._take_aim()
 
     def allow(self, steps: int) -> None:
-        """Let the run take so many more steps."""
+        """Limit the run to this many more steps."""
         self.limit = self.steps + steps
 
     def check_limit(self) -> None:
         if self.steps > self.limit:
             raise Endless
 
-    def made(self, task: Any, coroutine: object, made_at: Chain, *, is_ours: bool = False) -> TaskRecord:
-        """A task has been made; it has not run yet. The first is the root."""
+    def add_task(
+        self, task: Any, coroutine: object, made_at: Chain, *, is_internal: bool = False
+    ) -> TaskRecord:
+        """Add a lane for a new task that has not run yet. The first task is the root."""
         name = name_of(coroutine) if self.lanes.all else self._root
-        if _MADE_UP.search(name):
+        if _GENERATED.search(name):
             name = steady(name)
-        if is_ours:
-            name = f"({name})"  # no lane of the program's can have this name
+        if is_internal:
+            # The parentheses keep the numbering of the program's lanes free of the audit's own tasks.
+            name = f"({name})"
         lane = self.lanes.add(task, name, made_at, self.current, self.steps)
-        lane.is_ours = is_ours
+        lane.is_internal = is_internal
         if lane.label == self._label:
             self.target = lane
         return lane
 
     @property
     def _is_over(self) -> bool:
-        """Whether the root has ended: what others do in the same round comes after the schedule."""
+        """Whether the root has ended. Steps of other tasks in the same round no longer belong to the schedule."""
         return self.lanes.all[0].died is not None
 
-    def resuming(self, lane: TaskRecord, task: Any, handle: Any) -> None:
-        """The lane is about to take a step, which is counted already."""
+    def before_step(self, lane: TaskRecord, task: Any, handle: Any) -> None:
+        """Called before a lane takes a step, which `steps` already includes; fires a stop of the phase `late`."""
         if self._records and not self._is_over and (moment := self._last.get(lane)) is not None:
             moment.resumed_at = self.steps
+            # asyncio passes the future that woke the task as the argument of the wake-up. A task that yielded bare
+            # (`sleep(0)`) is resumed without arguments, and there is no outcome to replace.
             moment.can_raise = bool(getattr(handle, "_args", ()))
         if lane.number == self._number and not self._early and lane.label == self._label:
-            self._hit(lane, task, handle)
+            self._make_stop(lane, task, handle)
         self.current = lane
 
-    def suspended(self, lane: TaskRecord, task: Any, coroutine: object) -> None:
-        """The lane has taken a step and waits for something."""
+    def after_suspension(self, lane: TaskRecord, task: Any, coroutine: object) -> None:
+        """Called after a lane took a step and suspended; fires a stop of the phase `early`."""
         self.current = None
         lane.number += 1
         if self._records:
             self._record(lane, coroutine)
-        if self.is_due:
-            self.hit_at_birth()
+        if self.is_birth_stop_due:
+            self.make_stop_at_birth()
         elif (lane.number == self._number and self._early and lane.label == self._label) or (
             self._after_cancel and self._is_cancelled(task)
         ):
-            self._hit(lane, task, None)
+            self._make_stop(lane, task, None)
 
-    def suspended_at_birth(self, lane: TaskRecord, task: Any, coroutine: object) -> None:
-        """An eager task has run up to its first suspension inside its maker's step.
+    def after_eager_start(self, lane: TaskRecord, task: Any, coroutine: object) -> None:
+        """Called when an eager task has run up to its first suspension, inside the step of the task that created it.
 
-        A stop here is made when that step ends: in the middle of it nobody else could make one.
+        A stop at this point is postponed until that step ends: no other task could stop anything in the middle of it.
         """
         lane.number = 1
         lane.is_eager = True
@@ -151,14 +160,14 @@ class Schedule:
             self._record(lane, coroutine)
         if self._number == 1 and self._early and lane.label == self._label:
             self._at_birth = (lane, task)
-            self.is_due = True
+            self.is_birth_stop_due = True
 
-    def ended(self, lane: TaskRecord) -> None:
-        """The lane's task is done."""
+    def after_end(self, lane: TaskRecord) -> None:
+        """Called after the step in which the lane's task finished."""
         self.current = None
         lane.died = self.steps
-        if self.is_due:
-            self.hit_at_birth()
+        if self.is_birth_stop_due:
+            self.make_stop_at_birth()
 
     def _record(self, lane: TaskRecord, coroutine: object) -> None:
         if self._is_over:
@@ -167,18 +176,20 @@ class Schedule:
         self._last[lane] = moment
         self.recorded.append(moment)
 
-    def hit_at_birth(self) -> None:
+    def make_stop_at_birth(self) -> None:
         assert self._at_birth is not None
-        (lane, task), self._at_birth, self.is_due = self._at_birth, None, False
+        (lane, task), self._at_birth, self.is_birth_stop_due = self._at_birth, None, False
         if not task.done():
-            self._hit(lane, task, None)
+            self._make_stop(lane, task, None)
 
-    def _hit(self, lane: TaskRecord, task: Any, handle: Any) -> None:
+    def _make_stop(self, lane: TaskRecord, task: Any, handle: Any) -> None:
         if self._is_over:
             return
+        # `get_coro` is asyncio's, `coro` is trio's.
         coroutine = task.get_coro() if hasattr(task, "get_coro") else task.coro
         chain = await_chain(coroutine)
         if lane.number == 0 and lane is self.lanes.all[0] and self._code is not None:
+            # The root is a coroutine of the audit's, which has not called the scenario yet.
             chain = (*chain, (self._code, 0))
         self.fired.append((lane, self.steps, chain))
         self._take_aim()

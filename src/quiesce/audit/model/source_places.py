@@ -1,7 +1,7 @@
-"""Where code stands: the frames of a suspended coroutine, and of whoever made a task.
+"""Positions in code: the frames of a suspended coroutine, and of the code that created a task.
 
-A spot is a code object and an offset in it: two words to keep, no frame held alive, no line looked up until
-somebody reads it. A `Place` is a spot for people: file, line, function.
+A spot is a code object and an offset in it: cheap to keep, without a frame that would stay alive, and without looking up
+a line before a report needs it. A `Place` is a spot for people: file, line, function.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ _PACKAGES = tuple(f"{os.sep}{name}-packages{os.sep}" for name in ("site", "dist"
 
 _TRAPS = os.path.join("trio", "_core", "_traps.py")
 
-# What anyio's task groups wrap a user's coroutine in: up to 4.13, and from 4.14 on.
+# The coroutines in which anyio's task groups wrap a user's coroutine: up to 4.13, and from 4.14 on.
 _WRAPPERS = ("TaskGroup._run_wrapped_task", "TaskHandle._run_coro")
-_TRIO_CLOSER = "AsyncGenerators._finalize_one"  # closes a generator that was dropped
+# trio's coroutine that closes a dropped generator.
+_TRIO_CLOSER = "AsyncGenerators._finalize_one"
 
 
 class Place(NamedTuple):
@@ -58,25 +59,29 @@ class Place(NamedTuple):
 
     @property
     def in_machinery(self) -> bool:
-        """Whether this is code that makes tasks for others: the standard library's, anyio's, trio's."""
+        """Whether this is code that creates tasks on behalf of others: the standard library, anyio or trio."""
         return in_standard_library(self.file) or self.file.startswith(_MACHINERY)
 
 
 def makers(made_at: Iterable[Place]) -> tuple[Place, ...]:
-    """Of the places where something was made, innermost first: those whose own code it is."""
+    """Drop the standard library, anyio and trio from the places where something was made, innermost first.
+
+    If nothing else is left, the innermost place stays.
+    """
     places = tuple(made_at)
     return tuple(place for place in places if not place.in_machinery) or places[:1]
 
 
 def in_standard_library(file: str) -> bool:
-    """Whether this is the interpreter's own code. Installed packages are often in a folder of its folder."""
+    """Whether the file belongs to the interpreter's own library."""
+    # Site-packages is often a folder inside that of the standard library, so the prefix alone does not decide.
     return file.startswith("<") or (
         file.startswith(_STANDARD_LIBRARY) and not any(name in file for name in _PACKAGES)
     )
 
 
 def shorten(file: str) -> str:
-    """A path as its readers know it: from the package's folder, or from where they are."""
+    """Shorten a path to what readers know: relative to site-packages, to the library, or to the current directory."""
     for marker in _PACKAGES:
         _, found, tail = file.rpartition(marker)
         if found:
@@ -93,7 +98,7 @@ def place(spot: Spot) -> Place:
 
 @lru_cache(maxsize=4096)
 def _place(spot: Spot, file: str) -> Place:
-    """The file is part of the question: code objects of two files are equal if they look the same."""
+    # The file is part of the cache key: code objects of two files compare equal if they look the same.
     code, offset = spot
     line = code.co_firstlineno
     for start, end, number in code.co_lines():
@@ -103,22 +108,22 @@ def _place(spot: Spot, file: str) -> Place:
     return Place(file, line, code.co_qualname)
 
 
-def is_ours(code: CodeType) -> bool:
-    """Whether it is code that no reader wants to see: the audit's own, and the trap in which all of trio's tasks wait."""
+def is_audit_code(code: CodeType) -> bool:
+    """Whether reports leave this code out: the audit's own, and the trap in which every trio task waits."""
     return code.co_filename.startswith(_HERE) or code.co_filename.endswith(_TRAPS)
 
 
 def places(spots: Iterable[Spot | Place]) -> tuple[Place, ...]:
-    """Spots for people, without the audit's own."""
+    """Turn spots into places, without those of the audit's own code."""
     return tuple(
         spot if isinstance(spot, Place) else place(spot)
         for spot in spots
-        if not (spot.file.startswith(_HERE) if isinstance(spot, Place) else is_ours(spot[0]))
+        if not (spot.file.startswith(_HERE) if isinstance(spot, Place) else is_audit_code(spot[0]))
     )
 
 
 def await_chain(awaitable: object) -> Chain:
-    """The frames of a suspended coroutine, from itself down to what it waits for."""
+    """The frames of a suspended coroutine, from its own down to the one that it waits in."""
     chain: list[Spot] = []
     while awaitable is not None and len(chain) < 100:
         frame: FrameType | None
@@ -137,7 +142,8 @@ def await_chain(awaitable: object) -> Chain:
 
 
 def wrapped(awaitable: object) -> object | None:
-    """The coroutine or generator inside an iterator of the interpreter's own, such as `agen.__anext__()`."""
+    """The coroutine or generator inside a built-in awaitable such as `agen.__anext__()`; None if there is none."""
+    # Those objects have no attribute for what they wrap. The garbage collector's references are the only way in.
     if type(awaitable).__module__ != "builtins":
         return None
     for inner in gc.get_referents(awaitable):
@@ -147,12 +153,12 @@ def wrapped(awaitable: object) -> object | None:
 
 
 def callers(skip: int, count: int = 10, until: CodeType | None = None) -> Chain:
-    """Who is calling, innermost first, up to `until`. `skip` frames of the audit's own are left out."""
+    """The frames of the caller, innermost first, up to `until`, after `skip` frames of the audit's own."""
     return stack_of(sys._getframe(skip + 1), count, until)
 
 
 def stack_of(frame: FrameType | None, count: int = 8, until: CodeType | None = None) -> Chain:
-    """This frame and those that called it, innermost first, up to `until`."""
+    """At most `count` frames from this one outwards, innermost first, up to but without `until`."""
     chain: list[Spot] = []
     while frame is not None and len(chain) < count and frame.f_code is not until:
         chain.append((frame.f_code, frame.f_lasti))
@@ -161,7 +167,7 @@ def stack_of(frame: FrameType | None, count: int = 8, until: CodeType | None = N
 
 
 def traceback_chain(trace: TracebackType | None) -> Chain:
-    """From whoever let an error pass last down to where it was raised."""
+    """The frames of a traceback, from the outermost down to where the error was raised."""
     chain: list[Spot] = []
     while trace is not None:
         chain.append((trace.tb_frame.f_code, trace.tb_lasti))
@@ -170,9 +176,9 @@ def traceback_chain(trace: TracebackType | None) -> Chain:
 
 
 def name_of(coroutine: object) -> str:
-    """What people call a coroutine: its qualified name."""
+    """The name under which people know a coroutine, generator or function: its qualified name, without wrappers."""
     if isinstance(coroutine, partial):
-        # asyncio.to_thread runs a function in a copy of the context: the function is what people know.
+        # asyncio.to_thread runs `partial(context.run, function, ...)`: the function is what people know.
         is_context = isinstance(getattr(coroutine.func, "__self__", None), Context)
         return name_of(coroutine.args[0] if is_context and coroutine.args else coroutine.func)
     name = getattr(coroutine, "__qualname__", None) or getattr(coroutine, "__name__", None)
@@ -188,10 +194,9 @@ def name_of(coroutine: object) -> str:
 
 
 def _inside(wrapper: object) -> object | None:
-    """The user's coroutine in one of anyio's, or generator in one of trio's.
-
-    Not by `f_locals`: up to 3.12 a frame keeps that dictionary, and with it everything that the function has deleted since.
-    """
+    """The user's coroutine inside a wrapper of anyio's, or the user's generator inside a wrapper of trio's."""
+    # Not by `f_locals`: up to 3.12 a frame keeps that dictionary, and with it every local that the function has
+    # deleted since, so that looking would itself leak.
     if not isinstance(wrapper, CoroutineType):
         return None
     for held in gc.get_referents(wrapper):
@@ -203,10 +208,10 @@ def _inside(wrapper: object) -> object | None:
 
 
 def digest(chain: Sequence[Spot]) -> str:
-    """A short fingerprint of a chain that changes when its code does. Stable from one process to the next."""
+    """A short fingerprint of a chain, the same in every process, that changes when its code changes."""
     found = hashlib.blake2b(digest_size=4)
     for code, offset in chain:
-        if not is_ours(code):
+        if not is_audit_code(code):
             found.update(f"{code.co_qualname}:{offset}:".encode())
             found.update(code.co_code)
     return found.hexdigest()

@@ -1,4 +1,4 @@
-"""The lanes of one run: a record for every task, kept without keeping the task."""
+"""The lanes of one run: one record per task, which does not keep the task alive."""
 
 from __future__ import annotations
 
@@ -10,14 +10,26 @@ from .source_places import Chain
 
 
 class TaskRecord:
-    """One task. `label` finds it again in the next run: its coroutine's name, numbered from the second on."""
+    """One task. `label` identifies it in every run: the name of its coroutine, numbered from the second on."""
 
-    __slots__ = ("born", "died", "is_eager", "is_ours", "label", "made_at", "name", "number", "parent", "ref")
+    __slots__ = (
+        "born",
+        "died",
+        "is_eager",
+        "is_internal",
+        "label",
+        "made_at",
+        "name",
+        "number",
+        "parent",
+        "ref",
+    )
 
     def __init__(
         self, task: Any, name: str, label: str, made_at: Chain, parent: TaskRecord | None, born: int
     ) -> None:
-        self.ref = weakref.ref(task)  # weak: a task that nobody holds must be seen to be destroyed
+        # Weak: whether the garbage collector destroys a task that the program dropped is one of the things to find out.
+        self.ref = weakref.ref(task)
         self.name = name
         self.label = label
         self.made_at = made_at
@@ -25,15 +37,17 @@ class TaskRecord:
         self.number = 0
         self.born = born
         self.died: int | None = None
-        self.is_eager = False  # it was started in the step that made it
-        self.is_ours = False
+        # Started in the step that created it.
+        self.is_eager = False
+        # A task of the audit itself.
+        self.is_internal = False
 
     def __repr__(self) -> str:
         return f"<Lane {self.label} at {self.number}>"
 
 
 class TaskRecords:
-    """All lanes of a run, in the order in which they were made."""
+    """All lanes of a run, in the order of their creation."""
 
     def __init__(self) -> None:
         self.by_id: dict[int, TaskRecord] = {}
@@ -49,5 +63,6 @@ class TaskRecords:
         return lane
 
     def find(self, task: object) -> TaskRecord | None:
+        # An id can be reused once its task is gone, so the record has to be checked against the task itself.
         lane = self.by_id.get(id(task))
         return lane if lane is not None and lane.ref() is task else None

@@ -1,4 +1,4 @@
-"""Where a scenario is run: a world makes one run after another, each from nothing."""
+"""Worlds: each runs a scenario once per call, always from a fresh event loop."""
 
 from __future__ import annotations
 
@@ -15,24 +15,30 @@ from .stops import Backend, Stop
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long a run may take before it is called hung, endless or leaked."""
+    """How long a run may take before it counts as hung or endless, and its tasks as leaked."""
 
-    steps: int = 100_000  # of one run, before it is called endless
-    settle_steps: int = 2_000  # after its end, before what still runs is called leaked
-    horizon: float = 3_600.0  # virtual seconds after its end, likewise
-    patience: float = 0.05  # real seconds of silence, before the virtual clock jumps over a connection
-    run: float | None = 60.0  # real seconds of one run, before it is cut off (in the main thread)
-    linger: float = (
-        0.2  # real seconds for a thread, process or file to go after a run, before it is called left
-    )
-    hang_after: float = 1.0  # real seconds without any event before a run with real I/O is called hung
-    work: float = 10.0  # real seconds for a thread or process that does not rest, before the virtual clock jumps over it
+    #: Steps of one run before it counts as endless.
+    steps: int = 100_000
+    #: Steps after the end of the root before tasks that still run count as leaked.
+    settle_steps: int = 2_000
+    #: Virtual seconds after the end of the root before tasks that still run count as leaked.
+    horizon: float = 3_600.0
+    #: Real seconds of silence before the virtual clock jumps over a connection.
+    patience: float = 0.05
+    #: Real seconds of one run before it is interrupted (in the main thread only).
+    run: float | None = 60.0
+    #: Real seconds that a thread, process or file gets to end after a run before it counts as left over.
+    linger: float = 0.2
+    #: Real seconds without any event before a run with real I/O counts as hung.
+    hang_after: float = 1.0
+    #: Real seconds before the virtual clock jumps over a thread or process that keeps computing.
+    work: float = 10.0
 
     def __post_init__(self) -> None:
         check_patience(self.patience)
 
     def longer(self, times: int) -> Limits:
-        """The same, with so many times the patience."""
+        """Multiply every limit that is in real time by `times`, except `linger`."""
         return replace(
             self,
             patience=self.patience * times,
@@ -42,14 +48,15 @@ class Limits:
         )
 
 
-MORE_PATIENCE = 10  # times, for a run that is to show whether a jump of the clock was what went wrong
+# The factor for a run that is repeated to see whether a jump of the clock caused its findings.
+MORE_PATIENCE = 10
 
 
 def check_patience(seconds: object) -> None:
-    """Refuse what is no time to wait."""
+    """Raise `ValueError` unless this is a finite number of seconds above 0."""
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not 0 < seconds < inf:  # type: ignore[operator]
-        raise ValueError(f"patience is a number of seconds above 0, not {seconds!r}")
+        raise ValueError(f"patience must be a number of seconds above 0, not {seconds!r}")
 
 
 class World(Protocol):
@@ -69,5 +76,5 @@ class World(Protocol):
         record: bool = False,
         patience: int = 1,
     ) -> Run:
-        """Run it once, stopped at `points`, with so many times the patience of the limits."""
+        """Run the scenario once, stopped at `points`, with `patience` times the real-time limits."""
         ...
