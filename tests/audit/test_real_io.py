@@ -376,7 +376,7 @@ def test_work_that_never_rests_is_waited_for_as_long_as_the_limit_says(
     outside = Computing(list, lambda: True)
     pause = Pause(outside, 1000.0, Limits(work=2.0, hang_after=0.06).longer(times))
     began = clock.now
-    while rest := pause.left():
+    while rest := pause.seconds_to_wait():
         clock.sleep(rest)
     assert clock.now - began == pytest.approx(2.0 * times, abs=2 * silence.SLICE)
     assert outside.passed_over == f"the thread miner, at work for {2 * times} s"
@@ -461,9 +461,9 @@ def test_what_was_there_before_is_not_the_scenarios() -> None:
 
 @pytest.mark.parametrize("patience", [-1, 0, "2", True, float("nan"), float("inf")])
 def test_a_patience_that_is_no_time_is_refused(patience: Any) -> None:
-    with pytest.raises(ValueError, match="patience is a number of seconds above 0, not"):
+    with pytest.raises(ValueError, match="patience must be a number of seconds above 0, not"):
         audit(works_in_a_thread, real_io=True, patience=patience)
-    with pytest.raises(ValueError, match="patience is a number of seconds above 0, not"):
+    with pytest.raises(ValueError, match="patience must be a number of seconds above 0, not"):
         Limits(patience=patience)
 
 

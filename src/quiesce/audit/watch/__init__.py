@@ -1,4 +1,4 @@
-"""What a run leaves in the process: threads, processes, descriptors; and what it waits for outside."""
+"""Observes the process around a run: leftover threads, processes and descriptors, and work outside the event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an error says: in one line, where it was raised, and whether it came of the closed world."""
+"""Describes an exception: its text in one line, where it was raised, and whether the closed world caused it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from quiesce.audit.model import Chain, traceback_chain
 
 from .no_io import RefusedIO
 
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of objects: another one in every run
+# Addresses of objects differ from run to run.
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def text_of(error: BaseException) -> str:
-    """Its type and the first line of its message; of a group, those of what is in it."""
+    """The type of an error and the first line of its message; for a group, those of its members."""
     if isinstance(error, BaseExceptionGroup):
         inner = "; ".join(dict.fromkeys(text_of(each) for each in error.exceptions))
         return inner if inner.endswith("ExceptionGroup)") else f"{inner} (in {type(error).__name__})"
@@ -21,13 +22,14 @@ def text_of(error: BaseException) -> str:
 
 
 def without_addresses(text: str) -> str:
-    """The same text in every run, as far as objects are shown in it."""
+    """Remove the addresses of objects, which differ from run to run."""
     return _ADDRESS.sub("", text)
 
 
 def refusal(error: BaseException) -> str:
-    """What of the outside world the scenario asked for, if that is why it failed."""
-    seen: set[int] = set()  # chains of errors can go round in a circle
+    """The I/O that the closed world refused, if that is the cause of this error; otherwise ""."""
+    # Chains of causes and contexts can be circular.
+    seen: set[int] = set()
     queue: list[BaseException | None] = [error]
     while queue:
         each = queue.pop()
@@ -43,5 +45,5 @@ def refusal(error: BaseException) -> str:
 
 
 def where_raised(error: BaseException) -> Chain:
-    """From whoever let it pass last down to where it was raised."""
+    """The frames of an error's traceback, from the outermost down to where it was raised."""
     return traceback_chain(error.__traceback__)

@@ -1,7 +1,7 @@
-"""A closed world: no connections, no addresses to look up, no processes to start.
+"""The closed world: no connections, no name lookups, no processes.
 
-The pure loops refuse what is asked of them; code that goes round them, with a plain `socket` or `subprocess`, is
-refused here. Both say so with `RefusedIO`, which the audit turns into a message for the scenario's author.
+The pure loops refuse I/O that goes through them. This module refuses I/O that bypasses the loop, by a plain `socket` or
+`subprocess`. Both raise `RefusedIO`, which the audit turns into a message for the author of the scenario.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typing import Any, ClassVar
 
 
 class RefusedIO(RuntimeError):
-    """A scenario went out of the audit's closed world.
+    """A scenario tried to do I/O in the audit's closed world.
 
-    That it did is noted at once: the scenario may well handle the error, as it would handle an outage, and then what is
-    audited would be how it lives without.
+    Creating the error records it in `refusals`, because the scenario may handle it like any outage. The audit would then
+    silently examine how the scenario behaves during that outage.
     """
 
-    noted: ClassVar[list[str]] = []
+    refusals: ClassVar[list[str]] = []
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
-        self.noted.append(what)
+        self.refusals.append(what)
 
 
 def _connect(self: socket.socket, address: Any) -> Any:
@@ -38,7 +38,7 @@ def _connect(self: socket.socket, address: Any) -> Any:
 def _start(self: subprocess.Popen[Any], args: Any, *more: Any, **options: Any) -> None:
     if _is_look_up(sys._getframe(1)):
         return _popen(self, args, *more, **options)
-    # What Popen's finaliser looks at.
+    # Popen's finaliser reads these, and `__init__` did not get to set them.
     self.returncode, self._child_created = 0, False  # type: ignore[attr-defined]
     name = args if isinstance(args, str | bytes) else next(iter(args), "?")
     raise RefusedIO(f"it starts the process {name!s}")
@@ -53,16 +53,17 @@ def _look_up(host: Any, *rest: Any, **options: Any) -> Any:
         ipaddress.ip_address(host)
     except ValueError:
         raise RefusedIO(f"it looks up the address of {host}") from None
-    return _getaddrinfo(host, *rest, **options)  # a number needs no asking
+    return _getaddrinfo(host, *rest, **options)  # a numeric address needs no lookup
 
 
 _getaddrinfo = socket.getaddrinfo
 
 
 def _is_look_up(frame: FrameType | None) -> bool:
-    """Whether the standard library starts a process to look something up, once: where a library is, on what it runs.
+    """Whether the standard library starts this process to look something up, such as the path of a shared library.
 
-    That is not what the scenario does, and where it happens in the first run only, the next ones would differ.
+    The scenario did not ask for that. The standard library caches some of the answers, so a refusal would also make the
+    first run differ from the later ones.
     """
     while frame is not None and frame.f_globals.get("__name__") in ("subprocess", __name__):
         frame = frame.f_back
@@ -70,7 +71,8 @@ def _is_look_up(frame: FrameType | None) -> bool:
 
 
 _popen = subprocess.Popen.__init__
-_posix_spawn: Any = getattr(os, "posix_spawn", None)  # which Popen uses from 3.13 on
+# Popen calls it from 3.13 on.
+_posix_spawn: Any = getattr(os, "posix_spawn", None)
 
 
 def _system(command: Any) -> Any:
@@ -91,8 +93,8 @@ def _exit(status: int) -> Any:
     raise RefusedIO(f"it ends the process with os._exit({status})")
 
 
-# What is in a module can be replaced and put back. The methods of a socket are inherited from the C type: their
-# overrides are taken away again.
+# These attributes can be replaced and restored. The methods of a socket are inherited from the C type, so for them an
+# override is set on the Python class and deleted again.
 _FUNCTIONS: tuple[tuple[Any, str, Any], ...] = (
     (socket, "getaddrinfo", _look_up),
     (os, "system", _system),
@@ -110,8 +112,8 @@ def _readable(address: Any) -> str:
 
 @contextmanager
 def closed_world() -> Iterator[None]:
-    """Refuse connections, processes and the end of this one while it is open."""
-    kept = [(owner, name, getattr(owner, name)) for owner, name, _ in _FUNCTIONS if hasattr(owner, name)]
+    """Refuse connections, child processes and `os._exit` inside the block."""
+    originals = [(owner, name, getattr(owner, name)) for owner, name, _ in _FUNCTIONS if hasattr(owner, name)]
     for owner, name, refusal in _FUNCTIONS:
         if hasattr(owner, name):
             setattr(owner, name, refusal)
@@ -122,5 +124,5 @@ def closed_world() -> Iterator[None]:
     finally:
         for name in _METHODS:
             delattr(socket.socket, name)
-        for owner, name, function in kept:
+        for owner, name, function in originals:
             setattr(owner, name, function)

@@ -1,8 +1,8 @@
-"""What a run leaves in the process: threads, children, descriptors, and what the interpreter complains of.
+"""Finds what a run leaves over in the process: threads, children, descriptors, and complaints of the interpreter.
 
-One `Watch` is kept for a whole sweep. Its hooks cost nothing until they are called; the three looks at the operating
-system cost about ten microseconds together. Threads, children and descriptors go away in their own time, so that
-for these alone, and only where something is new, a look is repeated.
+One `Watch` serves a whole sweep. Its hooks cost nothing until they are called, and reading threads, children and
+descriptors costs about ten microseconds together. These three may take a moment to disappear after a run. So if
+something is new the watch waits and reads again, and it waits longest for leftovers that it has not seen before.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
-from time import sleep  # the real one, also while a scenario reads another
+from time import sleep  # the real one, even while `Clocks` replaces it for a scenario
 from types import CoroutineType
 from typing import Any, Self, TextIO
 from weakref import WeakSet
@@ -26,7 +26,7 @@ from quiesce.audit.model import (
     Sighting,
     await_chain,
     name_of,
-    noted_temporary_names,
+    record_temporary_names,
     steady,
     steady_object,
     traceback_chain,
@@ -40,16 +40,18 @@ _FD = re.compile(r"\bfd=\d+")
 
 
 class Watch:
-    """Use as a context manager round a sweep; `start()` before each run, `finish()` after it."""
+    """Use it as a context manager around a sweep, and call `start()` before and `finish()` after each run."""
 
     _busy_before: set[threading.Thread] | WeakSet[threading.Thread]
 
     def __init__(self, *, patience: float = 0.2) -> None:
-        self.seen: list[Sighting] = []
+        self.sightings: list[Sighting] = []
         self.is_muted = False
-        self.schedule: Schedule | None = None  # of the run in progress
+        # The schedule of the current run.
+        self.schedule: Schedule | None = None
         self._patience = patience
-        self._known: set[tuple[str, str]] = set()
+        # Kind and name of leftovers that did not disappear in time in an earlier run.
+        self._persistent: set[tuple[str, str]] = set()
 
     def __enter__(self) -> Self:
         self._open()
@@ -70,7 +72,7 @@ class Watch:
 
     def start(self, schedule: Schedule | None = None) -> None:
         self.schedule = schedule
-        self.seen = []
+        self.sightings = []
         self.is_muted = False
         self._busy_before = {thread for thread, _ in busy_threads()}
         self._children_before = self._children.read()
@@ -78,40 +80,45 @@ class Watch:
 
     def see(self, sighting: Sighting) -> None:
         if not self.is_muted:
-            self.seen.append(sighting)
+            self.sightings.append(sighting)
 
     def see_unclosed(self, sighting: Sighting) -> None:
-        """A stream, its transport and its socket each say that they were not closed. It is one thing: the outermost."""
+        """Record an object that was not closed, once per descriptor.
+
+        A stream, its transport and its socket each warn for themselves. Only the outermost of them is recorded.
+        """
         if fd := _FD.search(sighting.detail):
-            for other in self.seen:
+            for other in self.sightings:
                 if (
                     other.kind == "unclosed"
                     and other.what != sighting.what
                     and fd[0] in _FD.findall(other.detail)
                 ):
-                    if other.detail.count("<") >= sighting.detail.count("<"):  # the outer shows the inner
+                    # The repr of the outer object contains that of the inner one.
+                    if other.detail.count("<") >= sighting.detail.count("<"):
                         return
-                    self.seen.remove(other)
+                    self.sightings.remove(other)
                     break
         self.see(sighting)
 
     def finish(self) -> list[Sighting]:
-        """Everything seen since `start()`."""
+        """Look for leftovers, kill leftover processes, and return all sightings since `start()`."""
         self.schedule = None
         if not self.is_muted:
             outside = self._look_outside()
-            self.seen += outside
-            for sighting in outside:  # told, and not left to the next run or to the user
+            self.sightings += outside
+            for sighting in outside:
+                # Reported, and no longer useful: neither the next run nor the user should have to deal with it.
                 if sighting.kind == "process":
                     kill_tree(sighting.detail.removeprefix("pid ").partition(":")[0])
-        return self.seen
+        return self.sightings
 
     def _look_outside(self) -> list[Sighting]:
         found = self._look()
         if not found:
             return found
-        # Once a thing has been seen to stay, its like need not be waited for again in every run.
-        is_new = any((s.kind, s.what) not in self._known for s in found)
+        # A sweep makes hundreds of runs. Waiting in full for a leftover that stayed before would dominate their time.
+        is_new = any((s.kind, s.what) not in self._persistent for s in found)
         limit = self._patience if is_new else self._patience / 10
         silence = SilenceOfOurs(lambda: self._children.read() - self._children_before)
         pause = 0.001
@@ -119,11 +126,11 @@ class Watch:
             sleep(pause)
             pause = min(pause * 2, 0.02)
             found = self._look()
-        self._known.update((s.kind, s.what) for s in found)
+        self._persistent.update((s.kind, s.what) for s in found)
         return found
 
     def busy_thread(self) -> str:
-        """The name of a thread that the run started and that is at work; "" if there is none."""
+        """The name of a thread that went to work during the run and still is; "" if there is none."""
         return next((thread.name for thread, _ in self._busy_threads()), "")
 
     def _busy_threads(self) -> list[tuple[threading.Thread, Chain]]:
@@ -132,7 +139,7 @@ class Watch:
     def _look(self) -> list[Sighting]:
         found: list[Sighting] = []
         for thread, stack in self._busy_threads():
-            # asyncio's, one for each child process until 3.12
+            # asyncio has one such thread per child process up to 3.12; the process itself is reported.
             if not thread.name.startswith(("waitpid-", "asyncio-waitpid-")):
                 what = steady(thread.name)
                 found.append(Sighting("thread", what, stuck_at=stack[::-1], detail=_target_of(thread)))
@@ -150,7 +157,7 @@ class Watch:
 
 
 def _is_guardians(sighting: Sighting) -> bool:
-    """Whether it is of quiesce's guardian, which is started once and lasts as long as this process."""
+    """Whether the sighting is about quiesce's guardian, which starts once and lasts as long as this process."""
     pid, fd = guardian()
     return sighting.detail.startswith((f"pid {pid}:", f"fd {fd}:"))
 
@@ -161,7 +168,7 @@ def _target_of(thread: threading.Thread) -> str:
 
 
 def _command_of(pid: str) -> str | None:
-    """The command line of a process that runs, or of one that ended and that nobody waited for."""
+    """The command line of a child process, or its name if it is a zombie; None if it does not exist any more."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             stat = file.read()
@@ -181,19 +188,21 @@ class _Descriptors:
     def __init__(self) -> None:
         try:
             self._folder: int | None = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY)
-        except OSError:  # not Linux: not looked at
+        except OSError:
+            # Not Linux: descriptors are not examined.
             self._folder = None
 
     def read(self) -> set[str]:
         if self._folder is None:
             return set()
-        # A listing lists the copy that it works with, under the lowest free number: the next one to be opened.
+        # `os.listdir` of a descriptor duplicates it first, and so lists one more: under the lowest free number, which is
+        # also the number that this duplicate gets.
         copy = os.dup(self._folder)
         os.close(copy)
         return set(os.listdir(self._folder)) - {str(copy)}
 
     def target(self, fd: str) -> str | None:
-        """What it is open on; None if it is closed by now, or is the look itself."""
+        """The file or socket that a descriptor refers to; None if it has been closed, or refers to /proc itself."""
         try:
             target = os.readlink(fd, dir_fd=self._folder)
         except OSError:
@@ -210,14 +219,15 @@ class _Children:
         self._file: int | None = None
         try:
             self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/children", os.O_RDONLY)
-        except OSError:  # not Linux, or a kernel without it: not looked at
+        except OSError:
+            # Not Linux, or a kernel without this file: children are not examined.
             pass
 
     def read(self) -> set[str]:
         if self._file is None:
             return set()
         found = set(os.pread(self._file, 65536, 0).decode().split())
-        # The kernel keeps them by the thread that started them, which for trio is a worker.
+        # Linux lists children by the thread that started them, which on trio is a worker thread.
         return found | children_of("self") if threading.active_count() > 1 else found
 
     def close(self) -> None:
@@ -226,13 +236,15 @@ class _Children:
 
 
 class _Hooks:
-    """What the interpreter says about objects that were dropped."""
+    """Hooks for what the interpreter reports about dropped objects. Installed when created, until `undo()`."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
+        # The interpreter calls this private function of `warnings` for a coroutine that was never awaited. A warning
+        # would only carry a text; the function receives the coroutine itself, with its origin.
         self._unawaited: Callable[..., object] = warnings._warn_unawaited_coroutine  # type: ignore[attr-defined]
         self._unraisable = sys.unraisablehook
-        self._noted = noted_temporary_names()
+        self._noted = record_temporary_names()
         self._noted.__enter__()
         self._depth = sys.get_coroutine_origin_tracking_depth()
         self._catch = warnings.catch_warnings()
@@ -280,9 +292,10 @@ class _Hooks:
 
 
 def unraisable_sighting(error: Any) -> Sighting:
-    """What `sys.unraisablehook` is told of."""
+    """Turn the argument of `sys.unraisablehook` into a sighting."""
     source = getattr(error.object, "__qualname__", None) or type(error.object).__name__
-    if error.object is None and error.exc_traceback is not None:  # from 3.14 on, for most of them
+    # From 3.14 on most of them come without an object.
+    if error.object is None and error.exc_traceback is not None:
         source = error.exc_traceback.tb_frame.f_code.co_qualname
     message = f"{type(error.exc_value).__name__}: {error.exc_value}"
     return Sighting(

@@ -1,16 +1,16 @@
-"""How long nothing has happened, by clocks that a busy machine slows down.
+"""Measures how long nothing has happened, with clocks that run slower on a busy machine.
 
-A second of the wall clock says little on a machine with more to do than it has processors for: whoever is to act may not
-have had a turn. How much of it counts depends on who is waited for.
+A second of wall-clock time says little on an overloaded machine: the thread that is expected to act may not have got a
+processor. How much of it counts depends on what is being waited for.
 
-- Threads of this process, and the processes that the run has started: the system says how long each of them wanted a
-  processor and had none. That time does not count. What merely sleeps has the same time on any machine, and so the same
+- Threads of this process, and processes that the run started: Linux reports how long each of them wanted a processor and
+  had none. That time does not count. Work that merely sleeps takes the same time on any machine, and so gets the same
   verdict.
-- Whoever is at the other end of a connection: nothing is known of them but how many threads of the whole machine want a
-  processor. A moment counts for as much as there was a processor for each.
+- The other end of a connection: all that is known is how many threads on the whole machine want a processor. A moment
+  counts in proportion to the share of a processor that each of them gets.
 
-A moment counts for a tenth at least, so that a wait ends on any machine. Without /proc, and where a group of processes is
-allowed less than its processors could give (a limit of a container), nothing of this is seen, and the wall clock counts.
+At least a tenth of each moment counts, so that a wait ends on any machine. Without /proc, and where a container limits
+processor time below what its processors could give, none of this is visible and the wall clock counts.
 """
 
 from __future__ import annotations
@@ -18,18 +18,21 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping
-from time import monotonic  # the real one, also while a scenario reads another
+from time import monotonic  # the real one, even while `Clocks` replaces it for a scenario
 
 from .processes import waits_for_processor
 
-SLICE = 0.02  # real seconds between two looks at how busy the machine is
-_MOST_AT_ONCE = 2 * SLICE  # who looks later than that was held up, and so was everybody else, perhaps
+# Real seconds between two looks at how busy the machine is.
+SLICE = 0.02
+# The most that one look may count. A look that comes later was delayed, and so perhaps was everything else.
+_MOST_AT_ONCE = 2 * SLICE
+# The share of each moment that always counts.
 _LEAST = 0.1
 _PROCESSORS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Silence:
-    """Begins when it is made. `look()` says how many seconds of it count by now."""
+    """A silence that begins with its creation. `look()` returns how many seconds of it count so far."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -44,11 +47,12 @@ class Silence:
         return self.seconds
 
     def _counted(self, moment: float) -> float:
-        raise NotImplementedError  # abstract: it depends on who is waited for
+        """How many seconds of this moment count; depends on what is being waited for."""
+        raise NotImplementedError
 
 
 class SilenceOfOurs(Silence):
-    """Of this process, and of these children with what is below them."""
+    """The silence of this process, and of these children with their descendants."""
 
     def __init__(self, children: Callable[[], Iterable[str]]) -> None:
         super().__init__()
@@ -62,14 +66,14 @@ class SilenceOfOurs(Silence):
 
 
 class SilenceOfOthers(Silence):
-    """Of whoever is at the other end of a connection."""
+    """The silence of the other end of a connection."""
 
     def _counted(self, moment: float) -> float:
         return moment * share_of_processors()
 
 
 def share_of_processors() -> float:
-    """How much of a processor each of those has that want one now, as far as that is known."""
+    """The share of a processor that each runnable thread on this machine gets; 1 if unknown."""
     with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/loadavg", "rb") as file:
         wanting = int(file.read().split()[3].partition(b"/")[0])
         return min(1.0, max(_LEAST, _PROCESSORS / max(1, wanting)))

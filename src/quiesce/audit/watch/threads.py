@@ -1,8 +1,8 @@
-"""Which threads are at work, and which merely wait in their pool for the next call.
+"""Tells threads that are at work from threads that wait in their pool for the next call.
 
-A thread of a pool outlives the run that it was made in, on purpose, and may be given work by the next. So a thread is judged
-by what it does, not by when it was made. Where it stands says that, except for one moment: a thread that has just been
-given work looks idle until it has had its turn. The kernel's pool tells that too, by the thread's name.
+A pool thread outlives the run that created it, on purpose, and may work for the next run. So a thread is judged by what
+it does, not by when it was created. Its position in the code shows that, except for one moment: a thread that has just
+been handed work looks idle until it gets a processor. The pool of quiesce's kernel marks even that, by the thread's name.
 """
 
 from __future__ import annotations
@@ -17,23 +17,25 @@ from types import CodeType, FrameType
 
 from quiesce.audit.model import Chain, stack_of
 
-# Where a thread of a pool waits for work, as its owner wants it to: the file, the function, and the method that it has
-# called. What that method is wrapped in does not matter, and neither does what it calls.
+# Where a pool thread waits for work: the file, the function, and the method that the function has called. What that
+# method calls in turn does not matter.
 _POOLS = (
     (os.path.join("concurrent", "futures", "thread.py"), "_worker", "get"),
     (os.path.join("anyio", "_backends", "_asyncio.py"), "WorkerThread.run", "get"),
     (os.path.join("trio", "_core", "_thread_cache.py"), "WorkerThread._work", "acquire"),
 )
-# These tell by the thread's name, from the moment when it is given work; until it has told of its end it is not waiting again.
+# quiesce's own threads are renamed before they are handed work. Their position has to be checked as well: such a thread
+# takes its idle name back before it delivers the result.
 _OUR_POOLS = (
     (os.path.join("quiesce", "kernel", "threads", "idle_threads.py"), "_IdleThread._live", "acquire"),
     (os.path.join("quiesce", "kernel", "scope", "blocked_loop.py"), "_look_on", ""),
 )
-_SURE = ("quiesce-idle", "quiesce-watchdog")  # called so only while they have nothing to do for anybody
+_IDLE_NAMES = ("quiesce-idle", "quiesce-watchdog")
 
 
 def busy_threads(besides: Container[threading.Thread] = ()) -> list[tuple[threading.Thread, Chain]]:
-    """The threads that are at work, besides these and the caller, and where each stands, innermost first."""
+    """The threads at work, except `besides` and the caller, each with its frames, innermost first."""
+    # `threading.enumerate()` would take a lock and build a list; most runs have one thread only.
     active: dict[int, threading.Thread] = threading._active  # type: ignore[attr-defined]
     if len(active) == 1:
         return []
@@ -48,12 +50,12 @@ def busy_threads(besides: Container[threading.Thread] = ()) -> list[tuple[thread
 
 
 def is_surely_idle(thread: threading.Thread) -> bool:
-    """Whether nobody has given it work, not even a moment ago."""
-    return thread.name in _SURE
+    """Whether a thread is idle for certain: it has not been handed work, not even a moment ago."""
+    return thread.name in _IDLE_NAMES
 
 
 def waits_for_another(stack: Chain) -> bool:
-    """Whether a thread that stands here, innermost first, waits for an event, a queue, a result or the end of a thread."""
+    """Whether a thread with these frames, innermost first, waits for an event, a queue, a result or another thread."""
     if not stack:
         return False
     code, offset = stack[0]
@@ -61,7 +63,7 @@ def waits_for_another(stack: Chain) -> bool:
 
 
 def _is_idle(thread: threading.Thread, frame: FrameType | None) -> bool:
-    """Whether a thread waits in its pool."""
+    """Whether a thread waits for work in its pool."""
     while frame is not None:
         code = frame.f_code
         for file, function, waits_in in _POOLS:
@@ -76,7 +78,9 @@ def _is_idle(thread: threading.Thread, frame: FrameType | None) -> bool:
 
 @lru_cache(maxsize=256)
 def called_at(code: CodeType, offset: int) -> str:
-    """The name of the method that the code has called at this offset; "" if it has called none."""
+    """The name of the method that the code is calling at this offset; "" if it is not in a call."""
+    # A frame does not say which method it is in the middle of calling when that method is written in C (a lock's
+    # `acquire`), so the name is read from the instructions before the call.
     name, is_call = "", False
     for instruction in dis.get_instructions(code):
         if instruction.offset > offset:
