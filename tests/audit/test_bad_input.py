@@ -133,8 +133,8 @@ def test_one_broken_file_does_not_keep_the_others_of_a_folder_from_being_audited
 NO_SCENARIO = {
     "def scenario(): pass": "scenario is not async: a scenario is an `async def` function",
     "async def scenario(host, port): pass": "scenario needs arguments (host, port)",
-    "async def f(): pass\nscenario = f()": "f was called already: give the function itself, without ()",
-    "scenario = lambda: 5": "it gave a int, which cannot be awaited",
+    "async def f(): pass\nscenario = f()": "f was called already: pass the function itself, without ()",
+    "scenario = lambda: 5": "it returned a int, which cannot be awaited",
     "scenario = lambda: {}['key']": "calling it failed: KeyError: 'key'",
 }
 
@@ -242,7 +242,7 @@ def test_leaving_the_process_when_stopped_is_a_replaced_cancellation(
     answer = command.audit("leaves.py", "--stops", "cancel", "--phases", "early", "--backend", backend)
     assert answer.code == 1, answer.out + answer.err
     assert "1. REPLACED scenario: a cancellation that came out as another error" in answer.out
-    assert f"it was told to stop, and raised {leaving.replace('(3)', ': 3')}" in answer.out
+    assert f"it was cancelled, and raised {leaving.replace('(3)', ': 3')}" in answer.out
 
 
 @pytest.mark.parametrize(

@@ -262,7 +262,7 @@ def test_a_timeout_comes_out_as_a_timeout_error() -> None:
         run = world.run(Scenario(says_what_stopped_it), STOPS["timeout"], [point])
     assert (run.outcome, run.error.partition(":")[0]) == ("raised", "TimeoutError")
     assert log == [("cancelled", 1)]
-    assert run.seen == []
+    assert run.sightings == []
 
 
 async def awaits_in_its_clean_up() -> None:

@@ -189,7 +189,7 @@ ENTRIES = [
         "cancel-taken-back",
         takes_its_cancel_back,
         leaves_its_cancel_alone,
-        (Finds("count", "takes_its_cancel_back", "cancel/early", says="cancelling() says 0"),),
+        (Finds("count", "takes_its_cancel_back", "cancel/early", says="cancelling() is 0"),),
         {"stops": "cancel,timeout"},
         worlds=ASYNCIO,
         left_out=NOT_TRIO_CANCEL,

@@ -162,7 +162,7 @@ ENTRIES = [
                 "cancel/early",
                 on_trio="cancel/unstarted",
                 stuck="polls-for-ever",
-                says="it runs for ever",
+                says="it runs forever",
             ),
         ),
         {"stops": "cancel", "limits": Limits(steps=500, hang_after=0.1)},

@@ -1,4 +1,4 @@
-"""Where a scenario runs: event loops with a virtual clock, on asyncio and uvloop."""
+"""The worlds on asyncio and uvloop, and the limits that apply to every world."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""One run of a scenario on asyncio, from its first step to what is left of it.
+"""One run of a scenario on asyncio, from its first step to its leftovers.
 
-The order of the looks matters:
+The order of the checks matters:
 
-1. The root is over when a task that awaited it would go on. What is pending then has *outlived* it or worse.
-2. What is ready is run, without moving the clock: tasks that end now have merely *outlived* it.
-3. The clock is moved as far as `horizon`: tasks that end now are *late*.
-4. The collector runs. What is left has *leaked*, whether the collector destroyed it or not.
-5. Only then is everything cancelled and closed, with the watch muted: what that shakes out is our doing.
+1. The root has ended when a task that awaited it would continue. Tasks that are pending then have *outlived* it or worse.
+2. Everything that is ready runs, without moving the clock: tasks that end now have merely *outlived* the root.
+3. The clock moves as far as `horizon`: tasks that end now are *late*.
+4. The garbage collector runs. The remaining tasks have *leaked*, whether the collector destroyed them or not.
+5. Only then the run cancels and closes everything, with the watch muted: what that causes is the audit's own doing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from quiesce.audit.model import (
     Stop,
     TaskRecord,
     await_chain,
-    complaint,
+    classify_complaint,
     name_of,
 )
 from quiesce.audit.watch import Clocks, Watch, refusal, text_of, where_raised
@@ -80,7 +80,7 @@ class AsyncioWorld:
         loop = self._new_loop(limits)
         run = _AsyncioRun(loop, scenario, stop, points, self._watch, limits, record)
         with self._time_of(loop):
-            return run.go(check, seed=self._seed, eager=self._eager)
+            return run.execute(check, seed=self._seed, eager=self._eager)
 
     def _time_of(self, loop: SteppingLoop) -> AbstractContextManager[None]:
         return self._clocks.following(lambda: loop.now - START)
@@ -120,9 +120,11 @@ class _AsyncioRun:
         )
         self.faults = InterpreterFaults()
         self.pending: list[tuple[TaskRecord, Chain]] = []
-        self._waiting = {0}  # the root, and the ids of other tasks that have to be over for the run to be
+        # The tasks that have to end before the run does: 0 stands for the root, the others are ids.
+        self._waiting = {0}
 
-    def go(self, check: Check | None, *, seed: int | None, eager: bool) -> Run:
+    def execute(self, check: Check | None, *, seed: int | None, eager: bool) -> Run:
+        """Run the scenario to its end, look for leftovers, and tear everything down."""
         loop, stop, watch, schedule = self.loop, self.stop, self.watch, self.schedule
         random.seed(seed or 0)
         loop.prepare(schedule, seed=seed, eager=eager)
@@ -130,7 +132,7 @@ class _AsyncioRun:
         watch.start(schedule)
         loop.enter()
         try:
-            # Tasks made by hand: an eager loop would run them up to their first suspension right here.
+            # Not `loop.create_task`: an eager loop would run the task up to its first suspension right here.
             root = asyncio.Task(stop.main(), loop=loop, context=contextvars.copy_context())
             root.add_done_callback(self._on_done)
             stop.root = root
@@ -143,41 +145,42 @@ class _AsyncioRun:
             run = self._judge(root, outcome)
             if bystander is not None and bystander.cancelling():
                 watch.see(Sighting("bystander", "a task of somebody else", detail="it was cancelled"))
-            # The root's error holds its frames, and these hold what the collector is to find. A root that hangs
-            # is not the collector's.
-            self._kept = [root] if outcome in ("hung", "endless") else []
+            # The root's exception refers to its frames, and these to objects that the garbage collector is to find, so
+            # drop the root now. A root that hangs is kept: the collector must not destroy it.
+            self._kept_alive = [root] if outcome in ("hung", "endless") else []
             del root
             stop.forget()
             self._settle(outcome, check)
             run.passed_over = loop.passed_over
-            # What ends from here on is ended by the tear-down, and did not end by itself.
+            # Tasks that end after this are ended by the tear-down, not by themselves.
             run.steps = schedule.steps
-            run.lanes = [lane for lane in schedule.lanes.all if not lane.is_ours]
+            run.lanes = [lane for lane in schedule.lanes.all if not lane.is_internal]
             watch.is_muted = True
             self._tear_down()
-            self._kept.clear()
+            self._kept_alive.clear()
         finally:
             stop.forget()
             loop.leave()
             loop.close()
         watch.is_muted = False
-        run.seen = self.faults.named([*run.seen, *watch.finish()])
+        run.sightings = self.faults.named([*run.sightings, *watch.finish()])
         watch.is_muted = True
         return run
 
     def _fire(self, lane: TaskRecord, task: Any, handle: Any) -> None:
-        # What has not ended by then does not mean to. A run that nobody stops may take longer.
+        # A stopped run that takes ten times as many steps as it took up to the stop will not end. Without this limit it
+        # would take as many steps as an undisturbed run may.
         self.schedule.allow(10 * self.schedule.steps + self.limits.settle_steps)
         self.faults.before_stop(self.stop.root, self.schedule.lanes.all)
         self.stop.fire(lane, task, handle, self._alive)
-        if self.stop.asked:
+        if self.stop.stops_made:
             for waited in self.stop.waits_for()[1:]:
                 waited.add_done_callback(self._on_done)
                 self._waiting.add(id(waited))
 
     def _alive(self, *, everybody: bool = False) -> list[asyncio.Task[Any]]:
         lanes = [lane for lane in self.schedule.lanes.all if lane.died is None]
-        tasks = [lane.ref() for lane in lanes if everybody or not lane.is_ours]
+        tasks = [lane.ref() for lane in lanes if everybody or not lane.is_internal]
         return [task for task in tasks if task is not None and not task.done()]
 
     def _on_done(self, task: asyncio.Task[Any]) -> None:
@@ -186,16 +189,16 @@ class _AsyncioRun:
             self._waiting.discard(0)
         if not self._waiting and not self.loop.is_over:
             self.loop.is_over = True
-            self.pending = self._pending()
+            self.pending = self._pending_lanes()
 
     def _run_to_end(self, root: asyncio.Task[Any]) -> Outcome:
         try:
             is_over = self.loop.run_until_over()
         except Endless:
-            self.pending = self._pending()
+            self.pending = self._pending_lanes()
             return "endless"
         if not is_over:
-            self.pending = self._pending()
+            self.pending = self._pending_lanes()
             return "hung"
         if root.cancelled():
             return "cancelled"
@@ -219,22 +222,22 @@ class _AsyncioRun:
             run.error_at = where_raised(error)
         if outcome in ("hung", "endless"):
             stuck = await_chain(root.get_coro()) if not root.done() else ()
-            detail = "it runs for ever" if outcome == "endless" else ""
+            detail = "it runs forever" if outcome == "endless" else ""
             if root.done():
-                detail = "tasks that were told to end do not"
+                detail = "tasks that were cancelled do not end"
             elif outcome == "hung" and (thread := self.watch.busy_thread()):
                 if isinstance(self.loop, PureLoop):
                     run.refused = f"it waits for the thread {thread}"
                 detail = f"it waits for the thread {thread}"
             self.watch.see(Sighting("hang", self.scenario.name, stuck_at=stuck, detail=detail))
         else:
-            run.seen += self.stop.judge(root)
+            run.sightings += self.stop.judge(root)
         return run
 
-    def _pending(self) -> list[tuple[TaskRecord, Chain]]:
+    def _pending_lanes(self) -> list[tuple[TaskRecord, Chain]]:
         found: list[tuple[TaskRecord, Chain]] = []
         for lane in self.schedule.lanes.all:
-            if lane.died is not None or lane.is_ours or lane is self.root_lane:
+            if lane.died is not None or lane.is_internal or lane is self.root_lane:
                 continue
             task = lane.ref()
             if task is not None and not task.done():
@@ -250,37 +253,39 @@ class _AsyncioRun:
         if outcome != "endless":
             try:
                 loop.settle()
-                outlived = self._ended()
+                outlived = self._ended_lanes()
                 loop.advance(self.limits.horizon)
-                late = self._ended() - outlived
+                late = self._ended_lanes() - outlived
                 if check is not None and outcome != "hung":
                     self._check(check)
             except Endless:
                 pass
         for name, chain in loop.dropped:
-            if not (self.stop.asked and self._is_own_generator(name)):
+            if not (self.stop.stops_made and self._is_own_generator(name)):
                 watch.see(
-                    Sighting("generator", name, stuck_at=chain, detail="dropped; the collector closed it")
+                    Sighting(
+                        "generator", name, stuck_at=chain, detail="dropped; the garbage collector closed it"
+                    )
                 )
         gc.collect()
-        left = False
+        has_leaked = False
         for lane, stood_at in self.pending:
             task, chain = lane.ref(), stood_at
             detail = ""
             if lane in outlived:
                 kind = "outlived"
                 if lane.label.endswith(".aclose"):
-                    continue  # a dropped generator, told above
+                    continue  # a dropped generator, reported above
             elif lane in late:
                 kind = "late"
             else:
-                kind, left = "leaked", True
+                kind, has_leaked = "leaked", True
                 if task is not None:
                     chain = await_chain(task.get_coro())
                 else:
-                    detail = "nobody held it, and the collector destroyed it"
+                    detail = "nothing referenced it, and the garbage collector destroyed it"
             watch.see(Sighting(kind, lane.name, lane.made_at, chain, detail))
-        if not left and outcome not in ("hung", "endless"):
+        if not has_leaked and outcome not in ("hung", "endless"):
             for name, chain in loop.unfinished_generators():
                 watch.see(Sighting("generator", name, stuck_at=chain, detail="still held, and not closed"))
 
@@ -290,7 +295,7 @@ class _AsyncioRun:
             and name.rpartition(".")[2] == self.scenario.name.rpartition(".")[2]
         )
 
-    def _ended(self) -> set[TaskRecord]:
+    def _ended_lanes(self) -> set[TaskRecord]:
         return {lane for lane, _ in self.pending if lane.died is not None}
 
     def _check(self, check: Check) -> None:
@@ -300,7 +305,7 @@ class _AsyncioRun:
                 task = self.loop.create_task(_wait_for(result))
                 self.loop.advance(self.limits.horizon)
                 if not task.done():
-                    self._kept.append(task)
+                    self._kept_alive.append(task)
                     stuck = await_chain(task.get_coro())
                     self.watch.see(Sighting("check", name_of(check), stuck_at=stuck, detail="it never ends"))
                     return
@@ -312,7 +317,7 @@ class _AsyncioRun:
             self.watch.see(Sighting("check", name_of(check), detail=detail.strip() or "it failed"))
 
     def _tear_down(self) -> None:
-        """Leave nothing of this run to the next."""
+        """Cancel and close everything, so that nothing of this run reaches the next one."""
         loop = self.loop
         alive = self._alive(everybody=True)
         for _ in range(3):
@@ -329,6 +334,7 @@ class _AsyncioRun:
             if not alive:
                 break
         for task in alive:
+            # It survived three cancels. Its destruction must not be reported in a later run.
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         executor = getattr(loop, "_default_executor", None)
         if executor is not None:
@@ -336,9 +342,11 @@ class _AsyncioRun:
             loop._default_executor = None  # type: ignore[attr-defined]
 
     def _on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        told = complaint(context, self.schedule.lanes, (lane for lane, _ in self.pending), sys._getframe(1))
-        if told is not None:
-            self.watch.see(told)
+        sighting = classify_complaint(
+            context, self.schedule.lanes, (lane for lane, _ in self.pending), sys._getframe(1)
+        )
+        if sighting is not None:
+            self.watch.see(sighting)
 
 
 def _is_cancelled(task: asyncio.Task[Any]) -> bool:

@@ -1,7 +1,7 @@
-"""Faults of the interpreter's own asyncio, so that they are not taken for the program's.
+"""Recognises known faults of CPython's asyncio, so that the program is not blamed for them.
 
-Each is recognised by the very object that it happened to, not by its looks: the wait that lost a cancellation, the socket
-that was lost. What looks the same and is something else stays a finding of the program.
+Each fault is recognised by the object that it happened to, not by similar symptoms: the wait that lost a cancellation,
+the socket that was lost. A finding that merely looks the same remains a finding of the program.
 """
 
 from __future__ import annotations
@@ -18,37 +18,40 @@ from typing import Any
 
 from quiesce.audit.model import Sighting, TaskRecord
 
-# Up to 3.11, a cancellation that comes together with the result is dropped, and the result returned.
+# Up to 3.11, wait_for drops a cancellation that arrives together with the result, and returns the result.
 _WAIT_FOR: CodeType | None = asyncio.wait_for.__code__ if sys.version_info < (3, 12) else None
 _LOSES_CANCEL = (
-    "asyncio.wait_for of Python 3.11 returns its result instead of a cancellation that comes with it; "
+    "asyncio.wait_for of Python 3.11 returns its result and drops a cancellation that arrives with it; "
     "asyncio.timeout does not, and neither does wait_for from 3.12 on"
 )
 _ACCEPTS: CodeType = BaseSelectorEventLoop._accept_connection2.__code__  # type: ignore[attr-defined]
 _LOSES_SOCKET = (
-    "asyncio hands each accepted connection over in a task of its own, which nothing waits for, and which loses the "
-    "socket if it is cancelled before its first step"
+    "asyncio hands each accepted connection over in a separate task that nothing awaits, and that loses the socket if it "
+    "is cancelled before its first step"
 )
 _HANDLER_ENDED = "StreamReaderProtocol.connection_made.<locals>.callback"
 _LOSES_HANDLER = (
-    "asyncio.streams does not expect that the task which handles a connection is cancelled, up to Python 3.12"
+    "up to Python 3.12, asyncio.streams does not expect the task that handles a connection to be cancelled"
 )
 
 
 class InterpreterFaults:
-    """Those of one run."""
+    """The faults that were observed in one run."""
 
     def __init__(self) -> None:
-        self._lost_cancel = False  # the last stop's
-        self._lost_sockets: set[tuple[int, str]] = set()  # descriptors, and what they are open on
+        # Whether `wait_for` dropped the cancel of the latest stop.
+        self._lost_cancel = False
+        # Descriptors and what they refer to.
+        self._lost_sockets: set[tuple[int, str]] = set()
 
     def before_stop(self, root: asyncio.Task[Any] | None, lanes: Iterable[TaskRecord]) -> None:
-        """To be called when a stop is about to be made."""
+        """Look for the conditions of each fault. Call it immediately before a stop is made."""
         self._lost_cancel = False
         if _WAIT_FOR is not None and root is not None:
             for waited in _waited_for(root):
                 self._look_at(waited)
-                # Or it ends before the task that waits takes its step, which is queued next.
+                # The awaited future may also finish after the stop, before the waiting task takes its next step. That
+                # step is queued after this callback.
                 root.get_loop().call_soon(self._look_at, waited)
         for lane in lanes:
             if lane.number == 0 and lane.died is None:
@@ -58,7 +61,7 @@ class InterpreterFaults:
         self._lost_cancel = self._lost_cancel or (waited.done() and not waited.cancelled())
 
     def named(self, seen: Iterable[Sighting]) -> list[Sighting]:
-        """The same sightings, with those that are the interpreter's fault named so."""
+        """Return the sightings with `fault` filled in where the interpreter is to blame."""
         return [self._named(sighting) for sighting in seen]
 
     def _named(self, sighting: Sighting) -> Sighting:
@@ -78,7 +81,10 @@ class InterpreterFaults:
 
 
 def _waited_for(task: asyncio.Task[Any]) -> list[asyncio.Future[Any]]:
-    """What a task waits for with `wait_for`, itself or in a task that it awaits: a cancel goes down that way."""
+    """The future that a task awaits through `wait_for`, directly or in a task that it awaits.
+
+    A cancel of the task travels down the same way.
+    """
     for _ in range(100):
         frame = _innermost(task.get_coro())
         if frame is not None and frame.f_code is _WAIT_FOR:
@@ -99,7 +105,7 @@ def _innermost(awaitable: object) -> FrameType | None:
 
 
 def _accepted(lane: TaskRecord) -> list[tuple[int, str]]:
-    """The socket of an accepted connection that was given to this task, which has not taken its first step."""
+    """The socket of the accepted connection that this task, which has not started, would handle: number and target."""
     task = lane.ref()
     coroutine = None if task is None else task.get_coro()
     frame = getattr(coroutine, "cr_frame", None)
@@ -107,8 +113,8 @@ def _accepted(lane: TaskRecord) -> list[tuple[int, str]]:
     if frame is None or not (frame.f_code is _ACCEPTS or is_handler):
         return []
     found: list[tuple[int, str]] = []
-    for given in frame.f_locals.values():
-        connection = given.get_extra_info("socket") if isinstance(given, asyncio.StreamWriter) else given
+    for value in frame.f_locals.values():
+        connection = value.get_extra_info("socket") if isinstance(value, asyncio.StreamWriter) else value
         if hasattr(connection, "getpeername") and (fd := connection.fileno()) >= 0:
             found.append((fd, _target(fd)))
     return found
@@ -117,5 +123,6 @@ def _accepted(lane: TaskRecord) -> list[tuple[int, str]]:
 def _target(fd: int) -> str:
     try:
         return os.readlink(f"/proc/self/fd/{fd}")
-    except OSError:  # not Linux: descriptors are not looked at there
+    except OSError:
+        # Not Linux: descriptors are not examined there.
         return ""

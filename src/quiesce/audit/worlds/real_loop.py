@@ -16,28 +16,31 @@ from .stepping_loops import SteppingLoop
 class RealLoop(SteppingLoop, asyncio.SelectorEventLoop):
     """Real sockets, processes and threads under the virtual clock.
 
-    The clock cannot see what is at work outside. Before it jumps, the loop waits for an event, for as long as a `Pause`
-    says. It is hung when nothing is scheduled and the pause has brought nothing.
+    The clock knows nothing of work outside the loop. Before the clock jumps, the loop waits for an event for as long as
+    a `Pause` says. The loop is hung if nothing is scheduled and no event arrived during the pause.
     """
 
     def __init__(self, limits: Limits) -> None:
         super().__init__(selectors.DefaultSelector())
         self._limits = limits
-        self._jobs: set[Any] = set()  # the futures of calls that executors make for this loop
+        # The futures of calls that this loop has running in executors.
+        self._jobs: set[Any] = set()
         self.selector: selectors.BaseSelector = self._selector  # type: ignore[attr-defined]
-        self._own = set(self._waited_for())  # for calls from other threads
+        # The loop's own socket pair, by which other threads wake it.
+        self._own = set(self._waited_for())
         self._outside = OutsideWork(
             lambda: (fd for fd in self._waited_for() if fd not in self._own), lambda: bool(self._jobs)
         )
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
-        # A thread of a pool that has just been given work still looks idle.
+        # Count the calls, because a pool thread that has just been handed one still looks idle.
         future = super().run_in_executor(executor, func, *args)
         self._jobs.add(future)
         future.add_done_callback(self._jobs.discard)
         return future
 
     def _waited_for(self) -> Iterator[int]:
+        """The descriptors that the loop waits for."""
         return (key.fd for key in self.selector.get_map().values())
 
     def _go_round(self, until: float | None) -> bool:
@@ -53,12 +56,13 @@ class RealLoop(SteppingLoop, asyncio.SelectorEventLoop):
         return True
 
     def _wait(self) -> None:
-        """Give the outside its time."""
+        """Wait in real time for an event from outside, for as long as the pause lasts."""
         jump = self._scheduled[0]._when - self.now if self._scheduled else None
         pause = Pause(self._outside, jump, self._limits)
         while not self._ready:
-            seconds = pause.left()
-            self._poll(seconds)  # also if it is over: something may have come meanwhile
+            seconds = pause.seconds_to_wait()
+            # Poll even if the pause has ended: something may have arrived in the meantime.
+            self._poll(seconds)
             if not seconds:
                 break
         self.passed_over = self._outside.passed_over

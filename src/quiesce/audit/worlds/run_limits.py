@@ -1,15 +1,16 @@
-"""What may end a run from outside: the clock on the wall, Ctrl-C, and a scenario that wants to end the process.
+"""Ends runs that do not end by themselves, and survives scenarios that try to end the process.
 
-A step that blocks (`time.sleep`, an endless loop without an await) is beyond an event loop: only a signal gets in. The
-alarm is a KeyboardInterrupt because that is the one exception which asyncio lets through its tasks and callbacks to
-whoever runs the loop; code that swallows it is interrupted again a second later. How the world's `run` comes back from
-that does not matter: the guard knows that it rang the bell, and where the main thread stood.
+A step that blocks (`time.sleep`, an endless loop without an await) is out of reach for an event loop: only a signal can
+interrupt it. The alarm raises a KeyboardInterrupt, because that is the only exception which asyncio passes through tasks
+and callbacks to the caller of the loop. Code that swallows it is interrupted again a second later. How the world's `run`
+returns after an alarm does not matter: the guard remembers that the alarm went off, and where the main thread was.
 
-With a handler of the guard's own, a Ctrl-C can be told from a scenario that raises KeyboardInterrupt itself. The first
-ends the sweep, with what it has; the second is how the scenario ended. A second Ctrl-C ends the process.
+The guard installs its own handler for Ctrl-C, and so can tell it from a scenario that raises KeyboardInterrupt itself.
+Ctrl-C ends the sweep and keeps its result so far; a KeyboardInterrupt of the scenario is the outcome of that run. A
+second Ctrl-C ends the process.
 
-Signals reach Python in the main thread only. Elsewhere, and where somebody else uses the same signal, there is no
-limit. A guard also puts the working directory back, so that each run starts where the first did.
+Python handles signals in the main thread only. In other threads, and where another handler is installed for the signal,
+there is no limit. The guard also restores the working directory, so that each run starts where the first one did.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from quiesce.audit.model import (
     Spot,
     Stop,
     World,
-    is_ours,
+    is_audit_code,
     traceback_chain,
 )
 from quiesce.audit.watch import Clocks, Watch
@@ -40,28 +41,30 @@ from quiesce.audit.watch import Clocks, Watch
 if TYPE_CHECKING:
     from quiesce.audit.findings import AuditResult
 
-_AGAIN = 1.0  # seconds until code that swallowed the alarm gets it again
-_DEEPEST = 40  # frames of a blocked step
+# Seconds until code that swallowed the alarm gets it again.
+_AGAIN = 1.0
+# The most frames to report of a blocked step.
+_DEEPEST = 40
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during an audit. `result` is what it had by then."""
+    """Ctrl-C during an audit. `result` is the result so far."""
 
     result: AuditResult | None = None
 
 
 class _TooLong(KeyboardInterrupt):
-    """The run's real time is up."""
+    """The run has used up its real time."""
 
 
 class GuardedWorld:
-    """A world whose runs end, whatever the scenario does. Use as a context manager round a sweep."""
+    """A world whose runs end, no matter what the scenario does. Use it as a context manager around a sweep."""
 
     def __init__(self, world: World, watch: Watch, limit: float | None) -> None:
         self.name = world.name
         self.backend: Backend = world.backend
         self.is_deterministic = world.is_deterministic
-        self.left_directory = False
+        self.changed_directory = False
         self._world = world
         self._watch = watch
         self._limit = limit
@@ -100,46 +103,49 @@ class GuardedWorld:
         patience: int = 1,
     ) -> Run:
         self._forget_alarm()
-        ended: BaseException | None = None
+        error: BaseException | None = None
         run = None
         if self._limit is not None:
             signal.setitimer(signal.ITIMER_REAL, self._limit, _AGAIN)
         self._is_armed = True
         try:
             run = self._world.run(scenario, stop, points, check=check, record=record, patience=patience)
+            # Disarmed inside the `try`, in both branches: an alarm after it would escape from here.
             self._is_armed = False
-        except BaseException as error:
+        except BaseException as raised:
             self._is_armed = False
-            ended = error
+            error = raised
         if self._limit is not None:
             signal.setitimer(signal.ITIMER_REAL, 0)
-        self._go_back()
+        self._restore_directory()
         if self._is_interrupted:
-            run = ended = None  # it holds the frames of the wreck
-            self._wreck(Run("blocked"))
+            # The error holds the frames of the run, which are to be collected now.
+            run = error = None
+            self._complete(Run("blocked"))
             raise Interrupted
         if self._blocked_at is not None:
-            ended = None
-            came_back = run  # with whatever its world made of the alarm
-            run = self._wreck(Run("blocked"))
-            if came_back is not None:
-                run.fired, run.steps = came_back.fired, came_back.steps
+            error = None
+            # The world may have turned the alarm into an ordinary outcome, which says nothing about the scenario.
+            returned = run
+            run = self._complete(Run("blocked"))
+            if returned is not None:
+                run.fired, run.steps = returned.fired, returned.steps
             detail = f"it was cut off after {self._limit:g} s of real time"
-            run.seen = [Sighting("hang", scenario.name, stuck_at=self._blocked_at, detail=detail)]
-        elif isinstance(ended, SystemExit | KeyboardInterrupt):
-            text = f"{type(ended).__name__}: {ended}".removesuffix(": ")
-            run = Run("raised", error=text, error_at=_where_raised(ended))
-            ended = None
-            run = self._wreck(run)
-            detail = f"it was told to stop, and raised {text}"
-            run.seen = [Sighting("replaced", scenario.name, stuck_at=run.error_at, detail=detail)]
-        elif ended is not None:
-            raise ended
+            run.sightings = [Sighting("hang", scenario.name, stuck_at=self._blocked_at, detail=detail)]
+        elif isinstance(error, SystemExit | KeyboardInterrupt):
+            text = f"{type(error).__name__}: {error}".removesuffix(": ")
+            run = Run("raised", error=text, error_at=_where_raised(error))
+            error = None
+            run = self._complete(run)
+            detail = f"it was cancelled, and raised {text}"
+            run.sightings = [Sighting("replaced", scenario.name, stuck_at=run.error_at, detail=detail)]
+        elif error is not None:
+            raise error
         assert run is not None
         return run
 
-    def _wreck(self, run: Run) -> Run:
-        """Fill in a run that was cut off, and collect what is left of it, lest the next one be blamed."""
+    def _complete(self, run: Run) -> Run:
+        """Complete the record of an interrupted run, and collect its garbage before the next run is blamed for it."""
         schedule = self._watch.schedule
         if schedule is not None:
             run.fired = tuple((lane.label, step, chain) for lane, step, chain in schedule.fired)
@@ -151,6 +157,7 @@ class GuardedWorld:
         return run
 
     def _forget_alarm(self) -> None:
+        # Not inlined: a type checker would conclude that it is still None after the run.
         self._blocked_at = None
 
     def _on_alarm(self, signum: int, frame: FrameType | None) -> None:
@@ -165,9 +172,9 @@ class GuardedWorld:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         raise Interrupted
 
-    def _go_back(self) -> None:
+    def _restore_directory(self) -> None:
         if self._directory and _working_directory() != self._directory:
-            self.left_directory = True
+            self.changed_directory = True
             os.chdir(self._directory)
 
 
@@ -179,18 +186,18 @@ def _working_directory() -> str:
 
 
 def _where(frame: FrameType | None) -> Chain:
-    """The frames of what was interrupted, outermost first, up to the audit's own."""
+    """The frames of the interrupted step, outermost first, without the audit's own."""
     if frame is not None and frame.f_globals.get("__name__") == Clocks.__module__:
-        frame = frame.f_back  # a `time.sleep` that goes with the virtual clock
+        frame = frame.f_back  # the audit's replacement of `time.sleep`
     chain: list[Spot] = []
-    while frame is not None and len(chain) < _DEEPEST and not is_ours(frame.f_code):
+    while frame is not None and len(chain) < _DEEPEST and not is_audit_code(frame.f_code):
         chain.append((frame.f_code, frame.f_lasti))
         frame = frame.f_back
     return tuple(chain[::-1])
 
 
 def _where_raised(error: BaseException) -> Chain:
-    """The scenario's own part of the traceback: what is below the audit's last frame."""
+    """The part of the traceback inside the scenario: the frames after the last one of the audit's."""
     chain = traceback_chain(error.__traceback__)
-    ours = [i for i, (code, _) in enumerate(chain) if is_ours(code)]
+    ours = [i for i, (code, _) in enumerate(chain) if is_audit_code(code)]
     return chain[ours[-1] + 1 :] if ours else chain

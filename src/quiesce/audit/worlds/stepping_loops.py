@@ -1,15 +1,16 @@
 """Event loops that know which task each of their callbacks steps.
 
 Every step and every wake-up of an asyncio task goes through its loop's `call_soon`, as a callback whose `__self__` is the
-task. A loop that runs its own queue can therefore see each step before and after, with the interpreter's own tasks
-and without wrapping a coroutine. The pure loop has no selector and a virtual clock: an hour of sleep takes no time, and
-when nothing can run and no timer is set, nothing ever will, which is known at once.
+task. A loop that runs its own queue can therefore see each step before and after it happens, for the interpreter's own
+task class and without wrapping a coroutine. The pure loop has no selector and a virtual clock: an hour of sleep takes no
+time, and if nothing can run and no timer is set, the loop knows at once that nothing ever will.
 
 `_ready`, `_scheduled` and the fields of a handle are private to asyncio, and the same from 3.11 to 3.15.
 
-Classes of tasks can start themselves eagerly, past `create_task`. Up to 3.13 each such task shows up in a registry of
-asyncio when it first suspends. From 3.14 on it does not: then it is found when the step of its maker ends. Before it
-starts it asks its loop `is_running`, and futures made in its first step ask `get_debug`, which is when its maker can be seen.
+A task class can start its tasks eagerly and bypass `create_task`. Up to 3.13 such a task is added to a registry of
+asyncio when it first suspends. From 3.14 on it is not, so the loop finds it when the step that created it ends. Before
+the task starts it asks its loop `is_running()`, and futures that are created in its first step ask `get_debug()`. In
+that moment the stack still shows which code created the task.
 """
 
 from __future__ import annotations
@@ -29,14 +30,18 @@ from functools import partial
 from types import AsyncGeneratorType, BuiltinMethodType, FrameType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from quiesce.audit.model import Chain, Schedule, await_chain, callers, is_ours, name_of, stack_of
+from quiesce.audit.model import Chain, Schedule, await_chain, callers, is_audit_code, name_of, stack_of
 from quiesce.audit.watch import RefusedIO
 
-START = 1_000.0  # of the virtual clock: not zero, which some code takes for "not set"
+# The virtual clock starts here, not at zero, which some code takes for "not set".
+START = 1_000.0
 
 
 class _Handle(asyncio.Handle):
-    """A handle that does not ask its loop whether this is debug mode."""
+    """A handle whose constructor does not call `loop.get_debug()`.
+
+    Handles are created at every step, and `get_debug` is overridden below and does more than return a flag.
+    """
 
     __slots__ = ()
 
@@ -57,10 +62,10 @@ class _Handle(asyncio.Handle):
 
 
 class OrderedTask(asyncio.Task[Any]):
-    """A task whose place in a set is given by when it was made, not by its address.
+    """A task that hashes by the order of creation, not by its address.
 
-    Task groups keep their tasks in sets, and cancel them in the order of these: by address, that would be another
-    one from run to run.
+    Task groups keep their tasks in sets and cancel them in the order of the set. With hashes from addresses that order
+    would differ from run to run.
     """
 
     def __init__(self, coro: Any, *, loop: SteppingLoop, **options: Any) -> None:
@@ -72,20 +77,24 @@ class OrderedTask(asyncio.Task[Any]):
 
 
 class SteppingLoop(asyncio.BaseEventLoop):
-    """What the loops share: steps are shown to the schedule, generators are watched, time is virtual."""
+    """The common base of the loops: reports steps to the schedule, tracks async generators, and has a virtual clock."""
 
     schedule: Schedule
-    passed_over = ""  # what of the outside was not waited for any longer, with real I/O
+    # With real I/O: the outside work that the clock jumped over.
+    passed_over = ""
     _ready: deque[Any]
     _scheduled: list[Any]
     _thread_id: int | None
     _closed: bool
     _asyncgens: Any
     now = START
-    is_over = False  # set from outside, to end `run_until_over`
-    _finds_births = _has_births = False  # of tasks that start themselves eagerly
+    # Set by the run to end `run_until_over`.
+    is_over = False
+    # Whether this loop looks for eager tasks after each step, and whether the current step may have created one.
+    _finds_births = _may_have_births = False
 
     def prepare(self, schedule: Schedule, *, seed: int | None, eager: bool) -> None:
+        """Attach the loop to a schedule. A seed shuffles the steps of each round."""
         self.schedule = schedule
         self.dropped: list[tuple[str, Chain]] = []
         self._lanes = schedule.lanes.by_id
@@ -96,21 +105,25 @@ class SteppingLoop(asyncio.BaseEventLoop):
         )
         self._is_eager = eager
         self._run_handle: Callable[[asyncio.Handle], None] = events.Handle._run
-        # Where the eager tasks of this step were made, as far as it was seen, in their order.
+        # Where the eager tasks of the current step were created, as far as known, in their order.
         self._made_at: dict[asyncio.Task[Any], Chain] = {}
         if eager and not _HAS_REGISTRY:
             self._finds_births = True
             self._run_handle = self._run_and_find_births
         self._had_generators = False
         if eager and sys.version_info >= (3, 12):
-            # The very factory that programs use: others know it by its identity or its code, and act on that.
+            # The real factory, although `create_task` below does not call it: libraries recognise it by its identity or
+            # its code and behave differently.
             self.set_task_factory(asyncio.eager_task_factory)
 
     def time(self) -> float:
         return self.now
 
     def enter(self) -> None:
-        """Be the running loop of this thread."""
+        """Become the running loop of this thread.
+
+        The audit drives the loop round by round, so this replaces the set-up part of `run_forever`.
+        """
         self._hooks = sys.get_asyncgen_hooks()
         self._thread_id = threading.get_ident()
         sys.set_asyncgen_hooks(self._asyncgen_firstiter_hook, self._asyncgen_finalizer_hook)
@@ -119,13 +132,13 @@ class SteppingLoop(asyncio.BaseEventLoop):
 
             def add(task: Any) -> None:
                 type(registry).add(registry, task)
-                self._registered(task)
+                self._add_new_task(task)
 
             registry.add = add
         events._set_running_loop(self)
 
     def leave(self) -> None:
-        """Be so no longer."""
+        """Undo `enter()`."""
         events._set_running_loop(None)
         if self._is_eager and _HAS_REGISTRY:
             del tasks._scheduled_tasks.add  # type: ignore[attr-defined]
@@ -134,7 +147,7 @@ class SteppingLoop(asyncio.BaseEventLoop):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """As between two runs of the loop, which is when `asyncio.run` cancels all tasks."""
+        """Look as if the loop were not running: `asyncio.run` cancels all tasks between two runs of its loop."""
         thread, self._thread_id = self._thread_id, None
         events._set_running_loop(None)
         try:
@@ -157,16 +170,17 @@ class SteppingLoop(asyncio.BaseEventLoop):
             task = callback.__self__
             lane = self._lanes.get(id(task))
             if lane is None or lane.ref() is not task:
-                self._made(task)
+                self._add_lane(task)
         return handle
 
-    def _made(self, task: Any, made_at: Chain | None = None) -> None:
+    def _add_lane(self, task: Any, made_at: Chain | None = None) -> None:
         coroutine = task.get_coro()
         code = getattr(coroutine, "cr_code", None)
-        is_ours_too = code is not None and is_ours(code) and bool(self._lanes)  # the first is the root
+        # The first task is the root, which counts as the program's although the audit wraps it.
+        is_internal = code is not None and is_audit_code(code) and bool(self._lanes)
         if made_at is None:
             made_at = callers(2, until=_RUNNER)
-        self.schedule.made(task, coroutine, made_at, is_ours=is_ours_too)
+        self.schedule.add_task(task, coroutine, made_at, is_internal=is_internal)
 
     def create_task(self, coro: Any, **options: Any) -> Any:
         factory = self.get_task_factory()
@@ -177,15 +191,18 @@ class SteppingLoop(asyncio.BaseEventLoop):
         else:
             task = super().create_task(coro, **options)
         if self._is_eager and not task.done():
-            self._registered(task)
+            self._add_new_task(task)
         return task
 
     def is_running(self) -> bool:
-        self._has_births = self._finds_births  # if it is an eager task that asks
+        # An eager task calls this before it starts. Other callers do too; they only cost a search at the end of the step.
+        self._may_have_births = self._finds_births
         return super().is_running()
 
     def get_debug(self) -> bool:
-        task = asyncio.current_task(self) if self._has_births else None
+        task = asyncio.current_task(self) if self._may_have_births else None
+        # Every new future asks. If the current task has no lane yet, this is the first step of an eager task, and the
+        # frames below its first one are those of the code that created it.
         if task is not None and id(task) not in self._lanes:
             first = getattr(task.get_coro(), "cr_frame", None)
             frame: FrameType | None = sys._getframe(1)
@@ -196,28 +213,31 @@ class SteppingLoop(asyncio.BaseEventLoop):
 
     def _run_and_find_births(self, handle: asyncio.Handle) -> None:
         handle._run()
-        if self._has_births:
-            self._has_births = False
+        if self._may_have_births:
+            self._may_have_births = False
             seen, self._made_at = self._made_at, {}
             others = sorted(asyncio.all_tasks(self) - seen.keys(), key=_by_age)
             for task in (*seen, *others):
                 lane = self._lanes.get(id(task))
                 if not task.done() and (lane is None or lane.ref() is not task):
-                    self._registered(task, seen.get(task, ()))
+                    self._add_new_task(task, seen.get(task, ()))
 
-    def _registered(self, task: Any, made_at: Chain | None = None) -> None:
-        """A task has come into being. An eager one has then run up to its first suspension."""
+    def _add_new_task(self, task: Any, made_at: Chain | None = None) -> None:
+        """Add a lane for a new task. An eager task has run up to its first suspension by then."""
         coroutine = task.get_coro()
         if task.get_loop() is not self or not getattr(coroutine, "cr_suspended", True):
             return
-        lane = self._lanes.get(id(task))  # there already if it began with a bare yield
+        # If its first suspension was a bare yield, its next step went through `call_soon`, which added the lane.
+        lane = self._lanes.get(id(task))
         if lane is None or lane.ref() is not task:
-            self._made(task, made_at)
+            self._add_lane(task, made_at)
             lane = self._lanes[id(task)]
         if not lane.is_eager:
-            self.schedule.suspended_at_birth(lane, task, coroutine)
+            self.schedule.after_eager_start(lane, task, coroutine)
 
     def _run_batch(self) -> None:
+        """Run the callbacks that are ready now, and report the steps of tasks to the schedule."""
+        # The hot loop of every audit: the steps of lanes that are not the target are counted here, without a call.
         ready, lanes, schedule, run = self._ready, self._lanes, self.schedule, self._run_handle
         schedule.check_limit()
         if self._shuffle is not None:
@@ -240,13 +260,13 @@ class SteppingLoop(asyncio.BaseEventLoop):
                 run(handle)
                 continue
             schedule.steps += 1
-            if lane is schedule.target or (schedule.sees_all and not lane.is_ours):
-                schedule.resuming(lane, task, handle)
+            if lane is schedule.target or (schedule.sees_all and not lane.is_internal):
+                schedule.before_step(lane, task, handle)
                 run(handle)
                 if task.done():
-                    schedule.ended(lane)
+                    schedule.after_end(lane)
                 else:
-                    schedule.suspended(lane, task, task.get_coro())
+                    schedule.after_suspension(lane, task, task.get_coro())
             else:
                 schedule.current = lane
                 run(handle)
@@ -255,11 +275,11 @@ class SteppingLoop(asyncio.BaseEventLoop):
                     lane.died = schedule.steps
                 else:
                     lane.number += 1
-                if schedule.is_due:
-                    schedule.hit_at_birth()
+                if schedule.is_birth_stop_due:
+                    schedule.make_stop_at_birth()
 
     def _shuffle_steps(self) -> None:
-        """Step the tasks of this round in another order. Other callbacks keep theirs, as asyncio promises."""
+        """Shuffle the task steps of this round. Other callbacks keep their order, which asyncio guarantees."""
         ready = self._ready
         where = [i for i, handle in enumerate(ready) if is_step(handle._callback)]
         steps = [ready[i] for i in where]
@@ -282,7 +302,7 @@ class SteppingLoop(asyncio.BaseEventLoop):
             self.call_soon_threadsafe(self.create_task, agen.aclose())
 
     def unfinished_generators(self) -> list[tuple[str, Chain]]:
-        """Those that were started, are still held by somebody and have not ended."""
+        """The async generators that were started, are still referenced and have not ended: name and position."""
         if not self._had_generators:
             return []
         return [
@@ -294,6 +314,7 @@ class SteppingLoop(asyncio.BaseEventLoop):
     # Time
 
     def _take_due(self) -> None:
+        """Move the timers that are due to the ready queue."""
         scheduled = self._scheduled
         while scheduled and (scheduled[0]._cancelled or scheduled[0]._when <= self.now):
             handle = heapq.heappop(scheduled)
@@ -308,30 +329,33 @@ class SteppingLoop(asyncio.BaseEventLoop):
             self._take_due()
 
     def run_until_over(self) -> bool:
-        """Run until `is_over` is set. False: nothing can run any more, and it is not."""
+        """Run until `is_over` is set; False if nothing can run any more before that."""
         while not self.is_over:
             if not self._go_round(float("inf")):
                 return False
         return True
 
     def settle(self) -> None:
-        """Run what can run without time going by."""
+        """Run everything that can run without moving the clock."""
         while self._go_round(None):
             pass
 
     def advance(self, seconds: float) -> None:
-        """Run until nothing is left to run, but not more than so many seconds further."""
+        """Run until nothing is left to run, but move the clock by `seconds` at most."""
         until = self.now + seconds
         while (self._ready or self._scheduled) and self._go_round(until):
             pass
 
     def _go_round(self, until: float | None) -> bool:
-        """Go round once; with `until`, moving the clock if nothing else can run. False: nothing could."""
-        raise NotImplementedError  # abstract: with and without a selector
+        """Run one round; False if nothing could run.
+
+        If nothing is ready, the clock moves to the next timer, but not past `until`; with None it does not move.
+        """
+        raise NotImplementedError
 
 
 class PureLoop(SteppingLoop):
-    """No I/O at all."""
+    """The loop of the closed world: no selector, and every kind of I/O is refused."""
 
     def _go_round(self, until: float | None) -> bool:
         ready = self._ready
@@ -344,14 +368,16 @@ class PureLoop(SteppingLoop):
         self._run_batch()
         return True
 
-    # A thread may still call in, and is then seen at the next round. Nothing blocks, so nothing need be woken.
+    # `call_soon_threadsafe` from another thread takes effect in the next round. The loop never blocks, so there is
+    # nothing to wake up.
     def _write_to_self(self) -> None:
         pass
 
     def _process_events(self, event_list: object) -> None:
         pass
 
-    if not TYPE_CHECKING:  # their real signatures would say no more
+    # Hidden from type checkers, which would want the full signature of every method that only refuses.
+    if not TYPE_CHECKING:
 
         def run_in_executor(self, executor, func, *args):
             raise RefusedIO(f"it runs {name_of(func)} in a thread")
@@ -366,32 +392,34 @@ class PureLoop(SteppingLoop):
         create_unix_connection = create_unix_server = _refuse
 
         def add_signal_handler(self, sig, callback, *args):
-            """Taken and never called: no signal comes in here."""
+            """Accept the handler and never call it: no signals arrive in a closed world."""
 
         def remove_signal_handler(self, sig):
             return True
 
 
 def is_step(callback: Any) -> bool:
+    """Whether a callback is a step or a wake-up of a task; its `__self__` is then the task."""
     kind = type(callback)
     return kind is _StepWrapper or (
         (kind is BuiltinMethodType or kind is MethodType) and callback.__name__ in _STEP_NAMES
     )
 
 
-# The interpreter's tasks wake up by a builtin method, those written in Python by private ones.
+# Tasks written in C wake up by the built-in method `task_wakeup`, tasks written in Python by their private methods.
 _STEP_NAMES = frozenset({"task_wakeup", "__step", "__wakeup"})
-_RUNNER = events.Handle._run.__code__  # below it there is only the loop
+# Frames outside of this one belong to the loop.
+_RUNNER = events.Handle._run.__code__
 _HAS_REGISTRY = sys.version_info < (3, 14)
 
 
 def _by_age(task: asyncio.Task[Any]) -> tuple[int, str]:
-    """Names that asyncio gives end in a number that grows."""
+    """A sort key for tasks by age: default names (`Task-9`, `Task-10`) end in a growing number."""
     return len(task.get_name()), task.get_name()
 
 
 def _find_step_wrapper() -> type:
-    """The type of the callback that makes the first step of a task, which has no name to import it by."""
+    """The type of the callback that makes the first step of a task. It cannot be imported, as no module exports it."""
     loop = PureLoop()
     found: list[type] = []
     loop.call_soon = lambda callback, *args, context=None: found.append(type(callback))  # type: ignore[method-assign, assignment]

@@ -1,11 +1,12 @@
-"""uvloop, with its steps shown to the schedule.
+"""A uvloop event loop that reports the steps of its tasks to the schedule.
 
-uvloop's queue and clock are its own, in C, and cannot be driven from here. But every step of a task still comes through
-`call_soon`, as a callback whose `__self__` is the task, so that it can be wrapped. Time is real:
+The queue and the clock of uvloop are written in C and cannot be driven from here. But every step of a task still goes
+through `call_soon`, as a callback whose `__self__` is the task, and can be wrapped there. Time is real:
 
-- *hung* is a run in which no task has taken a step for `hang_after` seconds and no timer is set; with a timer set, for
-  ten times as long. A busy machine is given longer.
-- What outlives the root gets `GRACE` seconds to end by itself, likewise, or less once its like has been seen to stay.
+- A run is *hung* if no task has taken a step for `hang_after` seconds and no timer is set; with a timer set, after ten
+  times as long. A busy machine gets longer.
+- Tasks that outlive the root get `GRACE` seconds to end by themselves, also longer on a busy machine, and less if a task
+  of the same name did not end in an earlier run.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from quiesce.audit.model import (
     TaskRecord,
     await_chain,
     callers,
-    is_ours,
+    is_audit_code,
     name_of,
 )
 from quiesce.audit.watch import OutsideWork, SilenceOfOurs, open_descriptors
@@ -43,14 +44,17 @@ except ModuleNotFoundError:
         "uvloop is not installed; it comes with an extra: pip install 'quiesce[uvloop]'", name="uvloop"
     ) from None
 
-GRACE = 0.2  # real seconds for what outlives the root
+# Real seconds for tasks that outlive the root.
+GRACE = 0.2
 _SHORT_GRACE = 0.03
-_LOOK = 0.1  # real seconds between two looks at whether it is hung
-_QUIET_ROUNDS = 3  # without any new callback, and nothing more will come without time going by
+# Real seconds between two checks for a hang.
+_LOOK = 0.1
+# After this many rounds without a new callback nothing more will happen without time passing.
+_QUIET_ROUNDS = 3
 
 
 class _Step:
-    """A step that waits for its turn; looks like a handle, as far as a stop is concerned."""
+    """A queued step of a task. Like a handle, it has the `_args` that the stop `raise` replaces."""
 
     __slots__ = ("_args", "callback", "context", "lane", "task")
 
@@ -65,18 +69,20 @@ class _Step:
 
 
 class UvLoop(uvloop.Loop):
-    """Has the methods of `SteppingLoop`, as far as the asyncio world uses them."""
+    """A uvloop loop with those methods of `SteppingLoop` that the asyncio world uses."""
 
     schedule: Schedule
-    _is_paused = True  # or has not been entered
+    # True until `enter()`, too.
+    _is_paused = True
 
-    def __init__(self, limits: Limits, stays: set[str]) -> None:
+    def __init__(self, limits: Limits, persistent: set[str]) -> None:
         super().__init__()
         self._hang_after = max(limits.hang_after, limits.patience)
         self._descriptors_before = open_descriptors()
         self._outside = OutsideWork(self._new_descriptors, bool)
         self.passed_over = ""
-        self._stays = stays  # the names of tasks that were given all their time and did not end
+        # The names of tasks that did not end within the full grace in an earlier run.
+        self._persistent = persistent
 
     def _new_descriptors(self) -> list[int]:
         return sorted(open_descriptors() - self._descriptors_before)
@@ -86,9 +92,10 @@ class UvLoop(uvloop.Loop):
         self.dropped: list[tuple[str, Chain]] = []
         self._lanes = schedule.lanes.by_id
         self._random = None if seed is None else random.Random(seed)
-        self._round: list[_Step] = []  # the steps of this round, of the next
+        self._round: list[_Step] = []
         self._next_round: list[_Step] = []
-        self._soon = 0  # callbacks so far
+        # How many callbacks have been queued.
+        self._callback_count = 0
         self._timers: list[Any] = []
         self._generators: WeakSet[AsyncGeneratorType[Any, Any]] = WeakSet()
         self._ours: set[TaskRecord] = set()
@@ -96,7 +103,7 @@ class UvLoop(uvloop.Loop):
         self._is_over = False
         self._default_executor: ThreadPoolExecutor | None = None
 
-    # Being the running loop. uvloop is so by itself, but only while it runs.
+    # Being the running loop. uvloop sets this itself, but only while it runs; the audit also works between its rounds.
 
     def enter(self) -> None:
         self._hooks = sys.get_asyncgen_hooks()
@@ -111,7 +118,7 @@ class UvLoop(uvloop.Loop):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """As between two runs of the loop, which is when `asyncio.run` cancels all tasks."""
+        """Look as if the loop were not running: `asyncio.run` cancels all tasks between two runs of its loop."""
         self._is_paused = True
         events._set_running_loop(None)
         try:
@@ -128,64 +135,69 @@ class UvLoop(uvloop.Loop):
     def call_soon(  # type: ignore[override]
         self, callback: Any, *args: Any, context: Context | None = None
     ) -> Any:
-        self._soon += 1
+        self._callback_count += 1
         if not is_step(callback):
             return super().call_soon(callback, *args, context=context)
         task = callback.__self__
         lane = self._lanes.get(id(task))
         if lane is None or lane.ref() is not task:
-            if type(callback) is BuiltinMethodType:  # the wake-up of a task that is being destroyed
+            # A wake-up for an unknown task: the task is being destroyed.
+            if type(callback) is BuiltinMethodType:
                 return super().call_soon(callback, *args, context=context)
-            lane = self._made(task)
+            lane = self._add_lane(task)
         step = _Step(lane, task, callback, args, copy_context() if context is None else context)
         if self._random is None:
             return super().call_soon(self._take, step)
         self._next_round.append(step)
         return super().call_soon(self._take_any)
 
-    def _made(self, task: Any) -> TaskRecord:
+    def _add_lane(self, task: Any) -> TaskRecord:
         coroutine = task.get_coro()
         code = getattr(coroutine, "cr_code", None)
-        is_ours_too = code is not None and is_ours(code) and bool(self._lanes)  # the first is the root
-        return self.schedule.made(task, coroutine, callers(2, until=_RUNNER), is_ours=is_ours_too)
+        # The first task is the root, which counts as the program's although the audit wraps it.
+        is_internal = code is not None and is_audit_code(code) and bool(self._lanes)
+        return self.schedule.add_task(task, coroutine, callers(2, until=_RUNNER), is_internal=is_internal)
 
     def _take_any(self) -> None:
-        """Take any step of this round. Each has a place in the queue, but no right to its own."""
+        """Take a random step of this round: the queue decides when a step is taken, the seed which one."""
         if not self._round:
             self._round, self._next_round = self._next_round, []
         assert self._random is not None
         self._take(self._round.pop(self._random.randrange(len(self._round))))
 
     def _take(self, step: _Step) -> None:
+        """Take one step and report it to the schedule."""
         schedule, lane, task = self.schedule, step.lane, step.task
         schedule.steps += 1
-        is_shown = lane is schedule.target or (schedule.sees_all and not lane.is_ours)
+        is_shown = lane is schedule.target or (schedule.sees_all and not lane.is_internal)
         try:
             schedule.check_limit()
             if is_shown:
-                schedule.resuming(lane, task, step)
+                schedule.before_step(lane, task, step)
         except BaseException as error:
-            self._fail(
-                error
-            )  # the step is taken all the same: a task that loses one cannot even be cancelled
+            # Take the step nevertheless: a task that loses one is never resumed again, and cannot even be cancelled.
+            self._fail(error)
         schedule.current = lane
         step.context.run(step.callback, *step._args)
         try:
             if is_shown and not task.done():
-                schedule.suspended(lane, task, task.get_coro())
+                schedule.after_suspension(lane, task, task.get_coro())
                 return
             if task.done():
-                schedule.ended(lane)
+                schedule.after_end(lane)
             else:
                 schedule.current = None
                 lane.number += 1
-            if schedule.is_due:
-                schedule.hit_at_birth()
+            if schedule.is_birth_stop_due:
+                schedule.make_stop_at_birth()
         except BaseException as error:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """Too many steps, or a mistake of the audit's: to be raised where the loop is run."""
+        """Stop the loop and keep an error, which `_run` raises: too many steps, or a bug in the audit.
+
+        Raised here, inside a callback, uvloop would pass it to the exception handler.
+        """
         self._error = error if self._error is None else self._error
         self.stop()
 
@@ -200,7 +212,7 @@ class UvLoop(uvloop.Loop):
             self.call_soon_threadsafe(self.create_task, agen.aclose())
 
     def unfinished_generators(self) -> list[tuple[str, Chain]]:
-        """Those that were started, are still held by somebody and have not ended."""
+        """The async generators that were started, are still referenced and have not ended: name and position."""
         return [
             (name_of(agen), await_chain(agen))
             for agen in sorted(self._generators, key=name_of)
@@ -208,6 +220,7 @@ class UvLoop(uvloop.Loop):
         ]
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
+        # uvloop does not show its default executor, and the run has to shut it down.
         if executor is None:
             if self._default_executor is None:
                 self._default_executor = ThreadPoolExecutor()
@@ -220,7 +233,9 @@ class UvLoop(uvloop.Loop):
         self, delay: float, callback: Any, *args: Any, context: Context | None = None
     ) -> Any:
         handle = super().call_later(delay, callback, *args, context=context)
-        if hasattr(handle, "when"):  # one for now is an ordinary handle
+        # With a delay of 0, uvloop returns an ordinary handle instead of a timer.
+        if hasattr(handle, "when"):
+            # uvloop does not list its timers, so this list is pruned now and then.
             if len(self._timers) > 100:
                 self._timers = self._live_timers()
             self._timers.append(handle)
@@ -240,7 +255,7 @@ class UvLoop(uvloop.Loop):
         self.stop()
 
     def run_until_over(self) -> bool:
-        """Run until `is_over` is set. False: it is hung."""
+        """Run until `is_over` is set; False if the run hangs."""
         seen, silence = -1, SilenceOfOurs(self._outside.children)
         while not self._is_over:
             self._run_for(min(self._hang_after / 4, _LOOK))
@@ -255,31 +270,32 @@ class UvLoop(uvloop.Loop):
         return True
 
     def settle(self) -> None:
-        """Run what can run without time going by."""
+        """Run everything that can run without waiting."""
         quiet = 0
         while quiet < _QUIET_ROUNDS:
-            seen = self._soon
+            seen = self._callback_count
+            # `run_forever` after `stop` runs one round.
             self.stop()
             self._run()
-            quiet = quiet + 1 if self._soon == seen else 0
-        self._ours = {lane for lane in self.schedule.lanes.all if lane.is_ours}
+            quiet = quiet + 1 if self._callback_count == seen else 0
+        self._ours = {lane for lane in self.schedule.lanes.all if lane.is_internal}
 
     def advance(self, seconds: float) -> None:
-        """Give what is left its time. There is not much of it, as it is real."""
-        left = self._left()
-        is_short = all(lane.name in self._stays for lane in left)
-        seconds = min(seconds, _SHORT_GRACE if left and is_short else GRACE)
+        """Give leftover tasks and timers up to `seconds` of real time, but never more than the grace."""
+        leftover = self._leftover_lanes()
+        is_short = all(lane.name in self._persistent for lane in leftover)
+        seconds = min(seconds, _SHORT_GRACE if leftover and is_short else GRACE)
         silence, end_of_loop = SilenceOfOurs(self._outside.children), self.time() + seconds
-        while left or any(timer.when() <= end_of_loop for timer in self._live_timers()):
+        while leftover or any(timer.when() <= end_of_loop for timer in self._live_timers()):
             pause = seconds - silence.look()
             if pause <= 0:
                 break
             self._run_for(min(pause, 0.01))
-            left = self._left()
+            leftover = self._leftover_lanes()
         if not is_short:
-            self._stays.update(lane.name for lane in left)
+            self._persistent.update(lane.name for lane in leftover)
 
-    def _left(self) -> list[TaskRecord]:
+    def _leftover_lanes(self) -> list[TaskRecord]:
         lanes = self.schedule.lanes.all
         return [
             lane for lane in lanes if lane.died is None and lane.ref() is not None and lane not in self._ours
@@ -293,7 +309,8 @@ class UvLoop(uvloop.Loop):
             timer.cancel()
 
     def _run(self) -> None:
-        events._set_running_loop(None)  # uvloop insists
+        # `run_forever` refuses to run while the thread has a running loop.
+        events._set_running_loop(None)
         try:
             self.run_forever()
         finally:
@@ -306,4 +323,5 @@ class UvLoop(uvloop.Loop):
             raise error
 
 
-_RUNNER = UvLoop._take.__code__  # below it there is only the loop
+# Frames outside of this one belong to the loop.
+_RUNNER = UvLoop._take.__code__

@@ -1,4 +1,4 @@
-"""The world of uvloop: the asyncio world on a loop with a real clock and real I/O, where no two runs need be alike."""
+"""The uvloop world: the asyncio world on a loop with a real clock and real I/O, where runs may differ."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class UvloopWorld(AsyncioWorld):
     def __init__(self, watch: Watch, *, seed: int | None, limits: Limits) -> None:
         super().__init__(watch, eager=False, real_io=True, seed=seed, limits=limits)
         self.name = "uvloop"
-        self._stays: set[str] = set()
+        self._persistent: set[str] = set()
 
     def _time_of(self, loop: object) -> AbstractContextManager[None]:
-        return nullcontext()  # its clock is the real one
+        return nullcontext()  # uvloop uses the real clock, so there is nothing to follow
 
     def _new_loop(self, limits: Limits) -> Any:
-        # Not one of `stepping_loops`, whose loops are asyncio's; it has the same methods.
-        return UvLoop(limits, self._stays)
+        # Not a `SteppingLoop`, which derives from asyncio's loops, but it has the same methods.
+        return UvLoop(limits, self._persistent)
