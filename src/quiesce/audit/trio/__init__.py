@@ -1,4 +1,4 @@
-"""Where a scenario runs on trio."""
+"""The world on trio."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""When trio breaks down, or a run has to be abandoned.
+"""Runs in which trio breaks down, or which have to be abandoned.
 
-Code that leaves a scope or a nursery in another task than entered it can break trio's own bookkeeping: `trio.run` then
-ends with `TrioInternalError`, its tasks where they stood. That is a finding, and must not touch the next run.
+Code that exits a scope or a nursery in another task than the one that entered it can break trio's own bookkeeping:
+`trio.run` then ends with `TrioInternalError`, and its tasks stay where they were. That is a finding, and must not affect
+the next run.
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ from quiesce.audit.watch import text_of, where_raised
 from .private_parts import Task, disown_children
 
 
-def wants_out(error: BaseException) -> BaseException | None:
-    """The interrupt or the exit in it, which is not ours to keep."""
+def exit_request(error: BaseException) -> BaseException | None:
+    """The KeyboardInterrupt or SystemExit that is or is inside this error, which has to be raised; None if there is none."""
     if isinstance(error, KeyboardInterrupt | SystemExit):
         return error
     if isinstance(error, BaseExceptionGroup):
-        return next((found for inner in error.exceptions if (found := wants_out(inner)) is not None), None)
+        return next((found for inner in error.exceptions if (found := exit_request(inner)) is not None), None)
     return None
 
 
 def root_cause(error: BaseException) -> BaseException:
-    """What trio, or a nursery, wrapped."""
-    seen: set[int] = set()  # chains can be circular
+    """The error that trio or a nursery wrapped in this one."""
+    # Chains of causes can be circular.
+    seen: set[int] = set()
     while id(error) not in seen:
         seen.add(id(error))
         if error.__cause__ is not None:
@@ -36,7 +38,7 @@ def root_cause(error: BaseException) -> BaseException:
 
 
 def crash(name: str, error: BaseException, *, is_closing: bool) -> Sighting:
-    """trio itself, or something in a place from where only trio can report it, has failed with this."""
+    """The sighting for an error of trio itself, or of code whose error only trio can report."""
     where = where_raised(error)
     if "corrupted" in str(error):
         detail = text_of(error)
@@ -44,17 +46,20 @@ def crash(name: str, error: BaseException, *, is_closing: bool) -> Sighting:
         inner = f" in {where[-1][0].co_qualname}" if where else ""
         detail = f"trio broke down with {text_of(error)}{inner}"
         if is_closing:
-            detail += ": a scope or a nursery must be left by the task that entered it"
+            detail += ": a scope or a nursery must be exited by the task that entered it"
     return Sighting("close" if is_closing else "crash", name, stuck_at=where, detail=detail)
 
 
 def close_tasks(tasks: Iterable[Task | None]) -> bool:
-    """Close the coroutines of tasks that were abandoned, the oldest last. False: there were none."""
-    left = [task for task in tasks if task is not None and getattr(task.coro, "cr_frame", None) is not None]
-    for task in reversed(left):
+    """Close the coroutines of abandoned tasks, the oldest last; False if there were none."""
+    leftover = [
+        task for task in tasks if task is not None and getattr(task.coro, "cr_frame", None) is not None
+    ]
+    for task in reversed(leftover):
         try:
             task.coro.close()
         except BaseException:
+            # Its clean-up runs outside of trio and may fail in any way. The run was judged before.
             pass
         disown_children(task)
-    return bool(left)
+    return bool(leftover)

@@ -1,7 +1,7 @@
-"""The async generators of one run on trio.
+"""Tracks the async generators of one run on trio.
 
-trio closes a generator that was dropped in a system task of its own, with a warning, and logs what goes wrong there. Here
-its hooks are wrapped: a drop is noted, and neither the warning nor the log gets out.
+trio closes a dropped generator in a system task, with a warning, and logs what fails there. This module wraps trio's
+hooks: it records each drop, and lets neither the warning nor the log message out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ERRORS = logging.getLogger("trio.async_generator_errors")
 
 
 class Generators:
-    """`dropped` are those that the collector had to close: name, and where each stood."""
+    """The generators of one run. `dropped` are those that the garbage collector had to close: name and position."""
 
     def __init__(self, watch: Watch) -> None:
         self.dropped: list[tuple[str, Chain]] = []
@@ -29,7 +29,7 @@ class Generators:
         self._started: list[weakref.ref[AsyncGeneratorType[Any, Any]]] = []
 
     def install(self) -> None:
-        """To be called inside the run. trio takes its hooks away at the end of it, and these with them."""
+        """Wrap trio's hooks. Call it inside the run; trio removes the hooks at the end of the run."""
         hooks = sys.get_asyncgen_hooks()
         first, last = hooks.firstiter, hooks.finalizer
         assert first is not None
@@ -52,7 +52,7 @@ class Generators:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take what trio would log about generators that could not be closed."""
+        """Inside the block, turn trio's log messages about generators that could not be closed into sightings."""
         _ERRORS.addFilter(self._on_error)
         try:
             yield
@@ -68,7 +68,7 @@ class Generators:
         return False
 
     def unfinished(self) -> list[tuple[str, Chain]]:
-        """Those that were started, are still held by somebody and have not ended."""
+        """The generators that were started, are still referenced and have not ended: name and position."""
         alive = [agen for ref in self._started if (agen := ref()) is not None]
         return [
             (name_of(agen), await_chain(agen))

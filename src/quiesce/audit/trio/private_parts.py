@@ -1,8 +1,8 @@
-"""The private parts of trio that the audit's world for it needs, in one place, each looked for before it is used.
+"""All uses of trio's private attributes, in one place; `check_insides` verifies that they exist.
 
-trio's public instruments show every step of every task. What they cannot do is what this module does: read and
-replace what a task is about to be resumed with, say which scopes a task stands in, fix the order of steps, and ask for
-the next deadline. They were tried with trio 0.29, 0.32 and 0.35.
+trio's public instruments show every step of every task. This module does what they cannot: it reads and replaces the
+value that a task is about to be resumed with, finds the scopes around a task, fixes the order of steps, and reads the
+next deadline. It was tested with trio 0.29, 0.32 and 0.35.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ __all__ = [
     "CountedThreads",
     "Task",
     "UnknownTrio",
+    "awaited_descriptors",
+    "cancel_reaches",
     "check_insides",
     "could_fail",
     "counted_threads",
@@ -49,9 +51,7 @@ __all__ = [
     "next_deadline",
     "no_threads",
     "outcome",
-    "stands_in",
     "trio",
-    "waited_for",
 ]
 
 _NEEDED: tuple[tuple[object, str], ...] = (
@@ -73,11 +73,11 @@ _NEEDED: tuple[tuple[object, str], ...] = (
 
 
 class UnknownTrio(RuntimeError):
-    """This version of trio is built differently."""
+    """This version of trio lacks a private attribute that the audit needs."""
 
 
 def check_insides() -> None:
-    """Raise unless this trio has what is used here."""
+    """Raise `UnknownTrio` unless the installed trio has every private attribute that this module uses."""
     for owner, name in _NEEDED:
         if not hasattr(owner, name):
             where = getattr(owner, "__qualname__", None) or getattr(owner, "__name__", "trio")
@@ -88,43 +88,43 @@ def check_insides() -> None:
 
 
 def next_deadline() -> float:
-    """When the next scope runs out of time; infinity if none does."""
+    """The earliest deadline of any scope; infinity if none is set."""
     deadline: float = _context.runner.deadlines.next_deadline()
     return deadline
 
 
 def has_callbacks() -> bool:
-    """Whether something was given to `run_sync_soon` and has not been called yet."""
+    """Whether a callback of `run_sync_soon` has not been called yet."""
     return bool(_context.runner.entry_queue.size())
 
 
-def waited_for() -> list[int]:
-    """The descriptors that tasks wait for, other than trio's own for its wake-ups."""
+def awaited_descriptors() -> list[int]:
+    """The descriptors that tasks wait for, without the socket by which trio wakes itself."""
     runner = _context.runner
     own = runner.entry_queue.wakeup.wakeup_sock.fileno()
-    # By descriptor with epoll, by descriptor and kind of event with kqueue.
+    # The keys are descriptors with epoll, and pairs of descriptor and kind of event with kqueue.
     keys = (key[0] if isinstance(key, tuple) else key for key in runner.io_manager._registered)
     return [fd for fd in keys if fd != own]
 
 
-# What a task is about to get
+# The value that a task is about to be resumed with
 
 
 def gets_cancelled(task: Task) -> bool:
-    """Whether the step that the task is about to take starts with a Cancelled."""
+    """Whether the task's next step starts by raising Cancelled."""
     return isinstance(getattr(task._next_send, "error", None), trio.Cancelled)
 
 
 def make_next_step_fail(task: Task, error: Exception) -> None:
-    """Resume the task with an error instead of what it was to get."""
+    """Resume the task with an error instead of the value that it waited for."""
     task._next_send = outcome.Error(error)
 
 
 def could_fail(task: Task, chain: Chain) -> bool:
-    """Whether what the task waited for could have failed, as far as its frames tell.
+    """Whether the operation that the task waited for could have failed, judging by its frames.
 
-    Locks, channels, nurseries and bare checkpoints cannot. `trio.sleep` stands in for the real thing in scenarios;
-    it ends by the deadline of a scope of its own.
+    Locks, channels, nurseries and bare checkpoints cannot fail. `trio.sleep` counts as an operation that can, because
+    scenarios use it in place of real I/O; it ends by the deadline of a scope of its own.
     """
     names = {(code.co_filename.replace("\\", "/").rpartition("/trio/")[2], code.co_name) for code, _ in chain}
     if not chain or ("_core/_traps.py", "cancel_shielded_checkpoint") in names:
@@ -148,12 +148,12 @@ def _parent_is_cancelled(status: Any) -> bool:
 
 
 def current_status() -> object:
-    """What stands for the innermost scope of the current task."""
+    """The cancel status that represents the innermost scope of the current task."""
     return trio.lowlevel.current_task()._cancel_status
 
 
-def stands_in(task: Task, status: object) -> bool:
-    """Whether a cancel of that scope gets to where the task stands: it is inside, with no shield between."""
+def cancel_reaches(task: Task, status: object) -> bool:
+    """Whether a cancel of that scope reaches the task: it is inside the scope, with no shield in between."""
     inner: Any = task._cancel_status
     while inner is not None:
         if inner is status:
@@ -165,12 +165,13 @@ def stands_in(task: Task, status: object) -> bool:
 
 
 def innermost_scope(task: Task, outermost: trio.CancelScope) -> trio.CancelScope | None:
-    """The scope of the program's nearest to the task; None if only `outermost` and trio's own are round it."""
+    """The program's innermost scope around the task; None if only `outermost` and trio's own are around it."""
     status: Any = task._cancel_status
     if any(
         code.co_filename.endswith(_TIMEOUTS) and code.co_name == "sleep" for code, _ in await_chain(task.coro)
     ):
-        status = status._parent  # `trio.sleep` ends by a scope of its own
+        # `trio.sleep` is implemented with a scope of its own, which is not the program's.
+        status = status._parent
     system = _context.runner.system_nursery
     if (
         status is None
@@ -185,14 +186,14 @@ def innermost_scope(task: Task, outermost: trio.CancelScope) -> trio.CancelScope
 _TIMEOUTS = os.path.join("trio", "_timeouts.py")
 
 
-# System tasks that last as long as the run does, on purpose: the file, and the functions. What the kernel's owner has
-# in its nursery is judged task by task.
+# System tasks of quiesce's kernel that last as long as the run, on purpose: the file and the functions. The tasks in the
+# nursery of `_own` are judged one by one.
 _RESIDENT = os.path.join("quiesce", "kernel", "loops", "trio_loop.py")
 _RESIDENTS = ("TrioBackend._own", "TrioBackend._watch_for_the_end")
 
 
 def is_resident(code: Any) -> bool:
-    """Whether a task that runs this code is furniture of the run, and not the scenario's."""
+    """Whether a task that runs this code lasts as long as the run, on purpose, and is not the scenario's."""
     return code is not None and code.co_qualname in _RESIDENTS and code.co_filename.endswith(_RESIDENT)
 
 
@@ -201,18 +202,20 @@ def is_resident(code: Any) -> bool:
 
 @contextmanager
 def fixed_order(seed: int) -> Iterator[None]:
-    """Let the seed alone decide in which order the tasks of a round are stepped."""
+    """Let the seed alone decide the order of steps in each round of the scheduler."""
+    # If it may, trio sorts each round by the order of task creation. Then its random generator decides whether to
+    # reverse the round.
     scheduler: Any = _run
-    kept = scheduler._r, scheduler._ALLOW_DETERMINISTIC_SCHEDULING
+    original = scheduler._r, scheduler._ALLOW_DETERMINISTIC_SCHEDULING
     scheduler._r, scheduler._ALLOW_DETERMINISTIC_SCHEDULING = random.Random(seed), True
     try:
         yield
     finally:
-        scheduler._r, scheduler._ALLOW_DETERMINISTIC_SCHEDULING = kept
+        scheduler._r, scheduler._ALLOW_DETERMINISTIC_SCHEDULING = original
 
 
 class _NoThreads:
-    """Stands where trio keeps its worker threads."""
+    """Replaces trio's thread cache and refuses to start threads."""
 
     def start_thread_soon(self, fn: Callable[[], object], deliver: object, name: str | None = None) -> None:
         # `to_thread.run_sync` names the thread "function from task"; the function here is a wrapper of trio's.
@@ -221,7 +224,10 @@ class _NoThreads:
 
 
 class CountedThreads:
-    """Stands there too, and knows how many are at work: one that has just got its job still looks idle."""
+    """Replaces trio's thread cache and counts the threads at work.
+
+    The stack of a thread does not tell: one that has just been handed its job still looks idle.
+    """
 
     def __init__(self, cache: Any) -> None:
         self.working = 0
@@ -235,7 +241,8 @@ class CountedThreads:
             try:
                 deliver(result)
             except OSError:
-                pass  # the run was abandoned, and its wake-up socket is closed
+                # The run was abandoned, and its wake-up socket is closed.
+                pass
             finally:
                 with self._lock:
                     self.working -= 1
@@ -246,26 +253,26 @@ class CountedThreads:
 
 
 @contextmanager
-def _threads(stand_in: Any) -> Iterator[Any]:
-    kept = _thread_cache.THREAD_CACHE
+def _replaced_thread_cache(stand_in: Any) -> Iterator[Any]:
+    original = _thread_cache.THREAD_CACHE
     _thread_cache.THREAD_CACHE = stand_in
     try:
         yield stand_in
     finally:
-        _thread_cache.THREAD_CACHE = kept
+        _thread_cache.THREAD_CACHE = original
 
 
 def no_threads() -> AbstractContextManager[None]:
-    """Refuse worker threads while it is open."""
-    return _threads(_NoThreads())
+    """Refuse worker threads inside the block."""
+    return _replaced_thread_cache(_NoThreads())
 
 
 def counted_threads() -> AbstractContextManager[CountedThreads]:
-    """Count the worker threads that are at work while it is open."""
-    return _threads(CountedThreads(_thread_cache.THREAD_CACHE))
+    """Count the worker threads that are at work inside the block."""
+    return _replaced_thread_cache(CountedThreads(_thread_cache.THREAD_CACHE))
 
 
 def disown_children(task: Task) -> None:
-    """Of a run that was abandoned: lest its nurseries complain when the collector finds them."""
+    """Empty the nurseries of a task in an abandoned run; trio asserts that a nursery is empty when it is destroyed."""
     for nursery in task.child_nurseries:
         nursery._children.clear()

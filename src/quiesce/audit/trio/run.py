@@ -1,15 +1,15 @@
-"""One run of a scenario on trio, from its first step to what is left of it.
+"""One run of a scenario on trio, from its first step to its leftovers.
 
 The main task of `trio.run` is the conductor. It opens a nursery, starts the root in it and waits. It is woken when the
-root is over, when nothing can run any more, and when there were too many steps; nobody may cancel it, so that it is
-the bystander too. Then it looks, in the order in which the asyncio world does:
+root has ended, when nothing can run any more, and when there were too many steps. The scenario has no right to cancel
+it, so it also serves as the bystander. Its checks have the same order as in the asyncio world:
 
-1. What is pending when the root exits has *outlived* it or worse. On trio these are system tasks, tasks put into somebody
-   else's nursery, and those of a nursery that was torn out of its place.
-2. What can run is run, with the clock standing still: tasks that end now have merely *outlived* it.
-3. The clock moves as far as `horizon`: tasks that end now are *late*. What is left has *leaked*.
-4. Only then is everything cancelled, with the watch muted. A run that does not end for that is abandoned: the scheduler is
-   made to fail, and the coroutines are closed by hand.
+1. Tasks that are pending when the root exits have *outlived* it or worse. On trio these are system tasks, tasks that were
+   started in a nursery outside of the root, and those of a nursery that was exited out of order.
+2. Everything that can run does so, while the clock stands still: tasks that end now have merely *outlived* the root.
+3. The clock moves as far as `horizon`: tasks that end now are *late*. The remaining tasks have *leaked*.
+4. Only then the conductor cancels everything, with the watch muted. A run that does not end after that is abandoned: its
+   scheduler is made to fail, and the coroutines are closed by hand.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from quiesce.audit.model import (
 )
 from quiesce.audit.watch import Watch, refusal, text_of, where_raised
 
-from .crash import close_tasks, crash, root_cause, wants_out
+from .crash import close_tasks, crash, exit_request, root_cause
 from .generators import Generators
 from .private_parts import CountedThreads, Task, has_callbacks, outcome, trio
 from .steps import Steps
-from .stops import TRIO_STOPS, CloseElsewhere, Held, TrioStop
+from .stops import TRIO_STOPS, CloseElsewhere, ReleaseItem, TrioStop
 from .virtual_time import Abandoned, VirtualTime
 
 Check = Callable[[], Any]
@@ -48,9 +48,10 @@ Wake: TypeAlias = Literal["over", "rest", "endless"]
 
 
 class TrioRun:
-    """Made for one run, and to be forgotten after it: it holds what the collector is to find."""
+    """One run. Drop it afterwards: it refers to objects that the garbage collector is to find."""
 
-    own_codes: frozenset[CodeType]  # of tasks that are the audit's
+    # The code of the tasks that belong to the audit itself.
+    own_codes: frozenset[CodeType]
 
     def __init__(
         self,
@@ -78,21 +79,29 @@ class TrioRun:
         self.run: Run | None = None
         self.pending: list[tuple[TaskRecord, Chain]] = []
         self.generators = Generators(watch)
-        self._is_hurt = False  # the conductor was cancelled by somebody
+        # The scenario cancelled the conductor.
+        self._conductor_was_cancelled = False
+        # The conductor has begun to tear down the run.
         self._is_ending = False
-        self._conductor: Task | None = None  # while it waits
-        self._news: Wake = "over"  # the last it was told
+        # The conductor's task while it waits.
+        self._conductor: Task | None = None
+        # Why the conductor was woken last.
+        self._wake_reason: Wake = "over"
+        # A bug in the audit, to be raised after the run.
         self._failure: BaseException | None = None
+        # The exception of the root.
         self._error: BaseException | None = None
-        self.own_tasks: list[Task] = []  # trio's own, and the conductor
+        # trio's own tasks and the conductor.
+        self.own_tasks: list[Task] = []
 
-    def go(self, check: Check | None) -> Run:
+    def execute(self, check: Check | None) -> Run:
+        """Run the scenario to its end, look for leftovers, and tear everything down."""
         self.watch.start(self.schedule)
         ended_by: BaseException | None = None
         try:
             trio.run(self._conduct, check, clock=self.time.clock, instruments=[Steps(self)])
         except BaseException as error:
-            if (reason := wants_out(error)) is not None:
+            if (reason := exit_request(error)) is not None:
                 raise reason from None
             if not isinstance(root_cause(error), Abandoned):
                 ended_by = error
@@ -100,11 +109,13 @@ class TrioRun:
             self.watch.is_muted = True
         if self._failure is not None:
             raise self._failure
-        if ended_by is not None and (self._is_hurt or not self._is_ending):
-            self._crashed(ended_by)
+        if ended_by is not None and (self._conductor_was_cancelled or not self._is_ending):
+            self._record_crash(ended_by)
         assert self.run is not None
-        if self._is_hurt and ended_by is None:
-            self.run.seen.append(Sighting("bystander", "a task of somebody else", detail="it was cancelled"))
+        if self._conductor_was_cancelled and ended_by is None:
+            self.run.sightings.append(
+                Sighting("bystander", "a task of somebody else", detail="it was cancelled")
+            )
         return self.run
 
     # The schedule
@@ -114,7 +125,7 @@ class TrioRun:
 
     def root_exited(self) -> None:
         self.schedule.disarm()
-        self.pending = self._pending()
+        self.pending = self._pending_lanes()
         self.wake("over")
 
     def _on_rest(self) -> None:
@@ -122,18 +133,18 @@ class TrioRun:
             raise Abandoned
         self.wake("rest")
 
-    def wake(self, news: Wake) -> None:
-        """Tell the conductor. If it waits no more, there is nobody left who could end this run."""
+    def wake(self, reason: Wake) -> None:
+        """Wake the conductor. If it is not waiting and the tear-down takes too many steps, abandon the run."""
         if self._conductor is None:
-            if news == "endless" and self.watch.is_muted:
+            if reason == "endless" and self.watch.is_muted:
                 self.time.abandon()
             return
         conductor, self._conductor = self._conductor, None
-        self._news = news
+        self._wake_reason = reason
         trio.lowlevel.reschedule(conductor)
 
     def fail(self, error: BaseException) -> None:
-        """Something is wrong with the audit itself."""
+        """Abandon the run because of a bug in the audit, and raise the error after it."""
         self._failure = error if self._failure is None else self._failure
         self.time.abandon()
 
@@ -153,8 +164,8 @@ class TrioRun:
             if self.time.outside is not None:
                 run.passed_over = self.time.outside.passed_over
             run.steps = self.schedule.steps
-            run.lanes = [lane for lane in self.schedule.lanes.all if not lane.is_ours]
-            # What comes from here on is our doing.
+            run.lanes = [lane for lane in self.schedule.lanes.all if not lane.is_internal]
+            # From here on the audit itself is the cause of what happens.
             self._is_ending = self.watch.is_muted = True
             self.schedule.allow(self.limits.settle_steps)
             self.time.allow(60)
@@ -166,27 +177,29 @@ class TrioRun:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
-            # A Cancelled may be kept: the task ends here.
+            # A Cancelled normally has to reach its scope. It may be kept here because the task ends.
             self._error = error
 
     async def _wait(self) -> Wake:
         self._conductor = trio.lowlevel.current_task()
         await trio.lowlevel.wait_task_rescheduled(self._on_cancel)
-        return self._news
+        return self._wake_reason
 
     def _on_cancel(self, raise_cancel: Callable[[], Any]) -> trio.lowlevel.Abort:
+        # Refuse to be cancelled, and remember it: the conductor must go on to judge the run. A KeyboardInterrupt is let
+        # through.
         reason: Any = outcome.capture(raise_cancel)
         if isinstance(reason.error, trio.Cancelled):
-            self._is_hurt = self._is_hurt or not self._is_ending
+            self._conductor_was_cancelled = self._conductor_was_cancelled or not self._is_ending
             return trio.lowlevel.Abort.FAILED
         self._conductor = None
         return trio.lowlevel.Abort.SUCCEEDED
 
-    # The looks
+    # The checks
 
-    def _judge(self, news: Wake) -> Run:
+    def _judge(self, reason: Wake) -> Run:
         error, self._error = self._error, None
-        kind: Outcome = {"over": "returned", "rest": "hung", "endless": "endless"}[news]  # type: ignore[assignment]
+        kind: Outcome = {"over": "returned", "rest": "hung", "endless": "endless"}[reason]  # type: ignore[assignment]
         if kind == "returned":
             if isinstance(error, trio.Cancelled):
                 kind = "cancelled"
@@ -195,16 +208,16 @@ class TrioRun:
             elif self.stop.is_caught or not self.stop.is_finished:
                 kind = "cancelled"
         run = self.run = self._new_run(kind)
-        if news == "over":
+        if reason == "over":
             if error is not None:
                 run.error = text_of(error)
                 run.refused = refusal(error)
                 run.error_at = where_raised(error)
-            run.seen += self.stop.judge(error)
+            run.sightings += self.stop.judge(error)
             return run
-        self.pending = self._pending()
-        detail = "it runs for ever" if news == "endless" else ""
-        if news == "rest" and (thread := self.watch.busy_thread()):
+        self.pending = self._pending_lanes()
+        detail = "it runs forever" if reason == "endless" else ""
+        if reason == "rest" and (thread := self.watch.busy_thread()):
             detail = f"it waits for the thread {thread}"
             run.refused = "" if self.time.outside is not None else detail
         self.watch.see(Sighting("hang", self.scenario.name, stuck_at=self._stuck_at(), detail=detail))
@@ -227,10 +240,10 @@ class TrioRun:
         task = self.stop.closer or self.root_lane.ref()
         return await_chain(task.coro) if task is not None else ()
 
-    def _pending(self) -> list[tuple[TaskRecord, Chain]]:
+    def _pending_lanes(self) -> list[tuple[TaskRecord, Chain]]:
         found: list[tuple[TaskRecord, Chain]] = []
         for lane in self.schedule.lanes.all:
-            if lane.died is None and not lane.is_ours and lane is not self.root_lane:
+            if lane.died is None and not lane.is_internal and lane is not self.root_lane:
                 task = lane.ref()
                 found.append((lane, await_chain(task.coro) if task is not None else ()))
         return found
@@ -242,36 +255,38 @@ class TrioRun:
         late: set[TaskRecord] = set()
         if run.outcome != "endless":
             is_busy = bool(self.pending) or has_callbacks()
-            news: Wake | None = None
+            reason: Wake | None = None
             if is_busy:
                 time.limit = None
-                news = await self._wait()
-                outlived = self._ended()
-            if is_busy and news == "rest" and len(outlived) < len(self.pending):
+                reason = await self._wait()
+                outlived = self._ended_lanes()
+            if is_busy and reason == "rest" and len(outlived) < len(self.pending):
                 time.allow(self.limits.horizon)
                 await self._wait()
-                late = self._ended() - outlived
+                late = self._ended_lanes() - outlived
             if check is not None and run.outcome != "hung":
                 await self._check(check)
         for name, chain in self.generators.dropped:
-            if not (self.stop.asked and self._is_own_generator(name)):
+            if not (self.stop.stops_made and self._is_own_generator(name)):
                 watch.see(
-                    Sighting("generator", name, stuck_at=chain, detail="dropped; the collector closed it")
+                    Sighting(
+                        "generator", name, stuck_at=chain, detail="dropped; the garbage collector closed it"
+                    )
                 )
-        left = False
+        has_leaked = False
         for lane, chain in self.pending:
             if lane.name.endswith(".aclose") and lane.died is not None:
-                continue  # a dropped generator, told above
+                continue  # a dropped generator, reported above
             kind = "outlived" if lane in outlived else "late" if lane in late else "leaked"
             task = lane.ref() if kind == "leaked" else None
-            left = left or kind == "leaked"
+            has_leaked = has_leaked or kind == "leaked"
             stuck = chain if task is None else await_chain(task.coro)
             watch.see(Sighting(kind, lane.name, lane.made_at, stuck))
-        if not left and run.outcome not in ("hung", "endless"):
+        if not has_leaked and run.outcome not in ("hung", "endless"):
             for name, chain in self.generators.unfinished():
                 watch.see(Sighting("generator", name, stuck_at=chain, detail="still held, and not closed"))
 
-    def _ended(self) -> set[TaskRecord]:
+    def _ended_lanes(self) -> set[TaskRecord]:
         return {lane for lane, _ in self.pending if lane.died is not None}
 
     def _is_own_generator(self, name: str) -> bool:
@@ -284,55 +299,55 @@ class TrioRun:
         try:
             result = check()
             if hasattr(result, "__await__"):
-                result = await self._answer(check, result)
+                result = await self._await_check(check, result)
             if result is not None and not result:
                 self.watch.see(Sighting("check", name_of(check), detail=f"it said {result!r}"))
         except Exception as error:
             detail = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
             self.watch.see(Sighting("check", name_of(check), detail=detail.strip() or "it failed"))
 
-    async def _answer(self, check: Check, awaitable: Any) -> Any:
-        """Await the user's check, in a task of its own, which may hang."""
-        answers: list[outcome.Outcome[Any]] = []
+    async def _await_check(self, check: Check, awaitable: Any) -> Any:
+        """Await the user's check in a separate task, because it may hang."""
+        outcomes: list[outcome.Outcome[Any]] = []
         assert self.stop.nursery is not None
         self.time.allow(self.limits.horizon)
-        self.stop.nursery.start_soon(self._ask, awaitable, answers)
+        self.stop.nursery.start_soon(self._run_check, awaitable, outcomes)
         lane = self.schedule.lanes.all[-1]
-        while not answers and await self._wait() == "over":
+        while not outcomes and await self._wait() == "over":
             pass
-        if not answers:
+        if not outcomes:
             task = lane.ref()
             stuck = await_chain(task.coro) if task is not None else ()
             self.watch.see(Sighting("check", name_of(check), stuck_at=stuck, detail="it never ends"))
             return None
-        return answers[0].unwrap()
+        return outcomes[0].unwrap()
 
-    async def _ask(self, awaitable: Any, answers: list[outcome.Outcome[Any]]) -> None:
+    async def _run_check(self, awaitable: Any, outcomes: list[outcome.Outcome[Any]]) -> None:
         answer = await outcome.acapture(_wait_for, awaitable)
         if isinstance(answer, outcome.Error) and not isinstance(answer.error, Exception):
             answer.unwrap()
-        answers.append(answer)
+        outcomes.append(answer)
         self.wake("over")
 
     # The wreck
 
-    def _crashed(self, error: BaseException) -> None:
+    def _record_crash(self, error: BaseException) -> None:
         error = root_cause(error)
         where = where_raised(error)
         if where and where[-1][0].co_filename == __file__:
-            raise error  # not trio: the audit itself
-        sighting = crash(self.scenario.name, error, is_closing=isinstance(self.stop, Held))
+            raise error  # a bug in the audit, not in trio or the scenario
+        sighting = crash(self.scenario.name, error, is_closing=isinstance(self.stop, ReleaseItem))
         if self.run is None:
             self.run = self._new_run("raised")
             self.run.error, self.run.error_at = sighting.detail, where
-            self.run.lanes = [lane for lane in self.schedule.lanes.all if not lane.is_ours]
-            self.run.seen += self.stop.seen
-        # What was seen before it broke down is nearer to the cause.
-        if not any(seen.kind in ("close", "bystander") for seen in self.run.seen):
-            self.run.seen.append(sighting)
+            self.run.lanes = [lane for lane in self.schedule.lanes.all if not lane.is_internal]
+            self.run.sightings += self.stop.sightings
+        # A sighting from before the crash is nearer to the cause.
+        if not any(sighting.kind in ("close", "bystander") for sighting in self.run.sightings):
+            self.run.sightings.append(sighting)
 
     def close_what_is_left(self) -> bool:
-        """Of a run that was abandoned, so that nothing of it stays for the next. False: it was not."""
+        """Close the tasks of an abandoned run, so that nothing of it reaches the next; False if it was not abandoned."""
         return close_tasks(
             [*self.own_tasks, *(lane.ref() for lane in self.schedule.lanes.all if lane.died is None)]
         )
@@ -346,4 +361,4 @@ async def _wait_for(awaitable: Any) -> Any:
     return await awaitable
 
 
-TrioRun.own_codes = frozenset({TrioRun._ask.__code__, CloseElsewhere.close.__code__})
+TrioRun.own_codes = frozenset({TrioRun._run_check.__code__, CloseElsewhere.close.__code__})

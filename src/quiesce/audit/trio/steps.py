@@ -1,6 +1,7 @@
-"""The instrument that shows trio's steps to the schedule.
+"""The instrument that reports trio's steps to the schedule.
 
-trio takes out an instrument that raises, and logs that: nothing here may. What goes wrong is given to the run.
+trio removes an instrument that raises, and only logs the error. So nothing in this module may raise: errors are passed to
+the run.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Resumption:
-    """Stands where an event loop has a handle. With arguments: what comes in could have been an error."""
+    """Takes the place of an event loop's handle. It has arguments if the task could have been resumed with an error."""
 
     def __init__(self, *args: object) -> None:
         self._args = args
@@ -26,7 +27,7 @@ _RESUMES, _CAN_FAIL = Resumption(), Resumption(True)
 
 
 class Steps(trio.abc.Instrument):
-    """Every step of every task of the program, before and after."""
+    """Reports every step of every task of the program, before and after it."""
 
     def __init__(self, run: TrioRun) -> None:
         self._run = run
@@ -35,12 +36,13 @@ class Steps(trio.abc.Instrument):
         self._lanes = run.schedule.lanes.by_id
 
     def task_spawned(self, task: Task) -> None:
+        # Before the root, trio creates its own tasks and the conductor. They get no lanes.
         if not self._run.has_started:
             self._run.own_tasks.append(task)
         else:
             code = getattr(task.coro, "cr_code", None)
-            is_ours = code in self._run.own_codes or is_resident(code)
-            self._schedule.made(task, task.coro, callers(3), is_ours=is_ours)
+            is_internal = code in self._run.own_codes or is_resident(code)
+            self._schedule.add_task(task, task.coro, callers(3), is_internal=is_internal)
 
     def before_task_step(self, task: Task) -> None:
         lane = self._lanes.get(id(task))
@@ -51,9 +53,9 @@ class Steps(trio.abc.Instrument):
         self._time.stop_waiting()
         try:
             schedule.check_limit()
-            if lane is schedule.target or (schedule.sees_all and not lane.is_ours):
-                schedule.resuming(lane, task, self._resumption(task))
-            if lane is self._run.root_lane and self._run.stop.asked:
+            if lane is schedule.target or (schedule.sees_all and not lane.is_internal):
+                schedule.before_step(lane, task, self._resumption(task))
+            if lane is self._run.root_lane and self._run.stop.stops_made:
                 self._run.stop.root_resumes(task)
         except Endless:
             self._run.wake("endless")
@@ -72,9 +74,9 @@ class Steps(trio.abc.Instrument):
             return
         schedule = self._schedule
         schedule.current = None
-        if lane is schedule.target or (schedule.sees_all and not lane.is_ours):
+        if lane is schedule.target or (schedule.sees_all and not lane.is_internal):
             try:
-                schedule.suspended(lane, task, task.coro)
+                schedule.after_suspension(lane, task, task.coro)
             except BaseException as error:
                 self._run.fail(error)
         else:
@@ -84,6 +86,6 @@ class Steps(trio.abc.Instrument):
         lane = self._lanes.get(id(task))
         if lane is None:
             return
-        self._schedule.ended(lane)
+        self._schedule.after_end(lane)
         if lane is self._run.root_lane:
             self._run.root_exited()

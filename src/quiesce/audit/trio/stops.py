@@ -1,8 +1,8 @@
 """The stops on trio: how the scenario is started, how it is stopped, and how it should then have ended.
 
-A trio cancel is a state of a scope, not an event: every checkpoint inside raises `Cancelled` until the scope is left.
-A scenario may therefore finish in a cancelled scope, if it has no checkpoint left. It has swallowed the cancel only if a
-`Cancelled` was raised in the root and nothing of it came out.
+On trio a cancel is a state of a scope, not an event: every checkpoint inside raises `Cancelled` until the scope is
+exited. A scenario that reaches no further checkpoint may therefore finish in a cancelled scope. It has swallowed the
+cancel only if a `Cancelled` was raised in the root and did not come out.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from quiesce.audit.worlds import RAISED, InjectedError
 
 from .private_parts import (
     Task,
+    cancel_reaches,
     current_status,
     gets_cancelled,
     innermost_scope,
     make_next_step_fail,
-    stands_in,
     trio,
 )
 
@@ -30,32 +30,39 @@ if TYPE_CHECKING:
 
 
 class TrioStop:
-    """One stop of one run. This one does nothing: the uninjected run.
+    """One stop of one run. The base class stops nothing: it is used for uninjected runs.
 
-    A second shot at whatever was stopped cancels a scope further out.
+    A second stop in the same run cancels a scope further out.
     """
 
     def __init__(self, scenario: Scenario, item: int | None = None) -> None:
         self.scenario = scenario
-        self.nursery: trio.Nursery | None = None  # that of the root itself
+        # The nursery in which the root runs.
+        self.nursery: trio.Nursery | None = None
         self.closer: Task | None = None
-        self.asked = 0
+        self.stops_made = 0
         self.items = 0
         self.item = item
-        self.seen: list[Sighting] = []
-        self.is_finished = False  # it came to its end, or to that of the scope which was cancelled
-        self.is_caught = False  # that scope caught the cancel
-        self._beyond = trio.CancelScope()
-        self._status: object = None  # of the scope that is cancelled
-        self._is_told = False  # a Cancelled of that scope was raised in the root
+        self.sightings: list[Sighting] = []
+        # The scenario returned, or the scope that was cancelled caught the cancel.
+        self.is_finished = False
+        # The scope that was cancelled caught the cancel.
+        self.is_caught = False
+        # The outer scope, for a second stop.
+        self._outer_scope = trio.CancelScope()
+        # The cancel status of the scope that the stop cancels.
+        self._scope_status: object = None
+        # Whether a Cancelled of that scope was raised in the root.
+        self._cancel_reached_root = False
 
     async def run(self) -> None:
         """The body of the root task."""
-        with self._beyond:
+        with self._outer_scope:
             await self.main()
             self.is_finished = True
 
     async def main(self) -> None:
+        """Run the scenario, inside the scopes that this stop needs."""
         made = self.scenario.make()
         if self.scenario.shape == "coroutine":
             await made
@@ -68,138 +75,151 @@ class TrioStop:
                 await trio.sleep(1)
 
     def fire(self, lane: TaskRecord, task: Task) -> None:
-        """Stop it, now."""
-        if self.asked:
-            self._beyond.cancel()
+        """Make the stop now. The second stop of a run cancels the outer scope."""
+        if self.stops_made:
+            self._outer_scope.cancel()
         else:
-            self.asked += 1
-            self.shoot(task)
+            self.stops_made += 1
+            self.make_first_stop(task)
 
-    def shoot(self, task: Task) -> None:
-        """The first stop."""
+    def make_first_stop(self, task: Task) -> None:
+        """Make the first stop of the run."""
 
     def root_resumes(self, root: Task) -> None:
-        """Called before each step of the root once it was told to stop."""
-        if not self._is_told and self._status is not None and gets_cancelled(root):
-            self._is_told = stands_in(root, self._status)
+        """Called before each step of the root after the stop; notes whether the cancel has reached it."""
+        if not self._cancel_reached_root and self._scope_status is not None and gets_cancelled(root):
+            self._cancel_reached_root = cancel_reaches(root, self._scope_status)
 
     def judge(self, error: BaseException | None) -> list[Sighting]:
-        """What is wrong with how the root ended."""
+        """Compare how the root ended with how it should have ended after this stop."""
         if isinstance(error, trio.Cancelled):
-            detail = "it was cancelled, and nobody asked for that"
-            return [*self.seen, Sighting("bystander", self.scenario.name, detail=detail)]
-        return self.seen
+            detail = "it was cancelled, although nothing cancelled it"
+            return [*self.sightings, Sighting("bystander", self.scenario.name, detail=detail)]
+        return self.sightings
 
 
 class CancelRoot(TrioStop):
+    """Cancels a scope around the scenario, which has to catch the cancel."""
+
     def __init__(self, scenario: Scenario, item: int | None = None) -> None:
         super().__init__(scenario, item)
         self._scope = trio.CancelScope()
 
     async def main(self) -> None:
         with self._scope:
-            self._status = current_status()
+            self._scope_status = current_status()
             await super().main()
             return
         self.is_caught = True
 
-    def shoot(self, task: Task) -> None:
+    def make_first_stop(self, task: Task) -> None:
         self._scope.cancel()
 
     def judge(self, error: BaseException | None) -> list[Sighting]:
-        if not self.asked:
+        if not self.stops_made:
             return super().judge(error)
         if isinstance(error, trio.Cancelled):
-            return self.seen  # of a scope further out, which is told of as such
+            return self.sightings  # it belongs to a scope further out, and is judged there
         if error is not None:
-            detail = f"it was told to stop, and raised {text_of(error)}"
-            return [*self.seen, Sighting("replaced", self.scenario.name, detail=detail)]
-        if self._is_told and self.is_finished and not self.is_caught:
-            detail = "it was told to stop, and returned as if nothing had happened"
-            return [*self.seen, Sighting("swallowed", self.scenario.name, detail=detail)]
-        return self.seen
+            detail = f"it was cancelled, and raised {text_of(error)}"
+            return [*self.sightings, Sighting("replaced", self.scenario.name, detail=detail)]
+        if self._cancel_reached_root and self.is_finished and not self.is_caught:
+            detail = "it was cancelled, and returned as if nothing had happened"
+            return [*self.sightings, Sighting("swallowed", self.scenario.name, detail=detail)]
+        return self.sightings
 
 
 class CancelScope(CancelRoot):
+    """Cancels an anyio scope around the scenario."""
+
     _anyio_scope: anyio.CancelScope | None = None
 
     async def main(self) -> None:
         import anyio
 
         with anyio.CancelScope() as self._anyio_scope:
-            self._status = current_status()
+            self._scope_status = current_status()
             await TrioStop.main(self)
             return
         self.is_caught = True
 
-    def shoot(self, task: Task) -> None:
+    def make_first_stop(self, task: Task) -> None:
         if self._anyio_scope is not None:
             self._anyio_scope.cancel()
 
 
 class RunOutOfTime(CancelRoot):
+    """Lets a `trio.fail_after` around the scenario expire. A TooSlowError has to come out."""
+
     async def main(self) -> None:
         with trio.fail_after(inf) as self._scope:
-            self._status = current_status()
+            self._scope_status = current_status()
             await TrioStop.main(self)
 
-    def shoot(self, task: Task) -> None:
+    def make_first_stop(self, task: Task) -> None:
         self._scope.deadline = trio.current_time()
-        # A deadline is looked at once a round. Asking makes it count now.
+        # trio checks deadlines once per round. Reading `cancel_called` makes this one take effect now.
         assert self._scope.cancel_called
 
     def judge(self, error: BaseException | None) -> list[Sighting]:
-        return self.seen if self.asked and isinstance(error, trio.TooSlowError) else super().judge(error)
+        return (
+            self.sightings
+            if self.stops_made and isinstance(error, trio.TooSlowError)
+            else super().judge(error)
+        )
 
 
 class Fail(TrioStop):
-    """What a task waits for has failed."""
+    """Makes the operation that a task waits for fail."""
 
-    def shoot(self, task: Task) -> None:
+    def make_first_stop(self, task: Task) -> None:
         make_next_step_fail(task, InjectedError(RAISED))
 
 
 class CancelOne(TrioStop):
-    """The scope nearest to one task, which may be that of the nursery it is in."""
+    """Cancels the innermost scope around one task, which may be that of its nursery."""
 
-    def shoot(self, task: Task) -> None:
+    def make_first_stop(self, task: Task) -> None:
         assert self.nursery is not None
         scope = innermost_scope(task, self.nursery.cancel_scope)
-        if scope is not None and scope is not self._beyond:
+        if scope is not None and scope is not self._outer_scope:
             scope.cancel()
 
     def judge(self, error: BaseException | None) -> list[Sighting]:
         return []
 
 
-class Held(TrioStop):
-    """The consumer goes on after the `item`-th item, and should not be cancelled for it."""
+class ReleaseItem(TrioStop):
+    """Releases a generator or context manager after its `item`-th item; the consumer must not be cancelled by that."""
 
     async def main(self) -> None:
         if self.item is None:
             return await super().main()
         holder = await self.scenario.hold(self.item)
-        self.asked += 1
-        await self.let_go(holder)
+        self.stops_made += 1
+        await self.release(holder)
         for _ in range(3):
             await trio.lowlevel.checkpoint()
         return None
 
-    async def let_go(self, holder: list[Any]) -> None:
-        raise NotImplementedError  # abstract: the ways to let go of it
+    async def release(self, holder: list[Any]) -> None:
+        """Close or drop the only item of `holder`."""
+        raise NotImplementedError
 
     def judge(self, error: BaseException | None) -> list[Sighting]:
         if error is not None and not isinstance(error, trio.Cancelled):
             detail = f"its consumer got {text_of(error)}"
-            self.seen.append(Sighting("close", self.scenario.name, detail=detail))
+            self.sightings.append(Sighting("close", self.scenario.name, detail=detail))
         return super().judge(error)
 
 
-class CloseElsewhere(Held):
-    async def let_go(self, holder: list[Any]) -> None:
+class CloseElsewhere(ReleaseItem):
+    """Another task than the consumer closes it."""
+
+    async def release(self, holder: list[Any]) -> None:
         assert self.nursery is not None
         closed = trio.Event()
-        # In the nursery of the root: one opened here would stand inside the scopes of what is to be closed.
+        # In the root's nursery: a nursery opened here would be inside the scopes of the object that is to be closed.
         self.nursery.start_soon(self.close, holder, closed)
         await closed.wait()
 
@@ -212,19 +232,21 @@ class CloseElsewhere(Held):
             elif self.item:
                 await made.__aexit__(None, None, None)
         except trio.Cancelled:
-            self.seen.append(
+            self.sightings.append(
                 Sighting("close", self.scenario.name, detail="the task that closed it was cancelled")
             )
             raise
         except Exception as error:
-            self.seen.append(Sighting("close", self.scenario.name, detail=text_of(error)))
+            self.sightings.append(Sighting("close", self.scenario.name, detail=text_of(error)))
         finally:
             closed.set()
             self.closer = None
 
 
-class Drop(Held):
-    async def let_go(self, holder: list[Any]) -> None:
+class Drop(ReleaseItem):
+    """The consumer drops its reference, and the garbage collector runs."""
+
+    async def release(self, holder: list[Any]) -> None:
         holder.clear()
         gc.collect()
 

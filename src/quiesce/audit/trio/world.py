@@ -1,4 +1,4 @@
-"""The world of trio: one `trio.run` after another, each with a clock of its own and nothing of the last."""
+"""The trio world: one `trio.run` per run, each with its own clock and without anything of the previous run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Check = Callable[[], Any]
 
 
 class TrioWorld:
-    """trio with a virtual clock, and the order of steps decided by the seed."""
+    """trio with a virtual clock and with a seed that decides the order of steps."""
 
     backend: Backend = "trio"
     name = "trio"
@@ -35,7 +35,8 @@ class TrioWorld:
         self._seed = seed
         self._limits = limits
         self._clocks = Clocks(is_real=real_io)
-        self._longest = 0  # steps of a run that nobody stopped
+        # The most steps that a run without a stop has taken.
+        self._longest = 0
 
     def run(
         self,
@@ -58,21 +59,23 @@ class TrioWorld:
             watch, limits = self._watch, self._limits.longer(patience)
             limit = limits.steps
             if stop is not None and self._longest:
-                # trio's steps are slow: what takes so many times longer than the whole thing did will not end.
+                # A stopped run that takes twenty times as many steps as an undisturbed one will not end. Steps on trio
+                # are slow, so waiting for the general limit would take long.
                 limit = min(limit, 20 * self._longest + limits.settle_steps)
-            made = TrioRun(scenario, stop, points, watch, limits, limit, record, workers)
+            trio_run = TrioRun(scenario, stop, points, watch, limits, limit, record, workers)
             try:
-                with made.generators.listening(), self._clocks.following(made.time.elapsed):
-                    run = made.go(check)
-                    is_wreck = made.close_what_is_left()
+                with trio_run.generators.listening(), self._clocks.following(trio_run.time.elapsed):
+                    run = trio_run.execute(check)
+                    is_wreck = trio_run.close_what_is_left()
             finally:
-                del made
-            watch.schedule = None  # kept where it raises: the guard asks how far it was
+                del trio_run
+            # Only here, not in `finally`: if the run raised, `GuardedWorld` reads the schedule to see how far it came.
+            watch.schedule = None
             if is_wreck:
                 gc.collect()
             if stop is None:
                 self._longest = max(self._longest, run.steps)
             watch.is_muted = False
-            run.seen += watch.finish()
+            run.sightings += watch.finish()
             watch.is_muted = True
             return run
