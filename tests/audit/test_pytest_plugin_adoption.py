@@ -213,7 +213,7 @@ BAD = [
     ("cancel_everywhere(backend='curio')", "async def", "there is no backend 'curio'"),
     ("cancel_everywhere(stops='shutdown', backend='trio')", "async def", "does not exist on trio"),
     ("cancel_everywhere(stop='cancel')", "async def", "there is no option stop"),
-    ("cancel_everywhere(patience=-1)", "async def", "patience is a number of seconds above 0, not -1"),
+    ("cancel_everywhere(patience=-1)", "async def", "patience must be a number of seconds above 0, not -1"),
     ("cancel_everywhere(ignore={'leaked x': ''})", "async def", "the ignore 'leaked x' has no reason"),
     ("cancel_everywhere(check=3)", "async def", "check=3 is not a function"),
     ("cancel_everywhere", "def", "the test is not an async function"),

@@ -27,7 +27,7 @@ from types import ModuleType
 from typing import Any
 
 from quiesce._safe.printed import printed_line
-from quiesce.audit.model import Place, is_ours, options_of, shorten
+from quiesce.audit.model import Place, is_audit_code, options_of, shorten
 
 _HOW = "mark async functions with @scenario (from quiesce.audit), or call them scenario or scenario_..."
 
@@ -289,7 +289,7 @@ def _import_failed(target: str, error: BaseException) -> BadTarget:
         lines = []
         for frame, number in traceback.walk_tb(error.__traceback__):
             code = frame.f_code
-            if not is_ours(code) and not code.co_filename.startswith("<frozen"):
+            if not is_audit_code(code) and not code.co_filename.startswith("<frozen"):
                 place = Place(code.co_filename, number, code.co_qualname)
                 text = traceback.FrameSummary(place.file, place.line, place.function).line or ""
                 lines += [str(place), text]

@@ -126,11 +126,11 @@ class Findings:
         self, run: Run, stop: Stop | None, phase: Phase | None, points: tuple[Point, ...]
     ) -> list[Finding]:
         """Add what a run showed; the findings it belongs to, each once."""
-        if not run.seen:
+        if not run.sightings:
             return []
         strip = "baseline" if stop is None else f"{stop.name}/{phase}"
         touched: dict[int, Finding] = {}
-        for sighting in run.seen:
+        for sighting in run.sightings:
             made_at = places(sighting.made_at)
             severity = severity_of(sighting, stop)
             key = (sighting.kind, sighting.what, makers(made_at)[:3], severity, bool(sighting.doubt))

@@ -22,7 +22,15 @@ from dataclasses import dataclass
 from types import CoroutineType
 from typing import Any
 
-from quiesce.audit.model import Chain, Sighting, await_chain, callers, name_of, reporter, steady_object
+from quiesce.audit.model import (
+    Chain,
+    Sighting,
+    await_chain,
+    callers,
+    name_of,
+    reporting_frames,
+    steady_object,
+)
 
 # anyio's plugin runs all fixtures and tests of a runner in one task: what it makes belongs to whoever runs.
 _NEUTRAL = "TestRunner._run_tests_and_fixtures"
@@ -144,7 +152,7 @@ class Observer:
     def _complaining(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def call_exception_handler(loop: Any, context: dict[str, Any]) -> Any:
             if self.owner is not None and self.owner.is_test and not self.owner.handles_errors_of(loop):
-                self._take_complaint(context, reporter(sys._getframe(1)))
+                self._take_complaint(context, reporting_frames(sys._getframe(1)))
             return original(loop, context)
 
         return call_exception_handler
@@ -192,7 +200,7 @@ class Observer:
         def finalizer(loop: Any, agen: AsyncGenerator[Any, Any]) -> Any:
             record = self._generators.pop(id(agen), None)
             if record is not None and self._is_current(record.owner) and not record.is_told:
-                detail = "dropped; the collector closed it"
+                detail = "dropped; the garbage collector closed it"
                 self._see(Sighting("generator", name_of(agen), stuck_at=await_chain(agen), detail=detail))
             return original(loop, agen)
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Self, TypeAlias
 from weakref import WeakSet
 
-from quiesce.audit.model import Sighting, noted_temporary_names
+from quiesce.audit.model import Sighting, record_temporary_names
 from quiesce.audit.watch import Watch, busy_threads
 
 # Busy threads, children, descriptors. No thread is kept alive by being remembered: the sets made here are weak.
@@ -34,7 +34,7 @@ class ProcessWatch(Watch):
         self._told: set[tuple[str, str, str]] = set()
         self._call: _There | None = None
         self._is_seen = False  # everything that can be there now was looked at, and nothing is new
-        self._names = noted_temporary_names()
+        self._names = record_temporary_names()
 
     def __enter__(self) -> Self:
         self._open()
@@ -47,7 +47,7 @@ class ProcessWatch(Watch):
 
     def begin(self) -> None:
         """Note what is there. Not what was there at the last verdict: plugins run between two tests, and may open files."""
-        self.seen, self.is_muted = [], False
+        self.sightings, self.is_muted = [], False
         self._busy_before, self._children_before, self._fds_before = self._now()
         self._told.clear()
         self._call = None
@@ -107,11 +107,11 @@ class ProcessWatch(Watch):
             if key in self._told or (has_libuv and key[:2] == _LIBUVS_SPARE):
                 continue
             self._told.add(key)
-            self.seen.append(sighting)
+            self.sightings.append(sighting)
 
     def take(self) -> list[Sighting]:
         """What has been seen since this was last asked."""
-        seen, self.seen = self.seen, []
+        seen, self.sightings = self.sightings, []
         return seen
 
     def _now(self) -> _There:

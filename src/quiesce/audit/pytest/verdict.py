@@ -18,7 +18,7 @@ def find(sightings: Sequence[Sighting]) -> list[Finding]:
     """Findings, the worst first. `runs` says how many of a kind there are."""
     found = Findings()
     for sighting in sightings:
-        found.add(Run("returned", seen=[sighting]), None, None, ())
+        found.add(Run("returned", sightings=[sighting]), None, None, ())
     return found.sorted()
 
 

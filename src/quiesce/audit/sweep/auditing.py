@@ -158,7 +158,7 @@ def audit(
             _give_verdict(result, ignores, set(baseline), is_replay=True, is_certain=False)
             interrupted.result = result
             raise
-        if guard.left_directory:
+        if guard.changed_directory:
             result.notes.append("it changes the working directory, which was put back after each run")
         result.seconds = time.monotonic() - started
     if result.verdict == "CLEAN":

@@ -29,19 +29,19 @@ class Doubts:
         """What the run shows, would count, and may be there for want of patience."""
         if not run.passed_over:
             return set()
-        counting = [s for s in run.seen if severity_of(s, spot[0]) == "error"]
+        counting = [s for s in run.sightings if severity_of(s, spot[0]) == "error"]
         return {(s.kind, s.what) for s in counting if (spot, (s.kind, s.what), s.stuck_at) not in self._sure}
 
     def resolve(self, run: Run, spot: Spot, doubtful: set[_Shown], patient: Run | None) -> None:
         """Mark what the patient run does not show. There is none if it did not get to its point."""
-        seen = patient.seen if patient is not None else []
+        seen = patient.sightings if patient is not None else []
         self._sure |= {(spot, (s.kind, s.what), s.stuck_at) for s in seen}
         left = doubtful - {(s.kind, s.what) for s in seen}
         doubt = (
             f"was seen after the audit stopped waiting for {run.passed_over}, and not with {MORE_PATIENCE} times "
             f"the patience; {_ADVICE}"
         )
-        run.seen = [replace(s, doubt=doubt) if (s.kind, s.what) in left else s for s in run.seen]
+        run.sightings = [replace(s, doubt=doubt) if (s.kind, s.what) in left else s for s in run.sightings]
 
 
 def in_haste(run: Run) -> str:
@@ -64,4 +64,4 @@ def says_so(hasty: Run, times: int) -> str:
 
 
 def _shown(run: Run) -> set[_Shown]:
-    return {(sighting.kind, sighting.what) for sighting in run.seen}
+    return {(sighting.kind, sighting.what) for sighting in run.sightings}

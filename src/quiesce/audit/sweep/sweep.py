@@ -177,14 +177,18 @@ class Sweep:
         )
 
     def _plain_run(self) -> Run:
-        RefusedIO.noted.clear()
+        RefusedIO.refusals.clear()
         run = self._run(None, record=True)
-        if run.passed_over and (run.outcome != "returned" or run.seen) and self._patience <= MORE_PATIENCE:
+        if (
+            run.passed_over
+            and (run.outcome != "returned" or run.sightings)
+            and self._patience <= MORE_PATIENCE
+        ):
             hasty, run = run, self._run(None, record=True, more=MORE_PATIENCE)
             if needs_patience(hasty, run):
                 self._patience *= MORE_PATIENCE
                 self._hasty = hasty
-        refused = run.refused or next(iter(RefusedIO.noted), "")
+        refused = run.refused or next(iter(RefusedIO.refusals), "")
         if refused:
             raise BrokenBaseline(
                 f"{refused}{_at(places(run.error_at))}, and the audit's world is closed: "
@@ -195,13 +199,13 @@ class Sweep:
         if run.outcome == "cancelled":
             raise BrokenBaseline("it cancelled itself")
         if run.outcome in ("hung", "endless"):
-            hang = next(s for s in run.seen if s.kind == "hang")
+            hang = next(s for s in run.sightings if s.kind == "hang")
             how = "nothing can run any more" if run.outcome == "hung" else f"stopped after {run.steps} steps"
             if run.outcome == "hung" and hang.detail:
                 how = hang.detail
             raise BrokenBaseline(f"it never ends: {how}{_at(places(hang.stuck_at))}{in_haste(run)}")
         if run.outcome == "blocked":
-            hang = run.seen[0]
+            hang = run.sightings[0]
             raise BrokenBaseline(f"it does not end: {hang.detail}{_at(places(hang.stuck_at))}")
         return run
 
@@ -288,7 +292,7 @@ class Sweep:
             return cell
         self._resolve(run, stop, points, where)
         if self._again:
-            run.seen += self._again_sightings()
+            run.sightings += self._again_sightings()
         cell.findings = self._found.add(run, stop, phase, points)
         cell.mark = mark_of(cell.findings)
         if self._progress is not None:
@@ -359,7 +363,7 @@ class Sweep:
             return True
         if self._again or self._is_out_of_time() or not (seen := self._again_sightings()):
             return False
-        self._found.add(Run("returned", seen=seen), stop, phase, ())
+        self._found.add(Run("returned", sightings=seen), stop, phase, ())
         self._result.is_complete = False
         self._result.notes.append(
             f"the sweep ended after {stop.name}/{phase}, one of whose stops broke the scenario for this process; "
@@ -387,7 +391,7 @@ class Sweep:
                 continue
             for _ in range(1 if self._world.is_deterministic else 3):
                 run = self._run(STOPS[example.stop], example.points)
-                if any((s.kind, s.what) == (finding.kind, finding.what) for s in run.seen):
+                if any((s.kind, s.what) == (finding.kind, finding.what) for s in run.sightings):
                     break
             else:
                 self._result.notes.append(
@@ -415,7 +419,7 @@ class Sweep:
             raise Unresolved(f"the code suspended at {first} is not what it was when the token was written")
         self._resolve(run, stop, token.points, where)
         if self._again:
-            run.seen += self._again_sightings()
+            run.sightings += self._again_sightings()
         findings = self._found.add(run, stop, first.phase, token.points)
         strip.cells.append(Cell(token.points, where, mark_of(findings), findings))
         self._result.findings = self._found.sorted()
