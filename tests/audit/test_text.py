@@ -143,7 +143,7 @@ def test_what_nobody_stopped_is_said_to_be_so() -> None:
     finding = finding_of(example=Example("", (), "", (), (OWN,), 0, "5 left"), strips=["baseline"])
     text = report(result_of(finding))
     assert "seen        in 1 of 4 runs: no stop" in text
-    assert "example     with nobody stopping it" in text
+    assert "example     without a stop" in text
     assert "stuck at    app/jobs.py:12 in start" in text
     assert "says        5 left" in text
     assert "replay" not in text

@@ -1,4 +1,4 @@
-"""What an audit found: findings, baselines, the result and its text."""
+"""Findings, ignores, the baseline file, and the result of an audit with its text report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from quiesce._lazy import offer
 
 if TYPE_CHECKING:
     from .baseline import BadBaseline, Baseline, Entry
-    from .findings import Example, Finding, Findings, severity_of
+    from .findings import Example, Finding, Findings, matches, severity_of
     from .ignores import Ignores
     from .result import EXIT_CODES, AuditResult, Cell, LaneSpan, Mark, Strip, Timeline, Verdict
     from .text import WIDTH, Paint, headline, report, where

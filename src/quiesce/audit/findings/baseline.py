@@ -1,7 +1,7 @@
-"""The baseline file: findings that are known, so that only new ones fail.
+"""The baseline file: known findings, so that only new ones fail.
 
-An entry is a scenario's target, the world, and the finding's key, which does not change when lines move. It also names
-the strips that showed it: a finding is only said to be gone when one of those was run again and did not show it.
+An entry has the target of the scenario, the world, and the key of the finding, which does not change when lines move. It
+also names the strips that showed the finding: an entry counts as gone only if one of them ran again without showing it.
 
     {"version": 1, "findings": [{"scenario": "app/jobs.py:scenario_poll", "world": "asyncio",
       "finding": "leaked Client._poll app/client.py:Client.start", "strips": ["cancel/early"]}]}
@@ -22,11 +22,13 @@ VERSION = 1
 
 
 class BadBaseline(Exception):
-    """A baseline file that cannot be read; the message says what is wrong with it."""
+    """A baseline file that cannot be read or written; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Entry:
+    """One known finding of one scenario in one world."""
+
     scenario: str
     world: str
     finding: str
@@ -44,7 +46,7 @@ class Baseline:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Baseline:
-        """Read the file; `BadBaseline` if there is none or it is not one."""
+        """Read the file; raises `BadBaseline` if it does not exist or is not a baseline file."""
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -59,17 +61,17 @@ class Baseline:
             raise BadBaseline(f"{path} is not a baseline file: write one with --write-baseline {path}")
         if data["version"] != VERSION:
             raise BadBaseline(
-                f"the baseline file {path} has version {data['version']!r}, and this quiesce knows {VERSION}: "
+                f"the baseline file {path} has version {data['version']!r}, and this quiesce reads version {VERSION}: "
                 "write it again with --write-baseline"
             )
         return cls(_entry(raw, number, path) for number, raw in enumerate(_list_in(data, path), 1))
 
     def keys_for(self, target: str, world: str) -> list[str]:
-        """The known findings of one scenario, for `audit(baseline=...)`."""
+        """The keys of the known findings of one scenario, for `audit(baseline=...)`."""
         return [entry.finding for entry in self.entries if (entry.scenario, entry.world) == (target, world)]
 
     def gone(self, results: Sequence[AuditResult]) -> list[Entry]:
-        """The entries that these audits should have shown again, and did not."""
+        """The entries that these audits covered and did not show again."""
         gone: list[Entry] = []
         for result in results:
             if result.verdict not in ("CLEAN", "FINDINGS") or not result.is_complete:
@@ -86,7 +88,7 @@ class Baseline:
         return gone
 
     def adopt(self, results: Sequence[AuditResult]) -> Baseline:
-        """What these audits found, and the entries of scenarios that they did not look at."""
+        """A new baseline: the findings of these audits, and the old entries of scenarios that they did not cover."""
         looked_at = {(result.target, result.world) for result in results}
         kept = [entry for entry in self.entries if (entry.scenario, entry.world) not in looked_at]
         found = {
@@ -100,7 +102,7 @@ class Baseline:
         return Baseline([*kept, *found.values()])
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the file, whole or not at all."""
+        """Write the file completely or not at all; raises `BadBaseline`."""
         data = {
             "version": VERSION,
             "findings": [

@@ -1,9 +1,9 @@
-"""Findings: what was seen, grouped by what it is and where it was made, with the smallest run that shows it."""
+"""Findings: sightings grouped by kind, name and origin, each with the smallest run that shows it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeAlias
 
 from quiesce.audit.model import (
@@ -23,65 +23,79 @@ from quiesce.audit.model import (
 
 Severity: TypeAlias = Literal["error", "warning"]
 _ORDER = list(KINDS)
-_TOLD = ("reported",)  # what the program does on purpose, and readers may want to know
+# Kinds that the program causes on purpose: shown, because readers may want to know, but only as warnings.
+_DELIBERATE = ("reported",)
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
     """The smallest run that shows a finding."""
 
-    stop: str  # "" for the run that nobody stopped
+    #: "" for an undisturbed run.
+    stop: str
     points: tuple[Point, ...]
-    token: str  # what `--at` takes; "" for the run that nobody stopped
-    stopped_at: tuple[Place, ...]  # outermost first
-    stuck_at: tuple[Place, ...]  # outermost first
+    #: The value for `--at`; "" for an undisturbed run.
+    token: str
+    #: Outermost first.
+    stopped_at: tuple[Place, ...]
+    #: Outermost first.
+    stuck_at: tuple[Place, ...]
     step: int
     detail: str
 
 
 @dataclass(slots=True)
 class Finding:
-    """One thing that is wrong, however many runs showed it."""
+    """One thing that is wrong, no matter how many runs showed it."""
 
     kind: str
     what: str
-    made_at: tuple[Place, ...]  # innermost first; empty where nobody knows
+    #: Innermost first; empty if unknown.
+    made_at: tuple[Place, ...]
     severity: Severity
     example: Example
+    #: How many runs showed it.
     runs: int = 1
-    strips: list[str] = field(default_factory=list)  # "cancel/early" and so on: where it was seen
-    known: bool = False  # it is in the baseline file
-    ignored: str = ""  # the reason, if an ignore matches
-    fault: str = ""  # the interpreter's, if it is one; then it says which
-    doubt: str = ""  # why it may not be so: it was not seen with more patience
+    #: The strips that showed it, such as "cancel/early".
+    strips: list[str] = field(default_factory=list)
+    #: Whether it is in the baseline file.
+    known: bool = False
+    #: The reason of the ignore that matches it; "" if none does.
+    ignored: str = ""
+    #: The known fault of the interpreter that caused it; "" if the program did.
+    fault: str = ""
+    #: Why it may be wrong: it did not come back with more patience.
+    doubt: str = ""
 
     @property
     def site(self) -> Place | None:
-        """Where it was made: the innermost place that is not the standard library's, nor anyio's or trio's."""
+        """Where it was made: the innermost place outside of the standard library, anyio and trio."""
         return next(iter(makers(self.made_at)), None)
 
     @property
     def key(self) -> str:
-        """The same in every run of an unchanged program, and not changed by lines that move."""
+        """Identifies the finding: the same in every run, and unchanged when lines move."""
         site = self.site
         where = f"{_tail(site.file)}:{site.function}" if site is not None else ""
         return f"{self.kind} {self.what} {where}".strip()
 
     @property
     def means(self) -> str:
+        """The explanation of its kind."""
         return KINDS.get(self.kind, "")
 
     @property
     def counts(self) -> bool:
-        """Whether it makes the verdict bad."""
+        """Whether it makes the verdict FINDINGS."""
         return self.severity == "error" and not self.known and not self.ignored
 
     @property
     def is_unresolved(self) -> bool:
-        """Whether nobody can say if it is one."""
+        """Whether it is in doubt, so that the verdict is UNRESOLVED."""
         return bool(self.doubt) and not self.known and not self.ignored
 
     def as_dict(self) -> dict[str, Any]:
+        """The finding as plain data, for the JSON report."""
         example = self.example
         return {
             "kind": self.kind,
@@ -108,7 +122,7 @@ class Finding:
 
 
 def _tail(file: str) -> str:
-    """Enough of a path to know it by, and the same wherever the project is checked out."""
+    """The last two parts of a path: enough to recognise it, and the same wherever the project is checked out."""
     return "/".join(shorten(file).replace("\\", "/").split("/")[-2:])
 
 
@@ -117,7 +131,7 @@ def _place_dict(place: Place) -> dict[str, Any]:
 
 
 class Findings:
-    """Collects what runs show."""
+    """Collects the sightings of runs and groups them into findings."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str, tuple[Place, ...], str, bool], Finding] = {}
@@ -125,7 +139,7 @@ class Findings:
     def add(
         self, run: Run, stop: Stop | None, phase: Phase | None, points: tuple[Point, ...]
     ) -> list[Finding]:
-        """Add what a run showed; the findings it belongs to, each once."""
+        """Add the sightings of a run; returns the findings that they belong to, each once."""
         if not run.sightings:
             return []
         strip = "baseline" if stop is None else f"{stop.name}/{phase}"
@@ -157,7 +171,7 @@ class Findings:
         return list(touched.values())
 
     def sorted(self) -> list[Finding]:
-        """The worst first."""
+        """The findings, worst first."""
         return sorted(
             self._found.values(),
             key=lambda f: (f.severity != "error", _rank(f.kind), -f.runs, f.what, str(f.site)),
@@ -165,9 +179,20 @@ class Findings:
 
 
 def severity_of(sighting: Sighting, stop: Stop | None) -> Severity:
-    """Adversarial stops warn. So does what the program does on purpose, what is the interpreter's fault, and a doubt."""
-    is_mild = (stop is not None and stop.warns) or sighting.kind in _TOLD or sighting.fault or sighting.doubt
+    """Whether a sighting is an error or only a warning.
+
+    It is a warning if the stop was adversarial, if the program did it on purpose, if the interpreter is to blame, or if
+    it is in doubt.
+    """
+    is_mild = (
+        (stop is not None and stop.warns) or sighting.kind in _DELIBERATE or sighting.fault or sighting.doubt
+    )
     return "warning" if is_mild else "error"
+
+
+def matches(finding: Finding, pattern: str) -> bool:
+    """Whether the pattern of an ignore matches a finding: its key, or its kind and name."""
+    return fnmatchcase(finding.key, pattern) or fnmatchcase(f"{finding.kind} {finding.what}", pattern)
 
 
 def _rank(kind: str) -> int:
@@ -181,7 +206,8 @@ def _size(example: Example) -> tuple[int, int, bool]:
 def _example(run: Run, sighting: Sighting, stop: Stop | None, points: tuple[Point, ...]) -> Example:
     fired = run.fired[0] if run.fired else None
     token = ""
-    if stop is not None and points:  # what is seen after a whole strip has no point of its own
+    # A sighting after a whole strip belongs to no single point, and has no token.
+    if stop is not None and points:
         token = str(Token(stop.name, points, digest(fired[2]) if fired is not None else "item"))
     return Example(
         stop="" if stop is None else stop.name,
@@ -192,7 +218,3 @@ def _example(run: Run, sighting: Sighting, stop: Stop | None, points: tuple[Poin
         step=fired[1] if fired is not None else 0,
         detail=sighting.detail,
     )
-
-
-def count_errors(findings: Iterable[Finding]) -> int:
-    return sum(finding.counts for finding in findings)

@@ -1,7 +1,7 @@
-"""Ignores over several audits: one that matches in any of them is not stale.
+"""Ignores over several audits: an ignore that matches in any of them is not stale.
 
-`audit()` calls an ignore stale when nothing matches it, which is right for one audit. A command that makes several, with
-the same ignores for all, has to look at them together, and only then is a stale one worth failing for.
+`audit()` reports an ignore as stale if it matches nothing, which is right for a single audit. A command that makes several
+audits with the same ignores has to judge them together: an ignore is stale only if it matches in none of them.
 """
 
 from __future__ import annotations
@@ -12,13 +12,17 @@ from .result import AuditResult
 
 
 class Ignores:
+    """Which ignores have matched so far."""
+
     def __init__(self) -> None:
-        self._matched: dict[tuple[str, str], bool] = {}  # whose ("" for everybody's) and which pattern
+        # By target ("" for ignores of all scenarios) and pattern.
+        self._matched: dict[tuple[str, str], bool] = {}
 
     def note(self, result: AuditResult, *, own: Iterable[str], for_all: Iterable[str]) -> None:
-        """Take the question of what is stale from a result, to answer it when all are there.
+        """Take the stale ignores out of a result and remember them; `stale()` judges them after the last audit.
 
-        `own` are the patterns of its `@scenario`. A sweep that was not made whole cannot say that something is gone.
+        `own` are the patterns of its `@scenario`, `for_all` those of the command. In an incomplete sweep every pattern
+        counts as matched, because the missing runs might have shown it.
         """
         stale, result.stale_ignores = set(result.stale_ignores), []
         is_whole = result.is_complete and result.verdict in ("CLEAN", "FINDINGS")

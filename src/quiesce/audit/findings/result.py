@@ -1,4 +1,4 @@
-"""What an audit came to."""
+"""The result of an audit: verdict, findings, and one strip per stop and phase."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from quiesce.audit.model import Backend, Phase, Place, Point
 
 from .findings import Finding
 
-# clean; findings; the scenario fails by itself; it does not do the same twice; a replay no longer fits the program, or nobody can
-# say whether what was seen is a finding
+# BASELINE-BROKEN: the scenario fails without being stopped. NON-DETERMINISTIC: two undisturbed runs differ. UNRESOLVED: a
+# replay token no longer fits the program, or a finding is in doubt.
 Verdict: TypeAlias = Literal["CLEAN", "FINDINGS", "BASELINE-BROKEN", "NON-DETERMINISTIC", "UNRESOLVED"]
 EXIT_CODES: dict[Verdict, int] = {
     "CLEAN": 0,
@@ -21,7 +21,8 @@ EXIT_CODES: dict[Verdict, int] = {
     "UNRESOLVED": 2,
 }
 
-# One run: clean, findings, warnings only (or known or ignored), nothing sure, it did not get to its point, it was not made
+# The outcome of one run. "warning": only warnings, known or ignored findings. "unresolved": a finding in doubt. "missed":
+# the run did not reach its point. "skipped": it was not made.
 Mark: TypeAlias = Literal["clean", "finding", "warning", "unresolved", "missed", "skipped"]
 MARKS: dict[Mark, str] = {
     "clean": ".",
@@ -35,17 +36,18 @@ MARKS: dict[Mark, str] = {
 
 @dataclass(slots=True)
 class Cell:
-    """One point of a strip, and what stopping there showed."""
+    """One point of a strip, and the findings of the run that was stopped there."""
 
     points: tuple[Point, ...]
-    where: tuple[Place, ...]  # outermost first
+    #: Outermost first.
+    where: tuple[Place, ...]
     mark: Mark
     findings: list[Finding] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Strip:
-    """All the runs of one stop in one phase."""
+    """All runs of one stop in one phase."""
 
     stop: str
     says: str
@@ -59,6 +61,7 @@ class Strip:
 
     @property
     def marks(self) -> str:
+        """One character per cell (see `MARKS`)."""
         return "".join(MARKS[cell.mark] for cell in self.cells)
 
     @property
@@ -68,7 +71,7 @@ class Strip:
 
 @dataclass(frozen=True, slots=True)
 class LaneSpan:
-    """A task in the timeline of a run. `end` is None if it never ended; `waits` are (from step, to step, where)."""
+    """A task in the timeline of a run. `end` is None if it never ended; `waits` are (first step, last step, place)."""
 
     label: str
     start: int
@@ -80,39 +83,48 @@ class LaneSpan:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """One run, step by step: made anew for the example of a finding."""
+    """The steps of one run, recorded for the example of a finding."""
 
     lanes: tuple[LaneSpan, ...]
     steps: int
-    stops: tuple[tuple[int, str], ...]  # the step and the lane of each stop
-    ended_at: int  # the step at which the root was over
+    #: The step and the lane of each stop.
+    stops: tuple[tuple[int, str], ...]
+    #: The step at which the root ended.
+    ended_at: int
 
 
 @dataclass(slots=True)
 class AuditResult:
-    """What an audit came to: `verdict`, `findings`, and a `Strip` for each stop and phase."""
+    """The result of an audit: `verdict`, `findings`, and one `Strip` per stop and phase."""
 
     scenario: str
-    target: str  # what the command line would be given
+    #: The scenario as the command line names it.
+    target: str
     world: str
     backend: Backend
     verdict: Verdict
-    reason: str = ""  # of a verdict that is neither CLEAN nor FINDINGS
+    #: Why the verdict is neither CLEAN nor FINDINGS.
+    reason: str = ""
     findings: list[Finding] = field(default_factory=list)
     strips: list[Strip] = field(default_factory=list)
     baseline: Cell | None = None
-    points: int = 0  # suspension points of the uninjected schedule
+    #: Suspension points of the uninjected schedule.
+    points: int = 0
     runs: int = 0
     seconds: float = 0.0
     seed: int | None = None
     deduped: bool = False
     is_complete: bool = True
-    is_interrupted: bool = False  # by Ctrl-C: the verdict is of what was done by then
+    #: Ended by Ctrl-C: the verdict covers only the runs up to then.
+    is_interrupted: bool = False
     notes: list[str] = field(default_factory=list)
-    timelines: dict[str, Timeline] = field(default_factory=dict)  # by the token of the example
+    #: By the token of the example.
+    timelines: dict[str, Timeline] = field(default_factory=dict)
     stale_ignores: list[str] = field(default_factory=list)
-    options: str = ""  # the part of a replay command that says how the world was made
-    replay_with: str = ""  # the command that takes the token last, where that is not `quiesce audit`
+    #: The options of a replay command that recreate the world.
+    options: str = ""
+    #: The replay command, without its token, if it is not `quiesce audit`.
+    replay_with: str = ""
 
     @property
     def clean(self) -> bool:
@@ -124,26 +136,26 @@ class AuditResult:
 
     @property
     def errors(self) -> list[Finding]:
-        """The findings that make the verdict."""
+        """The findings that decide the verdict."""
         return [finding for finding in self.findings if finding.counts]
 
     @property
     def unresolved(self) -> list[Finding]:
-        """What was seen, but not with more patience."""
+        """The findings that did not come back with more patience."""
         return [finding for finding in self.findings if finding.is_unresolved]
 
     @property
     def scope(self) -> str:
-        """What was covered, said honestly."""
+        """A sentence about what was covered, and how much of it."""
         what = f"{self.points} suspension point{'s' * (self.points != 1)} of this schedule"
         done = "all" if self.is_complete and not self.deduped else "some of the"
         if self.is_complete and self.deduped:
-            done = "one for each await chain of the"
+            done = "one per await chain of the"
         seed = "" if self.seed is None else f", seed {self.seed}"
         return f"{done} {what} ({self.world}{seed}), {self.runs} runs"
 
     def replay_command(self, token: str) -> str:
-        """The command that makes exactly that run again."""
+        """The command that repeats exactly the run of this token."""
         if self.replay_with:
             return f"{self.replay_with} '{token}'"
         options = f" {self.options}" if self.options else ""
@@ -155,6 +167,7 @@ class AuditResult:
             raise AssertionError(str(self))
 
     def as_dict(self) -> dict[str, Any]:
+        """The result as plain data, for the JSON report."""
         return {
             "scenario": self.scenario,
             "target": self.target,

@@ -1,8 +1,8 @@
 """The report as text: for a terminal, or as the message of a failed assertion.
 
-The verdict first, then what was covered, then a strip for each stop and phase with a character for each point, then the
-findings, the worst first. What does not count (warnings, known and ignored findings) has a line each at the end. The
-same result gives the same text, save for its width and colour.
+The verdict comes first, then what was covered, then one strip per stop and phase with one character per point, then the
+findings, worst first. Findings that do not count (warnings, known and ignored ones) get one line each at the end. The
+same result always gives the same text, apart from width and colour.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from .findings import Example, Finding
 from .result import MARKS, AuditResult, Mark, Strip
 
 WIDTH: Final = 100
-_MOST_LINES = 3  # of one strip; a longer one is counted out
+# The most lines of one strip; a longer strip is shown as counts of equal marks.
+_MOST_LINES = 3
 _MOST_FRAMES = 4
 _MEANS: dict[Mark, str] = {
     "clean": "clean",
@@ -38,15 +39,16 @@ _COLORS: dict[str, str] = {".": "32", "X": "1;31", "w": "33", "u": "35", "?": "3
 class Paint:
     """Colours for a terminal, or none.
 
-    A line is put together with marks in place of the escape character, made safe as a whole, and coloured last (`line`). The names
-    and messages in it may hold anything, but they cannot guess the marks.
+    A line is first put together with a random mark in place of the escape character, then made safe as a whole, and only
+    then coloured (`line`). Names and messages in the line may contain anything, but cannot guess the mark.
     """
 
     def __init__(self, wanted: bool) -> None:
         self._mark = secrets.token_hex(8) if wanted else ""
 
     def __call__(self, text: str, code: str) -> str:
-        # The marks would hide a secret, or be taken for one: what it knows of secrets is what stands around them.
+        # Remove secrets before the marks are added: secrets are recognised by the text around them, so a mark next to one
+        # would hide it, and the mark itself looks like a secret.
         return f"{self._mark}[{code}m{without_secrets(text)}{self._mark}[0m" if self._mark and text else text
 
     def line(self, text: str) -> str:
@@ -68,7 +70,7 @@ class Paint:
 
 
 def report(result: AuditResult, *, width: int = WIDTH, color: bool = False) -> str:
-    """Verdict, strips and findings."""
+    """The whole report: verdict, strips, findings and notes."""
     paint = Paint(color)
     blocks = [[headline(result, paint), *_summary(result)], list(_strips(result, width, paint))]
     counting = [finding for finding in result.findings if finding.counts]
@@ -113,7 +115,7 @@ def _strips(result: AuditResult, width: int, paint: Paint) -> Iterator[str]:
 
 
 def _fold(strip: Strip, width: int, paint: Paint) -> list[str]:
-    """The marks of a strip in lines; if they are too many, as how many of which follow each other."""
+    """The marks of a strip in lines; if there are too many, as counts of equal marks in a row."""
     marks = strip.marks
     if len(marks) <= width * _MOST_LINES:
         return [paint.marks(marks[start : start + width]) for start in range(0, len(marks), width)]
@@ -128,8 +130,8 @@ def _fold(strip: Strip, width: int, paint: Paint) -> list[str]:
         lines[-1].append(paint(word, _COLORS.get(mark, "0")))
         length += len(word) + 1
     if len(lines) > _MOST_LINES:
-        left = sum(len(line) for line in lines[_MOST_LINES:])
-        lines = [*lines[:_MOST_LINES], [f"... and {left} more stretches, of {len(marks)} points"]]
+        hidden = sum(len(line) for line in lines[_MOST_LINES:])
+        lines = [*lines[:_MOST_LINES], [f"... and {hidden} more stretches, of {len(marks)} points"]]
     return [" ".join(line) for line in lines]
 
 
@@ -147,7 +149,7 @@ def _finding(finding: Finding, number: int, result: AuditResult, paint: Paint) -
     if example.stop:
         rows.append(("example", _in_words(example.stop, example.points)))
     else:
-        rows.append(("example", "with nobody stopping it"))
+        rows.append(("example", "without a stop"))
     rows += _row("stopped at", example.stopped_at[::-1])
     rows += _row("stuck at", example.stuck_at[::-1])
     if example.token:
@@ -160,7 +162,7 @@ def _finding(finding: Finding, number: int, result: AuditResult, paint: Paint) -
 
 
 def _lesser(result: AuditResult, paint: Paint) -> Iterator[str]:
-    """What does not count: a line each."""
+    """One line for each finding that does not count."""
     for finding in result.findings:
         if finding.counts:
             continue
@@ -205,7 +207,7 @@ def _moment(point: Point) -> str:
 
 
 def _row(name: str, places: tuple[Place, ...]) -> list[tuple[str, str]]:
-    """The reader's own frames, innermost first; of libraries only the function that it waits in, or that made it."""
+    """A row with the reader's own frames, innermost first, and of the libraries only the function that is waiting."""
     if not places:
         return []
     own = [place for place in places if not place.in_library]
@@ -224,29 +226,31 @@ def _row(name: str, places: tuple[Place, ...]) -> list[tuple[str, str]]:
 
 
 def where(title: str, places: tuple[Place, ...]) -> list[str]:
-    """The line of a report that says where, given the innermost place first; none if nobody knows."""
+    """The line of a report with these places, innermost first; no line if there are none."""
     return [printed_line(f"    {name} {text}") for name, text in _row(title, places)]
 
 
 def _by_phase(strips: Iterable[str]) -> str:
-    """ "cancel/early", "cancel/late", "timeout/early", "timeout/late" as "cancel and timeout (early, late)"."""
+    """Group strips: "cancel/early", "cancel/late", "timeout/early", "timeout/late" as "cancel, timeout (early, late)"."""
     phases: dict[str, list[str]] = {}
     for strip in strips:
         stop, _, phase = strip.partition("/")
         phases.setdefault(stop, []).append(phase)
-    alike: dict[tuple[str, ...], list[str]] = {}
-    for stop, seen in phases.items():
-        alike.setdefault(tuple(seen), []).append("no stop" if stop == "baseline" else stop)
+    same_phases: dict[tuple[str, ...], list[str]] = {}
+    for stop, names in phases.items():
+        same_phases.setdefault(tuple(names), []).append("no stop" if stop == "baseline" else stop)
     parts = (
-        ", ".join(stops) + (f" ({', '.join(seen)})" if any(seen) else "") for seen, stops in alike.items()
+        ", ".join(stops) + (f" ({', '.join(names)})" if any(names) else "")
+        for names, stops in same_phases.items()
     )
     return "; ".join(parts)
 
 
 def call_in_a_test(result: AuditResult, example: Example) -> str:
-    """The Python that fails with this finding now, and passes when it is cured.
+    """A line of Python that fails now and passes once the finding is fixed.
 
-    Not the one run: its token is for the code as it is, which the cure will change.
+    It audits the whole strip, not just the one run: the token of a run belongs to the code as it is, and the fix will
+    change that.
     """
     words = shlex.split(result.options)
     phase = example.points[0].phase
