@@ -196,7 +196,7 @@ def test_a_step_that_blocks_is_cut_off_and_named(command: CommandLine, blocks: s
     command.write("blocks.py", f"import time\n\n\nasync def scenario():\n    {blocks}\n")
     said = broken(command.apart("audit", "blocks.py", "--run-limit", "2"))
     assert "BASELINE-BROKEN blocks.py:scenario" in said
-    assert "it does not end: it was cut off after 2 s of real time at blocks.py:5 in scenario" in said
+    assert "it never ends: it was cut off after 2 s of real time at blocks.py:5 in scenario" in said
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -267,7 +267,7 @@ def test_a_scenario_that_differs_from_run_to_run_is_said_to(command: CommandLine
     said = broken(answer)
     assert "NON-DETERMINISTIC fickle.py:scenario on asyncio" in said
     # Two runs that happen to agree do not hide it: later ones do not get to their points.
-    assert ("in one run, scenario suspended at fickle.py:" in said) or ("did not get to the point" in said)
+    assert ("in one run, scenario suspended at fickle.py:" in said) or ("did not reach the point" in said)
 
 
 def test_a_scenario_that_counts_its_runs_is_said_to_differ(command: CommandLine) -> None:
@@ -342,7 +342,7 @@ def test_a_scenario_that_changes_the_directory_finds_it_changed_back(command: Co
     command.write("moves.py", source)
     answer = command.audit("moves.py")
     assert answer.code == 0, answer.out + answer.err
-    assert "note: it changes the working directory, which was put back after each run" in answer.out
+    assert "note: it changes the working directory, which the audit restored after each run" in answer.out
     assert os.getcwd() == str(command.folder)
 
 
@@ -496,7 +496,7 @@ def test_a_backend_that_is_not_installed_names_the_extra(command: CommandLine) -
 BAD_BASELINES = {
     "": "is not JSON",
     "[]": "is not a baseline file",
-    '{"version": 99, "findings": []}': "has version 99, and this quiesce knows 1",
+    '{"version": 99, "findings": []}': "has version 99, and this quiesce reads version 1",
     '{"version": 1}': 'has no list of "findings"',
     '{"version": 1, "findings": [{"scenario": "x"}]}': "entry 1 of the baseline file known.json is not",
 }

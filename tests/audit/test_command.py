@@ -172,7 +172,7 @@ def test_budget_options_leave_runs_out_and_say_so(command: CommandLine) -> None:
 
     assert early() == (30, "all 30 suspension points of this schedule (asyncio), 33 runs")
     assert early("--dedupe")[0] == 1
-    assert early("--dedupe")[1].startswith("one for each await chain of the 30")
+    assert early("--dedupe")[1].startswith("one per await chain of the 30")
     assert early("--sample", "7")[0] == 7
     assert early("--sample", "7")[1].startswith("some of the 30")
     assert early("--time-limit", "0.000001") == (

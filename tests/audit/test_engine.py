@@ -640,7 +640,7 @@ async def repeats_itself() -> None:
 def test_dedupe_uses_one_point_for_each_await_chain() -> None:
     result = audit(repeats_itself, stops="cancel", phases="early", dedupe=True)
     assert points_of(result, "cancel/early") == ["early/repeats_itself:1", "early/repeats_itself:11"]
-    assert result.scope.startswith("one for each await chain of the 11 suspension points")
+    assert result.scope.startswith("one per await chain of the 11 suspension points")
 
 
 def test_a_sample_is_chosen_by_the_seed_and_is_not_called_complete() -> None:

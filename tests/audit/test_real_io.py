@@ -127,7 +127,7 @@ def test_a_server_that_never_answers_is_a_timeout_and_the_option_is_named(backen
     assert result.verdict == "BASELINE-BROKEN"
     assert "it raised ReadTimeout" in result.reason
     assert f"stopped waiting for a socket connected to 127.0.0.1:{port}, silent for 0.1 s" in result.reason
-    assert "give it more patience (patience=, --patience SECONDS)" in result.reason
+    assert "allow more patience (patience=, --patience SECONDS)" in result.reason
 
 
 @in_both
@@ -260,7 +260,7 @@ def test_a_finding_that_more_patience_does_not_show_is_unresolved(
     assert result.strips[0].marks == "u"
     assert "replaced" in result.reason
     assert f"stopped waiting for a socket connected to 127.0.0.1:{port}, silent for 0.05 s" in result.reason
-    assert "give it more patience (patience=, --patience SECONDS)" in result.reason
+    assert "allow more patience (patience=, --patience SECONDS)" in result.reason
     assert not result.errors
     assert "unresolved: replaced" in str(result)
     assert result.as_dict()["findings"][0]["doubt"]

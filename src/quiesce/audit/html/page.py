@@ -28,7 +28,7 @@ VERDICTS: dict[Verdict, tuple[str, str, str]] = {
 MEANINGS: dict[Verdict, str] = {
     "CLEAN": "Nothing was left, wherever it was stopped.",
     "FINDINGS": "",
-    "BASELINE-BROKEN": "The scenario fails with nobody stopping it, so that stopping it would show nothing.",
+    "BASELINE-BROKEN": "The scenario fails without being stopped, so stopping it would show nothing.",
     "NON-DETERMINISTIC": "It does not do the same thing in every run, so that its points cannot be named.",
     "UNRESOLVED": "The program has changed since the replay token was written.",
 }

@@ -1,4 +1,4 @@
-"""`audit()`: the one call behind the command, the pytest plugin and a test of your own."""
+"""`audit()`: the function behind the command and the pytest plugin, for use in your own tests too."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeAlias
 
-from quiesce.audit.findings import AuditResult
+from quiesce.audit.findings import AuditResult, matches
 from quiesce.audit.model import (
     PHASES,
     STOPS,
@@ -67,7 +66,7 @@ def audit(
     name: str | None = None,
     target: str | None = None,
 ) -> AuditResult:
-    """Stop `scenario` at every point where it can be stopped, and say what is left each time.
+    """Stop `scenario` at every point where it can be stopped, and report what is left over each time.
 
         from quiesce.audit import audit
 
@@ -77,25 +76,26 @@ def audit(
 
         audit(scenario).assert_clean()
 
-    `scenario` is a function without arguments: an `async def`, an async generator function, or something that gives an
-    async context manager. It is run again and again, each time from nothing, in a world with a virtual clock and a
-    fixed order, and stopped at one more point, until every suspension point has been used.
+    `scenario` is a function without arguments: an `async def`, an async generator function, or a callable that returns
+    an async context manager. The audit runs it again and again, each time with a fresh event loop, a virtual clock and a
+    fixed order of steps, and stops it at one more point, until every suspension point has been used.
 
-    - `stops`: which kinds of stop (names in a list or with commas, or "all"); `phases`: early, late, unstarted.
+    - `stops`: the kinds of stop (a list of names, a string with commas, or "all"); `phases`: early, late, unstarted.
     - `backend`: asyncio, asyncio-eager, uvloop or trio.
-    - `depth=2`: stop it a second time at every point after the first.
-    - `check`: a function of your own that is called after each run, sync or async. What it raises, and an answer
-      that is false (other than None), is a finding.
-    - `again=True`: after each stop, the scenario must run undisturbed. Otherwise this is asked once a strip.
-    - `real_io=True`: real sockets, processes and threads. Without it they are refused.
-    - `patience`: with real I/O, how many real seconds a connection may be silent before the virtual clock jumps; 0.05
-      unless told. What is seen after such a jump only counts if it is seen with ten times the patience too.
-    - `seed`: step the tasks of a round in another order.
-    - `dedupe`, `sample`, `time_limit`: for big scenarios, see the result's `scope`.
-    - `ignore`: findings that do not count, as `{"leaked Client._poll*": "why"}`; one that matches nothing any more
-      makes the verdict bad.
+    - `depth=2`: stop it a second time at every point after the first stop.
+    - `check`: your own function, sync or async, which is called after each run. It is a finding if the function raises
+      or returns a false value other than None.
+    - `again=True`: check after each stop that the scenario still runs undisturbed. Without it, the audit checks once per
+      strip.
+    - `real_io=True`: allow real sockets, processes and threads. Without it they are refused.
+    - `patience`: with real I/O, how many real seconds a connection may be silent before the virtual clock jumps (default
+      0.05). A sighting after such a jump counts only if it comes back with ten times the patience.
+    - `seed`: change the order in which the tasks of a round take their steps.
+    - `dedupe`, `sample`, `time_limit`: limits for big scenarios; the result's `scope` says what was covered.
+    - `ignore`: findings that do not count, as `{"leaked Client._poll*": "why"}`. A pattern that matches nothing any more
+      fails the audit.
     - `baseline`: keys of findings that are known and do not count.
-    - `at`: the token of one run, to make just that again.
+    - `at`: a replay token, to repeat exactly that run.
     """
     if _is_running():
         raise RuntimeError(
@@ -126,7 +126,8 @@ def audit(
         if not real_io:
             stack.enter_context(closed_world())
         stack.enter_context(quiet_collector())
-        stack.callback(random.setstate, random.getstate())  # each run starts from the same one
+        # Every run seeds the global generator; give the caller its state back.
+        stack.callback(random.setstate, random.getstate())
         started = time.monotonic()
         guard = stack.enter_context(GuardedWorld(world, watch, limits.run))
         sweep = Sweep(
@@ -159,7 +160,7 @@ def audit(
             interrupted.result = result
             raise
         if guard.changed_directory:
-            result.notes.append("it changes the working directory, which was put back after each run")
+            result.notes.append("it changes the working directory, which the audit restored after each run")
         result.seconds = time.monotonic() - started
     if result.verdict == "CLEAN":
         _give_verdict(
@@ -169,7 +170,7 @@ def audit(
 
 
 def make_world(backend: str, watch: Watch, *, real_io: bool, seed: int | None, limits: Limits) -> World:
-    """The world of this name; says what is missing if it cannot be had."""
+    """Create the world of this name; raises an error that says what to install or change if that is not possible."""
     if backend in ("asyncio", "asyncio-eager"):
         from quiesce.audit.worlds import AsyncioWorld
 
@@ -191,11 +192,15 @@ def make_world(backend: str, watch: Watch, *, real_io: bool, seed: int | None, l
 def _give_verdict(
     result: AuditResult, ignores: Mapping[str, str], known: set[str], *, is_replay: bool, is_certain: bool
 ) -> None:
+    """Apply ignores and known findings, and set the verdict and its reason.
+
+    A replay does not judge ignores. With `is_certain`, a point that was not reached makes the verdict NON-DETERMINISTIC.
+    """
     used: set[str] = set()
     for finding in result.findings:
         finding.known = finding.key in known
         for pattern, reason in ignores.items():
-            if fnmatchcase(finding.key, pattern) or fnmatchcase(f"{finding.kind} {finding.what}", pattern):
+            if matches(finding, pattern):
                 finding.ignored = reason
                 used.add(pattern)
     if not is_replay:
@@ -213,9 +218,9 @@ def _give_verdict(
         result.verdict, result.reason = "UNRESOLVED", f"{first.kind} {first.what} {first.doubt}"
     elif missed and is_certain:
         result.verdict = "NON-DETERMINISTIC"
-        result.reason = f"{missed} of {result.runs} runs did not get to the point that the first runs had"
+        result.reason = f"{missed} of {result.runs} runs did not reach the point that the first runs had"
     if missed:
-        result.notes.append(f"{missed} points were not reached again, and are not covered")
+        result.notes.append(f"{missed} points were not reached again and are not covered")
 
 
 def _is_running() -> bool:
@@ -238,16 +243,19 @@ def _read_token(at: str | None) -> Token | None:
 
 
 def read_phases(phases: Iterable[str] | str | None) -> tuple[Phase, ...]:
+    """Check names of phases and put them in their usual order; raises `ValueError` for an unknown one."""
     if phases is None:
         return PHASES
-    names = phases.split(",") if isinstance(phases, str) else list(phases)
-    for given in (given.strip() for given in names):
-        if given not in PHASES:
-            raise ValueError(f"there is no phase {given!r}; there are {', '.join(PHASES)}")
-    return tuple(phase for phase in PHASES if phase in [given.strip() for given in names])
+    words = phases.split(",") if isinstance(phases, str) else list(phases)
+    names = [word.strip() for word in words]
+    for name in names:
+        if name not in PHASES:
+            raise ValueError(f"there is no phase {name!r}; there are {', '.join(PHASES)}")
+    return tuple(phase for phase in PHASES if phase in names)
 
 
 def read_ignores(ignore: Mapping[str, str] | None) -> Mapping[str, str]:
+    """Check that every ignore has a reason; raises `ValueError` otherwise."""
     for pattern, reason in (ignore or {}).items():
         if not isinstance(reason, str) or not reason.strip():
             raise ValueError(f"the ignore {pattern!r} has no reason; say why this finding does not count")
@@ -264,6 +272,7 @@ def _target_of(scenario: object) -> str:
 
 
 def _options(backend: str, real_io: bool, seed: int | None, patience: float | None) -> str:
+    """The command-line options that recreate this world in a replay."""
     parts = []
     if backend != "asyncio":
         parts.append(f"--backend {backend}")

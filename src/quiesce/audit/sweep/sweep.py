@@ -1,8 +1,8 @@
-"""The sweep: run the scenario, note its points, stop it at each of them.
+"""The sweep: run the scenario, record its points, and stop it at each of them.
 
-Two uninjected runs come first. If they differ, no statement about points would mean anything, and the verdict says so.
-Then every stop, phase and point gets a run of its own, from nothing. A run that does not get to its point is not counted
-as covered.
+Two uninjected runs come first. If they differ, points do not identify anything, and the verdict says so. Then every
+combination of stop, phase and point gets a fresh run of its own. A run that does not reach its point does not count as
+covered.
 """
 
 from __future__ import annotations
@@ -37,20 +37,24 @@ from quiesce.audit.model import (
 )
 from quiesce.audit.watch import RefusedIO
 
-from .doubts import Doubts, in_haste, needs_patience, says_so
+from .doubts import Doubts, impatience_hint, needs_patience, patience_note
 
-# Raising where these wait is not what happens to programs: nothing they wait for can fail.
+# The stop `raise` skips waits in these files: in a real program the futures that they wait for cannot fail.
 _NEVER_FAIL = ("asyncio/locks.py", "asyncio/queues.py", "asyncio/tasks.py", "asyncio/taskgroups.py")
-_NEVER_FAIL_IN = "/quiesce/kernel/"  # it waits for futures of its own, and nobody gives one of these an error
+# The kernel waits for its own futures, which never get an error either.
+_NEVER_FAIL_IN = "/quiesce/kernel/"
 _WAITING = ("/asyncio/", "/trio/", "/anyio/")
-_MAY_FAIL = ("sleep",)  # stands in for the real thing in scenarios
+# Scenarios use `sleep` in place of real I/O, so it counts as able to fail.
+_MAY_FAIL = ("sleep",)
+# How many findings get a timeline.
 TIMELINES = 20
-CONFIRMED = 50  # findings whose example is run once more
+# How many findings have their example run once more.
+CONFIRMED = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a sweep is."""
+    """How far a sweep has got."""
 
     done: int
     total: int
@@ -60,11 +64,14 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What to leave out of a big sweep."""
+    """Limits for a big sweep."""
 
-    dedupe: bool = False  # one point for each await chain
-    sample: int | None = None  # at most so many points a strip, chosen by `seed`
-    time_limit: float | None = None  # real seconds for the whole sweep
+    #: Stop at only one point per await chain.
+    dedupe: bool = False
+    #: The most points per strip, chosen by `seed`.
+    sample: int | None = None
+    #: Real seconds for the whole sweep.
+    time_limit: float | None = None
     seed: int = 0
 
 
@@ -72,7 +79,8 @@ _was_frozen_before = False
 
 
 def _is_frozen() -> bool:
-    """Whether somebody froze the heap. The interpreter counts all that is frozen, so that a yes is remembered."""
+    """Whether other code has frozen the heap."""
+    # `gc.get_freeze_count` only counts, and does not say who froze the objects. So a positive answer is remembered.
     global _was_frozen_before
     _was_frozen_before = _was_frozen_before or gc.get_freeze_count() > 0
     return _was_frozen_before
@@ -80,7 +88,10 @@ def _is_frozen() -> bool:
 
 @contextmanager
 def quiet_collector() -> Iterator[None]:
-    """Collections only where the audit asks for them, and of what the runs made: a hundred times cheaper."""
+    """Inside the block, collect garbage only when the audit asks for it, and only among objects that the runs created.
+
+    The freeze takes every older object out of each collection, which makes it about a hundred times cheaper.
+    """
     was_enabled, was_frozen = gc.isenabled(), _is_frozen()
     gc.collect()
     gc.freeze()
@@ -88,30 +99,34 @@ def quiet_collector() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.collect()  # what the last run held, while the watch is there to be deaf to it
-        if not was_frozen:  # what somebody else froze before cannot be told apart, and stays frozen
+        # Collect what the last run referred to while the watch is still installed and muted.
+        gc.collect()
+        # `unfreeze` would also release objects that other code froze before, so then everything stays frozen.
+        if not was_frozen:
             gc.unfreeze()
         if was_enabled:
             gc.enable()
 
 
 class BrokenBaseline(Exception):
-    """The scenario fails with nobody stopping it."""
+    """The scenario fails without being stopped."""
 
 
 class NothingToDo(Exception):
-    """The stops and phases that were asked for have no point in this scenario."""
+    """None of the requested stops exists in any of the requested phases."""
 
 
 class NotDeterministic(Exception):
-    """The scenario does not do the same thing twice."""
+    """Two uninjected runs of the scenario differ."""
 
 
 class Unresolved(Exception):
-    """A replay token that the program no longer has."""
+    """A replay token whose run does not exist in the program any more."""
 
 
 class Sweep:
+    """One sweep: fills in `result` run by run."""
+
     def __init__(
         self,
         world: World,
@@ -135,15 +150,18 @@ class Sweep:
         self._moments: list[Moment] = []
         self._lanes: list[TaskRecord] = []
         self._items = 0
-        self._patience = 1  # times that of the limits
-        self._hasty: Run | None = None  # why it is more than once
+        # The factor for the real-time limits of every run.
+        self._patience = 1
+        # The run that made more patience necessary.
+        self._hasty: Run | None = None
         self._doubts = Doubts()
-        self._is_broken = False  # by one of its stops: it no longer runs undisturbed
+        # One of the stops broke the scenario: it no longer runs even undisturbed.
+        self._is_broken = False
 
     # The uninjected run
 
     def baseline(self) -> None:
-        """Run it uninjected until two runs agree; raise if it breaks or they never do."""
+        """Record the points of the uninjected scenario; raises if it fails, or if no two consecutive runs agree."""
         runs = [self._plain_run(), self._plain_run()]
         if self._world.is_deterministic and (difference := first_difference(runs[0], runs[1])):
             runs.append(self._plain_run())
@@ -151,7 +169,7 @@ class Sweep:
                 raise NotDeterministic(difference)
             self._result.notes.append(f"the first run differed from the later ones ({difference})")
         if self._hasty is not None:
-            self._result.notes.append(says_so(self._hasty, self._patience))
+            self._result.notes.append(patience_note(self._hasty, self._patience))
         last = runs[-1]
         self._moments = last.moments
         self._lanes = [lane for lane in last.lanes if lane.born < last.ended_at]
@@ -160,7 +178,7 @@ class Sweep:
             self._moments = [m for m in last.moments if (m.lane.label, m.number) in common]
             if len(self._moments) < len(last.moments):
                 self._result.notes.append(
-                    "the order of events differs from run to run; points that only some runs have were left out"
+                    "the order of events differs from run to run; points that not every run has were left out"
                 )
         self._items = last.items
         self._result.points = len(self._moments)
@@ -170,7 +188,7 @@ class Sweep:
     def _run(
         self, stop: Stop | None, points: tuple[Point, ...] = (), *, record: bool = False, more: int = 1
     ) -> Run:
-        """Run it once, with so many times more patience than the others."""
+        """Run the scenario once, with `more` times the patience of the other runs."""
         self._result.runs += 1
         return self._world.run(
             self._scenario, stop, points, check=self._check, record=record, patience=self._patience * more
@@ -195,7 +213,7 @@ class Sweep:
                 "use the real-I/O mode (real_io=True, --real-io), or a stand-in"
             )
         if run.outcome == "raised":
-            raise BrokenBaseline(f"it raised {run.error}{_at(places(run.error_at))}{in_haste(run)}")
+            raise BrokenBaseline(f"it raised {run.error}{_at(places(run.error_at))}{impatience_hint(run)}")
         if run.outcome == "cancelled":
             raise BrokenBaseline("it cancelled itself")
         if run.outcome in ("hung", "endless"):
@@ -203,15 +221,16 @@ class Sweep:
             how = "nothing can run any more" if run.outcome == "hung" else f"stopped after {run.steps} steps"
             if run.outcome == "hung" and hang.detail:
                 how = hang.detail
-            raise BrokenBaseline(f"it never ends: {how}{_at(places(hang.stuck_at))}{in_haste(run)}")
+            raise BrokenBaseline(f"it never ends: {how}{_at(places(hang.stuck_at))}{impatience_hint(run)}")
         if run.outcome == "blocked":
             hang = run.sightings[0]
-            raise BrokenBaseline(f"it does not end: {hang.detail}{_at(places(hang.stuck_at))}")
+            raise BrokenBaseline(f"it never ends: {hang.detail}{_at(places(hang.stuck_at))}")
         return run
 
     # The sweep
 
     def sweep(self, stops: Sequence[Stop], phases: Sequence[Phase], depth: int) -> None:
+        """Make every stop at every point, then confirm the examples of the findings."""
         plans: list[tuple[Stop, Phase, list[tuple[Point, tuple[Place, ...]]]]] = [
             (stop, phase, self._choose(self.points(stop, phase)))
             for stop in stops
@@ -222,7 +241,7 @@ class Sweep:
             names, wanted = ", ".join(stop.name for stop in stops), ", ".join(phases)
             raise NothingToDo(f"the stops {names} do not exist in the phases {wanted}: nothing was stopped")
         if not any(points for _, _, points in plans):
-            self._result.notes.append("nothing was stopped: it has no point where these stops could be made")
+            self._result.notes.append("nothing was stopped: it has no point where these stops can be made")
         self._total = sum(len(points) for _, _, points in plans)
         self._done = 0
         for stop, phase, points in plans:
@@ -240,7 +259,7 @@ class Sweep:
         self._confirm()
 
     def points(self, stop: Stop, phase: Phase) -> list[tuple[Point, tuple[Place, ...]]]:
-        """Every point at which this stop can be made in this phase, and where the lane stands there."""
+        """Every point at which this stop can be made in this phase, and where the lane is suspended there."""
         if stop.aims_at == "items":
             return [(Point(ITEM, number, phase), ()) for number in range(self._items + 1)]
         root = self._scenario.name
@@ -251,9 +270,8 @@ class Sweep:
             or (stop.aims_at == "root" and (phase == "early" or lane.label == root))
             or (stop.aims_at == "others" and lane.label != root)
         ]
-        if (
-            phase == "unstarted"
-        ):  # also of tasks that never suspend; eager ones are started when they are made
+        # Tasks that never suspend have such a point too. Eager tasks have none: they start when they are created.
+        if phase == "unstarted":
             return [(Point(lane.label, 0, phase), ()) for lane in lanes if not lane.is_eager]
         found: list[tuple[Point, tuple[Place, ...]]] = []
         for moment in self._moments:
@@ -302,7 +320,7 @@ class Sweep:
     def _stopped_run(
         self, stop: Stop, points: tuple[Point, ...], where: tuple[Place, ...], *, more: int = 1
     ) -> Run | None:
-        """A run that was stopped at these points; None if it does not get there."""
+        """Run the scenario and stop it at these points; None if no run reaches them."""
         for _ in range(1 if self._world.is_deterministic else 3):
             run = self._run(stop, points, more=more)
             if self._got_there(run, points, where):
@@ -310,14 +328,14 @@ class Sweep:
         return None
 
     def _resolve(self, run: Run, stop: Stop, points: tuple[Point, ...], where: tuple[Place, ...]) -> None:
-        """Mark what may be seen only because the outside was not waited for long enough."""
+        """Mark the sightings that may only be due to a lack of patience with work outside the loop."""
         spot = stop, points[0].phase, where
-        if doubtful := self._doubts.of(run, spot):
+        if doubtful := self._doubts.doubtful(run, spot):
             patient = self._stopped_run(stop, points, where, more=MORE_PATIENCE)
             self._doubts.resolve(run, spot, doubtful, patient)
 
     def _got_there(self, run: Run, points: tuple[Point, ...], where: tuple[Place, ...]) -> bool:
-        """Whether the run was stopped at its points, and the first is the one that it was."""
+        """Whether the run was stopped at all its points, and at the first one in the same code as in the baseline."""
         if points[0].lane == ITEM:
             return True
         if len(run.fired) < len(points):
@@ -329,7 +347,7 @@ class Sweep:
         return limit is not None and time.monotonic() - self._started > limit
 
     def _second_stops(self, stop: Stop, phase: Phase, firsts: list[Point]) -> None:
-        """Stop it once more, at every suspension that follows the first stop."""
+        """For each first stop, make a second one at every suspension that follows it."""
         strip = Strip(stop.name, f"{stop.says}, twice", phase, depth=2)
         for first in firsts:
             if self._is_out_of_time():
@@ -347,13 +365,13 @@ class Sweep:
             if strip.cells and strip not in self._result.strips:
                 self._result.strips.append(strip)
 
-    # Afterwards
+    # After a strip
 
     def _run_again(self, stop: Stop, phase: Phase) -> bool:
-        """Once after each strip, or after each run if asked: it must still run as it did at first.
+        """Check after a strip that the undisturbed scenario still works; True if the sweep has to end here.
 
-        True if it does not: what a stop has broken in this process stays broken, and nothing can be said of any
-        stop after it.
+        What a stop has broken in this process stays broken, so later stops would show nothing. With `again` the check
+        has already been made after each run.
         """
         if self._is_broken:
             self._result.is_complete = False
@@ -382,7 +400,7 @@ class Sweep:
         return [Sighting("again", self._scenario.name, detail=detail)]
 
     def _confirm(self) -> None:
-        """Run the examples once more. One that does not show its finding again cannot be replayed, and that is said."""
+        """Run the examples once more, and add a note for each that does not show its finding again."""
         if self._is_broken:
             return
         for finding in self._result.findings[:CONFIRMED]:
@@ -395,18 +413,18 @@ class Sweep:
                     break
             else:
                 self._result.notes.append(
-                    f"{finding.kind} {finding.what} did not show again at {example.token}: it does not depend on the "
+                    f"{finding.kind} {finding.what} did not appear again at {example.token}: it does not depend on the "
                     "point alone"
                 )
 
     def replay(self, token: Token) -> None:
-        """Make one run again, or say that the program has no such run."""
+        """Repeat the run of a token; raises `Unresolved` if the program has no such run any more."""
         stop = STOPS[token.stop]
         first = token.points[0]
         where: tuple[Place, ...] = ()
         if first.lane == ITEM:
             if first.number > self._items:
-                raise Unresolved(f"it has {self._items} items, and the token asks for the {first.number}th")
+                raise Unresolved(f"it has {self._items} items, and the token names item {first.number}")
         else:
             where = self._find(first)
         strip = Strip(stop.name, stop.says, first.phase, depth=len(token.points))
@@ -426,7 +444,7 @@ class Sweep:
         self._result.is_complete = False
 
     def _find(self, point: Point) -> tuple[Place, ...]:
-        """Where the lane stands at a point of this program."""
+        """Where the lane is suspended at a point of this program; raises `Unresolved` if there is no such point."""
         if point.number == 0 and any(lane.label == point.lane for lane in self._lanes):
             return ()
         for moment in self._moments:
@@ -435,13 +453,13 @@ class Sweep:
         raise Unresolved(f"there is no point {point} in this program any more")
 
     def cut_short(self) -> None:
-        """It was interrupted: what there is so far is the result."""
+        """Mark the sweep as interrupted, and make the findings so far its result."""
         self._result.findings = self._found.sorted()
         self._result.is_complete = False
         self._result.is_interrupted = True
 
     def draw_timelines(self) -> None:
-        """Run the examples again, step by step."""
+        """Run the examples again and record their steps."""
         for finding in self._result.findings[:TIMELINES]:
             example = finding.example
             if example.token in self._result.timelines or (example.stop and not example.points):
@@ -452,6 +470,7 @@ class Sweep:
 
 
 def mark_of(findings: list[Finding]) -> Mark:
+    """The mark of a cell with these findings."""
     if not findings:
         return "clean"
     if any(finding.severity == "error" for finding in findings):
@@ -460,18 +479,19 @@ def mark_of(findings: list[Finding]) -> Mark:
 
 
 def _could_fail(moment: Moment) -> bool:
+    """Whether the operation that a task waits for could fail in a real program."""
     if not moment.can_raise or not moment.chain:
         return False
     files = [code.co_filename.replace("\\", "/") for code, _ in moment.chain]
     if moment.chain[-1][0].co_name in _MAY_FAIL:
         return True
-    # Whose wait it is, below the libraries that do the waiting.
-    whose = next((file for file in reversed(files) if not any(part in file for part in _WAITING)), "")
-    return not (files[-1].endswith(_NEVER_FAIL) or _NEVER_FAIL_IN in whose)
+    # The innermost file outside of asyncio, trio and anyio: the code that decided to wait.
+    waiter = next((file for file in reversed(files) if not any(part in file for part in _WAITING)), "")
+    return not (files[-1].endswith(_NEVER_FAIL) or _NEVER_FAIL_IN in waiter)
 
 
 def first_difference(one: Run, other: Run) -> str:
-    """Where two uninjected runs part; "" if they do not."""
+    """Describe the first difference between two uninjected runs; "" if there is none."""
     for a, b in zip(one.moments, other.moments, strict=False):
         if (a.lane.label, a.number, a.chain) != (b.lane.label, b.number, b.chain):
             return f"{_describe(a)} in one run, {_describe(b)} in the next"
@@ -486,13 +506,14 @@ def _describe(moment: Moment) -> str:
 
 
 def _at(where: tuple[Place, ...]) -> str:
-    """The innermost place that the reader can do something about."""
+    """The innermost place outside of libraries, with " at " in front; "" if no place is known."""
     if not where:
         return ""
     return f" at {next((p for p in reversed(where) if not p.in_library), where[-1])}"
 
 
 def timeline(run: Run) -> Timeline:
+    """The timeline of a recorded run."""
     waits: dict[str, list[tuple[int, int | None, str]]] = {}
     for moment in run.moments:
         inner = next((place(s) for s in reversed(moment.chain) if not place(s).in_library), None)
