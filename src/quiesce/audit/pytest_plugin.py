@@ -1,7 +1,7 @@
 """The pytest plugin: leak verdicts for async tests (`--quiesce`), and tests that are sweeps (`cancel_everywhere`).
 
-pytest loads this module in every session of an environment that has quiesce. It is off unless asked, and it imports
-neither the audit nor an async library until a test or an option asks for one.
+pytest loads this module in every session of an environment that has quiesce. The plugin does nothing by default, and it
+imports neither the audit nor an async library until an option or a marker needs one.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from quiesce.audit.pytest import (
 )
 
 _LEDGER = pytest.StashKey[Ledger]()
-_SWEEPING = pytest.StashKey[object]()  # of an item that the audit has taken over
-_DESELECTED = "quiesce_deselected"  # in what a worker of xdist says at its end
+# In the stash of an item that the audit has taken over.
+_SWEEPING = pytest.StashKey[object]()
+# In the output of an xdist worker.
+_DESELECTED = "quiesce_deselected"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    # A worker of xdist that refuses tells nobody why: there the tests themselves fail.
+    # The error of an xdist worker during collection is lost. In a worker the tests themselves fail, during set-up.
     if not hasattr(config, "workerinput"):
         check_markers(items)
 
@@ -66,13 +68,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if mark is not None and isinstance(item, pytest.Function):
         from quiesce.audit.pytest import TestSweep
 
-        # Not at collection: anyio's plugin makes items anew when that is over.
+        # Not during collection: anyio's plugin replaces items after it.
         item.stash[_SWEEPING] = TestSweep(item, mark, item.config.stash[_LEDGER])
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: Any) -> Generator[None, object, object]:
-    # Raised before anybody else's wrapper sees it: other plugins would make a loop for the fixture.
+    # `tryfirst`, so that it raises before the wrappers of other plugins run: they would create a loop for the fixture.
     if _SWEEPING in request._pyfuncitem.stash:
         from quiesce.audit.pytest import stop_at_async
 
@@ -80,7 +82,7 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: Any) -> Ge
     return (yield)
 
 
-# The account of the session
+# The data of the session
 
 
 @pytest.hookimpl(wrapper=True)
@@ -93,7 +95,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 class _Reports:
-    """Hooks that are not told whose session it is."""
+    """Hooks whose arguments do not lead to the config, and so to the ledger."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger

@@ -1,20 +1,21 @@
-"""When the garbage collector runs for a verdict, so that this costs little and changes nothing that a test can ask for.
+"""Decides when the garbage collector runs for a verdict, at little cost and without changing what a test can observe.
 
-A full collection looks at every object of the process, which takes longer than most tests. So each test is followed by a
-collection of young objects only: what a test makes is young, unless the interpreter itself has collected meanwhile. A full
-one is made where it is worth it: where something seems to be left behind, so that what is merely garbage is told apart from
-what is held; and after a test in which the interpreter moved objects out of the young, if such collections have taken less
-than a twentieth of the session so far.
+A full collection visits every object of the process, which takes longer than most tests. So each test is followed by a
+collection of young objects only: objects of a test are young, unless the interpreter itself has collected in the
+meantime. A full collection is made where it is worth its cost: if something seems to be left over, in order to tell
+garbage from objects that are still referenced; and after a test in which the interpreter moved objects out of the young
+generations, if full collections have taken less than a twentieth of the session so far.
 
-Where that has to wait, the objects of an earlier test may be found while a later one runs. `is_sure` then says no, and what
-the interpreter says is not held against the later test. What a failed test leaves is such a case: pytest holds it with the
-traceback.
+If a full collection has to wait, objects of an earlier test may be destroyed while a later one runs. `is_sure` is then
+False, and the later test is not blamed for what the interpreter reports. The same is true after a failed test, whose
+objects pytest keeps alive with the traceback.
 
-What these collections bring to light would have come to light some time later, in whatever test runs then. What would make a
-test fail is handed on at the end of the session instead (see `complaints`): no test fails because the collector ran
-after it. Nothing is frozen or disabled, and nothing is collected while a test runs: a frozen object is missing from
-`gc.get_objects` and from `gc.get_referrers`. Only while there may be garbage of earlier tests does `gc.callbacks` hold a function
-that notes whether the interpreter collects just now: what is destroyed otherwise was dropped just now, by the running test.
+What these collections bring up would have come up later anyway, in whichever test is running then. An error that would
+make a test fail is passed on at the end of the session instead (see `complaints`), so that no test fails because the
+collector ran after it. Nothing is frozen or disabled, because a frozen object is missing from `gc.get_objects` and
+`gc.get_referrers`, and nothing is collected while a test runs. Only while there may be garbage of earlier tests,
+`gc.callbacks` contains a function that notes whether the interpreter is collecting: an object that is destroyed outside
+of a collection was dropped in that moment, by the running test.
 """
 
 from __future__ import annotations
@@ -22,27 +23,35 @@ from __future__ import annotations
 import gc
 from time import process_time
 
-_SHARE = 0.05  # of the session's CPU time
-_YOUNG = 1  # the generation up to which a short test's objects are
+# The share of the session's CPU time that full collections may take.
+_SHARE = 0.05
+# The oldest generation that objects of a short test can be in.
+_YOUNG = 1
 
 
 class Collector:
+    """Runs the garbage collector for one session."""
+
     def __init__(self) -> None:
-        self._has_older = False  # garbage of earlier tests may be among the old objects: see `expect_older`
-        self._is_at_work = False  # the interpreter's own collector, while it is listened to
+        # Garbage of earlier tests may be among the old objects (see `expect_older`).
+        self._has_older = False
+        # The interpreter is collecting; maintained only while `_has_older` is set.
+        self._is_at_work = False
         self._moves = _moves()
         self._began = process_time()
         self._spent = self._longest = 0.0
-        self._is_young = False  # what is being destroyed now is young
-        self.is_collecting = False  # one of these collections runs
+        # A collection of young objects runs.
+        self._is_young = False
+        # A collection of this class runs.
+        self.is_collecting = False
 
     def start(self) -> None:
-        """Leave behind what exists before the first test."""
+        """Collect the garbage from before the first test, and start to count the time."""
         self._full()
         self._began, self._spent = process_time(), 0.0
 
     def begin(self, *, follows_a_verdict: bool) -> None:
-        """What earlier tests have dropped is theirs."""
+        """Collect the garbage of earlier tests before a test begins, as far as the time allows."""
         if _moves() != self._moves:
             self.expect_older()
         if self._has_older and self._may_spend():
@@ -51,7 +60,7 @@ class Collector:
             self._young()
 
     def end(self) -> None:
-        """Find what the test has dropped."""
+        """Collect the garbage of the test that has ended, as far as the time allows."""
         if _moves() == self._moves:
             self._young()
         elif self._may_spend():
@@ -61,13 +70,13 @@ class Collector:
             self._young()
 
     def expect_older(self) -> None:
-        """From now on garbage of earlier tests may be found: that of a test that has failed, for one, whose traceback pytest holds."""
+        """Note that garbage of earlier tests may come up from now on, for example of a failed test."""
         if not self._has_older:
             self._has_older, self._is_at_work = True, False
             gc.callbacks.append(self._note)
 
     def stop(self) -> None:
-        """Listen no more."""
+        """Note that there is no garbage of earlier tests, and remove the callback."""
         self._has_older = False
         if self._note in gc.callbacks:
             gc.callbacks.remove(self._note)
@@ -76,11 +85,11 @@ class Collector:
         self._is_at_work = phase == "start"
 
     def end_where_something_is_left(self) -> None:
-        """Find all of it, whatever it takes."""
+        """Make a full collection, no matter how long it takes."""
         self._full()
 
     def is_sure(self) -> bool:
-        """Whether an object that is being destroyed now is surely the running test's."""
+        """Whether an object that is being destroyed now certainly belongs to the running test."""
         return not self._has_older or self._is_young or not self._is_at_work
 
     def _may_spend(self) -> bool:
@@ -105,6 +114,6 @@ class Collector:
 
 
 def _moves() -> int:
-    """How often objects have left the young generations."""
+    """How often objects have been moved out of the young generations."""
     _, *older = gc.get_stats()
     return sum(generation["collections"] for generation in older)

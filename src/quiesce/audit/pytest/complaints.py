@@ -1,16 +1,16 @@
-"""What the interpreter says about objects that a test dropped: heard on its way, and never kept from whoever it was for.
+"""Listens to what the interpreter reports about objects that a test dropped, without keeping it from its receivers.
 
-Warnings. Which of them arrive anywhere is decided by `warnings.filters`, and nothing is called for one that is ignored,
-as `ResourceWarning` is by default. So the listener is a filter itself: the first one, which is asked about every warning
-and never applies. The filters behind it decide as if it were not there: a warning is shown, recorded, raised or ignored as
-before, with the same text at the same line.
+Warnings. `warnings.filters` decides which of them arrive anywhere, and no hook is called for an ignored warning, as
+`ResourceWarning` is by default. So the listener is itself a filter: the first one, which is consulted about every
+warning and never applies. The filters behind it decide as if it did not exist: a warning is shown, recorded, raised or
+ignored as before, with the same text at the same line.
 
 A filter that a test puts in front (`pytest.warns`, `simplefilter`) hides a warning from the listener, and so does a test
-that records warnings. That is on purpose: what a test expects, catches or silences is not a finding.
+that records warnings. That is on purpose: a warning that a test expects, catches or silences is not a finding.
 
-Errors that Python could not raise go through `sys.unraisablehook`, which passes them on to the hook before it. Where pytest would
-make an error of one that a collection for a verdict has brought to light, it is passed on at the end of the session: the next
-test has no part in it.
+Errors that Python could not raise go to `sys.unraisablehook`; the listener's hook passes them on to the previous one. If
+pytest would turn such an error into a failure, and a collection for a verdict has brought it up, the listener passes it
+on at the end of the session: the test that happens to be next is not to blame.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from quiesce.audit.model import Chain, Sighting, stack_of, steady_object
 from quiesce.audit.watch import unraisable_sighting
 
 _UNAWAITED = re.compile(r"coroutine (?:method '(?P<method>\w+)' of )?'(?P<name>.+?)' was never awaited")
-_NEAR = 16  # frames, in which the call is looked for that made a coroutine
+# How many frames to search for the call that created a coroutine.
+_MOST_FRAMES = 16
 
 
 class Listener:
-    """`see` gets what is wrong; `see_unclosed` gets the text of each `ResourceWarning`."""
+    """Calls `see_unclosed` for each `ResourceWarning`, and `see` for everything else that is wrong."""
 
     def __init__(
         self,
@@ -45,41 +46,45 @@ class Listener:
         self._is_collecting = is_collecting
         self._text = ""
         self._next_hook: Callable[[Any], object] | None = None
-        self._for_the_end: list[Any] = []
-        self._taker: object = None
-        self._filter: Any = ("ignore", self, _category_that_asks(self._hear), None, 0)
+        self._held_back: list[Any] = []
+        self._receiver: object = None
+        self._filter: Any = ("ignore", self, _listening_category(self._hear), None, 0)
 
     def install(self) -> None:
-        """Hear of errors that could not be raised, from now on."""
+        """Install the hook for errors that Python could not raise."""
         self._next_hook = sys.unraisablehook
         sys.unraisablehook = self._on_unraisable
 
     def undo(self) -> None:
-        """Pass on what was kept for the end, and hear no more."""
-        for error in self._for_the_end:
+        """Pass on the errors that were held back, and remove the hook."""
+        for error in self._held_back:
             if self._next_hook is not None:
                 self._next_hook(error)
-        self._for_the_end.clear()
+        self._held_back.clear()
         if self._next_hook is not None and sys.unraisablehook == self._on_unraisable:
             sys.unraisablehook = self._next_hook
 
     def begin(self) -> None:
-        """Hear of warnings; to be called where pytest records those of the test that begins."""
-        self._taker = _taker()
-        # Without telling the `warnings` module: it would show again what it has shown already.
+        """Start to listen for warnings. Call it when pytest has begun to record the warnings of a test."""
+        self._receiver = _receiver()
+        # Inserted directly: `warnings.filterwarnings` would invalidate the registries of warnings that have been shown,
+        # and these would be shown again.
         warnings.filters.insert(0, self._filter)  # type: ignore[attr-defined]
 
     def end(self) -> None:
+        """Stop listening for warnings."""
         filters: list[Any] = warnings.filters  # type: ignore[assignment]
         if self._filter in filters:
             filters.remove(self._filter)
 
-    # A filter is a message to match, and then a category to be a subclass of.
+    # A filter consists of a compiled pattern for the message and a category. The `warnings` module first calls `match` of
+    # the pattern, then `issubclass` for the category. The listener is both: it notes the text, then the category.
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
-        return type(None), ()  # in another process it is no message at all
+        return type(None), ()  # in another process the filter has no pattern
 
-    pattern = ""  # as that of a regular expression, for whoever looks at the filters
+    # A compiled pattern has this attribute, and code that prints the filters reads it.
+    pattern = ""
 
     def match(self, text: str) -> bool:
         self._text = text
@@ -87,35 +92,36 @@ class Listener:
 
     def _hear(self, category: type) -> None:
         text = self._text
-        if _taker() != self._taker:
+        if _receiver() != self._receiver:
             return
         if issubclass(category, ResourceWarning):
             self._see_unclosed(Sighting("unclosed", steady_object(text), detail=text))
         elif found := _UNAWAITED.match(text):
             name, method = found["name"], found["method"]
-            made_at = () if method else _maker(name.rpartition(".")[2])
+            made_at = () if method else _creation_frames(name.rpartition(".")[2])
             self._see(Sighting("unawaited", f"{name}.{method}" if method else name, made_at))
 
     def _on_unraisable(self, error: Any) -> None:
         try:
-            if not isinstance(error.exc_value, Warning):  # a warning that is an error was heard as a warning
+            # A warning that a filter turned into an error has been heard as a warning.
+            if not isinstance(error.exc_value, Warning):
                 self._see(unraisable_sighting(error))
         finally:
             if self._is_collecting() and _fails_a_test():
-                self._for_the_end.append(error)
+                self._held_back.append(error)
             elif self._next_hook is not None:
                 self._next_hook(error)
 
 
 def _fails_a_test() -> bool:
-    """Whether pytest, with the filters of now, makes an error of what could not be raised."""
+    """Whether pytest, with the current filters, turns an error that could not be raised into a failure."""
     filters: list[Any] = warnings.filters  # type: ignore[assignment]
     warning = pytest.PytestUnraisableExceptionWarning
     return any(action == "error" and issubclass(warning, category) for action, _, category, *_ in filters)
 
 
-class _Asking(type):
-    """The type of a category that no warning belongs to, and that tells `hear` each time it is asked."""
+class _ListeningType(type):
+    """The type of a category that matches no warning, and that calls `hear` for each warning it is compared with."""
 
     hear: Callable[[type], None]
 
@@ -125,24 +131,25 @@ class _Asking(type):
 
 
 class NoWarning(Warning):
-    """What the listener's category is in another process, which gets the filters by a pickle."""
+    """Replaces the listener's category in another process, which receives the filters as a pickle."""
 
 
-def _category_that_asks(hear: Callable[[type], None]) -> type:
-    return _Asking("HeardByQuiesce", (Warning,), {"hear": staticmethod(hear)})
+def _listening_category(hear: Callable[[type], None]) -> type:
+    return _ListeningType("HeardByQuiesce", (Warning,), {"hear": staticmethod(hear)})
 
 
-copyreg.pickle(_Asking, lambda category: (_no_warning, ()))  # type: ignore[arg-type, return-value]
+copyreg.pickle(_ListeningType, lambda category: (_no_warning, ()))  # type: ignore[arg-type, return-value]
 
 
 def _no_warning() -> type[Warning]:
     return NoWarning
 
 
-def _taker() -> object:
-    """Who gets the warnings that are shown now. `catch_warnings(record=True)` changes it."""
+def _receiver() -> object:
+    """Identifies the current receiver of warnings, which `catch_warnings(record=True)` changes."""
     module: Any = warnings
-    context = module._get_context() if hasattr(module, "_get_context") else None  # from 3.14 on
+    # From 3.14 on the receiver can also be in a context variable.
+    context = module._get_context() if hasattr(module, "_get_context") else None
     return (
         module.showwarning,
         module._showwarnmsg_impl,
@@ -150,17 +157,17 @@ def _taker() -> object:
     )
 
 
-def _maker(function: str) -> Chain:
-    """Where a coroutine of this function was made: the nearest caller that names the function, if there is one.
+def _creation_frames(function: str) -> Chain:
+    """Where a coroutine of this function was created: the nearest caller that names the function; empty if unknown.
 
-    A coroutine that nobody awaits is mostly dropped by the function that made it, or soon after. One that the collector finds
-    is dropped anywhere; then no caller names its function, and it is not known who made it.
+    A coroutine that is never awaited is usually dropped by the function that created it, or soon after. If the garbage
+    collector finds it, it can be dropped anywhere. Then no caller names its function, and its origin is unknown.
     """
     frame = sys._getframe(2)
-    for _ in range(_NEAR):
+    for _ in range(_MOST_FRAMES):
         code = frame.f_code
         if function in (*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars):
-            return stack_of(frame, _NEAR)
+            return stack_of(frame, _MOST_FRAMES)
         if frame.f_back is None:
             break
         frame = frame.f_back

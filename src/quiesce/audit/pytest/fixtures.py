@@ -1,13 +1,13 @@
 """Fresh function-scoped fixtures for each run of a sweep.
 
-pytest makes the fixtures of a test once. A sweep needs them once a run, made, used and undone inside the run, and the
-async ones in the very task that runs the test. So each run gets a request of its own, and is filled by pytest's own
-machinery, with one difference: where that would make an async fixture, `Unentered` is raised instead. The run then
-awaits the fixture, leaves the value where pytest looks for it, and asks again; what is made by then is found
-made. Whatever depends on whatever, and however it is overridden, stays pytest's business.
+pytest creates the fixtures of a test once. A sweep needs them once per run: created, used and torn down inside the run,
+and the async ones in the very task that runs the test. So each run gets its own request, which pytest's machinery fills,
+with one difference: where pytest would create an async fixture, `Unentered` is raised instead. The run then awaits the
+fixture, puts the value where pytest looks for it, and asks again; pytest finds the fixtures that exist by then in its
+cache. Dependencies between fixtures and overrides thus remain pytest's business.
 
-Finalisers go where pytest puts them, on the item's own list, and are called from its end: the async ones awaited, the
-others called. A cancel on the way ends none of that early.
+Finalisers are kept where pytest puts them, in the item's own list, and run from its end: the async ones are awaited, the
+others called. A cancel during this does not skip any of them.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ import pytest
 from _pytest.fixtures import SubRequest, resolve_fixture_function
 from _pytest.tmpdir import tmppath_result_key
 
-# They make event loops, and the sweep has its own.
+# These fixtures create event loops, and the sweep has its own.
 _LOOPS = frozenset({"event_loop_policy", "_asyncio_loop_factory"})
 _RUNNERS = "_scoped_runner"
 
 
 class Unentered(Exception):
-    """An async fixture that has to be awaited before pytest can go on."""
+    """An async fixture that has to be awaited before pytest can continue."""
 
     def __init__(self, fixturedef: pytest.FixtureDef[Any], request: SubRequest, made: Any) -> None:
         super().__init__(
-            f"the fixture {fixturedef.argname!r} is async, and was asked for while a test or a fixture ran "
+            f"the fixture {fixturedef.argname!r} is async, and was requested while a test or a fixture ran "
             "(request.getfixturevalue): name it as an argument"
         )
         self.fixturedef = fixturedef
@@ -40,10 +40,12 @@ class Unentered(Exception):
 
 
 def is_plumbing(name: str) -> bool:
+    """Whether a fixture belongs to another plugin's event loop, and is skipped in a sweep."""
     return name in _LOOPS or name.endswith(_RUNNERS)
 
 
 def is_async_fixture(fixturedef: pytest.FixtureDef[Any]) -> bool:
+    """Whether a fixture has to be created inside the event loop."""
     function = fixturedef.func
     return (
         inspect.iscoroutinefunction(function)
@@ -58,7 +60,7 @@ def _is_forced(function: Any, mark: str) -> bool:
 
 
 def stop_at_async(fixturedef: pytest.FixtureDef[Any], request: SubRequest) -> None:
-    """Call where pytest is about to make a fixture for a sweep; raises `Unentered` for an async one."""
+    """Raise `Unentered` if the fixture that pytest is about to create for a sweep is async."""
     if request.scope != "function" or not is_async_fixture(fixturedef):
         return
     if fixturedef.argname == "nursery" and fixturedef.func.__module__.startswith("pytest_trio"):
@@ -68,7 +70,7 @@ def stop_at_async(fixturedef: pytest.FixtureDef[Any], request: SubRequest) -> No
 
 
 async def _nursery() -> AsyncGenerator[Any]:
-    """What pytest-trio's `nursery` is: ended, not waited for, when the test is over."""
+    """The same as pytest-trio's `nursery`: cancelled, not awaited, when the test has ended."""
     import trio
 
     async with trio.open_nursery() as nursery:
@@ -77,7 +79,7 @@ async def _nursery() -> AsyncGenerator[Any]:
 
 
 def make_wider_fixtures(item: pytest.Function) -> None:
-    """Make the fixtures that all runs share, or refuse the sweep."""
+    """Create the fixtures that all runs share; fails the test if one of them rules out a sweep."""
     for name in item.fixturenames:
         fixturedefs = item._fixtureinfo.name2fixturedefs.get(name)
         if not fixturedefs or is_plumbing(name):
@@ -85,24 +87,24 @@ def make_wider_fixtures(item: pytest.Function) -> None:
         fixturedef = fixturedefs[-1]
         if name == "mock_clock" and fixturedef.func.__module__.startswith("pytest_trio"):
             pytest.fail(
-                f"{item.name} cannot be swept: its fixture 'mock_clock' would be a second clock. A sweep has a virtual "
-                "clock of its own, which jumps when nothing can run",
+                f"{item.name} cannot be swept: its fixture 'mock_clock' would be a second clock. A sweep has its own "
+                "virtual clock, which jumps when nothing can run",
                 pytrace=False,
             )
         if fixturedef.scope == "function":
             continue
         if is_async_fixture(fixturedef):
             pytest.fail(
-                f"{item.name} cannot be swept: its fixture {name!r} is async and {fixturedef.scope}-scoped, so that "
-                "it would be made once, in another event loop, and no run would get a fresh one. Make it "
-                "function-scoped, or leave it out of tests that are swept",
+                f"{item.name} cannot be swept: its fixture {name!r} is async and {fixturedef.scope}-scoped, so it "
+                "would be created once, in another event loop, and no run would get a fresh one. Make it "
+                "function-scoped, or do not use it in tests that are swept",
                 pytrace=False,
             )
         item._request.getfixturevalue(name)
 
 
 class _AsyncFinalizer:
-    """Stands in the item's list of finalisers for a fixture that has to be awaited."""
+    """The entry in the item's list of finalisers for a fixture whose tear-down has to be awaited."""
 
     def __init__(self, name: str, generator: AsyncGenerator[Any, Any]) -> None:
         self._name = name
@@ -116,38 +118,43 @@ class _AsyncFinalizer:
         raise RuntimeError(f"the async fixture {self._name!r} has yielded twice")
 
     def __call__(self) -> None:
-        """The run was cut off: nobody can await this any more."""
+        """Do nothing: pytest calls this after a run that was cut off, when it cannot be awaited any more."""
 
 
 class FreshFixtures:
-    """The function-scoped fixtures of a sweep, made anew in each run."""
+    """The function-scoped fixtures of a sweep, created afresh in each run."""
 
     def __init__(self, item: pytest.Function, function: Callable[..., Any]) -> None:
         self.item = item
         self._function = function
         self._finalizers = item.session._setupstate.stack[item][0]
-        self._kept = len(self._finalizers)
-        self.values: dict[str, Any] = {}  # of the run that is over, for its check
+        # Finalisers up to this one belong to the sweep as a whole.
+        self._shared_count = len(self._finalizers)
+        # The values of the fixtures in the latest run, for its check.
+        self.values: dict[str, Any] = {}
 
     async def call(self) -> None:
-        """Make the fixtures, call the test, undo the fixtures."""
-        self.drop()  # of a run that was cut off
+        """Create the fixtures, call the test, tear down the fixtures."""
+        # The previous run may have been cut off.
+        self.drop()
         try:
             await self._fill()
             arguments = {name: self.item.funcargs[name] for name in self.item._fixtureinfo.argnames}
             await self._bound()(**arguments)
         except GeneratorExit:
+            # The coroutine is being closed, and may not await anything any more.
             self.drop()
             raise
         except BaseException as error:
-            await self._undo(error)
+            await self._tear_down(error)
             raise
-        await self._undo(None)
+        await self._tear_down(None)
 
     async def _fill(self) -> None:
         item = self.item
         item._initrequest()
-        item.stash[tmppath_result_key] = {}  # `tmp_path` looks for it when it goes, and takes it away
+        # The tear-down of `tmp_path` expects this entry and removes it, so each run needs a new one.
+        item.stash[tmppath_result_key] = {}
         if isinstance(item.parent, pytest.Class):
             item._instance = item.parent.newinstance()  # type: ignore[no-untyped-call]
         for name in item.fixturenames:
@@ -176,16 +183,16 @@ class FreshFixtures:
             else:
                 value = await made if inspect.isawaitable(made) else made
         except BaseException as error:
-            # As pytest does it: without a result, the fixture would count as never made, and not be undone.
+            # As pytest does it: without a cached result, the fixture would count as never created and not be torn down.
             fixturedef.cached_result = (None, key, (error, error.__traceback__))
             raise
         fixturedef.cached_result = (value, key, None)
 
-    async def _undo(self, error: BaseException | None) -> None:
-        """Call all finalisers of this run; raise the first of their errors, if the test has raised none."""
+    async def _tear_down(self, error: BaseException | None) -> None:
+        """Call all finalisers of this run; raises the first of their errors, unless the test's own error matters more."""
         first: BaseException | None = None
-        self._note_values()
-        while len(self._finalizers) > self._kept:
+        self._save_values()
+        while len(self._finalizers) > self._shared_count:
             finalizer = self._finalizers.pop()
             try:
                 if isinstance(finalizer, _AsyncFinalizer):
@@ -200,12 +207,12 @@ class FreshFixtures:
         self._clean_folder()
         if first is None:
             return
-        # Of a cancellation and a failure the later one is the news; of two failures the first.
+        # If one of the two is a cancellation and the other a failure, the later one counts; of two failures the first.
         if error is None or isinstance(error, Exception) is not isinstance(first, Exception):
             raise first from error
 
-    def _note_values(self) -> None:
-        # Not `funcargs`: a run that was stopped in its set-up has made more than it got to handing over.
+    def _save_values(self) -> None:
+        # Not `funcargs`: a run that was stopped in its set-up has created more fixtures than it has passed on.
         made = self.item._request._fixture_defs.items()
         self.values = {name: each.cached_result[0] for name, each in made if each.cached_result is not None}
 
@@ -214,18 +221,19 @@ class FreshFixtures:
             shutil.rmtree(str(folder), ignore_errors=True)
 
     def forget(self) -> None:
-        """Hold no value any longer: what a run has left must be seen to be dropped."""
+        """Drop all values, so that the audit can see which objects of the run are otherwise unreferenced."""
         self.values = {}
         self.item._initrequest()
 
     def drop(self) -> None:
-        """Undo what can be undone without awaiting: the run was cut off."""
-        if len(self._finalizers) <= self._kept:
+        """Tear down what can be torn down without awaiting, after a run that was cut off."""
+        if len(self._finalizers) <= self._shared_count:
             return
-        self._note_values()
-        while len(self._finalizers) > self._kept:
+        self._save_values()
+        while len(self._finalizers) > self._shared_count:
             try:
                 self._finalizers.pop()()
-            except Exception:  # of a run that is being thrown away
+            except Exception:
+                # The run is discarded, and so are the errors of its fixtures.
                 pass
         self._clean_folder()

@@ -1,7 +1,7 @@
-"""The session's account: what the reports of all tests say, from this process or from xdist's workers.
+"""Collects the data of all tests of a session, from this process or from xdist's workers, and judges the session.
 
-Ignores that are declared wider than one test are stale if no test shows what they are about. That is only judged when
-all tests they are about have run: not in a session that was narrowed or cut short.
+An ignore that is declared for more than one test is stale if no test shows a finding that it matches. That is judged only
+if all those tests have run: not in a session that was narrowed to some tests or ended early.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ from .settings import Ignore, Settings
 if TYPE_CHECKING:
     from quiesce.audit.findings import AuditResult, Baseline, Finding
 
-ENTRY = pytest.StashKey[dict[str, Any]]()  # of an item: what its next report will carry
-ATTRIBUTE = "quiesce"  # of a report
-WORLD = "pytest"  # of findings under --quiesce, where the loops are those of other plugins
+# In the stash of an item: the data that its next report will carry.
+ENTRY = pytest.StashKey[dict[str, Any]]()
+# The attribute of a report with that data.
+ATTRIBUTE = "quiesce"
+# The world of findings under --quiesce, where the event loops belong to other plugins.
+WORLD = "pytest"
 
 
 def entry(
@@ -34,7 +37,7 @@ def entry(
     strips: Sequence[str] = ("baseline",),
     keep_result: bool = False,
 ) -> dict[str, Any]:
-    """What the report of a test carries to the summary, also from another process: plain data."""
+    """The data that the report of a test carries to the summary: plain, so that it can come from another process."""
     return {
         "mode": "watch" if result is None else "sweep",
         "world": WORLD if result is None else result.world,
@@ -70,6 +73,8 @@ def _status(finding: Finding) -> str:
 
 
 class Ledger:
+    """The data of one session."""
+
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self.config = config
         self.settings = settings
@@ -93,12 +98,12 @@ class Ledger:
             self._ran.add(report.nodeid)
 
     def close(self, session: pytest.Session) -> None:
-        """Judge the session, write what has to be written."""
+        """Find stale ignores, and write the baseline and the HTML report."""
         self.stale = self._find_stale(session)
         if self.settings.write is not None:
             self._write_baseline(self.settings.write)
         elif self.known is not None:
-            self._tell_gone()
+            self._note_gone()
         if self.settings.html is not None:
             self._write_html(self.settings.html)
         if self.stale and session.exitstatus == pytest.ExitCode.OK:
@@ -128,11 +133,11 @@ class Ledger:
         config = self.config
         if config.args_source is not pytest.Config.ArgsSource.ARGS:
             return False
-        given = [(config.invocation_params.dir / arg.partition("::")[0]).resolve() for arg in config.args]
-        if any("::" in arg for arg in config.args) or any(path.is_file() for path in given):
+        named = [(config.invocation_params.dir / arg.partition("::")[0]).resolve() for arg in config.args]
+        if any("::" in arg for arg in config.args) or any(path.is_file() for path in named):
             return True
         folders = [(config.rootpath / folder).resolve() for folder in config.getini("testpaths")]
-        return not all(any(folder.is_relative_to(path) for path in given) for folder in folders)
+        return not all(any(folder.is_relative_to(path) for path in named) for folder in folders)
 
     # The baseline
 
@@ -157,7 +162,8 @@ class Ledger:
         tests = len({entry.scenario for entry in known.entries})
         self.notes.append(f"wrote {len(known.entries)} findings of {tests} tests to {path}")
 
-    def _tell_gone(self) -> None:
+    def _note_gone(self) -> None:
+        """Add a note for each entry of the baseline that the session covered and did not show."""
         assert self.known is not None
         for entry in self.known.entries:
             each = [data for data in self._entries.get(entry.scenario, ()) if data["world"] == entry.world]
@@ -168,7 +174,7 @@ class Ledger:
             if entry.finding not in seen and (not entry.strips or made.intersection(entry.strips)):
                 self.notes.append(f"in the baseline, and gone: {entry.finding} ({entry.scenario})")
 
-    # Telling
+    # The reports
 
     def _write_html(self, path: str) -> None:
         from quiesce.audit.html import write_html
@@ -188,7 +194,7 @@ class Ledger:
         self.notes.append(f"the report is in {path}")
 
     def summary(self) -> list[str]:
-        """The line with counts, and what else there is to say."""
+        """The lines of the terminal summary: the counts, then stale ignores and notes."""
         if not self._entries and not self.settings.is_on and not self.notes and not self.stale:
             return []
         modes: Counter[str] = Counter()
@@ -207,13 +213,13 @@ class Ledger:
         parts = [f"{_tests(modes['watch'], 'async test')} watched"] if self.settings.is_on else []
         if modes["sweep"]:
             parts.append(f"{_tests(modes['sweep'], 'test')} swept in {runs} runs")
-        told = ", ".join(f"{number} {kind}" for kind, number in kinds.most_common())
+        by_kind = ", ".join(f"{number} {kind}" for kind, number in kinds.most_common())
         trouble = Counter(
             data["trouble"] for each in self._entries.values() for data in each if data["trouble"]
         )
         parts += [f"{number} {verdict}" for verdict, number in trouble.items()]
         if bad:
-            parts.append(f"{bad} with findings ({told})")
+            parts.append(f"{bad} with findings ({by_kind})")
         elif not trouble:
             parts.append("nothing left behind")
         parts += [f"{statuses[name]} {name}" for name in ("known", "ignored") if statuses[name]]

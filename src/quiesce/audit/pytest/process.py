@@ -1,9 +1,9 @@
-"""What a test leaves in the process: the audit's watch, told apart from what wider fixtures open.
+"""Finds what a test leaves over in the process, as opposed to what wider fixtures open.
 
-One watch lasts for the whole session, and has none of the audit's own hooks: `complaints` hears what the interpreter says.
+One watch serves the whole session. It does not install the audit's own hooks: `complaints` listens to the interpreter.
 
-A wider fixture is often made in the middle of a test's set-up. What it opens, starts or forks is excused. At the end
-of the call only what the call itself has opened is looked at: the loop of the test is still open then.
+A wider fixture is often created in the middle of a test's set-up. What it opens, starts or forks is excused. At the end
+of the call only what the call itself has opened is examined, because the loop of the test is still open then.
 """
 
 from __future__ import annotations
@@ -18,22 +18,27 @@ from weakref import WeakSet
 from quiesce.audit.model import Sighting, record_temporary_names
 from quiesce.audit.watch import Watch, busy_threads
 
-# Busy threads, children, descriptors. No thread is kept alive by being remembered: the sets made here are weak.
-_There: TypeAlias = tuple[set[threading.Thread] | WeakSet[threading.Thread], set[str], set[str]]
+# Busy threads, children and descriptors. The sets of threads are weak, so that the watch keeps no thread alive.
+_State: TypeAlias = tuple[set[threading.Thread] | WeakSet[threading.Thread], set[str], set[str]]
 
-PATIENCE = 0.5  # real seconds for threads, processes and descriptors that are on their way out
+# Real seconds for threads, processes and descriptors that are about to end.
+PATIENCE = 0.5
 
-_LIBUVS_SPARE = ("descriptor", os.devnull)  # of each loop that ever listened, until it is closed
+# libuv keeps this spare descriptor open for each loop that ever listened, until the loop is closed.
+_LIBUVS_SPARE = ("descriptor", os.devnull)
 
 
 class ProcessWatch(Watch):
-    """`begin()` before each test."""
+    """The watch for a pytest session. Call `begin()` before each test."""
 
     def __init__(self) -> None:
         super().__init__(patience=PATIENCE)
-        self._told: set[tuple[str, str, str]] = set()
-        self._call: _There | None = None
-        self._is_seen = False  # everything that can be there now was looked at, and nothing is new
+        # Kind, name and detail of what has been reported for the current test.
+        self._reported: set[tuple[str, str, str]] = set()
+        # The state when the call of the test began.
+        self._call: _State | None = None
+        # Everything has been examined at the end of the call, and nothing was new.
+        self._is_examined = False
         self._names = record_temporary_names()
 
     def __enter__(self) -> Self:
@@ -46,16 +51,17 @@ class ProcessWatch(Watch):
         self._close()
 
     def begin(self) -> None:
-        """Note what is there. Not what was there at the last verdict: plugins run between two tests, and may open files."""
+        """Record the current state of the process as the starting point of a test."""
+        # The state at the last verdict would not do: plugins run between two tests, and may open files.
         self.sightings, self.is_muted = [], False
         self._busy_before, self._children_before, self._fds_before = self._now()
-        self._told.clear()
+        self._reported.clear()
         self._call = None
-        self._is_seen = False
+        self._is_examined = False
 
     @contextmanager
     def excused(self) -> Iterator[None]:
-        """What comes into being meanwhile is not the test's."""
+        """Do not attribute to the test what is opened or started inside the block."""
         threads, children, fds = self._now()
         try:
             yield
@@ -72,47 +78,50 @@ class ProcessWatch(Watch):
                 fds_before |= excused[2]
 
     def start_call(self, *, has_fixtures: bool) -> None:
+        """Record the state at the start of the call; without fixtures it is that at the start of the test."""
         self._call = self._now() if has_fixtures else self._before
 
     def has_new(self, *, in_call: bool) -> bool:
-        """Whether something is there that was not: a first look, without patience."""
-        if self._is_seen:  # at the end of the call, and nothing was torn down since
+        """Whether anything is new: a first look, without patience."""
+        # It is examined at the end of the call only if no tear-down of the test's own follows.
+        if self._is_examined:
             return False
         before = self._call if in_call and self._call is not None else self._before
         now = self._now()
         is_new = bool(now[0] - before[0] or now[1] - before[1] or now[2] - before[2])
-        self._is_seen = in_call and not is_new and before == self._before
+        self._is_examined = in_call and not is_new and before == self._before
         return is_new
 
     @property
-    def _before(self) -> _There:
+    def _before(self) -> _State:
         return self._busy_before, self._children_before, self._fds_before
 
     def look_at_call(self, *, has_libuv: bool) -> None:
-        """See what the call has opened and left, without waiting for what the set-up has."""
+        """Report what the call itself has left over, without waiting for what the set-up has opened."""
         assert self._call is not None
-        kept = self._before
+        before = self._before
         self._busy_before, self._children_before, self._fds_before = self._call
         try:
-            self._tell(self._look_outside(), has_libuv)
+            self._report(self._look_outside(), has_libuv)
         finally:
-            self._busy_before, self._children_before, self._fds_before = kept
+            self._busy_before, self._children_before, self._fds_before = before
 
     def look_at_all(self, *, has_libuv: bool) -> None:
-        self._tell(self._look_outside(), has_libuv)
+        """Report what the test has left over."""
+        self._report(self._look_outside(), has_libuv)
 
-    def _tell(self, found: list[Sighting], has_libuv: bool) -> None:
+    def _report(self, found: list[Sighting], has_libuv: bool) -> None:
         for sighting in found:
             key = (sighting.kind, sighting.what, sighting.detail)
-            if key in self._told or (has_libuv and key[:2] == _LIBUVS_SPARE):
+            if key in self._reported or (has_libuv and key[:2] == _LIBUVS_SPARE):
                 continue
-            self._told.add(key)
+            self._reported.add(key)
             self.sightings.append(sighting)
 
     def take(self) -> list[Sighting]:
-        """What has been seen since this was last asked."""
+        """Return the sightings since the last call of this method."""
         seen, self.sightings = self.sightings, []
         return seen
 
-    def _now(self) -> _There:
+    def _now(self) -> _State:
         return WeakSet(thread for thread, _ in busy_threads()), self._children.read(), self._fds.read()

@@ -1,6 +1,6 @@
-"""What the user asked pytest for: options, ini values and markers, read once and refused if they make no sense.
+"""The plugin's options, ini values and markers: read once, and refused with an explanation if they make no sense.
 
-Nothing of the audit is imported here. pytest loads this in every process that has quiesce installed.
+This module imports nothing of the audit, because pytest loads it in every process that has quiesce installed.
 """
 
 from __future__ import annotations
@@ -34,21 +34,23 @@ SWEEP_OPTIONS = frozenset(
     }
 )
 MARKERS = (
-    f"{SWEEP}(stops=, phases=, depth=, backend=, check=, real_io=, patience=, sample=, dedupe=, ignore=): stop this async test at "
-    "every point where it can be stopped, and check each time that nothing is left",
+    f"{SWEEP}(stops=, phases=, depth=, backend=, check=, real_io=, patience=, sample=, dedupe=, ignore=): stop this "
+    "async test at every point where it can be stopped, and check each time that nothing is left over",
     f"{IGNORE}(*patterns, reason): findings of quiesce that do not count, such as 'leaked Client._poll*', and why",
 )
-BETWEEN = " -- "  # a pattern and its reason on one line
+# Between a pattern and its reason on one line.
+BETWEEN = " -- "
 
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
-    """A finding that does not count. `node` says where it is declared; it is "" for the whole session."""
+    """A pattern for findings that do not count. `node` is the test or file that declares it, "" for the session."""
 
     pattern: str
     reason: str
     node: str
-    is_own: bool  # declared on exactly this test, and stale if this test does not show it
+    #: Declared on exactly this test, and stale if this test does not show it.
+    is_own: bool
 
 
 class Settings:
@@ -69,6 +71,7 @@ class Settings:
 
 
 def add_options(parser: pytest.Parser) -> None:
+    """Add the plugin's command-line options and ini values."""
     group = parser.getgroup("quiesce", "leak verdicts and cancellation sweeps")
     group.addoption(
         "--quiesce",
@@ -79,13 +82,13 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--quiesce-at",
         metavar="TOKEN",
-        help=f"make one run of a @pytest.mark.{SWEEP} test again, as its report says",
+        help=f"repeat one run of a @pytest.mark.{SWEEP} test, named by a token in its report",
     )
     group.addoption(
         "--quiesce-ignore",
         action="append",
         metavar=f"'PATTERN{BETWEEN}REASON'",
-        help="a finding that does not count, for the whole session; it fails when it matches nothing any more",
+        help="a finding that does not count, for the whole session; the session fails if it matches nothing any more",
     )
     group.addoption(
         "--quiesce-baseline", metavar="FILE", help="findings in FILE are known and do not fail their tests"
@@ -93,7 +96,7 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--quiesce-write-baseline",
         metavar="FILE",
-        help="write what is found to FILE, and let it fail nothing",
+        help="write the findings to FILE, and let no test fail because of them",
     )
     group.addoption(
         "--quiesce-html", metavar="FILE", help="write a report of all sweeps and findings to FILE"
@@ -102,24 +105,25 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("quiesce_baseline", "the same as --quiesce-baseline", type="string", default="")
     parser.addini(
         "quiesce_ignore",
-        f"findings that do not count, one a line: pattern{BETWEEN}reason",
+        f"findings that do not count, one per line: pattern{BETWEEN}reason",
         type="linelist",
         default=[],
     )
 
 
-def _from_root(config: pytest.Config, given: str) -> Path:
-    """An ini value is meant from where the ini file is, an option from where the user is."""
+def _from_root(config: pytest.Config, path: str) -> Path:
+    """Resolve a path: an ini value relative to the root directory, an option relative to the current directory."""
     if config.getoption("quiesce_baseline"):
-        return config.invocation_params.dir / given
-    return config.rootpath / given
+        return config.invocation_params.dir / path
+    return config.rootpath / path
 
 
 def _read_line(line: str) -> Ignore:
     pattern, found, reason = line.partition(BETWEEN)
     if not found or not pattern.strip() or not reason.strip():
         raise pytest.UsageError(
-            f"the quiesce ignore {line!r} has no reason: write it as 'leaked Client._poll*{BETWEEN}why it does not count'"
+            f"the quiesce ignore {line!r} has no reason: "
+            f"write it as 'leaked Client._poll*{BETWEEN}why it does not count'"
         )
     return Ignore(pattern.strip(), reason.strip(), "", is_own=False)
 
@@ -129,7 +133,7 @@ def is_async(item: pytest.Item) -> bool:
 
 
 def is_async_function(function: Any) -> bool:
-    """Also of a test that hypothesis calls once an example."""
+    """Whether a test function is async, or is a hypothesis test around an async function."""
     inner = getattr(getattr(function, "hypothesis", None), "inner_test", function)
     return inspect.iscoroutinefunction(inner)
 
@@ -139,30 +143,31 @@ def sweep_marker(item: pytest.Item) -> pytest.Mark | None:
 
 
 def ignores_of(item: pytest.Item) -> list[Ignore]:
-    """Those of the test's markers, from the nearest outwards."""
+    """The ignores from the test's markers, the nearest first."""
     found: list[Ignore] = []
     for node, mark in item.iter_markers_with_node(IGNORE):
         is_own = node is item and not hasattr(item, "callspec")
         where = item.nodeid if is_own else node.nodeid
-        if node is item and not is_own:  # of one set of parameters, or of all: stale only if none shows it
+        # A parametrised test: the ignore is stale only if the test shows nothing with any of its parameters.
+        if node is item and not is_own:
             where = item.nodeid.partition("[")[0]
         found += [Ignore(pattern, mark.kwargs.get("reason", ""), where, is_own) for pattern in mark.args]
     sweep = sweep_marker(item)
     if sweep is not None:
-        given = sweep.kwargs.get("ignore") or {}
-        found += [Ignore(pattern, reason, item.nodeid, is_own=True) for pattern, reason in given.items()]
+        ignores = sweep.kwargs.get("ignore") or {}
+        found += [Ignore(pattern, reason, item.nodeid, is_own=True) for pattern, reason in ignores.items()]
     return found
 
 
 def check_markers(items: list[pytest.Item]) -> None:
-    """Refuse markers that make no sense, before any test runs."""
+    """Raise `pytest.UsageError` for markers that make no sense, before any test runs."""
     problems = [problem for item in items for problem in problems_of(item)]
     if problems:
         raise pytest.UsageError("\n".join(dict.fromkeys(problems)))
 
 
 def problems_of(item: pytest.Item) -> Iterator[str]:
-    """What is wrong with the markers of a test."""
+    """Messages about what is wrong with the markers of a test."""
     for mark in item.iter_markers(IGNORE):
         reason = mark.kwargs.get("reason")
         example = f"@pytest.mark.{IGNORE}('leaked Client._poll*', reason='...')"

@@ -1,7 +1,7 @@
 """`@pytest.mark.cancel_everywhere`: the test becomes a scenario, and the audit runs it.
 
-The sweep takes the test over from whichever plugin would have run it. That plugin makes no loop and no fixture for it;
-its markers only say where it runs: trio's marker or anyio's `anyio_backend` choose trio.
+The sweep takes the test over from the plugin that would have run it. That plugin creates no loop and no fixture for it;
+its markers only choose the backend: trio's marker or anyio's `anyio_backend` select trio.
 """
 
 from __future__ import annotations
@@ -13,22 +13,21 @@ from typing import Any
 
 import pytest
 
-from quiesce.audit.findings import AuditResult
+from quiesce.audit.findings import AuditResult, matches
 from quiesce.audit.model import BadScenario, BadToken, UnknownStop, check_patience, choose_stops
 from quiesce.audit.sweep import audit, read_ignores, read_phases
 
 from .fixtures import FreshFixtures, make_wider_fixtures
 from .ledger import ENTRY, Ledger, entry
 from .settings import SWEEP_OPTIONS, ignores_of, is_async
-from .verdict import matches
 
 _BACKENDS = ("asyncio", "asyncio-eager", "uvloop", "trio")
 
 
 def problems_of_sweep(item: pytest.Item, mark: pytest.Mark) -> Iterator[str]:
-    """What is wrong with the marker, before anything runs."""
+    """Messages about what is wrong with the marker, before anything runs."""
     if not isinstance(item, pytest.Function) or not is_async(item):
-        yield "the test is not an async function, and has no point where it could be stopped"
+        yield "the test is not an async function, so it has no point where it could be stopped"
         return
     if hasattr(item.obj, "hypothesis"):
         yield "a hypothesis test cannot be swept: each example would be a scenario of its own"
@@ -42,7 +41,7 @@ def problems_of_sweep(item: pytest.Item, mark: pytest.Mark) -> Iterator[str]:
         yield f"there is no backend {backend!r}; there are {', '.join(_BACKENDS)}"
         return
     if options.get("depth", 1) not in (1, 2):
-        yield f"depth is 1 or 2, not {options['depth']!r}"
+        yield f"depth must be 1 or 2, not {options['depth']!r}"
     if options.get("check") is not None and not callable(options["check"]):
         yield f"check={options['check']!r} is not a function"
     try:
@@ -56,7 +55,7 @@ def problems_of_sweep(item: pytest.Item, mark: pytest.Mark) -> Iterator[str]:
 
 
 def _static_backend(item: pytest.Item) -> str:
-    """As far as it is known before fixtures are made."""
+    """The backend, as far as it is known before any fixture exists."""
     if item.get_closest_marker("trio") is not None:
         return "trio"
     callspec = getattr(item, "callspec", None)
@@ -66,18 +65,19 @@ def _static_backend(item: pytest.Item) -> str:
 
 
 def _backend_name(value: Any) -> str:
-    """Of what anyio's `anyio_backend` gives: a name, or a name and options."""
+    """The name in a value of anyio's `anyio_backend`, which is a name or a pair of name and options."""
     return str(value[0] if isinstance(value, tuple) else value)
 
 
 class TestSweep:
-    """Takes an item over: `item.setup` and `item.runtest` are this one's for the rest of its life."""
+    """Takes an item over: replaces its `setup` and `runtest` for good."""
 
     __test__ = False
 
     def __init__(self, item: pytest.Function, mark: pytest.Mark, ledger: Ledger) -> None:
         self.item = item
-        self._function: Callable[..., Any] = item.obj  # pytest-trio puts another one there before the call
+        # Kept, because pytest-trio replaces `item.obj` before the call.
+        self._function: Callable[..., Any] = item.obj
         self._options = dict(mark.kwargs)
         self._ledger = ledger
         self._last_error: BaseException | None = None
@@ -92,10 +92,10 @@ class TestSweep:
         self._fixtures = FreshFixtures(item, self._function)
         ignores = [*ignores_of(item), *settings.ignores]
         result = self._audit({ignore.pattern: ignore.reason for ignore in ignores})
-        self._raise_own(result)
+        self._raise_own_error(result)
         result.replay_with = f"pytest {shlex.quote(item.nodeid)} --quiesce-at"
         used = [i for i in ignores if any(matches(finding, i.pattern) for finding in result.findings)]
-        # A sweep that was not made whole cannot say that something is gone.
+        # An incomplete sweep says nothing about ignores and baseline entries that it did not show.
         is_whole = settings.at is None and result.is_complete and result.verdict in ("CLEAN", "FINDINGS")
         own = {ignore.pattern for ignore in ignores if ignore.is_own and is_whole}
         result.stale_ignores = [pattern for pattern in result.stale_ignores if pattern in own]
@@ -114,20 +114,21 @@ class TestSweep:
         item.stash[ENTRY] = data
         if settings.write is not None:
             for finding in result.errors:
-                finding.known = True  # written down
+                # It will be in the baseline file, and must not fail the test.
+                finding.known = True
         if result.verdict == "FINDINGS" and not result.errors and not result.stale_ignores:
             result.verdict = "CLEAN"
         if not result.clean:
             pytest.fail(str(result), pytrace=False)
 
-    def _raise_own(self, result: AuditResult) -> None:
-        """A test that fails or is skipped with nobody stopping it does so as it would have without the marker."""
+    def _raise_own_error(self, result: AuditResult) -> None:
+        """Let a test that fails or is skipped without being stopped do so as if it had no marker."""
         error, self._last_error = self._last_error, None
         if result.verdict != "BASELINE-BROKEN" or error is None:
             return
         if isinstance(error, Exception):
             self.item.stash[ENTRY] = entry((), (), (), result=result)
-            why = result.reason if "real_io" in result.reason else "it fails with nobody stopping it"
+            why = result.reason if "real_io" in result.reason else "it fails without being stopped"
             error.add_note(f"quiesce: the test was not swept: {why}")
         raise error
 
@@ -162,13 +163,14 @@ class TestSweep:
         return "asyncio"
 
     def _as_scenario(self) -> Callable[[], Any]:
-        """A scenario whose code, as far as anybody asks, is the test's: tokens have to notice when that changes."""
+        """A scenario with the code of the test, so that a change of the test invalidates replay tokens."""
 
         async def scenario() -> None:
             await self._run_once()
 
         scenario.__wrapped__ = self._function  # type: ignore[attr-defined]
-        scenario.__signature__ = inspect.Signature()  # type: ignore[attr-defined]  # the fixtures are seen to
+        # Hides the arguments of the test, which `_run_once` fills with fixtures.
+        scenario.__signature__ = inspect.Signature()  # type: ignore[attr-defined]
         return scenario
 
     async def _run_once(self) -> None:
@@ -183,13 +185,13 @@ class TestSweep:
                 self._fixtures.forget()
 
     def _check(self, check: Callable[..., Any]) -> Callable[[], Any]:
-        """The users' check, given the fixtures that it names as arguments."""
+        """Wrap the user's check so that it is called with the fixtures that it names as arguments."""
         names = list(inspect.signature(check).parameters)
         missing = [name for name in names if name not in self.item.fixturenames]
         if missing:
             pytest.fail(
-                f"{self.item.name} cannot be swept: its check asks for {', '.join(missing)}, which the test has not: "
-                "the arguments of a check are fixtures of its test",
+                f"{self.item.name} cannot be swept: its check asks for {', '.join(missing)}, which the test does not use: "
+                "the arguments of a check must be fixtures of its test",
                 pytrace=False,
             )
 
@@ -197,7 +199,7 @@ class TestSweep:
             values = self._fixtures.values
             self._fixtures.forget()
             if any(name not in values for name in names):
-                return None  # stopped before there was anything to check
+                return None  # stopped before the fixtures existed
             return check(**{name: values[name] for name in names})
 
         checked.__qualname__ = getattr(check, "__qualname__", "check")

@@ -1,13 +1,12 @@
-"""From what was seen to what the test's report says: findings, ignores, the baseline, and the text."""
+"""Turns the sightings of a test into its report: findings, ignores, the baseline, and the text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from fnmatch import fnmatchcase
 from typing import Any
 
 from quiesce._safe.printed import printed_line
-from quiesce.audit.findings import AuditResult, Finding, Findings, where
+from quiesce.audit.findings import AuditResult, Finding, Findings, matches, where
 from quiesce.audit.model import Run, Sighting
 
 from .ledger import WORLD
@@ -15,15 +14,17 @@ from .settings import Ignore
 
 
 def find(sightings: Sequence[Sighting]) -> list[Finding]:
-    """Findings, the worst first. `runs` says how many of a kind there are."""
+    """Group sightings into findings, worst first. `runs` of a finding is the number of its sightings."""
     found = Findings()
     for sighting in sightings:
         found.add(Run("returned", sightings=[sighting]), None, None, ())
     return found.sorted()
 
 
-def weigh(findings: Iterable[Finding], ignores: Sequence[Ignore], known: Iterable[str]) -> list[Ignore]:
-    """Mark what is known and what does not count; the ignores that matched."""
+def apply_ignores(
+    findings: Iterable[Finding], ignores: Sequence[Ignore], known: Iterable[str]
+) -> list[Ignore]:
+    """Mark findings as known or ignored; returns the ignores that matched."""
     keys, used = set(known), []
     for finding in findings:
         finding.known = finding.known or finding.key in keys
@@ -34,20 +35,16 @@ def weigh(findings: Iterable[Finding], ignores: Sequence[Ignore], known: Iterabl
     return used
 
 
-def matches(finding: Finding, pattern: str) -> bool:
-    return fnmatchcase(finding.key, pattern) or fnmatchcase(f"{finding.kind} {finding.what}", pattern)
-
-
 def stale(ignores: Iterable[Ignore], used: Sequence[Ignore]) -> str:
-    """What to say of a test's own ignores that match nothing any more."""
-    left = [ignore for ignore in ignores if ignore.is_own and ignore not in used]
+    """The message about a test's own ignores that match nothing any more; "" if all match."""
+    unused = [ignore for ignore in ignores if ignore.is_own and ignore not in used]
     return "\n".join(
-        f"the ignore {i.pattern!r} ({i.reason}) matches nothing any more: remove it" for i in left
+        f"the ignore {i.pattern!r} ({i.reason}) matches nothing any more: remove it" for i in unused
     )
 
 
 def describe(findings: Sequence[Finding], test: str) -> str:
-    """The message of a test that left something, for people who see it for the first time."""
+    """The message of a test that left something behind, for readers who have never seen one."""
     counting = [finding for finding in findings if finding.counts]
     lines = [f"left behind by {test}: {', '.join(f'{f.kind} {f.what}' for f in counting)}"]
     for finding in [*counting, *(f for f in findings if not f.counts)]:
@@ -62,12 +59,12 @@ def describe(findings: Sequence[Finding], test: str) -> str:
 
 
 def _without_plumbing(places: tuple[Any, ...]) -> tuple[Any, ...]:
-    """From the line that made it up to the test: what called the test is no news."""
+    """The places from the innermost up to the test; the frames that called the test say nothing."""
     last = max((i for i, place in enumerate(places) if not place.in_library), default=-1)
     return places[: last + 1] if last >= 0 else places[:1]
 
 
 def watched_result(nodeid: str, findings: list[Finding]) -> AuditResult:
-    """A result of a test that nobody stopped, for the HTML report."""
+    """The result of a test that was only watched, for the HTML report."""
     verdict = "FINDINGS" if any(finding.counts for finding in findings) else "CLEAN"
     return AuditResult(nodeid, nodeid, WORLD, "asyncio", verdict, findings=findings, runs=1)  # type: ignore[arg-type]

@@ -1,11 +1,11 @@
-"""`--quiesce`: every async test gets a leak verdict, whoever runs it.
+"""`--quiesce`: every async test gets a leak verdict, no matter which plugin runs it.
 
-The verdict has two moments. At the end of the call it is given if nothing that still has to be torn down could
-change it; the test then simply fails. Otherwise, and for all that closing the loop brings to light, it is given when the
-test's own fixtures are gone and before any wider one goes: an error in the tear-down.
+The verdict is given at one of two moments. If nothing that still has to be torn down could change it, it is given at the
+end of the call, and the test simply fails. Otherwise, and for everything that closing the loop brings up, it is given
+after the test's own fixtures have been torn down and before any wider one is: as an error in the tear-down.
 
-Nothing that a test can see is changed. Its warnings and errors go where they would have gone, no reference to anything of
-its is held, its loops are not driven, and the collector stays as it is.
+Nothing that a test can observe is changed. Its warnings and errors go where they would have gone, the plugin holds no
+reference to its objects and does not drive its loops, and the settings of the garbage collector stay as they are.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from .settings import Ignore, ignores_of, is_async, sweep_marker
 if TYPE_CHECKING:
     from quiesce.audit.findings import Finding
 
-# Fixtures of these can have no part in what a test leaves.
+# Fixtures of these packages cannot clean up what a test leaves behind.
 _PLUMBING = ("_pytest.", "pytest_asyncio.", "anyio.", "pytest_trio.", "xdist.")
-_XUNIT = ("_xunit_", "_unittest_")  # made by pytest of the users' own setup_method and the like
+# Except these, which pytest makes from the users' own `setup_method` and the like.
+_XUNIT = ("_xunit_", "_unittest_")
 _STOPS = (KeyboardInterrupt, SystemExit, pytest.exit.Exception)
 
 
 class _Watched:
-    """A test from the start of its set-up to the end of its own fixtures."""
+    """A test, from the start of its set-up until its own fixtures have been torn down."""
 
     def __init__(self, item: pytest.Function, ledger: Ledger) -> None:
         self.item = item
@@ -46,19 +47,21 @@ class _Watched:
         self.ignores = [*ignores_of(item), *ledger.settings.ignores]
         self.known = ledger.known_keys(item.nodeid, WORLD)
         self.used: list[Ignore] = []
-        self.has_fixtures = False  # of its own
+        # Whether it has function-scoped fixtures.
+        self.has_fixtures = False
         self.has_passed = False
 
 
 class Watching:
-    """The hooks of `--quiesce`."""
+    """The pytest hooks of `--quiesce`."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._observer = Observer(self._see)
         self._collector = Collector()
         self._current: _Watched | None = None
-        self._is_collected = False  # nothing ran since the last verdict
+        # Nothing has run since the last verdict, which ended with a collection.
+        self._is_collected = False
         self._stack = ExitStack()
         self._stack.callback(self._collector.stop)
         self._stack.enter_context(self._observer.installed())
@@ -79,12 +82,15 @@ class Watching:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_unconfigure(self) -> None:
-        self._stack.close()  # before pytest looks for the last time at what could not be raised
+        # First of all plugins: pytest then looks for the last time at errors that could not be raised.
+        self._stack.close()
 
     def pytest_collection_finish(self) -> None:
         if (uvloop := sys.modules.get("uvloop")) is not None:
-            uvloop.new_event_loop().close()  # what libuv opens once a process is not the first test's leak
-        self._listener.install()  # not before: pytest's own hook is there by now, and gets what is passed on
+            # libuv opens some descriptors once per process. Open them now, or the first test would leak them.
+            uvloop.new_event_loop().close()
+        # Not earlier: now pytest has installed its own hook, and gets what the listener passes on.
+        self._listener.install()
         self._stack.callback(self._listener.undo)
         self._collector.start()
 
@@ -100,7 +106,8 @@ class Watching:
             return
         self._begin(item)
         yield
-        # The first finaliser in the list is called last: all of the test's own fixtures are gone by then.
+        # pytest calls the finalisers from the end of the list, so the first one runs after all of the test's own fixtures
+        # have been torn down.
         finalizers = item.session._setupstate.stack[item][0]
         finalizers.insert(0, self._give_last_verdict)
 
@@ -185,7 +192,7 @@ class Watching:
             self._is_collected = True
 
     def _judge(self, watched: _Watched, *, at_call: bool) -> str:
-        """What the test has left, as far as it can be known now; "" if it counts for nothing."""
+        """Look for what the test has left behind, and return the message about it; "" if nothing counts."""
         watch, observer = self._watch, self._observer
         if not at_call:
             self._collector.end()
@@ -197,13 +204,14 @@ class Watching:
             look = watch.look_at_call if at_call else watch.look_at_all
             look(has_libuv=observer.has_libuv)
         seen = watch.take()
-        if not seen:  # as almost always, and then most of the audit need not even be imported
+        # The usual case. Most of the audit is not even imported then.
+        if not seen:
             watched.item.stash[ENTRY] = entry((), watched.ignores, watched.used)
             return ""
-        from .verdict import describe, find, weigh
+        from .verdict import apply_ignores, describe, find
 
         findings = find(seen)
-        watched.used += weigh(findings, watched.ignores, watched.known)
+        watched.used += apply_ignores(findings, watched.ignores, watched.known)
         self._record(watched, findings)
         if not any(finding.counts for finding in findings):
             return ""
@@ -219,16 +227,18 @@ class Watching:
             data["result"] = entry((), (), (), result=result, keep_result=True)["result"]
         watched.item.stash[ENTRY] = data
         if settings.write is not None:
-            for finding in findings:  # written down, and therefore known
+            for finding in findings:
+                # It will be in the baseline file, and must not fail the test.
                 finding.known = True
 
 
 def _has_teardown(item: pytest.Function) -> bool:
-    """Whether something of the users' is still to be called that may end what the test has started."""
+    """Whether code of the users' that may clean up after the test has yet to run."""
     for fixturedef in item._request._fixture_defs.values():
         if fixturedef.scope == "function" and _may_clean_up(fixturedef, item):
             return True
-    finalizers = item.session._setupstate.stack[item][0][1:]  # the first is our own
+    # The first one is `_give_last_verdict`.
+    finalizers = item.session._setupstate.stack[item][0][1:]
     return not all(map(_is_plumbing, finalizers))
 
 
@@ -239,7 +249,7 @@ def _may_clean_up(fixturedef: pytest.FixtureDef[Any], item: pytest.Function) -> 
     ) and not fixturedef.argname.startswith(_XUNIT):
         return False
     if inspect.isasyncgenfunction(function):
-        # pytest-trio makes and ends all async fixtures inside of the call.
+        # pytest-trio sets up and tears down all async fixtures inside the call.
         return item.get_closest_marker("trio") is None
     return inspect.isgeneratorfunction(function) or not all(map(_is_plumbing, fixturedef._finalizers))
 
