@@ -166,24 +166,24 @@ def test_a_clean_scenario_is_said_to_be_clean_with_what_was_covered() -> None:
     page = Page(render([result]))
     assert page.all("h1", "ok")
     assert f"Covered: {result.scope}" in page.text
-    assert "Nothing was left, wherever it was stopped." in page.text
+    assert "Nothing was left over, wherever it was stopped." in page.text
 
 
 def test_a_clean_scenario_that_was_only_sampled_is_not_said_to_be_clean_everywhere() -> None:
     text = Page(render([audit(tidy, sample=1)])).text
     assert "wherever it was stopped" not in text
-    assert "Others were not." in text
+    assert "Other points were not tried." in text
 
 
 def test_an_interrupted_audit_is_said_to_be_one() -> None:
-    assert "It was interrupted" in Page(render([result_of(made_up(), is_interrupted=True)])).text
+    assert "The audit was interrupted" in Page(render([result_of(made_up(), is_interrupted=True)])).text
 
 
 def test_a_scenario_that_fails_by_itself_is_shown_with_its_reason() -> None:
     result = audit(failing)
     page = Page(render([result]))
     assert page.all("h1", "miss")
-    assert "Broken by itself" in page.text
+    assert "Fails without a stop" in page.text
     assert "no <database>" in page.text
 
 
@@ -298,7 +298,7 @@ def test_the_worst_is_first_and_what_does_not_count_is_below_and_folded() -> Non
 def test_a_finding_of_the_undisturbed_run_is_said_to_be_one() -> None:
     example = Example("", (), "", (), (place(9),), 0, "")
     text = Page(render([result_of(made_up(example=example))])).text
-    assert "Nobody stopped it" in text
+    assert "Not stopped: it appears after an undisturbed run." in text
     assert "--at" not in text
 
 
@@ -348,7 +348,7 @@ def test_a_timeline_tells_where_a_lane_waits_and_where_it_was_made(leaky: AuditR
     assert re.search(r"<title>waits at [^<]*test_html\.py:\d+ in poll, from step \d+ on</title>", text)
     assert re.search(r"made at [^<]*test_html\.py:\d+ in session", text)
     assert "stopped here" in text
-    assert "the root is over" in text
+    assert "the root ended" in text
 
 
 @pytest.mark.parametrize(("phase", "side"), [("early", 1), ("late", -1), ("unstarted", -1)])
@@ -362,8 +362,8 @@ def test_a_stop_is_drawn_on_the_side_of_its_step_on_which_it_came(phase: str, si
 
 def test_the_end_of_a_root_that_never_ended_is_not_drawn() -> None:
     drawn = draw(Timeline((lane("main", end=None),), 10, (), 9), made_up(), "main")
-    assert "the root is over" not in drawn
-    assert "Nobody stopped it" in drawn
+    assert "the root ended" not in drawn
+    assert "Not stopped." in drawn
 
 
 def test_of_too_many_lanes_those_that_matter_are_drawn_and_the_others_counted() -> None:
@@ -390,7 +390,7 @@ def test_what_a_leaked_task_does_long_after_the_root_leaves_room_for_what_came_b
     )
     [over] = re.findall(r'<g class="end"><line x1="([\d.]+)%"', drawn)
     assert 25 < float(over) < 75
-    assert "The last 1986 steps of what was left are not drawn." in drawn
+    assert "The last 1986 steps of leftover tasks are not drawn." in drawn
     [pending] = re.findall(r'<g class="lane leak about">.*?</g>', drawn, re.DOTALL)
     assert "still pending" in pending
     assert drawn.count("still pending") == 1

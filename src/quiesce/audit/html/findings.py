@@ -1,5 +1,4 @@
-"""The findings of the HTML report: what it is, where it was made, where it was stopped, where it is stuck, and how to see
-it again."""
+"""The findings of the HTML report: what each is, where it was made, stopped and stuck, and how to reproduce it."""
 
 from __future__ import annotations
 
@@ -12,38 +11,39 @@ from .strips import PHASES, Anchors
 from .text import code, esc, frame, frames, plural, sentence
 from .timeline import draw
 
-OPEN = 8  # findings beyond these are folded: the page stays one that can be read from top to bottom
+# Findings beyond this number are folded, so that the page can be read from top to bottom.
+OPEN = 8
 
-# What usually mends it.
+# The usual fix for each kind.
 ADVICE: dict[str, str] = {
-    "hang": "Somebody waits for what nobody will do any more: give up waiting when the other side has been stopped.",
-    "crash": "Look at the error: something took the event loop itself down, and everything with it.",
+    "hang": "Code waits for something that has been stopped and will never happen: stop waiting when the other side stops.",
+    "crash": "Look at the error: it broke the event loop itself, and with it everything else.",
     "leaked": "Start it in a task group, or cancel it and await it in a finally block.",
-    "destroyed": "Hold on to the task and await it; the event loop itself keeps only a weak reference.",
+    "destroyed": "Keep a reference to the task and await it; the event loop itself keeps only a weak reference.",
     "process": "Terminate it and wait for it in a finally block.",
-    "thread": "Tell it to end and join it in a finally block.",
+    "thread": "Signal it to stop and join it in a finally block.",
     "descriptor": "Close it in a finally block, or open it in a with block.",
-    "swallowed": "An except block took the cancellation and did not raise it again.",
-    "replaced": "Raise the cancellation again after cleaning up, rather than another error.",
-    "bystander": "Cancel what you started yourself, and nothing else.",
-    "check": "Undo in a finally block what was done before the await, also when the result is in already.",
+    "swallowed": "An except block caught the cancellation and did not raise it again.",
+    "replaced": "Raise the cancellation again after the clean-up, instead of another error.",
+    "bystander": "Cancel only what you started yourself.",
+    "check": "In a finally block, undo what was done before the await, even if the result has already arrived.",
     "again": "Something outside the scenario keeps the state of the stopped run.",
-    "close": "Closing must work wherever it comes, and more than once.",
-    "late": "Await it before leaving, or cancel it.",
-    "outlived": "Await the clean-up of what you have cancelled before leaving.",
+    "close": "Closing must work at any point, and more than once.",
+    "late": "Await it before you exit, or cancel it.",
+    "outlived": "Before you exit, await the clean-up of what you have cancelled.",
     "generator": "Use contextlib.aclosing around the loop, or call aclose() in a finally block.",
-    "unawaited": "Make the coroutine where it is awaited, or close it when it is not wanted any more.",
-    "unretrieved": "Await the task, or look at its exception.",
-    "callback": "A callback must take care of its own errors: there is nobody to raise them to.",
+    "unawaited": "Create the coroutine where it is awaited, or close it if it is no longer needed.",
+    "unretrieved": "Await the task, or read its exception.",
+    "callback": "A callback must handle its own errors: there is no caller to raise them to.",
     "unraisable": "Clean up in a finally block, not in __del__.",
     "unclosed": "Close it in a finally block, or open it in a with block.",
-    "reported": "Nothing, if this is where you want it; otherwise handle the error where it came up.",
-    "count": "Call uncancel() once for each cancellation that was taken in, and no oftener.",
+    "reported": "Nothing, if this is intended; otherwise handle the error where it occurred.",
+    "count": "Call uncancel() exactly once for each cancellation that was caught.",
 }
 
 
 def findings(result: AuditResult, anchors: Anchors) -> str:
-    """Those that make the verdict first, the others below them and folded."""
+    """The findings of a result: those that decide the verdict first, the others folded below them."""
     groups: list[tuple[str, str, list[Finding]]] = [
         ("Findings", "bad", [f for f in result.findings if f.counts]),
         ("Unresolved", "warn", [f for f in result.findings if f.is_unresolved]),
@@ -54,7 +54,7 @@ def findings(result: AuditResult, anchors: Anchors) -> str:
     shown = []
     for title, style, members in groups:
         if members:
-            note = "" if title in ("Findings", "Unresolved") else "They do not make the verdict."
+            note = "" if title in ("Findings", "Unresolved") else "They do not affect the verdict."
             found = "".join(
                 _finding(f, result, anchors[id(f)], style, is_open=title == "Findings" and number < OPEN)
                 for number, f in enumerate(members)
@@ -105,11 +105,11 @@ def _inner(stopped_at: tuple[Place, ...]) -> str:
 
 def _stopped(example: Example) -> str:
     if not example.stop:
-        return "Nobody stopped it: it is there after an undisturbed run."
+        return "Not stopped: it appears after an undisturbed run."
     stop = STOPS.get(example.stop)
     says = stop.says if stop is not None else example.stop
     if not example.points:
-        return f"{esc(sentence(says))} Seen after all the runs of this stop."
+        return f"{esc(sentence(says))} Seen after all runs of this stop."
     first, *more = example.points
     then = "".join(f", and once more {_moment(point)}" for point in more)
     words = f"{says[:1].upper()}{says[1:]}"
@@ -134,7 +134,10 @@ def _commands(finding: Finding, result: AuditResult) -> str:
 
 
 def as_test(finding: Finding, result: AuditResult) -> str:
-    """A test that stays true when the code changes: the whole strip, as a token belongs to the code it was made from."""
+    """A test for this finding that stays valid when the code changes.
+
+    It audits the whole strip, because the token of a single run belongs to the code as it is.
+    """
     example = finding.example
     name = result.target.rpartition(":")[2]
     arguments = [name]
@@ -157,8 +160,8 @@ def as_test(finding: Finding, result: AuditResult) -> str:
         arguments.append(f"check={finding.what}")
     if finding.kind == "again":
         arguments.append("again=True")
-    made = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name.rpartition(".")[2])
-    return f"def test_{made}_can_be_stopped(): audit({', '.join(arguments)}).assert_clean()"
+    suffix = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name.rpartition(".")[2])
+    return f"def test_{suffix}_can_be_stopped(): audit({', '.join(arguments)}).assert_clean()"
 
 
 def _picture(finding: Finding, result: AuditResult) -> str:
@@ -169,7 +172,7 @@ def _picture(finding: Finding, result: AuditResult) -> str:
 
 
 def anchors(results: Iterable[AuditResult]) -> dict[int, str]:
-    """Where each finding is in the page."""
+    """The id of each finding's element in the page, by `id(finding)`."""
     return {
         id(finding): f"s{number}f{place}"
         for number, result in enumerate(results, 1)

@@ -1,7 +1,7 @@
-"""The HTML report: one file that needs nothing else, neither network nor scripts.
+"""The HTML report: one self-contained file without scripts.
 
-`render` gives the page as a string, and the same results give the same page. Everything that can be seen by colour is
-also said in words or signs; everything that takes a pointer to be seen is also there to be opened with the keyboard.
+`render` returns the page as a string, and the same results always give the same page. Everything that is shown by colour
+is also shown in words or signs, and everything that needs a pointer can also be opened with the keyboard.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from .strips import Anchors, strips
 from .style import STYLE
 from .text import code, esc, plural, sentence
 
-# class, sign and words of each verdict
+# CSS class, sign and words of each verdict.
 VERDICTS: dict[Verdict, tuple[str, str, str]] = {
     "CLEAN": ("ok", "✓", "Clean"),
     "FINDINGS": ("bad", "×", "Findings"),
-    "BASELINE-BROKEN": ("miss", "?", "Broken by itself"),
-    "NON-DETERMINISTIC": ("miss", "?", "Not the same twice"),
+    "BASELINE-BROKEN": ("miss", "?", "Fails without a stop"),
+    "NON-DETERMINISTIC": ("miss", "?", "Not deterministic"),
     "UNRESOLVED": ("miss", "?", "Not resolved"),
 }
 MEANINGS: dict[Verdict, str] = {
-    "CLEAN": "Nothing was left, wherever it was stopped.",
+    "CLEAN": "Nothing was left over, wherever it was stopped.",
     "FINDINGS": "",
     "BASELINE-BROKEN": "The scenario fails without being stopped, so stopping it would show nothing.",
-    "NON-DETERMINISTIC": "It does not do the same thing in every run, so that its points cannot be named.",
+    "NON-DETERMINISTIC": "The scenario does not do the same thing in every run, so its points cannot be named.",
     "UNRESOLVED": "The program has changed since the replay token was written.",
 }
 WORST: tuple[Verdict, ...] = ("FINDINGS", "BASELINE-BROKEN", "NON-DETERMINISTIC", "UNRESOLVED", "CLEAN")
 
 
 def write_html(results: Sequence[AuditResult], path: str | os.PathLike[str]) -> None:
-    """Write the report to `path`: all of it, or nothing that was not there before."""
+    """Write the report to `path`, completely or not at all."""
     path = os.fspath(path)
     page = render(results).encode("utf-8")
     handle, temporary = tempfile.mkstemp(prefix=".quiesce-", suffix=".html", dir=os.path.dirname(path) or ".")
@@ -45,14 +45,15 @@ def write_html(results: Sequence[AuditResult], path: str | os.PathLike[str]) -> 
             file.write(page)
         umask = os.umask(0)
         os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes files for nobody else
+        # mkstemp creates files that only their owner can read. The umask can only be read by setting it.
+        os.chmod(temporary, 0o666 & ~umask)
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
 
 
-# Were a name ever to get past `esc`, it could still load, run or send nothing.
+# A second line of defence: even if unescaped text got into the page, it could not load, run or send anything.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
@@ -71,7 +72,7 @@ def render(results: Sequence[AuditResult]) -> str:
         f"<title>{esc(title)} – quiesce audit</title><style>{STYLE}</style></head>\n"
         f"<body><header>{_banner(results)}</header>\n<main>{summary}{sections}</main>\n"
         "<footer><p>Made by <code>quiesce audit</code>. "
-        "A clean verdict holds for the schedule and the points that are named, and for no others.</p></footer>"
+        "A clean verdict applies only to this schedule and these points.</p></footer>"
         "</body></html>\n"
     )
 
@@ -91,10 +92,10 @@ def _headline(results: Sequence[AuditResult]) -> str:
     bad = sum(result.verdict == "FINDINGS" for result in results)
     broken = sum(EXIT_CODES[result.verdict] > 1 for result in results)
     total = plural(len(results), "scenario")
-    said = [f"findings in {bad} of {total}"] if bad else []
+    parts = [f"findings in {bad} of {total}"] if bad else []
     if broken:
-        said.append(f"{broken} could not be judged" if bad else f"{broken} of {total} could not be judged")
-    return sentence(", ".join(said)).rstrip(".") if said else f"Clean: {total}"
+        parts.append(f"{broken} could not be judged" if bad else f"{broken} of {total} could not be judged")
+    return sentence(", ".join(parts)).rstrip(".") if parts else f"Clean: {total}"
 
 
 def _words(result: AuditResult) -> str:
@@ -137,21 +138,21 @@ def _summary(results: Sequence[AuditResult]) -> str:
 def _tally(result: AuditResult) -> str:
     errors = len(result.errors)
     others = len(result.findings) - errors
-    said = [plural(errors, "finding")] if errors else []
+    parts = [plural(errors, "finding")] if errors else []
     if others:
-        said.append(f"{others} that {'does' if others == 1 else 'do'} not count")
+        parts.append(f"{others} that {'does' if others == 1 else 'do'} not count")
     if result.stale_ignores:
-        said.append(plural(len(result.stale_ignores), "stale ignore"))
-    return ", ".join(said) or "–"
+        parts.append(plural(len(result.stale_ignores), "stale ignore"))
+    return ", ".join(parts) or "–"
 
 
 def _scenario(number: int, result: AuditResult, places: Anchors) -> str:
     style, sign, _ = VERDICTS[result.verdict]
     meaning = MEANINGS[result.verdict]
     if result.verdict == "CLEAN" and not result.is_complete:
-        meaning = "Nothing was left at the points that were tried. Others were not."
+        meaning = "Nothing was left over at the points that were tried. Other points were not tried."
     if result.is_interrupted:
-        meaning = f"{meaning} It was interrupted: this is what was seen by then.".strip()
+        meaning = f"{meaning} The audit was interrupted: these are the findings so far.".strip()
     parts = [
         f'<section class="scenario" id="s{number}" aria-labelledby="s{number}h">'
         f'<h2 id="s{number}h"><span class="mark {style}"><span aria-hidden="true">{sign}</span> {esc(_words(result))}'
@@ -176,7 +177,7 @@ def _scenario(number: int, result: AuditResult, places: Anchors) -> str:
 
 
 def _jump(result: AuditResult, places: Anchors) -> str:
-    """What counts, in a line each, above the strips."""
+    """One line per finding that counts, above the strips."""
     if not result.errors:
         return ""
     items = "".join(

@@ -1,6 +1,6 @@
-"""The strips of the HTML report: a cell for each point at which the scenario was stopped.
+"""The strips of the HTML report: one cell per point at which the scenario was stopped.
 
-A cell says what it is by its sign, by its colour and by its title, so that none of them is needed alone. A cell with
+The sign, the colour and the title of a cell all say the same, so that no reader depends on one of them. A cell with
 findings is a link to the worst of them.
 """
 
@@ -14,24 +14,28 @@ from quiesce.audit.model import ITEM, Phase, Point
 
 from .text import code, esc, frame, plural, reader_place
 
-SIGNS: dict[Mark, tuple[str, str, str]] = {  # class, sign, meaning
+# CSS class, sign and meaning.
+SIGNS: dict[Mark, tuple[str, str, str]] = {
     "clean": ("ok", "·", "clean"),
     "finding": ("bad", "×", "finding"),
-    "warning": ("warn", "!", "warning, known or ignored only"),
-    "unresolved": ("unsure", "u", "a finding that was not seen with more patience"),
+    "warning": ("warn", "!", "only warnings, known or ignored findings"),
+    "unresolved": ("unsure", "u", "a finding that did not come back with more patience"),
     "missed": ("miss", "?", "not reached again, so not covered"),
     "skipped": ("skip", "–", "not run"),
 }
 PHASES: dict[Phase, str] = {
     "unstarted": "before its first step",
     "early": "just after it suspended",
-    "late": "just before it resumed, with the result in",
+    "late": "just before it resumed, when its result had arrived",
 }
-FEW = 24  # cells of a strip that leave room for another beside it
-Anchors = Mapping[int, str]  # the id of each finding's part of the page, by `id(finding)`
+# The most cells of a strip that leave room for another strip next to it.
+FEW = 24
+# The id of each finding's element in the page, by `id(finding)`.
+Anchors = Mapping[int, str]
 
 
 def strips(result: AuditResult, anchors: Anchors) -> str:
+    """All strips of a result, with their legend."""
     shown = [strip for strip in result.strips if strip.cells]
     if not shown:
         return ""
@@ -66,7 +70,7 @@ def _cell(cell: Cell, anchors: Anchors, *, is_baseline: bool = False) -> str:
     if is_baseline:
         name += " base"
     found = [f"{finding.kind} {finding.what}" for finding in cell.findings]
-    lines = ["nobody stops it" if is_baseline else " + ".join(_say(point) for point in cell.points)]
+    lines = ["without a stop" if is_baseline else " + ".join(_in_words(point) for point in cell.points)]
     where = reader_place(cell.where[::-1])
     if where is not None:
         lines.append(str(where))
@@ -80,7 +84,7 @@ def _cell(cell: Cell, anchors: Anchors, *, is_baseline: bool = False) -> str:
     return f'<a class="{name}" href="#{target}" title="{title}">{sign}</a>'
 
 
-def _say(point: Point) -> str:
+def _in_words(point: Point) -> str:
     if point.lane == ITEM:
         return f"after item {point.number}" if point.number else "before the first item"
     return str(point)
@@ -95,15 +99,15 @@ def _legend(shown: list[Strip], result: AuditResult) -> str:
     ]
     if result.baseline is not None:
         name, sign, _ = SIGNS[result.baseline.mark]
-        items.append(f'<li><b class="{name} base">{sign}</b> at the end: nobody stops it</li>')
+        items.append(f'<li><b class="{name} base">{sign}</b> at the end: a run without a stop</li>')
     return (
-        "<p>A cell is one run, stopped at one point. Point at a cell to read where.</p>"
+        "<p>Each cell is one run, stopped at one point. Hover over a cell to read where.</p>"
         f'<ul class="legend">{"".join(items)}</ul>'
     )
 
 
 def _points(shown: list[Strip]) -> str:
-    """The same for those who cannot point: each place once, not once a stop."""
+    """The places of all points as a list, for readers without a pointer: each place once, not once per stop."""
     numbered: dict[tuple[str, int], Cell] = {}
     for strip in shown:
         for cell in strip.cells:

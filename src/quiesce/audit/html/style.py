@@ -1,10 +1,10 @@
-"""The style sheet of the HTML report: light and dark by the reader's own setting, from a telephone to paper."""
+"""The style sheet of the HTML report: light or dark by the reader's setting, from a phone to paper."""
 
 from __future__ import annotations
 
 import re
 
-# Text stands on --page or --panel, or on its own mark's colour; every pair has a contrast of 4.5 or more.
+# Text is on --page or --panel, or on the background of its own mark; every pair has a contrast of at least 4.5.
 _COLOURS_LIGHT = """
 --page:#fff;--panel:#f5f6f8;--line:#d5dae1;--text:#1b222c;--muted:#566070;--link:#1f5fbf;--focus:#1f5fbf;
 --ok:#17663a;--ok-bg:#dff2e6;--bad:#b3231a;--bad-bg:#fdebe9;--bad-solid:#c42b21;--on-bad:#fff;

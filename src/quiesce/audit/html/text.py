@@ -1,7 +1,7 @@
-"""Text in the HTML report: nothing that comes from a program gets into the page but through `esc`.
+"""Text in the HTML report. Text from an audited program gets into the page only through `esc`.
 
-Names, paths and messages may hold anything. Control characters and those that turn the direction of writing are shown
-as escapes, so that what is read is what is there.
+Names, paths and messages may contain anything. Control characters, and characters that change the direction of writing,
+are shown as escapes, so that readers see what is really there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from quiesce.audit.model import Place, shorten
 
 
 def esc(text: object) -> str:
-    """For content and for quoted attributes."""
+    """Escape text for content and for quoted attributes."""
     return html.escape(printed(text), quote=True)
 
 
@@ -27,13 +27,13 @@ def plural(count: int, noun: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """With a capital and a full stop."""
+    """Add a capital letter and a full stop."""
     text = text.strip()
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".") if text else ""
 
 
 def clip(text: str, limit: int) -> str:
-    """Short enough for a label. The end of a qualified name or a path says more than its beginning."""
+    """Shorten text for a label by cutting its beginning: the end of a name or path says more."""
     return text if len(text) <= limit else "…" + text[1 - limit :]
 
 
@@ -43,7 +43,7 @@ def local_name(name: str) -> str:
 
 
 def reader_place(places: Sequence[Place]) -> Place | None:
-    """Of places given innermost first: the first that the reader can change, or else the innermost."""
+    """The first of these places (innermost first) that the reader can change, or else the innermost."""
     return next((p for p in places if not p.in_library), places[0] if places else None)
 
 
@@ -52,11 +52,11 @@ def frame(place: Place) -> str:
 
 
 def frames(places: Sequence[Place], own: Sequence[Place] = ()) -> str:
-    """Places given innermost first: `own`, which are the reader's unless told, to see; the others folded."""
+    """A list of places, innermost first: `own` (default: those outside of libraries) visible, the others folded."""
     own = own or [p for p in places if not p.in_library] or places[:1]
-    shown = "".join(f"<li>{frame(p)}</li>" for p in own)
+    visible = "".join(f"<li>{frame(p)}</li>" for p in own)
     folded = ""
     if hidden := len(places) - len(own):
         every = "".join(f"<li>{frame(p)}</li>" for p in places)
         folded = f"<details><summary>with {plural(hidden, 'frame')} in libraries</summary><ol>{every}</ol></details>"
-    return f"<ol>{shown}</ol>{folded}"
+    return f"<ol>{visible}</ol>{folded}"

@@ -1,11 +1,12 @@
-"""The timeline of one run as SVG: a lane a task, the steps of the run from left to right.
+"""The timeline of one run as SVG: one lane per task, the steps of the run from left to right.
 
 Every x is a share of the width and every y a number of pixels, so that the picture fits any window without scaling its
-text. A step is a thick mark at its number and a wait the thin line to the next one. A stop stands half a step after the
-suspension it followed, or half a step before the resumption it came ahead of.
+text. A step is a thick mark at its number, and a wait is the thin line to the next one. A stop is drawn half a step after
+the suspension that it followed, or half a step before the resumption that it preceded.
 
-A lane that never ended runs to the right edge, which no other lane reaches: the picture is wider than the run. What is
-left may go on stepping long after the root; of that only the beginning is drawn, or the rest could not be seen.
+A lane that never ended extends to the right edge, which no other lane reaches: the picture is wider than the run.
+Leftover tasks may take steps long after the root; only the beginning of that is drawn, or the run itself would become too
+small to see.
 """
 
 from __future__ import annotations
@@ -15,24 +16,29 @@ from quiesce.audit.model import makers
 
 from .text import clip, esc, local_name, plural
 
-LANES = 24  # more than these are counted, not drawn
-WAITS = 200  # of all lanes together; beyond, most waits are too thin to point at, and only the last of a lane is told
-COLUMNS = 250  # steps closer than this share of the width are one mark
-LABEL = 38  # characters, as many as a telephone has room for
+# Lanes beyond this number are counted, not drawn.
+LANES = 24
+# If there are more waits in all lanes together, most are too thin to point at, and only the last one of each lane is drawn.
+WAITS = 200
+# Steps closer than this share of the width become one mark.
+COLUMNS = 250
+# The most characters of a label, which fit on a phone.
+LABEL = 38
 
 TOP, BOTTOM = 22, 22
-ROW, LEAKED_ROW = 38, 52  # a leaked lane has a line of text below it
+# A leaked lane has a line of text below it.
+ROW, LEAKED_ROW = 38, 52
 
 
 def draw(timeline: Timeline, finding: Finding, root: str) -> str:
-    """The picture with its caption; "" if nothing is known about the run."""
+    """The picture with its caption; "" if the timeline has no lanes."""
     if not timeline.lanes:
         return ""
     return _Drawing(timeline, finding, root).figure()
 
 
 def belongs(lane: LaneSpan, finding: Finding) -> bool:
-    """Whether the lane is one of those that the finding is about."""
+    """Whether the finding is about this lane."""
     name, numbered, number = lane.label.rpartition("#")
     if not (numbered and number.isdigit()):
         name = lane.label
@@ -51,18 +57,21 @@ class _Drawing:
         self.last = min(last, self._end_of_interest())
         self.undrawn = last - self.last
         self.width = self.last + 0.5 + max(1.0, self.last * 0.12)
-        self.thick = min(0.7, self.width * 0.025)  # of a step, in steps
+        # The width of a step's mark, in steps.
+        self.thick = min(0.7, self.width * 0.025)
         self.lanes = self._choose()
         self.tells_every_wait = sum(len(lane.waits) for lane in self.lanes) <= WAITS
 
     def _end_of_interest(self) -> int:
+        """The last step that is worth drawing: somewhat after the root's end, or after the last stop if it never ends."""
         root = next((lane for lane in self.timeline.lanes if lane.label == self.root), None)
         at = self.timeline.ended_at
-        if root is not None and root.end is None:  # it hangs, or runs for ever
+        if root is not None and root.end is None:
             at = max((step for step, _ in self.timeline.stops), default=at)
         return at + max(8, at // 2)
 
     def _choose(self) -> list[LaneSpan]:
+        """The lanes to draw: the root and stopped ones first, then those of the finding, then those that never ended."""
         lanes = self.timeline.lanes
         if len(lanes) <= LANES:
             return list(lanes)
@@ -80,7 +89,8 @@ class _Drawing:
 
     def figure(self) -> str:
         y = TOP
-        rows: list[str] = []  # below the lines of stops, which are below the lanes
+        # Drawn first, so that the lines of the stops and the lanes cover them.
+        rows: list[str] = []
         lanes: list[str] = []
         for lane in self.lanes:
             high = LEAKED_ROW if lane.end is None else ROW
@@ -93,7 +103,8 @@ class _Drawing:
         hidden = len(self.timeline.lanes) - len(self.lanes)
         more = f" {plural(hidden, 'more task')} not drawn." if hidden else ""
         if self.undrawn:
-            more += f" The last {plural(self.undrawn, 'step')} of what was left {'is' if self.undrawn == 1 else 'are'} not drawn."
+            verb = "is" if self.undrawn == 1 else "are"
+            more += f" The last {plural(self.undrawn, 'step')} of leftover tasks {verb} not drawn."
         return (
             f'<figure><svg class="t" role="img" aria-label="{esc(self._in_words())}" width="100%" height="{height}">'
             f"{''.join(parts)}</svg><figcaption>The example, a run of {plural(self.timeline.steps, 'step')}: "
@@ -104,8 +115,8 @@ class _Drawing:
         return f"{round(100 * max(0.0, min(step, self.width)) / self.width, 2):g}%"
 
     def _bar(self, name: str, start: float, end: float, title: str = "") -> str:
-        told = f"<title>{esc(title)}</title>" if title else ""
-        return f'<rect class="{name}" x="{self._x(start)}" width="{self._x(end - start)}">{told}</rect>'
+        tooltip = f"<title>{esc(title)}</title>" if title else ""
+        return f'<rect class="{name}" x="{self._x(start)}" width="{self._x(end - start)}">{tooltip}</rect>'
 
     def _lane(self, lane: LaneSpan) -> str:
         is_leaked = lane.end is None
@@ -134,7 +145,7 @@ class _Drawing:
         waits = lane.waits if self.tells_every_wait else lane.waits[-1:]
         drawn = []
         for start, resumed, where in waits:
-            # Nothing is recorded of a lane after the root is over but its end.
+            # After the end of the root, only the end of a lane is recorded, not its steps.
             until = "on" if resumed is None else f"to step {resumed}"
             at = f" at {where}" if where else ""
             stop = end if resumed is None else min(resumed, end)
@@ -182,21 +193,22 @@ class _Drawing:
         at = self.timeline.ended_at + 0.5
         x = self._x(at)
         return [
-            f'<g class="end"><line x1="{x}" x2="{x}" y1="{TOP}" y2="{y + 4}"/>{self._flag(at, y + 16, "the root is over")}'
-            f"<title>the root was over at step {self.timeline.ended_at}</title></g>"
+            f'<g class="end"><line x1="{x}" x2="{x}" y1="{TOP}" y2="{y + 4}"/>'
+            f"{self._flag(at, y + 16, 'the root ended')}"
+            f"<title>the root ended at step {self.timeline.ended_at}</title></g>"
         ]
 
     def _flag(self, at: float, y: int, words: str) -> str:
-        """A text beside a line, on the side where there is room for it."""
+        """A text next to a vertical line, on the side that has room for it."""
         side = ' dx="5"' if at < self.width / 2 else ' dx="-5" text-anchor="end"'
         return f'<text x="{self._x(at)}" y="{y}"{side}>{words}</text>'
 
     def _in_words(self) -> str:
-        """The same for those who do not see it."""
+        """A description of the picture for screen readers."""
         leaked = [lane.label for lane in self.timeline.lanes if lane.end is None]
         stops = ", ".join(f"at step {step} in {label}" for step, label in self.timeline.stops)
         return (
             f"Timeline of {plural(len(self.timeline.lanes), 'task')}. "
-            + (f"Stopped {stops}. " if stops else "Nobody stopped it. ")
+            + (f"Stopped {stops}. " if stops else "Not stopped. ")
             + (f"Still pending at the end: {', '.join(leaked)}." if leaked else "Every task ended.")
         )
