@@ -1,16 +1,17 @@
-"""The machine's report: JSON and JUnit XML.
+"""The reports for programs: JSON and JUnit XML.
 
-The JSON's shape is a promise, under `"version": 1`; names may be added to it, none taken away:
+The shape of the JSON is stable for `"version": 1`; names may be added, but none removed:
 
     version, verdict (the worst), exit_code, interrupted, results, errors, stale_ignores, gone
     results[]            scenario, target, world, verdict, reason, scope, points, runs, seconds, seed, complete, notes,
                          strips, findings, stale_ignores
-    results[].strips[]   stop, phase, depth, marks (a character a point: . clean, X finding, w warning, u unresolved, ? missed, - skipped)
+    results[].strips[]   stop, phase, depth, marks (one character per point: . clean, X finding, w warning, u unresolved,
+                         ? missed, - skipped)
     results[].findings[] kind, what, means, severity, key, made_at, runs, strips, known, ignored, replay, example
     ...example           stop, token, stopped_at, stuck_at, step, detail
     a place              file, line, function
-    errors[]             target, message: what could not be audited at all
-    stale_ignores[]      patterns of --ignore that matched in none of several audits
+    errors[]             target, message: targets that could not be audited at all
+    stale_ignores[]      patterns of --ignore that matched in none of the audits
     gone[]               scenario, world, finding: entries of the baseline file that no longer occur
 """
 
@@ -31,7 +32,7 @@ _WORST: tuple[Verdict, ...] = ("BASELINE-BROKEN", "NON-DETERMINISTIC", "UNRESOLV
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Something that could not be audited at all."""
+    """A target that could not be audited at all, or a file that could not be written."""
 
     target: str
     message: str
@@ -39,18 +40,20 @@ class Failure:
 
 @dataclass(slots=True)
 class Outcome:
-    """Everything that one command came to."""
+    """The outcome of one command: all results and errors."""
 
     results: list[AuditResult] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
-    stale_ignores: list[str] = field(default_factory=list)  # that matched in none of several audits
+    #: Ignores that matched in none of the audits.
+    stale_ignores: list[str] = field(default_factory=list)
     gone: list[Entry] = field(default_factory=list)
     is_interrupted: bool = False
-    is_adopting: bool = False  # --write-baseline: findings are written, not failed on
+    #: With --write-baseline, findings are written and do not fail the command.
+    is_adopting: bool = False
 
     @property
     def exit_code(self) -> int:
-        """The worst of all: 2 for what is broken, 1 for findings; 130 if Ctrl-C ended it."""
+        """The worst of all: 2 for errors, 1 for findings; 130 after Ctrl-C."""
         if self.is_interrupted:
             return 130
         codes = [result.exit_code for result in self.results] + [2 for _ in self.failures]
@@ -60,12 +63,14 @@ class Outcome:
 
     @property
     def verdict(self) -> str:
+        """The worst verdict of all results; ERROR if a failure is worse."""
         verdicts = {result.verdict for result in self.results}
         worst = next((verdict for verdict in _WORST if verdict in verdicts), None)
         return "ERROR" if worst is None or (self.failures and worst in ("FINDINGS", "CLEAN")) else worst
 
 
 def to_json(outcome: Outcome) -> str:
+    """The JSON report."""
     document = {
         "version": VERSION,
         "verdict": outcome.verdict,
@@ -91,7 +96,8 @@ def _result(result: AuditResult) -> dict[str, Any]:
 
 
 def to_junit(outcome: Outcome) -> str:
-    """A test case for each scenario and world: findings are failures, what is broken is an error."""
+    """The JUnit report: one test case per scenario and world. Findings are failures; everything else is an error."""
+    # `printed` escapes the control characters, which XML cannot contain.
     suite = ET.Element("testsuite", name="quiesce audit")
     for result in outcome.results:
         case = _case(suite, result.target, result.world, result.seconds)
@@ -100,13 +106,13 @@ def to_junit(outcome: Outcome) -> str:
                 "; ".join(f"{finding.kind} {finding.what}" for finding in result.errors)
                 or "an ignore is stale"
             )
-            ET.SubElement(case, "failure", message=_plain(what)).text = _plain(str(result))
+            ET.SubElement(case, "failure", message=printed(what)).text = printed(str(result))
         elif not result.clean:
             message = f"{result.verdict}: {result.reason}"
-            ET.SubElement(case, "error", message=_plain(message)).text = _plain(str(result))
+            ET.SubElement(case, "error", message=printed(message)).text = printed(str(result))
     for failure in outcome.failures:
         case = _case(suite, failure.target, "", 0.0)
-        ET.SubElement(case, "error", message=_plain(failure.message.splitlines()[0])).text = _plain(
+        ET.SubElement(case, "error", message=printed(failure.message.splitlines()[0])).text = printed(
             failure.message
         )
     cases = list(suite)
@@ -119,7 +125,7 @@ def to_junit(outcome: Outcome) -> str:
 
 
 def _case(suite: ET.Element, target: str, world: str, seconds: float) -> ET.Element:
-    target = _plain(target)
+    target = printed(target)
     place, _, name = target.rpartition(":")
     attributes = {"classname": place or target, "name": f"{name} [{world}]" if world else name or target}
     return ET.SubElement(suite, "testcase", attributes, time=f"{seconds:.3f}")
@@ -127,8 +133,3 @@ def _case(suite: ET.Element, target: str, world: str, seconds: float) -> ET.Elem
 
 def _count(cases: Sequence[ET.Element], kind: str) -> int:
     return sum(case.find(kind) is not None for case in cases)
-
-
-def _plain(text: str) -> str:
-    """Without what XML cannot hold, and as it would be printed."""
-    return printed(text)
