@@ -21,7 +21,7 @@ def broken(answer: Answer) -> str:
     said = answer.out + answer.err
     assert answer.code == 2, said
     assert "Traceback" not in said
-    assert "fault of quiesce" not in said
+    assert "bug in quiesce" not in said
     return said
 
 
@@ -469,9 +469,9 @@ BAD_OPTIONS = {
     "--baseline none.json": "there is no baseline file none.json: make one with --write-baseline none.json",
     "--html no/where/out.html": "to write out.html in",
     "--check nowhere:check": "there is no module 'nowhere'",
-    "--check fine.py": "say which function",
+    "--check fine.py": "name the function",
     "--nonsense": "unrecognized arguments: --nonsense",
-    "--list --json": "--list and --json do not go together",
+    "--list --json": "--list and --json cannot be used together",
     "--at cancel/early/scenario:1@abc --backend asyncio,trio": "give one --backend with it",
     "--stops close": "needs an async generator function or an async context manager",
     "--backend trio --stops shutdown": "does not exist on trio",

@@ -1,1 +1,1 @@
-"""`quiesce audit`."""
+"""The command `quiesce audit`."""

@@ -1,6 +1,6 @@
-"""The arguments of `quiesce audit`, checked as far as they can be before anything is imported.
+"""The arguments of `quiesce audit`, checked as far as possible before anything is imported.
 
-What was not given stays None, so that what a scenario's `@scenario` says holds unless the command line says otherwise.
+An option that was not given is None, so that the option of a scenario's `@scenario` applies.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from quiesce.audit.model import PHASES, STOPS, BadToken, parse_token
 BACKENDS = ("asyncio", "asyncio-eager", "uvloop", "trio")
 
 _DESCRIPTION = """\
-Run async code again and again, each time stopping it at one more point where it can be stopped, and show what is left
-each time.
+Run async code again and again, stop it at another point each time, until every point where it can be stopped has been
+used, and show what is left over each time.
 
 a target is
   pkg.mod:scenario         an async function (or async generator function, or async context manager) without arguments
   path/file.py:scenario    the same, by file
-  pkg.mod, path/file.py    every scenario in it: marked @scenario, or called scenario or scenario_...
+  pkg.mod, path/file.py    every scenario in it: marked with @scenario, or named scenario or scenario_...
   path/folder              every scenario in every file below it
 """
 _EPILOG = """\
 examples:
   quiesce audit my_package.jobs:nightly                 cancel it at every point
-  quiesce audit scenarios/ --stops all --html out.html  every scenario there, in every way, with a report to look at
-  quiesce audit my_package.jobs:nightly --json | jq .   what was found, for a machine
+  quiesce audit scenarios/ --stops all --html out.html  every scenario there, every kind of stop, with an HTML report
+  quiesce audit my_package.jobs:nightly --json | jq .   the findings as JSON
 
 exit codes: 0 clean, 1 findings, 2 broken, not deterministic, unresolved or bad usage, 130 interrupted
 """
@@ -37,23 +37,23 @@ exit codes: 0 clean, 1 findings, 2 broken, not deterministic, unresolved or bad 
 
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """One line that says what is wrong, rather than all of the usage."""
+        """Exit with one line that says what is wrong, instead of the whole usage."""
         self.exit(2, f"quiesce audit: error: {message}\n(quiesce audit --help lists the options)\n")
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Read the command line; SystemExit for --help, and for what is wrong."""
+    """Parse the command line; raises SystemExit for --help and for errors."""
     parser = _parser()
-    given = parser.parse_args(_without_ambiguity(words))
-    if given.at is not None and len(given.backend or ()) > 1:
-        parser.error("--at makes one run again: give one --backend with it")
-    if given.json == "-" and given.list:
-        parser.error("--list and --json do not go together")
-    return given
+    arguments = parser.parse_args(_without_ambiguity(words))
+    if arguments.at is not None and len(arguments.backend or ()) > 1:
+        parser.error("--at repeats one run: use it with one --backend")
+    if arguments.json == "-" and arguments.list:
+        parser.error("--list and --json cannot be used together")
+    return arguments
 
 
 def _without_ambiguity(words: Sequence[str]) -> list[str]:
-    """`--json TARGET`: the target is not a file for the JSON, unless it is called one."""
+    """Make `--json TARGET` mean `--json=- TARGET`, unless the next word is a name that ends in .json."""
     clear: list[str] = []
     for word, following in zip(words, [*words[1:], ""], strict=False):
         is_file = following == "-" or following.endswith(".json")
@@ -73,22 +73,24 @@ def _parser() -> Parser:
     parser.add_argument("targets", nargs="+", metavar="TARGET", help="what to audit")
 
     stops = ", ".join(stop.name + "*" * bool(stop.by_default) for stop in STOPS.values())
-    what = parser.add_argument_group("what is done to it")
+    what = parser.add_argument_group("what to do")
     what.add_argument(
         "--stops",
         type=_names("stop", [*STOPS, "all"]),
         metavar="NAMES",
-        help=f"{stops}, all (* the usual ones)",
+        help=f"{stops}, all (* the default ones)",
     )
     what.add_argument("--phases", type=_names("phase", PHASES), metavar="NAMES", help=", ".join(PHASES))
     what.add_argument(
         "--backend", type=_names("backend", BACKENDS), action="extend", metavar="NAMES",
-        help=f"{', '.join(BACKENDS)}; of several, all are run",
+        help=f"{', '.join(BACKENDS)}; several names run each of them",
     )  # fmt: skip
     what.add_argument(
         "--depth", type=int, choices=(1, 2), help="2: stop it a second time at every point after the first"
     )
-    what.add_argument("--seed", type=int, metavar="N", help="step the tasks of a round in another order")
+    what.add_argument(
+        "--seed", type=int, metavar="N", help="change the order in which tasks take their steps"
+    )
     what.add_argument(
         "--real-io", action="store_true", default=None, help="allow sockets, processes and threads"
     )
@@ -96,45 +98,52 @@ def _parser() -> Parser:
         "--patience",
         type=_positive(float),
         metavar="SECONDS",
-        help="how long a connection may be silent before the clock jumps; 0.05 unless told",
+        help="how long a connection may be silent before the clock jumps (default 0.05)",
     )
-    what.add_argument("--at", type=_token, metavar="TOKEN", help="make one run again, as a report names it")
+    what.add_argument(
+        "--at", type=_token, metavar="TOKEN", help="repeat one run, named by a token in a report"
+    )
 
-    checks = parser.add_argument_group("what is looked at")
+    checks = parser.add_argument_group("what to check")
     checks.add_argument(
         "--check",
         metavar="PKG.MOD:FUNCTION",
-        help="call this after each run; if it raises or is false, that is a finding",
+        help="call this after each run; it is a finding if it raises or returns a false value",
     )
     checks.add_argument(
-        "--again", action="store_true", default=None, help="after each stop, it must run undisturbed"
+        "--again",
+        action="store_true",
+        default=None,
+        help="check after each stop that it still runs undisturbed",
     )
     checks.add_argument(
         "--ignore", type=_ignore, action="append", metavar="PATTERN=REASON",
         help="findings that do not count, as 'leaked Client._poll*=upstream bug 12'",
     )  # fmt: skip
-    checks.add_argument("--baseline", metavar="FILE", help="findings that are known: only others fail")
+    checks.add_argument("--baseline", metavar="FILE", help="known findings: only others fail")
     checks.add_argument(
-        "--write-baseline", metavar="FILE", help="write what is found as known, and do not fail for it"
+        "--write-baseline",
+        metavar="FILE",
+        help="write the findings as known, and do not fail because of them",
     )
 
     budget = parser.add_argument_group("big scenarios")
-    budget.add_argument("--dedupe", action="store_true", default=None, help="one point for each await chain")
+    budget.add_argument("--dedupe", action="store_true", default=None, help="one point per await chain")
     budget.add_argument(
         "--sample",
         type=_positive(int),
         metavar="N",
-        help="at most N points of a stop and phase, chosen by --seed",
+        help="at most N points per stop and phase, chosen by --seed",
     )
     budget.add_argument("--time-limit", type=_positive(float), metavar="SECONDS", help="for each sweep")
     budget.add_argument(
         "--run-limit",
         type=_positive(float),
         metavar="SECONDS",
-        help="of real time for one run; 60 unless told",
+        help="real time for one run (default 60)",
     )
 
-    output = parser.add_argument_group("what comes out")
+    output = parser.add_argument_group("output")
     output.add_argument(
         "--html", type=_writable, metavar="FILE", help="a report with strips and timelines, in one file"
     )
@@ -144,11 +153,11 @@ def _parser() -> Parser:
         nargs="?",
         const="-",
         metavar="FILE.json",
-        help="a report for machines; to standard output without a file",
+        help="a report for programs; without a file, to standard output",
     )
     output.add_argument("--junit", type=_writable, metavar="FILE", help="JUnit XML")
-    output.add_argument("--list", action="store_true", help="only say what would be audited")
-    output.add_argument("--quiet", action="store_true", help="one line a scenario")
+    output.add_argument("--list", action="store_true", help="only list what would be audited")
+    output.add_argument("--quiet", action="store_true", help="one line per scenario")
     output.add_argument(
         "--show-output", action="store_true", help="show what the scenario prints (a replay always does)"
     )
@@ -216,7 +225,7 @@ def _positive(kind: type[int | float]) -> Callable[[str], float]:
 
 
 def _writable(text: str) -> str:
-    """Said before the sweep rather than after it."""
+    """Check that a file can be written there: better before the sweep than after it."""
     folder = os.path.dirname(os.path.abspath(text))
     if text != "-" and not os.path.isdir(folder):
         raise argparse.ArgumentTypeError(f"there is no folder {folder} to write {os.path.basename(text)} in")

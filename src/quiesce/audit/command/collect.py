@@ -1,12 +1,13 @@
-"""From the words on the command line to the functions they name.
+"""Finds the functions that the targets on the command line name.
 
 A target is `pkg.mod:scenario`, `pkg.mod`, `path/file.py`, `path/file.py:scenario` (or `::`), or a folder. In modules,
 files and folders the scenarios are the functions marked with `@scenario`, and those called `scenario` or `scenario_...`.
-A file is imported as `python file.py` would find its neighbours, or, inside a package, by its dotted name, so that its
-relative imports work. A file of a folder that never says "scenario" is not imported at all: importing runs it.
+A file is imported with its folder on the path, as `python file.py` does it, or, inside a package, by its dotted name, so
+that its relative imports work. A file of a folder that does not contain the word "scenario" is not imported at all,
+because importing runs it.
 
-Each scenario gets a target of its own that finds it again from the same folder, and is the same however it was asked
-for: replay commands and baseline files depend on it.
+Each scenario gets a target of its own, by which it can be found again from the same folder. It does not depend on how the
+scenario was asked for, because replay commands and baseline files rely on it.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from typing import Any
 from quiesce._safe.printed import printed_line
 from quiesce.audit.model import Place, is_audit_code, options_of, shorten
 
-_HOW = "mark async functions with @scenario (from quiesce.audit), or call them scenario or scenario_..."
+_HOW = "mark async functions with @scenario (from quiesce.audit), or name them scenario or scenario_..."
 
 
 class BadTarget(Exception):
-    """Nothing can be audited there; the message says why and what to do."""
+    """A target at which nothing can be audited; the message says why and what to do."""
 
     def __init__(self, target: str, message: str) -> None:
         super().__init__(f"{printed_line(target)}: {message}")
@@ -42,15 +43,16 @@ class BadTarget(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """A scenario, and how to ask for it again."""
+    """A scenario that was found, and the target that finds it again."""
 
     function: Callable[[], Any]
     target: str
-    options: dict[str, Any] = field(default_factory=dict)  # what its `@scenario` said
+    #: The options of its `@scenario`.
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 def collect(targets: Iterable[str]) -> tuple[list[Collected], list[BadTarget]]:
-    """All scenarios of these targets, each once, and the targets that could not be had."""
+    """All scenarios of these targets, each once, and the targets that could not be resolved."""
     found: dict[str, Collected] = {}
     bad: list[BadTarget] = []
     for target in targets:
@@ -63,10 +65,10 @@ def collect(targets: Iterable[str]) -> tuple[list[Collected], list[BadTarget]]:
 
 
 def find_function(target: str) -> Callable[..., Any]:
-    """The function that `pkg.mod:name` or `file.py:name` names."""
+    """The function that `pkg.mod:name` or `file.py:name` names; raises `BadTarget`."""
     place, name = _split(target)
     if not name:
-        raise BadTarget(target, "say which function, as in pkg.mod:function or file.py:function")
+        raise BadTarget(target, "name the function, as in pkg.mod:function or file.py:function")
     module = _import_file(Path(place), target) if _is_file(place) else _import_module(place, target)
     value = _attribute(module, name, target)
     if not callable(value):
@@ -90,6 +92,7 @@ def _collect(target: str) -> Iterator[Collected | BadTarget]:
 
 
 def _split(target: str) -> tuple[str, str]:
+    """Split a target into a module, file or folder, and the name of a function or ""."""
     if os.path.exists(target):
         return target, ""
     place, colon, name = target.partition("::")
@@ -109,7 +112,7 @@ def _is_file(place: str) -> bool:
 
 
 def _written(path: Path) -> str:
-    """A path as one would type it: from here if it is below, absolute otherwise."""
+    """A path as a user would type it: relative to the current directory if it is below that, otherwise absolute."""
     full = path.resolve()
     try:
         return full.relative_to(Path.cwd().resolve()).as_posix()
@@ -117,7 +120,7 @@ def _written(path: Path) -> str:
         return full.as_posix()
 
 
-# What a module holds
+# Scenarios in a module
 
 
 def _in_module(module: ModuleType, place: str, name: str, target: str) -> Iterator[Collected]:
@@ -225,7 +228,7 @@ def _import_file(path: Path, target: str) -> ModuleType:
 
 
 def _load(path: Path, target: str) -> ModuleType:
-    """Import a file that is in no package, under its own name if nobody else has that."""
+    """Import a file that is not in a package, under its own name unless another module has that name."""
     status = path.stat()
     for module in list(sys.modules.values()):
         if _is_from(module, status) and module.__name__ != "__main__":
@@ -247,11 +250,13 @@ def _load(path: Path, target: str) -> ModuleType:
 
 
 def _is_from(module: ModuleType, status: os.stat_result) -> bool:
-    """Whether it was imported from the file that has this status. There may be thousands to ask: paths would take too long."""
+    """Whether a module was imported from the file with this status."""
+    # Called for every imported module, which may be thousands: resolving their paths would take too long.
     file = getattr(module, "__file__", None)
     try:
         return isinstance(file, str) and os.path.samestat(os.stat(file), status)
-    except (OSError, ValueError):  # gone since, or no path at all
+    except (OSError, ValueError):
+        # The file has been deleted, or it is not a valid path.
         return False
 
 
@@ -271,14 +276,17 @@ def _not_found(missing: str) -> str:
     parent, _, last = missing.rpartition(".")
     search = getattr(sys.modules.get(parent), "__path__", None) if parent else None
     if parent and search is None:
-        return f"there is no module {missing!r}: {parent} is a module, not a package; for a name in it write {parent}:{last}"
+        return (
+            f"there is no module {missing!r}: {parent} is a module, not a package; "
+            f"for a name in it write {parent}:{last}"
+        )
     names = [module.name for module in pkgutil.iter_modules(search)]
     where = f"the package {parent}" if parent else "the current directory, nor installed"
     return f"there is no module {missing!r} in {where}{_suggest(last, names)}"
 
 
 def _import_failed(target: str, error: BaseException) -> BadTarget:
-    """The user's own error, with its place; the import system's frames and ours are left out."""
+    """The user's own error with its frames, without those of the import system and the audit."""
     if isinstance(error, KeyboardInterrupt):
         raise error
     what = f"{type(error).__name__}: {error}".removesuffix(": ")
@@ -293,12 +301,12 @@ def _import_failed(target: str, error: BaseException) -> BadTarget:
                 place = Place(code.co_filename, number, code.co_qualname)
                 text = traceback.FrameSummary(place.file, place.line, place.function).line or ""
                 lines += [str(place), text]
-        lines = lines[-6:]  # the innermost three
-    shown = "".join(f"\n    {line}" for line in lines if line)
-    return BadTarget(target, f"importing it failed: {what}{shown}")
+        lines = lines[-6:]  # the innermost three frames
+    trace = "".join(f"\n    {line}" for line in lines if line)
+    return BadTarget(target, f"importing it failed: {what}{trace}")
 
 
-# Words
+# Messages
 
 
 def _suggest(name: str, names: Iterable[str]) -> str:

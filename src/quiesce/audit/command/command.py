@@ -1,7 +1,7 @@
-"""`quiesce audit`: collect the scenarios, audit each in each backend, and say what came of it.
+"""`quiesce audit`: collect the scenarios, audit each on each backend, and report the results.
 
-Standard output is for the report, or for the JSON alone if that goes there; progress and complaints go to standard error.
-What cannot be audited is said and does not keep the rest from being audited; the exit code is the worst of all.
+Standard output has the report, or only the JSON if that goes there; progress and errors go to standard error. A target
+that cannot be audited is reported, and the others are audited nevertheless; the exit code is the worst of all.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .collect import BadTarget, Collected, collect, find_function
 from .progress import Meter, make_meter
 from .stdio import Output, Streams
 
-# What a scenario's `@scenario` may say: the options of audit() that are not the command's own business.
+# The options that `@scenario` may have: those of audit(), except the ones that the command itself sets.
 _OPTIONS = set(inspect.signature(audit).parameters) - {
     "scenario",
     "progress",
@@ -39,7 +39,7 @@ _OPTIONS = set(inspect.signature(audit).parameters) - {
     "at",
     "baseline",
 }
-# Given on the command line under the same name.
+# The options that have the same name on the command line.
 _PLAIN = (
     "stops",
     "phases",
@@ -55,68 +55,71 @@ _PLAIN = (
 
 
 def main(words: Sequence[str]) -> int:
-    """Run `quiesce audit` with these arguments; the exit code."""
+    """Run `quiesce audit` with these arguments and return the exit code."""
     try:
-        given = parse(words)
-    except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else 2
-    with Streams() as streams, _here_on_path():
-        command = _Command(given, streams)
+        arguments = parse(words)
+    except SystemExit as exited:
+        return exited.code if isinstance(exited.code, int) else 2
+    with Streams() as streams, _current_directory_on_path():
+        command = _Command(arguments, streams)
         try:
             return command.run()
         except KeyboardInterrupt:
             command.complain("interrupted")
             return 130
-        except BrokenPipeError:  # whoever read the report has seen enough
+        except BrokenPipeError:
+            # The reader of the report has closed the pipe, as `head` does.
             return command.outcome.exit_code
         except Exception:
-            command.complain(f"this is a fault of quiesce itself; please report it\n{traceback.format_exc()}")
+            command.complain(f"this is a bug in quiesce; please report it\n{traceback.format_exc()}")
             return 2
 
 
 @contextmanager
-def _here_on_path() -> Iterator[None]:
-    """The current directory can be imported from, as with `python -m`."""
-    kept = list(sys.path)
+def _current_directory_on_path() -> Iterator[None]:
+    """Make modules in the current directory importable inside the block, as `python -m` does."""
+    path_before = list(sys.path)
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         yield
     finally:
-        sys.path[:] = kept
+        sys.path[:] = path_before
 
 
 class _Command:
-    def __init__(self, given: argparse.Namespace, streams: Streams) -> None:
-        self.given = given
-        self.outcome = Outcome(is_adopting=given.write_baseline is not None)
+    """One call of the command."""
+
+    def __init__(self, arguments: argparse.Namespace, streams: Streams) -> None:
+        self.arguments = arguments
+        self.outcome = Outcome(is_adopting=arguments.write_baseline is not None)
         self._out, self._err = streams.out, streams.err
         self._streams = streams
-        self._says_text = given.json != "-"
-        self._color = _wants_color(given.color, streams.out)
+        self._says_text = arguments.json != "-"
+        self._color = _wants_color(arguments.color, streams.out)
         self._width = shutil.get_terminal_size((WIDTH, 24)).columns if streams.out.isatty() else WIDTH
         self._meter: Meter = make_meter(
             streams.err,
-            wanted=not (given.no_progress or given.quiet or given.at),
-            color=_wants_color(given.color, streams.err),
+            wanted=not (arguments.no_progress or arguments.quiet or arguments.at),
+            color=_wants_color(arguments.color, streams.err),
         )
         self._known = Baseline()
         self._ignores = Ignores()
 
     def run(self) -> int:
-        given = self.given
+        arguments = self.arguments
         try:
-            if given.baseline:
-                self._known = Baseline.read(given.baseline)
+            if arguments.baseline:
+                self._known = Baseline.read(arguments.baseline)
             found = self._collect()
-            if given.list:
+            if arguments.list:
                 self._list(found)
             else:
                 self._audit_all(found)
                 self._write_files()
         except BadBaseline as bad:
-            self._fail(given.baseline or given.write_baseline, str(bad))
-        if given.list and not self.outcome.failures:
+            self._fail(arguments.baseline or arguments.write_baseline, str(bad))
+        if arguments.list and not self.outcome.failures:
             return 0
         return self.outcome.exit_code
 
@@ -124,26 +127,26 @@ class _Command:
 
     def _collect(self) -> list[Collected]:
         with self._streams.lent("shown" if self._says_text else "to stderr"):
-            found, bad = collect(self.given.targets)
+            found, bad = collect(self.arguments.targets)
             self._check = self._find_check()
         for each in bad:
             self._fail(each.target, str(each))
-        if self.given.at is not None and len(found) > 1:
+        if self.arguments.at is not None and len(found) > 1:
             names = ", ".join(each.target for each in found)
             self._fail(
                 found[0].target,
-                f"--at makes one run of one scenario again, and these are {len(found)}: {names}",
+                f"--at repeats one run of one scenario, and these are {len(found)}: {names}",
             )
             return []
         return found
 
     def _find_check(self) -> Callable[..., Any] | None:
-        if self.given.check is None:
+        if self.arguments.check is None:
             return None
         try:
-            return find_function(self.given.check)
+            return find_function(self.arguments.check)
         except BadTarget as bad:
-            self._fail(self.given.check, f"--check {bad}")
+            self._fail(self.arguments.check, f"--check {bad}")
             return None
 
     def _list(self, found: list[Collected]) -> None:
@@ -160,7 +163,7 @@ class _Command:
     # Auditing
 
     def _audit_all(self, found: list[Collected]) -> None:
-        if self.given.check is not None and self._check is None:
+        if self.arguments.check is not None and self._check is None:
             return
         for each in found:
             try:
@@ -176,10 +179,10 @@ class _Command:
                     self.outcome.is_interrupted = True
                     if isinstance(interrupted, Interrupted) and interrupted.result is not None:
                         self._add(interrupted.result, options)
-                    self.complain("interrupted: this is what there was by then")
+                    self.complain("interrupted: these are the results so far")
                     return
                 if result is not None:
-                    for_all = [pattern for pattern, _ in self.given.ignore or ()]
+                    for_all = [pattern for pattern, _ in self.arguments.ignore or ()]
                     self._ignores.note(result, own=each.options.get("ignore", {}), for_all=for_all)
                     self._add(result, options)
         self._conclude()
@@ -193,9 +196,9 @@ class _Command:
                     each.function,
                     **{**options, "backend": backend},
                     baseline=self._known.keys_for(each.target, backend),
-                    at=self.given.at,
+                    at=self.arguments.at,
                     progress=self._meter.show,
-                    timelines=self.given.html is not None,
+                    timelines=self.arguments.html is not None,
                     target=each.target,
                 )
         except (BadScenario, ValueError, ImportError) as bad:
@@ -207,13 +210,13 @@ class _Command:
         return None
 
     def _output(self) -> Output:
-        if self.given.at is None and not self.given.show_output:
+        if self.arguments.at is None and not self.arguments.show_output:
             return "hidden"
         return "shown" if self._says_text else "to stderr"
 
     def _options(self, each: Collected) -> dict[str, Any]:
-        """What the scenario's mark says, and over it what the command line says."""
-        given = self.given
+        """The options of the scenario's `@scenario`, overridden by those of the command line."""
+        arguments = self.arguments
         options = dict(each.options)
         for name in options:
             if name not in _OPTIONS:
@@ -222,29 +225,29 @@ class _Command:
                     f"its @scenario has an option {name!r}; there are {', '.join(sorted(_OPTIONS))}",
                 )
         for name in (*_PLAIN, "backend"):
-            if getattr(given, name) is not None:
-                options[name] = getattr(given, name)
+            if getattr(arguments, name) is not None:
+                options[name] = getattr(arguments, name)
         if self._check is not None:
             options["check"] = self._check
-        if given.ignore:
-            options["ignore"] = {**options.get("ignore", {}), **dict(given.ignore)}
-        if given.run_limit is not None:
-            options["limits"] = replace(options.get("limits") or Limits(), run=given.run_limit)
+        if arguments.ignore:
+            options["ignore"] = {**options.get("ignore", {}), **dict(arguments.ignore)}
+        if arguments.run_limit is not None:
+            options["limits"] = replace(options.get("limits") or Limits(), run=arguments.run_limit)
         return options
 
     def _add(self, result: AuditResult, options: dict[str, Any]) -> None:
         words = [result.options] if result.options else []
-        if self.given.check:
-            words.append(f"--check {shlex.quote(self.given.check)}")
+        if self.arguments.check:
+            words.append(f"--check {shlex.quote(self.arguments.check)}")
         if options.get("again"):
             words.append("--again")
-        if self.given.run_limit:
-            words.append(f"--run-limit {self.given.run_limit:g}")
+        if self.arguments.run_limit:
+            words.append(f"--run-limit {self.arguments.run_limit:g}")
         result.options = " ".join(words)
         self.outcome.results.append(result)
         if not self._says_text:
             return
-        if self.given.quiet:
+        if self.arguments.quiet:
             reason = f": {result.reason}" if result.reason else ""
             found = (
                 f": {len(result.errors)} of {len(result.findings)} findings count" if result.findings else ""
@@ -255,12 +258,13 @@ class _Command:
             gap = "\n" if len(self.outcome.results) > 1 else ""
             self._say(gap + report(result, width=self._width, color=self._color))
 
-    # Afterwards
+    # After the last audit
 
     def _conclude(self) -> None:
+        """Report what can only be judged over all results: stale ignores, gone baseline entries, and the totals."""
         results = self.outcome.results
-        self.outcome.stale_ignores = self._ignores.stale() if not self.given.at else []
-        self.outcome.gone = [] if self.given.at else self._known.gone(results)
+        self.outcome.stale_ignores = self._ignores.stale() if not self.arguments.at else []
+        self.outcome.gone = [] if self.arguments.at else self._known.gone(results)
         if not self._says_text:
             return
         for pattern in self.outcome.stale_ignores:
@@ -268,31 +272,31 @@ class _Command:
         for entry in self.outcome.gone:
             self._say(
                 printed_line(
-                    f"gone: {entry} no longer occurs: take it out of {self.given.baseline}, or write that again"
+                    f"gone: {entry} no longer occurs: remove it from {self.arguments.baseline}, or write that file again"
                 )
             )
-        if len(results) > 1 and not self.given.quiet:
+        if len(results) > 1 and not self.arguments.quiet:
             counts = dict.fromkeys((result.verdict for result in results), 0)
             for result in results:
                 counts[result.verdict] += 1
-            said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-            self._say(f"\n{len(results)} audits: {said}")
+            totals = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+            self._say(f"\n{len(results)} audits: {totals}")
 
     def _write_files(self) -> None:
-        given, outcome = self.given, self.outcome
-        if given.write_baseline and outcome.results and not outcome.is_interrupted:
-            self._adopt(given.write_baseline)
-        if given.html and outcome.results:
+        arguments, outcome = self.arguments, self.outcome
+        if arguments.write_baseline and outcome.results and not outcome.is_interrupted:
+            self._adopt(arguments.write_baseline)
+        if arguments.html and outcome.results:
             from quiesce.audit.html import write_html
 
-            self._write(given.html, lambda: write_html(outcome.results, given.html))
-        if given.junit:
-            self._write(given.junit, lambda: _write_text(given.junit, to_junit(outcome)))
-        if given.json == "-":
+            self._write(arguments.html, lambda: write_html(outcome.results, arguments.html))
+        if arguments.junit:
+            self._write(arguments.junit, lambda: _write_text(arguments.junit, to_junit(outcome)))
+        if arguments.json == "-":
             self._out.write(to_json(outcome))
             self._out.flush()
-        elif given.json:
-            self._write(given.json, lambda: _write_text(given.json, to_json(outcome)))
+        elif arguments.json:
+            self._write(arguments.json, lambda: _write_text(arguments.json, to_json(outcome)))
 
     def _adopt(self, path: str) -> None:
         before = Baseline.read(path) if os.path.exists(path) else Baseline()
@@ -308,23 +312,26 @@ class _Command:
         except OSError as error:
             self._fail(path, f"{path} cannot be written: {error.strerror}")
 
-    # Words
+    # Output
 
     def _say(self, text: str) -> None:
+        """Write a line of the report."""
         self._out.write(f"{text}\n")
         self._out.flush()
 
     def _fail(self, target: str, message: str) -> None:
+        """Record an error about a target and write it to standard error."""
         self.outcome.failures.append(Failure(target, message))
         self.complain(f"error: {message}")
 
     def complain(self, text: str) -> None:
+        """Write a message to standard error."""
         self._err.write(f"quiesce audit: {printed(text)}\n")
         self._err.flush()
 
 
 def _check_shape(each: Collected) -> None:
-    """Refuse what is no scenario. A plain function is called to see what it makes, and may fail at that."""
+    """Raise `BadScenario` unless this is a scenario. A plain function is called to see its result, and may fail."""
     try:
         Scenario(each.function)
     except BadScenario:

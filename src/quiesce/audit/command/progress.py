@@ -1,7 +1,7 @@
-"""How far the sweep is, on standard error: a bar with rich, one line without it, a few lines where nobody watches.
+"""Progress of the sweep on standard error: a bar with rich, one line without it, a few lines without a terminal.
 
-None of them starts a thread or a timer: they are drawn when the sweep says that a run is over, ten times a second at
-most, so that watching does not change what is watched.
+No meter starts a thread or a timer, which would change what is being audited. A meter is drawn when the sweep reports the
+end of a run, ten times a second at most.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from typing import Any, Protocol, TextIO
 from quiesce._safe.printed import printed_line
 from quiesce.audit.sweep import Progress
 
-_EVERY = 0.1  # seconds between two drawings on a terminal
-_LINE_EVERY = 10.0  # and between two lines where it is none
+# Seconds between two drawings on a terminal.
+_EVERY = 0.1
+# Seconds between two lines without a terminal.
+_LINE_EVERY = 10.0
 
 
 class Meter(Protocol):
-    """Shows one sweep after another: `begin`, then `show` for each run, then `end`."""
+    """Shows one sweep after another: call `begin`, then `show` for each run, then `end`."""
 
     def begin(self, title: str) -> None: ...
 
@@ -28,7 +30,7 @@ class Meter(Protocol):
 
 
 def make_meter(stream: TextIO, *, wanted: bool, color: bool) -> Meter:
-    """The best that this stream can show."""
+    """The best meter that this stream can show."""
     if not wanted:
         return _Silent()
     if not stream.isatty():
@@ -52,7 +54,7 @@ class _Silent:
 
 
 class _Paced:
-    """What the others share: when to draw, and how long it will still take."""
+    """The common base of the visible meters: when to draw, and how long the sweep will still take."""
 
     every = _EVERY
 
@@ -72,10 +74,11 @@ class _Paced:
             self.draw(progress)
 
     def draw(self, progress: Progress) -> None:
-        raise NotImplementedError  # abstract: bars, lines and text
+        """Draw the progress, no matter when it was drawn last."""
+        raise NotImplementedError
 
     def describe(self, progress: Progress) -> str:
-        """How far, where, what so far, and how long."""
+        """The progress in words: runs, strip, findings so far, and the time left."""
         total = max(progress.total, progress.done, 1)
         rate = (time.monotonic() - self._started) / max(progress.done, 1)
         return (
@@ -85,7 +88,7 @@ class _Paced:
 
 
 class _Lines(_Paced):
-    """Not a terminal: a line when it begins, and one every ten seconds."""
+    """Without a terminal: one line at the beginning, and one every ten seconds."""
 
     every = _LINE_EVERY
 
@@ -105,7 +108,7 @@ class _Lines(_Paced):
 
 
 class _OneLine(_Paced):
-    """A terminal without rich: one line, written over."""
+    """On a terminal without rich: one line that is overwritten."""
 
     def draw(self, progress: Progress) -> None:
         text = f"{self._title}: {self.describe(progress)}"
@@ -120,7 +123,7 @@ class _OneLine(_Paced):
 
 
 class _Bar(_Paced):
-    """A terminal with rich."""
+    """On a terminal with rich: a progress bar."""
 
     def __init__(self, stream: TextIO, *, color: bool) -> None:
         super().__init__(stream)
@@ -173,7 +176,8 @@ class _Bar(_Paced):
 
 
 def _width(stream: TextIO) -> int:
-    """Of this terminal. The usual question asks standard output, which a scenario has at that time."""
+    """The width of the terminal behind this stream."""
+    # `shutil.get_terminal_size` would look at standard output, which is redirected while a scenario runs.
     try:
         return os.get_terminal_size(stream.fileno()).columns or 80
     except (OSError, ValueError):

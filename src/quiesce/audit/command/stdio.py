@@ -1,8 +1,8 @@
-"""Whose is the terminal: the command's own streams, and what a scenario sees of them.
+"""The command's own streams, and the ones that a scenario gets.
 
-A sweep runs a scenario hundreds of times. What it prints would bury the report and break `--json`, so that it goes
-nowhere, and its standard input is empty; a replay shows it. The command keeps descriptors of its own: a scenario may close
-its standard output, and the report still comes out.
+A sweep runs a scenario hundreds of times. Its output would bury the report and break `--json`, so it is discarded, and
+its standard input is empty; a replay shows the output. The command keeps its own descriptors, so that the report comes
+out even if a scenario closes standard output.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, TextIO, TypeAlias
 
-# Where a scenario's output goes: to the terminal, all of it to standard error, or nowhere.
+# Where the output of a scenario goes: to the terminal, all of it to standard error, or nowhere.
 Output: TypeAlias = Literal["shown", "to stderr", "hidden"]
 
 
 class Streams:
-    """`out` and `err` are the command's; `lent()` is when other people's code runs. Use as a context manager."""
+    """The command writes to `out` and `err`, and runs users' code inside `lent()`. Use it as a context manager."""
 
     def __init__(self) -> None:
         self._own: list[TextIO] = []
-        self.out = self._keep(sys.stdout)
-        self.err = self._keep(sys.stderr)
+        self.out = self._duplicate(sys.stdout)
+        self.err = self._duplicate(sys.stderr)
 
     def __enter__(self) -> Streams:  # noqa: PYI034
         return self
@@ -33,30 +33,35 @@ class Streams:
         for stream in self._own:
             try:
                 stream.close()
-            except OSError:  # whoever read it is gone
+            except OSError:
+                # The reader has closed its end of the pipe.
                 pass
 
-    def _keep(self, stream: TextIO | None) -> TextIO:
+    def _duplicate(self, stream: TextIO | None) -> TextIO:
+        """A stream with its own descriptor for the same file."""
         try:
-            if stream is None:  # closed before we came
+            # Python sets a standard stream to None if its descriptor was closed before the start.
+            if stream is None:
                 fd = os.open(os.devnull, os.O_WRONLY)
             else:
                 stream.flush()
                 fd = os.dup(stream.fileno())
-        except (OSError, ValueError):  # not a file: somebody captures it
+        except (OSError, ValueError):
+            # Not a file: a test captures it.
             assert stream is not None
             return stream
         encoding = getattr(stream, "encoding", None) or "utf-8"
-        kept = open(fd, "w", encoding=encoding, errors="backslashreplace")  # noqa: SIM115
-        self._own.append(kept)
-        return kept
+        copy = open(fd, "w", encoding=encoding, errors="backslashreplace")  # noqa: SIM115
+        self._own.append(copy)
+        return copy
 
     @contextmanager
     def lent(self, output: Output) -> Iterator[None]:
-        """Let other people's code run, with its output going where `output` says."""
-        kept = sys.stdin, sys.stdout, sys.stderr
-        for stream in kept[1:]:
+        """Redirect the standard streams to where `output` says, so that users' code can run inside the block."""
+        streams = sys.stdin, sys.stdout, sys.stderr
+        for stream in streams[1:]:
             _flush(stream)
+        # The descriptors are redirected as well as Python's objects: child processes and C code write to descriptors.
         saved = [(fd, _dup(fd)) for fd in (0, 1, 2)]
         try:
             if output == "hidden":
@@ -68,12 +73,12 @@ class Streams:
                 sys.stdout, sys.stderr = _Unclosable(1), _Unclosable(2)
             elif output == "to stderr":
                 os.dup2(2, 1)
-                sys.stdout = kept[2]
+                sys.stdout = streams[2]
             yield
         finally:
             for stream in (sys.stdout, sys.stderr):
                 _flush(stream)
-            sys.stdin, sys.stdout, sys.stderr = kept
+            sys.stdin, sys.stdout, sys.stderr = streams
             for fd, copy in saved:
                 if copy is not None:
                     os.dup2(copy, fd)
@@ -81,7 +86,7 @@ class Streams:
 
 
 class _Unclosable(io.TextIOWrapper):
-    """Standard output for a run: one that closes it must not close it for the next."""
+    """Standard output for all runs of a scenario: a run that closes it must not close it for the next."""
 
     def __init__(self, fd: int) -> None:
         raw = io.FileIO(fd, "w", closefd=False)
@@ -94,7 +99,8 @@ class _Unclosable(io.TextIOWrapper):
 def _flush(stream: Any) -> None:
     try:
         stream.flush()
-    except (AttributeError, OSError, ValueError):  # none, gone, or closed
+    except (AttributeError, OSError, ValueError):
+        # It is None, its reader has closed the pipe, or it is closed.
         pass
 
 
