@@ -836,7 +836,7 @@ def test_a_check_fails_by_its_answer_its_error_or_by_never_ending(how: str) -> N
     assert finding.kind == "check"
     assert finding.what.endswith("is_whole")
     details = {
-        "false": "it said False",
+        "false": "it returned False",
         "assert": "two slots are lost",
         "raise": "LookupError: no pool",
         "never ends": "it never ends",

@@ -204,7 +204,7 @@ LEAKY = {
     ),
     "test_a_coroutine_dropped": ("failure", ["UNAWAITED worker", "in test_a_coroutine_dropped"]),
     "test_a_generator_dropped": ("failure", ["GENERATOR numbers", "dropped"]),
-    "test_a_generator_held": ("failure", ["GENERATOR numbers", "still held"]),
+    "test_a_generator_held": ("failure", ["GENERATOR numbers", "still referenced"]),
     "test_a_thread_left": ("failure", ["THREAD straggler"]),
     "test_a_process_left": ("failure", ["PROCESS sleep"]),
     "test_a_descriptor_left": ("failure", ["DESCRIPTOR /dev/null"]),

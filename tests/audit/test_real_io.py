@@ -20,7 +20,7 @@ import pytest
 from quiesce.audit import AuditResult, Limits, audit
 from quiesce.audit.watch import silence
 from quiesce.audit.watch.outside_work import OutsideWork, Pause
-from quiesce.audit.watch.silence import SilenceOfOthers, SilenceOfOurs, share_of_processors
+from quiesce.audit.watch.silence import OwnSilence, PeerSilence, share_of_processors
 from tests.audit.command_line import CommandLine
 
 pytestmark = pytest.mark.time_limit(60)
@@ -385,7 +385,7 @@ def test_work_that_never_rests_is_waited_for_as_long_as_the_limit_says(
 def test_a_second_of_silence_counts_less_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     monkeypatch.setattr(silence, "share_of_processors", lambda: 0.25)
-    listening = SilenceOfOthers()
+    listening = PeerSilence()
     clock.sleep(0.04)
     assert listening.look() == pytest.approx(0.01)
 
@@ -393,7 +393,7 @@ def test_a_second_of_silence_counts_less_on_a_busy_machine(monkeypatch: pytest.M
 def test_a_look_that_comes_late_counts_no_more_than_two_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     monkeypatch.setattr(silence, "share_of_processors", lambda: 1.0)
-    listening = SilenceOfOthers()
+    listening = PeerSilence()
     clock.sleep(5.0)  # this process had no processor, or somebody stopped it
     assert listening.look() == pytest.approx(2 * silence.SLICE)
 
@@ -404,7 +404,7 @@ def test_time_in_which_a_thread_of_ours_wants_a_processor_does_not_count(
     clock = Clock(monkeypatch)
     waits = {"self/task/1": 5_000_000_000}
     monkeypatch.setattr(silence, "waits_for_processor", lambda children: dict(waits))
-    listening = SilenceOfOurs(list)
+    listening = OwnSilence(list)
     clock.sleep(0.04)
     waits["self/task/1"] += 30_000_000
     waits["self/task/2"] = 7_000_000_000  # new: what it waited before is not known

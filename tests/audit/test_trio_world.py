@@ -650,9 +650,9 @@ def fails() -> None:
     [
         (says_yes, None),
         (says_nothing, None),
-        (says_zero, "it said 0"),
+        (says_zero, "it returned 0"),
         (fails, "a slot is gone"),
-        (in_a_while, "it said False"),
+        (in_a_while, "it returned False"),
         (never, "it never ends"),
     ],
 )

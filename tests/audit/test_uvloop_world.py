@@ -460,7 +460,7 @@ async def in_a_while() -> bool:
     return False
 
 
-@pytest.mark.parametrize(("check", "detail"), [(in_a_while, "it said False"), (never, "it never ends")])
+@pytest.mark.parametrize(("check", "detail"), [(in_a_while, "it returned False"), (never, "it never ends")])
 def test_the_users_check_is_asked_after_each_run(check: Callable[[], Any], detail: str) -> None:
     result = audited(writes_down_what_it_gets, stops="cancel", phases="early", check=check)
     assert {(f.kind, f.example.detail) for f in result.findings} == {("check", detail)}, str(result)

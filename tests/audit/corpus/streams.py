@@ -160,7 +160,7 @@ ENTRIES = [
         "held-generator",
         forgets_a_stream_that_is_held,
         closes_a_stream_that_is_held,
-        (Finds("generator", "tokens", "cancel/early", stuck="dropped-generator", says="still held"),),
+        (Finds("generator", "tokens", "cancel/early", stuck="dropped-generator", says="still referenced"),),
         {"stops": "cancel"},
         tidy=held.clear,
     ),

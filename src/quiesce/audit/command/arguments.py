@@ -54,6 +54,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 def _without_ambiguity(words: Sequence[str]) -> list[str]:
     """Make `--json TARGET` mean `--json=- TARGET`, unless the next word is a name that ends in .json."""
+    # argparse would take the target for the optional value of --json.
     clear: list[str] = []
     for word, following in zip(words, [*words[1:], ""], strict=False):
         is_file = following == "-" or following.endswith(".json")

@@ -1,13 +1,13 @@
 """Finds the functions that the targets on the command line name.
 
 A target is `pkg.mod:scenario`, `pkg.mod`, `path/file.py`, `path/file.py:scenario` (or `::`), or a folder. In modules,
-files and folders the scenarios are the functions marked with `@scenario`, and those called `scenario` or `scenario_...`.
-A file is imported with its folder on the path, as `python file.py` does it, or, inside a package, by its dotted name, so
-that its relative imports work. A file of a folder that does not contain the word "scenario" is not imported at all,
-because importing runs it.
+files and folders the scenarios are the functions marked with `@scenario`, and those called `scenario` or
+`scenario_...`. A file is imported with its folder on the path, as `python file.py` does it, or, inside a package, by
+its dotted name, so that its relative imports work. A file of a folder that does not contain the word "scenario" is not
+imported at all, because importing runs it.
 
-Each scenario gets a target of its own, by which it can be found again from the same folder. It does not depend on how the
-scenario was asked for, because replay commands and baseline files rely on it.
+Each scenario gets a target of its own, by which it can be found again from the same folder. It does not depend on how
+the scenario was asked for, because replay commands and baseline files rely on it.
 """
 
 from __future__ import annotations

@@ -272,7 +272,8 @@ class _Command:
         for entry in self.outcome.gone:
             self._say(
                 printed_line(
-                    f"gone: {entry} no longer occurs: remove it from {self.arguments.baseline}, or write that file again"
+                    f"gone: {entry} no longer occurs: remove it from {self.arguments.baseline}, "
+                    "or write that file again"
                 )
             )
         if len(results) > 1 and not self.arguments.quiet:

@@ -1,7 +1,7 @@
 """Progress of the sweep on standard error: a bar with rich, one line without it, a few lines without a terminal.
 
-No meter starts a thread or a timer, which would change what is being audited. A meter is drawn when the sweep reports the
-end of a run, ten times a second at most.
+No meter starts a thread or a timer, which would change what is being audited. A meter is drawn when the sweep reports
+the end of a run, ten times a second at most.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The baseline file: known findings, so that only new ones fail.
 
-An entry has the target of the scenario, the world, and the key of the finding, which does not change when lines move. It
-also names the strips that showed the finding: an entry counts as gone only if one of them ran again without showing it.
+An entry has the target of the scenario, the world, and the key of the finding, which does not change when lines move.
+It also names the strips that showed the finding: an entry counts as gone only if one of them ran again without showing
+it.
 
     {"version": 1, "findings": [{"scenario": "app/jobs.py:scenario_poll", "world": "asyncio",
       "finding": "leaked Client._poll app/client.py:Client.start", "strips": ["cancel/early"]}]}
@@ -116,14 +117,15 @@ class Baseline:
             ],
         }
         target = Path(path)
-        beside = target.with_name(f".{target.name}.{os.getpid()}")
+        # In the same folder, because `replace` is atomic only within a file system.
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
         try:
-            beside.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-            beside.replace(target)
+            temporary.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+            temporary.replace(target)
         except OSError as error:
             raise BadBaseline(f"the baseline file {path} cannot be written: {error.strerror}") from None
         finally:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 def _list_in(data: dict[str, Any], path: object) -> list[Any]:

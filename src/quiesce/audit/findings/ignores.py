@@ -1,7 +1,7 @@
 """Ignores over several audits: an ignore that matches in any of them is not stale.
 
-`audit()` reports an ignore as stale if it matches nothing, which is right for a single audit. A command that makes several
-audits with the same ignores has to judge them together: an ignore is stale only if it matches in none of them.
+`audit()` reports an ignore as stale if it matches nothing, which is right for a single audit. A command that makes
+several audits with the same ignores has to judge them together: an ignore is stale only if it matches in none of them.
 """
 
 from __future__ import annotations

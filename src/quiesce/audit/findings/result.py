@@ -10,8 +10,8 @@ from quiesce.audit.model import Backend, Phase, Place, Point
 
 from .findings import Finding
 
-# BASELINE-BROKEN: the scenario fails without being stopped. NON-DETERMINISTIC: two undisturbed runs differ. UNRESOLVED: a
-# replay token no longer fits the program, or a finding is in doubt.
+# BASELINE-BROKEN: the scenario fails without being stopped. NON-DETERMINISTIC: two undisturbed runs differ. UNRESOLVED:
+# a replay token no longer fits the program, or a finding is in doubt.
 Verdict: TypeAlias = Literal["CLEAN", "FINDINGS", "BASELINE-BROKEN", "NON-DETERMINISTIC", "UNRESOLVED"]
 EXIT_CODES: dict[Verdict, int] = {
     "CLEAN": 0,
@@ -21,8 +21,8 @@ EXIT_CODES: dict[Verdict, int] = {
     "UNRESOLVED": 2,
 }
 
-# The outcome of one run. "warning": only warnings, known or ignored findings. "unresolved": a finding in doubt. "missed":
-# the run did not reach its point. "skipped": it was not made.
+# The outcome of one run. "warning": only warnings, known or ignored findings. "unresolved": a finding in doubt.
+# "missed": the run did not reach its point. "skipped": it was not made.
 Mark: TypeAlias = Literal["clean", "finding", "warning", "unresolved", "missed", "skipped"]
 MARKS: dict[Mark, str] = {
     "clean": ".",
@@ -57,6 +57,7 @@ class Strip:
 
     @property
     def name(self) -> str:
+        """Stop, phase and depth, such as "cancel/early"."""
         return f"{self.stop}/{self.phase}" + ("" if self.depth == 1 else f"/depth {self.depth}")
 
     @property
@@ -66,6 +67,7 @@ class Strip:
 
     @property
     def runs(self) -> int:
+        """How many of its cells have been run."""
         return sum(cell.mark != "skipped" for cell in self.cells)
 
 
@@ -128,10 +130,12 @@ class AuditResult:
 
     @property
     def clean(self) -> bool:
+        """Whether the verdict is CLEAN."""
         return self.verdict == "CLEAN"
 
     @property
     def exit_code(self) -> int:
+        """The exit code of `quiesce audit` for this verdict."""
         return EXIT_CODES[self.verdict]
 
     @property

@@ -39,16 +39,16 @@ _COLORS: dict[str, str] = {".": "32", "X": "1;31", "w": "33", "u": "35", "?": "3
 class Paint:
     """Colours for a terminal, or none.
 
-    A line is first put together with a random mark in place of the escape character, then made safe as a whole, and only
-    then coloured (`line`). Names and messages in the line may contain anything, but cannot guess the mark.
+    A line is first put together with a random mark in place of the escape character, then made safe as a whole, and
+    only then coloured (`line`). Names and messages in the line may contain anything, but cannot guess the mark.
     """
 
     def __init__(self, wanted: bool) -> None:
         self._mark = secrets.token_hex(8) if wanted else ""
 
     def __call__(self, text: str, code: str) -> str:
-        # Remove secrets before the marks are added: secrets are recognised by the text around them, so a mark next to one
-        # would hide it, and the mark itself looks like a secret.
+        # Remove secrets before the marks are added: secrets are recognised by the text around them, so a mark next to
+        # one would hide it, and the mark itself looks like a secret.
         return f"{self._mark}[{code}m{without_secrets(text)}{self._mark}[0m" if self._mark and text else text
 
     def line(self, text: str) -> str:
@@ -216,10 +216,10 @@ def _row(name: str, places: tuple[Place, ...]) -> list[tuple[str, str]]:
     library = [place for place in places if place.in_library]
     if not own:
         own, library = library[:1], library[1:]
-    shown = [str(place) for place in own[:_MOST_FRAMES]]
+    frames = [str(place) for place in own[:_MOST_FRAMES]]
     if len(own) > _MOST_FRAMES:
-        shown.append(f"and {len(own) - _MOST_FRAMES} more")
-    text = " <- ".join(shown)
+        frames.append(f"and {len(own) - _MOST_FRAMES} more")
+    text = " <- ".join(frames)
     if name != "made at" and library and places[0] is library[0]:
         text += f", waiting in {places[0].function}"
     return [(name, text)]
@@ -231,7 +231,7 @@ def where(title: str, places: tuple[Place, ...]) -> list[str]:
 
 
 def _by_phase(strips: Iterable[str]) -> str:
-    """Group strips: "cancel/early", "cancel/late", "timeout/early", "timeout/late" as "cancel, timeout (early, late)"."""
+    """Group strips: "cancel/early", "cancel/late", "timeout/early" become "cancel (early, late); timeout (early)"."""
     phases: dict[str, list[str]] = {}
     for strip in strips:
         stop, _, phase = strip.partition("/")

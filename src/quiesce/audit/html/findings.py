@@ -16,7 +16,7 @@ OPEN = 8
 
 # The usual fix for each kind.
 ADVICE: dict[str, str] = {
-    "hang": "Code waits for something that has been stopped and will never happen: stop waiting when the other side stops.",
+    "hang": "Code waits for something that was stopped and will never come: stop waiting when the other side stops.",
     "crash": "Look at the error: it broke the event loop itself, and with it everything else.",
     "leaked": "Start it in a task group, or cancel it and await it in a finally block.",
     "destroyed": "Keep a reference to the task and await it; the event loop itself keeps only a weak reference.",
@@ -51,7 +51,7 @@ def findings(result: AuditResult, anchors: Anchors) -> str:
         ("Known", "quiet", [f for f in result.findings if f.known and not f.ignored]),
         ("Ignored", "quiet", [f for f in result.findings if f.ignored]),
     ]
-    shown = []
+    sections = []
     for title, style, members in groups:
         if members:
             note = "" if title in ("Findings", "Unresolved") else "They do not affect the verdict."
@@ -60,8 +60,8 @@ def findings(result: AuditResult, anchors: Anchors) -> str:
                 for number, f in enumerate(members)
             )
             about = f'<p class="muted">{note}</p>' if note else ""
-            shown.append(f"<h3>{title} <small>{len(members)}</small></h3>{about}{found}")
-    return "".join(shown)
+            sections.append(f"<h3>{title} <small>{len(members)}</small></h3>{about}{found}")
+    return "".join(sections)
 
 
 def _is_warning(finding: Finding) -> bool:
@@ -126,11 +126,11 @@ def _moment(point: Point) -> str:
 
 def _commands(finding: Finding, result: AuditResult) -> str:
     example = finding.example
-    shown = ""
+    rows = ""
     if example.token:
         command = result.replay_command(example.token)
-        shown += f"<dt>Replay</dt><dd><pre><code>{esc(command)}</code></pre></dd>"
-    return shown + f"<dt>As a test</dt><dd><pre><code>{esc(as_test(finding, result))}</code></pre></dd>"
+        rows += f"<dt>Replay</dt><dd><pre><code>{esc(command)}</code></pre></dd>"
+    return rows + f"<dt>As a test</dt><dd><pre><code>{esc(as_test(finding, result))}</code></pre></dd>"
 
 
 def as_test(finding: Finding, result: AuditResult) -> str:

@@ -1,7 +1,7 @@
 """The HTML report: one self-contained file without scripts.
 
-`render` returns the page as a string, and the same results always give the same page. Everything that is shown by colour
-is also shown in words or signs, and everything that needs a pointer can also be opened with the keyboard.
+`render` returns the page as a string, and the same results always give the same page. Everything that is shown by
+colour is also shown in words or signs, and everything that needs a pointer can also be opened with the keyboard.
 """
 
 from __future__ import annotations

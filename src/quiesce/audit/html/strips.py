@@ -36,15 +36,16 @@ Anchors = Mapping[int, str]
 
 def strips(result: AuditResult, anchors: Anchors) -> str:
     """All strips of a result, with their legend."""
-    shown = [strip for strip in result.strips if strip.cells]
-    if not shown:
+    nonempty = [strip for strip in result.strips if strip.cells]
+    if not nonempty:
         return ""
     blocks = "".join(
-        _stop(name, list(group), result, anchors) for name, group in groupby(shown, lambda strip: strip.stop)
+        _stop(name, list(group), result, anchors)
+        for name, group in groupby(nonempty, lambda strip: strip.stop)
     )
-    longest = max(len(strip.cells) for strip in shown)
+    longest = max(len(strip.cells) for strip in nonempty)
     style = "few" if longest <= FEW else "many"
-    return f'<h3>Every stop</h3>{_legend(shown, result)}<div class="{style}">{blocks}</div>{_points(shown)}'
+    return f'<h3>Every stop</h3>{_legend(nonempty, result)}<div class="{style}">{blocks}</div>{_points(nonempty)}'
 
 
 def _stop(name: str, group: list[Strip], result: AuditResult, anchors: Anchors) -> str:
@@ -90,8 +91,8 @@ def _in_words(point: Point) -> str:
     return str(point)
 
 
-def _legend(shown: list[Strip], result: AuditResult) -> str:
-    used = {cell.mark for strip in shown for cell in strip.cells}
+def _legend(nonempty: list[Strip], result: AuditResult) -> str:
+    used = {cell.mark for strip in nonempty for cell in strip.cells}
     items = [
         f'<li><b class="{name}">{sign}</b> {meaning}</li>'
         for mark, (name, sign, meaning) in SIGNS.items()
@@ -106,10 +107,10 @@ def _legend(shown: list[Strip], result: AuditResult) -> str:
     )
 
 
-def _points(shown: list[Strip]) -> str:
+def _points(nonempty: list[Strip]) -> str:
     """The places of all points as a list, for readers without a pointer: each place once, not once per stop."""
     numbered: dict[tuple[str, int], Cell] = {}
-    for strip in shown:
+    for strip in nonempty:
         for cell in strip.cells:
             if len(cell.points) == 1 and cell.points[0].lane != ITEM and cell.points[0].number:
                 numbered.setdefault((cell.points[0].lane, cell.points[0].number), cell)

@@ -1,12 +1,12 @@
 """The timeline of one run as SVG: one lane per task, the steps of the run from left to right.
 
 Every x is a share of the width and every y a number of pixels, so that the picture fits any window without scaling its
-text. A step is a thick mark at its number, and a wait is the thin line to the next one. A stop is drawn half a step after
-the suspension that it followed, or half a step before the resumption that it preceded.
+text. A step is a thick mark at its number, and a wait is the thin line to the next one. A stop is drawn half a step
+after the suspension that it followed, or half a step before the resumption that it preceded.
 
 A lane that never ended extends to the right edge, which no other lane reaches: the picture is wider than the run.
-Leftover tasks may take steps long after the root; only the beginning of that is drawn, or the run itself would become too
-small to see.
+Leftover tasks may take steps long after the root; only the beginning of that is drawn, or the run itself would become
+too small to see.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from .text import clip, esc, local_name, plural
 
 # Lanes beyond this number are counted, not drawn.
 LANES = 24
-# If there are more waits in all lanes together, most are too thin to point at, and only the last one of each lane is drawn.
+# If there are more waits in all lanes together, most are too thin to point at, and only the last one of each lane is
+# drawn.
 WAITS = 200
 # Steps closer than this share of the width become one mark.
 COLUMNS = 250
@@ -63,7 +64,7 @@ class _Drawing:
         self.tells_every_wait = sum(len(lane.waits) for lane in self.lanes) <= WAITS
 
     def _end_of_interest(self) -> int:
-        """The last step that is worth drawing: somewhat after the root's end, or after the last stop if it never ends."""
+        """The last step to draw: somewhat after the end of the root, or after the last stop if it never ends."""
         root = next((lane for lane in self.timeline.lanes if lane.label == self.root), None)
         at = self.timeline.ended_at
         if root is not None and root.end is None:
@@ -71,7 +72,7 @@ class _Drawing:
         return at + max(8, at // 2)
 
     def _choose(self) -> list[LaneSpan]:
-        """The lanes to draw: the root and stopped ones first, then those of the finding, then those that never ended."""
+        """The lanes to draw: the root and stopped ones, then those of the finding, then those that never ended."""
         lanes = self.timeline.lanes
         if len(lanes) <= LANES:
             return list(lanes)
@@ -88,6 +89,7 @@ class _Drawing:
         return [lanes[i] for i in sorted(ranked[:LANES])]
 
     def figure(self) -> str:
+        """The picture as an HTML figure."""
         y = TOP
         # Drawn first, so that the lines of the stops and the lanes cover them.
         rows: list[str] = []

@@ -20,13 +20,15 @@ from typing import Literal, TypeAlias, get_args
 Phase: TypeAlias = Literal["unstarted", "early", "late"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
-# The lane of the points at which a consumer holds a generator or a context manager: after its n-th item. The parentheses
-# keep it apart from the name of any coroutine.
+# The lane of the points at which a consumer holds a generator or a context manager: after its n-th item. The
+# parentheses keep it apart from the name of any coroutine.
 ITEM = "(item)"
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
+    """A moment in the schedule of a scenario: which lane, at which number, in which phase."""
+
     lane: str
     number: int
     phase: Phase

@@ -58,7 +58,8 @@ class Run:
         return not self.sightings
 
 
-# The kinds of sighting, worst first, each with an explanation for first-time readers. The order is the order of the report.
+# The kinds of sighting, worst first, each with an explanation for first-time readers. The order is the order of the
+# report.
 KINDS: dict[str, str] = {
     "hang": "it never ends",
     "crash": "the event loop itself broke down",

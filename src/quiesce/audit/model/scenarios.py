@@ -70,9 +70,11 @@ def _shape_of(function: Any, name: str) -> Shape:
     target = function
     while isinstance(target, functools.partial):
         target = target.func
-    if inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(getattr(target, "__call__", None)):  # noqa: B004
+    # An instance may have an async `__call__`.
+    call = getattr(target, "__call__", None)  # noqa: B004
+    if inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(call):
         return "coroutine"
-    if inspect.isasyncgenfunction(target) or inspect.isasyncgenfunction(getattr(target, "__call__", None)):  # noqa: B004
+    if inspect.isasyncgenfunction(target) or inspect.isasyncgenfunction(call):
         return "generator"
     # `asynccontextmanager` leaves the generator function behind as `__wrapped__`.
     if inspect.isasyncgenfunction(inspect.unwrap(target)):

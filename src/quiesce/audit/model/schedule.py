@@ -1,7 +1,7 @@
 """The schedule of one run: counts the steps of its tasks and makes each stop at its point.
 
-The event loop reports every step of the target lane to the schedule, before and after. For the other lanes the loop only
-increments their numbers itself, so that an injected run costs as much as a plain one. The schedule sees every step
+The event loop reports every step of the target lane to the schedule, before and after. For the other lanes the loop
+only increments their numbers itself, so that an injected run costs as much as a plain one. The schedule sees every step
 (`sees_all`) only while it records, and while the next stop is for any task that is cleaning up.
 """
 
@@ -45,7 +45,10 @@ class Moment:
 
 
 class Schedule:
-    """Decides when to fire a stop. The event loop maintains `steps` and `current`; `target` is the lane of the next stop."""
+    """Decides when to make a stop.
+
+    The event loop maintains `steps` and `current`; `target` is the lane of the next stop.
+    """
 
     def __init__(
         self,
@@ -101,6 +104,7 @@ class Schedule:
         self.limit = self.steps + steps
 
     def check_limit(self) -> None:
+        """Raise `Endless` if the run has taken more steps than allowed."""
         if self.steps > self.limit:
             raise Endless
 
@@ -121,13 +125,13 @@ class Schedule:
         return lane
 
     @property
-    def _is_over(self) -> bool:
+    def _root_has_ended(self) -> bool:
         """Whether the root has ended. Steps of other tasks in the same round no longer belong to the schedule."""
-        return self.lanes.all[0].died is not None
+        return self.lanes.all[0].ended_at is not None
 
     def before_step(self, lane: TaskRecord, task: Any, handle: Any) -> None:
         """Called before a lane takes a step, which `steps` already includes; fires a stop of the phase `late`."""
-        if self._records and not self._is_over and (moment := self._last.get(lane)) is not None:
+        if self._records and not self._root_has_ended and (moment := self._last.get(lane)) is not None:
             moment.resumed_at = self.steps
             # asyncio passes the future that woke the task as the argument of the wake-up. A task that yielded bare
             # (`sleep(0)`) is resumed without arguments, and there is no outcome to replace.
@@ -165,25 +169,26 @@ class Schedule:
     def after_end(self, lane: TaskRecord) -> None:
         """Called after the step in which the lane's task finished."""
         self.current = None
-        lane.died = self.steps
+        lane.ended_at = self.steps
         if self.is_birth_stop_due:
             self.make_stop_at_birth()
 
     def _record(self, lane: TaskRecord, coroutine: object) -> None:
-        if self._is_over:
+        if self._root_has_ended:
             return
         moment = Moment(lane, lane.number, self.steps, await_chain(coroutine))
         self._last[lane] = moment
         self.recorded.append(moment)
 
     def make_stop_at_birth(self) -> None:
+        """Make the stop that `after_eager_start` postponed."""
         assert self._at_birth is not None
         (lane, task), self._at_birth, self.is_birth_stop_due = self._at_birth, None, False
         if not task.done():
             self._make_stop(lane, task, None)
 
     def _make_stop(self, lane: TaskRecord, task: Any, handle: Any) -> None:
-        if self._is_over:
+        if self._root_has_ended:
             return
         # `get_coro` is asyncio's, `coro` is trio's.
         coroutine = task.get_coro() if hasattr(task, "get_coro") else task.coro

@@ -1,7 +1,7 @@
 """Positions in code: the frames of a suspended coroutine, and of the code that created a task.
 
-A spot is a code object and an offset in it: cheap to keep, without a frame that would stay alive, and without looking up
-a line before a report needs it. A `Place` is a spot for people: file, line, function.
+A spot is a code object and an offset in it: cheap to keep, without a frame that would stay alive, and without looking
+up a line before a report needs it. A `Place` is a spot for people: file, line, function.
 """
 
 from __future__ import annotations
@@ -93,6 +93,7 @@ def shorten(file: str) -> str:
 
 
 def place(spot: Spot) -> Place:
+    """The place of a spot."""
     return _place(spot, spot[0].co_filename)
 
 
@@ -199,19 +200,19 @@ def _inside(wrapper: object) -> object | None:
     # deleted since, so that looking would itself leak.
     if not isinstance(wrapper, CoroutineType):
         return None
-    for held in gc.get_referents(wrapper):
-        if isinstance(held, CoroutineType | AsyncGeneratorType):
-            return held
-        if type(held).__qualname__ == "TaskHandle":
-            return getattr(held, "_coro", None)
+    for referent in gc.get_referents(wrapper):
+        if isinstance(referent, CoroutineType | AsyncGeneratorType):
+            return referent
+        if type(referent).__qualname__ == "TaskHandle":
+            return getattr(referent, "_coro", None)
     return None
 
 
 def digest(chain: Sequence[Spot]) -> str:
     """A short fingerprint of a chain, the same in every process, that changes when its code changes."""
-    found = hashlib.blake2b(digest_size=4)
+    hasher = hashlib.blake2b(digest_size=4)
     for code, offset in chain:
         if not is_audit_code(code):
-            found.update(f"{code.co_qualname}:{offset}:".encode())
-            found.update(code.co_code)
-    return found.hexdigest()
+            hasher.update(f"{code.co_qualname}:{offset}:".encode())
+            hasher.update(code.co_code)
+    return hasher.hexdigest()

@@ -21,7 +21,8 @@ class Stop:
     """A kind of stop, and at which points it makes sense.
 
     `aims_at` says whose points: "root" (early: whenever any task suspends; otherwise those of the root itself), "tree"
-    (those of every task), "others" (those of every task except the root) or "items" (where a consumer holds a generator).
+    (those of every task), "others" (those of every task except the root) or "items" (where a consumer holds a
+    generator).
     """
 
     name: str

@@ -5,12 +5,12 @@ Warnings. `warnings.filters` decides which of them arrive anywhere, and no hook 
 warning and never applies. The filters behind it decide as if it did not exist: a warning is shown, recorded, raised or
 ignored as before, with the same text at the same line.
 
-A filter that a test puts in front (`pytest.warns`, `simplefilter`) hides a warning from the listener, and so does a test
-that records warnings. That is on purpose: a warning that a test expects, catches or silences is not a finding.
+A filter that a test puts in front (`pytest.warns`, `simplefilter`) hides a warning from the listener, and so does a
+test that records warnings. That is on purpose: a warning that a test expects, catches or silences is not a finding.
 
-Errors that Python could not raise go to `sys.unraisablehook`; the listener's hook passes them on to the previous one. If
-pytest would turn such an error into a failure, and a collection for a verdict has brought it up, the listener passes it
-on at the end of the session: the test that happens to be next is not to blame.
+Errors that Python could not raise go to `sys.unraisablehook`; the listener's hook passes them on to the previous one.
+If pytest would turn such an error into a failure, and a collection for a verdict has brought it up, the listener passes
+it on at the end of the session: the test that happens to be next is not to blame.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class Listener:
         if self._filter in filters:
             filters.remove(self._filter)
 
-    # A filter consists of a compiled pattern for the message and a category. The `warnings` module first calls `match` of
-    # the pattern, then `issubclass` for the category. The listener is both: it notes the text, then the category.
+    # A filter consists of a compiled pattern for the message and a category. The `warnings` module first calls `match`
+    # of the pattern, then `issubclass` for the category. The listener is both: it notes the text, then the category.
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return type(None), ()  # in another process the filter has no pattern

@@ -1,13 +1,13 @@
 """Fresh function-scoped fixtures for each run of a sweep.
 
 pytest creates the fixtures of a test once. A sweep needs them once per run: created, used and torn down inside the run,
-and the async ones in the very task that runs the test. So each run gets its own request, which pytest's machinery fills,
-with one difference: where pytest would create an async fixture, `Unentered` is raised instead. The run then awaits the
-fixture, puts the value where pytest looks for it, and asks again; pytest finds the fixtures that exist by then in its
-cache. Dependencies between fixtures and overrides thus remain pytest's business.
+and the async ones in the very task that runs the test. So each run gets its own request, which pytest's machinery
+fills, with one difference: where pytest would create an async fixture, `Unentered` is raised instead. The run then
+awaits the fixture, puts the value where pytest looks for it, and asks again; pytest finds the fixtures that exist by
+then in its cache. Dependencies between fixtures and overrides thus remain pytest's business.
 
-Finalisers are kept where pytest puts them, in the item's own list, and run from its end: the async ones are awaited, the
-others called. A cancel during this does not skip any of them.
+Finalisers are kept where pytest puts them, in the item's own list, and run from its end: the async ones are awaited,
+the others called. A cancel during this does not skip any of them.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class FreshFixtures:
         fixturedef.cached_result = (value, key, None)
 
     async def _tear_down(self, error: BaseException | None) -> None:
-        """Call all finalisers of this run; raises the first of their errors, unless the test's own error matters more."""
+        """Call all finalisers of this run; raises the first of their errors, unless the test's own matters more."""
         first: BaseException | None = None
         self._save_values()
         while len(self._finalizers) > self._shared_count:

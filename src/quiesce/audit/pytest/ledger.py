@@ -1,7 +1,7 @@
 """Collects the data of all tests of a session, from this process or from xdist's workers, and judges the session.
 
-An ignore that is declared for more than one test is stale if no test shows a finding that it matches. That is judged only
-if all those tests have run: not in a session that was narrowed to some tests or ended early.
+An ignore that is declared for more than one test is stale if no test shows a finding that it matches. That is judged
+only if all those tests have run: not in a session that was narrowed to some tests or ended early.
 """
 
 from __future__ import annotations
@@ -88,9 +88,11 @@ class Ledger:
         self._ran: set[str] = set()
 
     def known_keys(self, nodeid: str, world: str) -> list[str]:
+        """The keys of the findings of a test that are in the baseline file."""
         return self.known.keys_for(nodeid, world) if self.known is not None else []
 
     def add(self, report: pytest.TestReport) -> None:
+        """Take the data of a test from its report."""
         data = getattr(report, ATTRIBUTE, None)
         if data:
             self._entries.setdefault(report.nodeid, []).append(data)

@@ -32,7 +32,8 @@ from quiesce.audit.model import (
     steady_object,
 )
 
-# anyio's plugin runs all fixtures and tests of a runner in one task. What that task creates belongs to the current owner.
+# anyio's plugin runs all fixtures and tests of a runner in one task. What that task creates belongs to the current
+# owner.
 _SHARED_TASK = "TestRunner._run_tests_and_fixtures"
 
 
@@ -56,6 +57,8 @@ class Owner:
 
 @dataclass(slots=True)
 class TaskRecord:
+    """A task that was created while an owner was known."""
+
     # Weak, so that the observer does not keep alive a task that the test has dropped.
     ref: weakref.ref[asyncio.Task[Any]]
     owner: Owner | None
@@ -66,6 +69,8 @@ class TaskRecord:
 
 @dataclass(slots=True)
 class GeneratorRecord:
+    """An async generator that was started while an owner was known."""
+
     ref: weakref.ref[Any]
     owner: Owner
     is_reported: bool = False
@@ -304,10 +309,11 @@ class Observer:
             agen = record.ref()
             if not record.is_reported and self._is_current(record.owner) and _is_open(agen):
                 record.is_reported = True
-                detail = "still held, and not closed"
+                detail = "still referenced, and not closed"
                 self._see(Sighting("generator", name_of(agen), stuck_at=await_chain(agen), detail=detail))
 
-    # trio: nurseries do not leave tasks behind. Only system tasks can be left over, until the end of the run cancels them.
+    # trio: nurseries do not leave tasks behind. Only system tasks can be left over, until the end of the run cancels
+    # them.
 
     def _patched_spawn_system_task(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def spawn_system_task(runner: Any, async_fn: Any, *args: Any, **options: Any) -> Any:

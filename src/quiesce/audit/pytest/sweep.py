@@ -88,6 +88,7 @@ class TestSweep:
         make_wider_fixtures(self.item)
 
     def run(self) -> None:
+        """Sweep the test, record the result, and fail the test unless the verdict is CLEAN."""
         item, settings = self.item, self._ledger.settings
         self._fixtures = FreshFixtures(item, self._function)
         ignores = [*ignores_of(item), *settings.ignores]
@@ -190,8 +191,8 @@ class TestSweep:
         missing = [name for name in names if name not in self.item.fixturenames]
         if missing:
             pytest.fail(
-                f"{self.item.name} cannot be swept: its check asks for {', '.join(missing)}, which the test does not use: "
-                "the arguments of a check must be fixtures of its test",
+                f"{self.item.name} cannot be swept: its check asks for {', '.join(missing)}, which the test does not "
+                "use: the arguments of a check must be fixtures of its test",
                 pytrace=False,
             )
 

@@ -16,6 +16,7 @@ from .settings import Ignore
 def find(sightings: Sequence[Sighting]) -> list[Finding]:
     """Group sightings into findings, worst first. `runs` of a finding is the number of its sightings."""
     found = Findings()
+    # One run per sighting: `Findings` counts each finding once per run.
     for sighting in sightings:
         found.add(Run("returned", sightings=[sighting]), None, None, ())
     return found.sorted()

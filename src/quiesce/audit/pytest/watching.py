@@ -1,8 +1,8 @@
 """`--quiesce`: every async test gets a leak verdict, no matter which plugin runs it.
 
-The verdict is given at one of two moments. If nothing that still has to be torn down could change it, it is given at the
-end of the call, and the test simply fails. Otherwise, and for everything that closing the loop brings up, it is given
-after the test's own fixtures have been torn down and before any wider one is: as an error in the tear-down.
+The verdict is given at one of two moments. If nothing that still has to be torn down could change it, it is given at
+the end of the call, and the test simply fails. Otherwise, and for everything that closing the loop brings up, it is
+given after the test's own fixtures have been torn down and before any wider one is: as an error in the tear-down.
 
 Nothing that a test can observe is changed. Its warnings and errors go where they would have gone, the plugin holds no
 reference to its objects and does not drive its loops, and the settings of the garbage collector stay as they are.
@@ -106,8 +106,8 @@ class Watching:
             return
         self._begin(item)
         yield
-        # pytest calls the finalisers from the end of the list, so the first one runs after all of the test's own fixtures
-        # have been torn down.
+        # pytest calls the finalisers from the end of the list, so the first one runs after all of the test's own
+        # fixtures have been torn down.
         finalizers = item.session._setupstate.stack[item][0]
         finalizers.insert(0, self._give_last_verdict)
 

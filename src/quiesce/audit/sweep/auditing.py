@@ -77,23 +77,23 @@ def audit(
         audit(scenario).assert_clean()
 
     `scenario` is a function without arguments: an `async def`, an async generator function, or a callable that returns
-    an async context manager. The audit runs it again and again, each time with a fresh event loop, a virtual clock and a
-    fixed order of steps, and stops it at one more point, until every suspension point has been used.
+    an async context manager. The audit runs it again and again, each time with a fresh event loop, a virtual clock and
+    a fixed order of steps, and stops it at one more point, until every suspension point has been used.
 
     - `stops`: the kinds of stop (a list of names, a string with commas, or "all"); `phases`: early, late, unstarted.
     - `backend`: asyncio, asyncio-eager, uvloop or trio.
     - `depth=2`: stop it a second time at every point after the first stop.
     - `check`: your own function, sync or async, which is called after each run. It is a finding if the function raises
       or returns a false value other than None.
-    - `again=True`: check after each stop that the scenario still runs undisturbed. Without it, the audit checks once per
-      strip.
+    - `again=True`: check after each stop that the scenario still runs undisturbed. Without it, the audit checks once
+      per strip.
     - `real_io=True`: allow real sockets, processes and threads. Without it they are refused.
-    - `patience`: with real I/O, how many real seconds a connection may be silent before the virtual clock jumps (default
-      0.05). A sighting after such a jump counts only if it comes back with ten times the patience.
+    - `patience`: with real I/O, how many real seconds a connection may be silent before the virtual clock jumps
+      (default 0.05). A sighting after such a jump counts only if it comes back with ten times the patience.
     - `seed`: change the order in which the tasks of a round take their steps.
     - `dedupe`, `sample`, `time_limit`: limits for big scenarios; the result's `scope` says what was covered.
-    - `ignore`: findings that do not count, as `{"leaked Client._poll*": "why"}`. A pattern that matches nothing any more
-      fails the audit.
+    - `ignore`: findings that do not count, as `{"leaked Client._poll*": "why"}`. A pattern that matches nothing any
+      more fails the audit.
     - `baseline`: keys of findings that are known and do not count.
     - `at`: a replay token, to repeat exactly that run.
     """
@@ -110,6 +110,8 @@ def audit(
     wanted = read_phases(phases)
     ignores = read_ignores(ignore)
     with ExitStack() as stack:
+        # The watch comes first and so is closed last: the collection at the end of `quiet_collector` has to happen
+        # while the watch is still installed and muted.
         watch = stack.enter_context(Watch(patience=limits.linger))
         world = make_world(backend, watch, real_io=real_io, seed=seed, limits=limits)
         chosen = choose_stops(stops if token is None else [token.stop], world.backend, checked.shape)
@@ -194,7 +196,8 @@ def _give_verdict(
 ) -> None:
     """Apply ignores and known findings, and set the verdict and its reason.
 
-    A replay does not judge ignores. With `is_certain`, a point that was not reached makes the verdict NON-DETERMINISTIC.
+    A replay does not judge ignores. With `is_certain`, a point that was not reached makes the verdict
+    NON-DETERMINISTIC.
     """
     used: set[str] = set()
     for finding in result.findings:

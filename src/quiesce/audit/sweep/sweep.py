@@ -172,7 +172,7 @@ class Sweep:
             self._result.notes.append(patience_note(self._hasty, self._patience))
         last = runs[-1]
         self._moments = last.moments
-        self._lanes = [lane for lane in last.lanes if lane.born < last.ended_at]
+        self._lanes = [lane for lane in last.lanes if lane.created_at < last.ended_at]
         if not self._world.is_deterministic:
             common = {(m.lane.label, m.number) for m in runs[0].moments}
             self._moments = [m for m in last.moments if (m.lane.label, m.number) in common]
@@ -521,8 +521,8 @@ def timeline(run: Run) -> Timeline:
     spans = tuple(
         LaneSpan(
             lane.label,
-            lane.born,
-            lane.died if lane.died is not None and lane.died <= run.steps else None,
+            lane.created_at,
+            lane.ended_at if lane.ended_at is not None and lane.ended_at <= run.steps else None,
             lane.parent.label if lane.parent is not None else None,
             places(lane.made_at),
             tuple(waits.get(lane.label, ())),

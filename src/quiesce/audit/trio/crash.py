@@ -1,8 +1,8 @@
 """Runs in which trio breaks down, or which have to be abandoned.
 
 Code that exits a scope or a nursery in another task than the one that entered it can break trio's own bookkeeping:
-`trio.run` then ends with `TrioInternalError`, and its tasks stay where they were. That is a finding, and must not affect
-the next run.
+`trio.run` then ends with `TrioInternalError`, and its tasks stay where they were. That is a finding, and must not
+affect the next run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .private_parts import Task, disown_children
 
 
 def exit_request(error: BaseException) -> BaseException | None:
-    """The KeyboardInterrupt or SystemExit that is or is inside this error, which has to be raised; None if there is none."""
+    """The KeyboardInterrupt or SystemExit in an error or its group, which has to be raised; None if there is none."""
     if isinstance(error, KeyboardInterrupt | SystemExit):
         return error
     if isinstance(error, BaseExceptionGroup):

@@ -42,6 +42,7 @@ class Generators:
 
         def on_drop(agen: AsyncGenerator[Any, Any]) -> None:
             self.dropped.append((name_of(agen), await_chain(agen)))
+            # trio warns here. The drop has been recorded, and the warning would be a second sighting of it.
             was_muted, self._watch.is_muted = self._watch.is_muted, True
             try:
                 last(agen)

@@ -186,8 +186,8 @@ def innermost_scope(task: Task, outermost: trio.CancelScope) -> trio.CancelScope
 _TIMEOUTS = os.path.join("trio", "_timeouts.py")
 
 
-# System tasks of quiesce's kernel that last as long as the run, on purpose: the file and the functions. The tasks in the
-# nursery of `_own` are judged one by one.
+# System tasks of quiesce's kernel that last as long as the run, on purpose: the file and the functions. The tasks in
+# the nursery of `_own` are judged one by one.
 _RESIDENT = os.path.join("quiesce", "kernel", "loops", "trio_loop.py")
 _RESIDENTS = ("TrioBackend._own", "TrioBackend._watch_for_the_end")
 

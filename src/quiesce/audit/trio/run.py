@@ -4,12 +4,12 @@ The main task of `trio.run` is the conductor. It opens a nursery, starts the roo
 root has ended, when nothing can run any more, and when there were too many steps. The scenario has no right to cancel
 it, so it also serves as the bystander. Its checks have the same order as in the asyncio world:
 
-1. Tasks that are pending when the root exits have *outlived* it or worse. On trio these are system tasks, tasks that were
-   started in a nursery outside of the root, and those of a nursery that was exited out of order.
+1. Tasks that are pending when the root exits have *outlived* it or worse. On trio these are system tasks, tasks that
+   were started in a nursery outside of the root, and those of a nursery that was exited out of order.
 2. Everything that can run does so, while the clock stands still: tasks that end now have merely *outlived* the root.
 3. The clock moves as far as `horizon`: tasks that end now are *late*. The remaining tasks have *leaked*.
-4. Only then the conductor cancels everything, with the watch muted. A run that does not end after that is abandoned: its
-   scheduler is made to fail, and the coroutines are closed by hand.
+4. Only then the conductor cancels everything, with the watch muted. A run that does not end after that is abandoned:
+   its scheduler is made to fail, and the coroutines are closed by hand.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from .stops import TRIO_STOPS, CloseElsewhere, ReleaseItem, TrioStop
 from .virtual_time import Abandoned, VirtualTime
 
 Check = Callable[[], Any]
-Wake: TypeAlias = Literal["over", "rest", "endless"]
+Wake: TypeAlias = Literal["ended", "rest", "endless"]
 
 
 class TrioRun:
@@ -86,7 +86,7 @@ class TrioRun:
         # The conductor's task while it waits.
         self._conductor: Task | None = None
         # Why the conductor was woken last.
-        self._wake_reason: Wake = "over"
+        self._wake_reason: Wake = "ended"
         # A bug in the audit, to be raised after the run.
         self._failure: BaseException | None = None
         # The exception of the root.
@@ -126,7 +126,7 @@ class TrioRun:
     def root_exited(self) -> None:
         self.schedule.disarm()
         self.pending = self._pending_lanes()
-        self.wake("over")
+        self.wake("ended")
 
     def _on_rest(self) -> None:
         if self._conductor is None:
@@ -199,7 +199,7 @@ class TrioRun:
 
     def _judge(self, reason: Wake) -> Run:
         error, self._error = self._error, None
-        kind: Outcome = {"over": "returned", "rest": "hung", "endless": "endless"}[reason]  # type: ignore[assignment]
+        kind: Outcome = {"ended": "returned", "rest": "hung", "endless": "endless"}[reason]  # type: ignore[assignment]
         if kind == "returned":
             if isinstance(error, trio.Cancelled):
                 kind = "cancelled"
@@ -208,7 +208,7 @@ class TrioRun:
             elif self.stop.is_caught or not self.stop.is_finished:
                 kind = "cancelled"
         run = self.run = self._new_run(kind)
-        if reason == "over":
+        if reason == "ended":
             if error is not None:
                 run.error = text_of(error)
                 run.refused = refusal(error)
@@ -243,7 +243,7 @@ class TrioRun:
     def _pending_lanes(self) -> list[tuple[TaskRecord, Chain]]:
         found: list[tuple[TaskRecord, Chain]] = []
         for lane in self.schedule.lanes.all:
-            if lane.died is None and not lane.is_internal and lane is not self.root_lane:
+            if lane.ended_at is None and not lane.is_internal and lane is not self.root_lane:
                 task = lane.ref()
                 found.append((lane, await_chain(task.coro) if task is not None else ()))
         return found
@@ -275,7 +275,7 @@ class TrioRun:
                 )
         has_leaked = False
         for lane, chain in self.pending:
-            if lane.name.endswith(".aclose") and lane.died is not None:
+            if lane.name.endswith(".aclose") and lane.ended_at is not None:
                 continue  # a dropped generator, reported above
             kind = "outlived" if lane in outlived else "late" if lane in late else "leaked"
             task = lane.ref() if kind == "leaked" else None
@@ -284,10 +284,12 @@ class TrioRun:
             watch.see(Sighting(kind, lane.name, lane.made_at, stuck))
         if not has_leaked and run.outcome not in ("hung", "endless"):
             for name, chain in self.generators.unfinished():
-                watch.see(Sighting("generator", name, stuck_at=chain, detail="still held, and not closed"))
+                watch.see(
+                    Sighting("generator", name, stuck_at=chain, detail="still referenced, and not closed")
+                )
 
     def _ended_lanes(self) -> set[TaskRecord]:
-        return {lane for lane, _ in self.pending if lane.died is not None}
+        return {lane for lane, _ in self.pending if lane.ended_at is not None}
 
     def _is_own_generator(self, name: str) -> bool:
         return (
@@ -301,7 +303,7 @@ class TrioRun:
             if hasattr(result, "__await__"):
                 result = await self._await_check(check, result)
             if result is not None and not result:
-                self.watch.see(Sighting("check", name_of(check), detail=f"it said {result!r}"))
+                self.watch.see(Sighting("check", name_of(check), detail=f"it returned {result!r}"))
         except Exception as error:
             detail = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
             self.watch.see(Sighting("check", name_of(check), detail=detail.strip() or "it failed"))
@@ -313,7 +315,7 @@ class TrioRun:
         self.time.allow(self.limits.horizon)
         self.stop.nursery.start_soon(self._run_check, awaitable, outcomes)
         lane = self.schedule.lanes.all[-1]
-        while not outcomes and await self._wait() == "over":
+        while not outcomes and await self._wait() == "ended":
             pass
         if not outcomes:
             task = lane.ref()
@@ -327,7 +329,7 @@ class TrioRun:
         if isinstance(answer, outcome.Error) and not isinstance(answer.error, Exception):
             answer.unwrap()
         outcomes.append(answer)
-        self.wake("over")
+        self.wake("ended")
 
     # The wreck
 
@@ -347,9 +349,9 @@ class TrioRun:
             self.run.sightings.append(sighting)
 
     def close_what_is_left(self) -> bool:
-        """Close the tasks of an abandoned run, so that nothing of it reaches the next; False if it was not abandoned."""
+        """Close the tasks of an abandoned run, so that nothing reaches the next one; False if there were none."""
         return close_tasks(
-            [*self.own_tasks, *(lane.ref() for lane in self.schedule.lanes.all if lane.died is None)]
+            [*self.own_tasks, *(lane.ref() for lane in self.schedule.lanes.all if lane.ended_at is None)]
         )
 
 

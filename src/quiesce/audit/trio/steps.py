@@ -1,7 +1,7 @@
 """The instrument that reports trio's steps to the schedule.
 
-trio removes an instrument that raises, and only logs the error. So nothing in this module may raise: errors are passed to
-the run.
+trio removes an instrument that raises, and only logs the error. So nothing in this module may raise: errors are passed
+to the run.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ class Steps(trio.abc.Instrument):
             return
         schedule = self._schedule
         schedule.steps += 1
+        # A task runs, so something has happened: the next pause for outside work starts afresh.
         self._time.stop_waiting()
         try:
             schedule.check_limit()
@@ -70,7 +71,7 @@ class Steps(trio.abc.Instrument):
 
     def after_task_step(self, task: Task) -> None:
         lane = self._lanes.get(id(task))
-        if lane is None or lane.died is not None:
+        if lane is None or lane.ended_at is not None:
             return
         schedule = self._schedule
         schedule.current = None

@@ -64,7 +64,8 @@ class VirtualTime:
         deadline = next_deadline()
         limit = self.limit
         if limit is not None:
-            # In this order: a thread delivers its result before it counts as idle, so callbacks have to be checked last.
+            # In this order: a thread delivers its result before it counts as idle, so callbacks have to be checked
+            # last.
             if self.outside is not None and (self._must_wait(self.outside, deadline) or has_callbacks()):
                 return
             if deadline < inf and deadline <= limit:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .no_io import RefusedIO, closed_world
     from .outside_work import OutsideWork, Pause, open_descriptors
     from .process_state import Watch, unraisable_sighting
-    from .silence import SilenceOfOurs
+    from .silence import OwnSilence
     from .threads import busy_threads
 
 offer()

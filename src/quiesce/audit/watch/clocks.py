@@ -3,11 +3,11 @@
 A program that polls with `asyncio.sleep` until `time.time()` has reached some moment would never get there: its sleeps
 take no real time. So the thread that runs the scenario reads clocks that move together with the virtual clock.
 
-- In a closed world nothing takes real time, and the clocks stand still between two jumps, so that two runs read the same
-  times. Besides the jumps only `time.sleep` moves them, and each reading by a microsecond, so that a busy loop which
-  waits for a clock ends.
-- With real I/O other threads and processes live in real time, and the scenario may pass them a moment to wait for. There
-  only `time.time` and `time.time_ns` run ahead, by as much as the virtual clock has jumped.
+- In a closed world nothing takes real time, and the clocks stand still between two jumps, so that two runs read the
+  same times. Besides the jumps only `time.sleep` moves them, and each reading by a microsecond, so that a busy loop
+  which waits for a clock ends.
+- With real I/O other threads and processes live in real time, and the scenario may pass them a moment to wait for.
+  There only `time.time` and `time.time_ns` run ahead, by as much as the virtual clock has jumped.
 
 Not replaced: `datetime.now()`, and functions that a module imported earlier (`from time import time`).
 """

@@ -20,8 +20,8 @@ from typing import Any, ClassVar
 class RefusedIO(RuntimeError):
     """A scenario tried to do I/O in the audit's closed world.
 
-    Creating the error records it in `refusals`, because the scenario may handle it like any outage. The audit would then
-    silently examine how the scenario behaves during that outage.
+    Creating the error records it in `refusals`, because the scenario may handle it like any outage. The audit would
+    then silently examine how the scenario behaves during that outage.
     """
 
     refusals: ClassVar[list[str]] = []

@@ -1,20 +1,20 @@
-"""Work outside the event loop of a run with real I/O, and how long the loop waits for it before the virtual clock jumps.
+"""Work outside the event loop in a run with real I/O, and how long the loop waits for it before the clock jumps.
 
 Nothing tells the loop that an answer is on its way. This is what can be known, and how long the loop waits:
 
 - *At work*: a thread that the run started, unless it is idle in its pool or waits for another thread (which may be this
   one); a call in an executor; a child process that the run started. The clock keeps pace with real time for these: it
-  jumps once as much real time has passed as the jump would skip. Work that rests (it uses no processor and does not want
-  one) may be waiting for this very loop, so the loop waits `hang_after` seconds of rest for it. Work that does not rest
-  may never end, so the loop waits `Limits.work` seconds for it. For a resting process that the program neither awaits
-  nor reads from, the loop waits `patience` seconds.
+  jumps once as much real time has passed as the jump would skip. Work that rests (it uses no processor and does not
+  want one) may be waiting for this very loop, so the loop waits `hang_after` seconds of rest for it. Work that does not
+  rest may never end, so the loop waits `Limits.work` seconds for it. For a resting process that the program neither
+  awaits nor reads from, the loop waits `patience` seconds.
 - *Connected*: a socket or a pipe in use, or a thread that waits. Whether the other end is working on an answer or has
   nothing to send cannot be known. The loop waits `patience` seconds.
 - A socket that only listens, and a thread that looks idle: the loop waits `patience` seconds as well, but a jump over
   them is not reported, because no answer is expected from them.
 
-A jump that skips more time than the loop waited is recorded in `OutsideWork.passed_over`, because it may be the cause of
-whatever the run shows afterwards.
+A jump that skips more time than the loop waited is recorded in `OutsideWork.passed_over`, because it may be the cause
+of whatever the run shows afterwards.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable
 from quiesce.audit.model import Limits
 
 from .processes import children_of, command_if_alive, guardian, work_of, work_of_thread
-from .silence import SLICE, SilenceOfOthers, SilenceOfOurs
+from .silence import SLICE, OwnSilence, PeerSilence
 from .threads import busy_threads, is_surely_idle, waits_for_another
 
 
@@ -97,7 +97,7 @@ class OutsideWork:
 
 
 class Pause:
-    """The real time that outside work gets before the clock makes a jump; without a jump, before the run counts as hung."""
+    """The real time that outside work gets before the clock jumps, or, if it cannot jump, before the run is hung."""
 
     def __init__(self, outside: OutsideWork, jump: float | None, limits: Limits) -> None:
         self._outside = outside
@@ -105,8 +105,8 @@ class Pause:
         self._patience = limits.patience
         self._work_limit = limits.work
         self._rest_limit = max(limits.patience, limits.hang_after)
-        self._silence_of_others = SilenceOfOthers()
-        self._own_silence = SilenceOfOurs(outside.children)
+        self._peer_silence = PeerSilence()
+        self._own_silence = OwnSilence(outside.children)
         # The point in `_own_silence` since which no work has been seen.
         self._resting_since = 0.0
         self._work_done = -1
@@ -116,22 +116,22 @@ class Pause:
         how = "silent"
         if what := self._outside.at_work():
             silent = self._own_silence.look()
-            is_over, waited, how = self._is_over_for_work(silent)
+            has_ended, waited, how = self._pause_for_work_has_ended(silent)
         else:
-            silent = self._silence_of_others.look()
+            silent = self._peer_silence.look()
             what = self._outside.connected()
             if not what and not self._outside.may_come():
                 return 0.0
             waited = self._rest_limit if self._jump is None else self._patience
-            is_over = silent >= waited
-        if not is_over:
+            has_ended = silent >= waited
+        if not has_ended:
             return SLICE
         if what and not self._has_kept_pace(silent):
             # The first jump is the one to blame: later ones may be its consequence.
             self._outside.passed_over = self._outside.passed_over or f"{what}, {how} for {waited:g} s"
         return 0.0
 
-    def _is_over_for_work(self, silent: float) -> tuple[bool, float, str]:
+    def _pause_for_work_has_ended(self, silent: float) -> tuple[bool, float, str]:
         """Whether the pause has ended, after how many seconds, and what the work did in them."""
         before, self._work_done = self._work_done, self._outside.work_done()
         if self._work_done != before:

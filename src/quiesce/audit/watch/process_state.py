@@ -33,7 +33,7 @@ from quiesce.audit.model import (
 )
 
 from .processes import children_of, guardian, kill_tree
-from .silence import SilenceOfOurs
+from .silence import OwnSilence
 from .threads import busy_threads
 
 _FD = re.compile(r"\bfd=\d+")
@@ -71,6 +71,7 @@ class Watch:
         self._children.close()
 
     def start(self, schedule: Schedule | None = None) -> None:
+        """Record the state of the process before a run."""
         self.schedule = schedule
         self.sightings = []
         self.is_muted = False
@@ -79,6 +80,7 @@ class Watch:
         self._fds_before = self._fds.read()
 
     def see(self, sighting: Sighting) -> None:
+        """Record a sighting, unless the watch is muted."""
         if not self.is_muted:
             self.sightings.append(sighting)
 
@@ -120,7 +122,7 @@ class Watch:
         # A sweep makes hundreds of runs. Waiting in full for a leftover that stayed before would dominate their time.
         is_new = any((s.kind, s.what) not in self._persistent for s in found)
         limit = self._patience if is_new else self._patience / 10
-        silence = SilenceOfOurs(lambda: self._children.read() - self._children_before)
+        silence = OwnSilence(lambda: self._children.read() - self._children_before)
         pause = 0.001
         while found and silence.look() < limit:
             sleep(pause)
@@ -185,6 +187,8 @@ def _command_of(pid: str) -> str | None:
 
 
 class _Descriptors:
+    """Lists the open descriptors of this process, by one descriptor of /proc/self/fd that stays open."""
+
     def __init__(self) -> None:
         try:
             self._folder: int | None = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY)
@@ -195,8 +199,8 @@ class _Descriptors:
     def read(self) -> set[str]:
         if self._folder is None:
             return set()
-        # `os.listdir` of a descriptor duplicates it first, and so lists one more: under the lowest free number, which is
-        # also the number that this duplicate gets.
+        # `os.listdir` of a descriptor duplicates it first, and so lists one more: under the lowest free number, which
+        # is also the number that this duplicate gets.
         copy = os.dup(self._folder)
         os.close(copy)
         return set(os.listdir(self._folder)) - {str(copy)}
@@ -215,6 +219,8 @@ class _Descriptors:
 
 
 class _Children:
+    """Lists the child processes of this process, by one file of /proc that stays open."""
+
     def __init__(self) -> None:
         self._file: int | None = None
         try:
@@ -258,6 +264,7 @@ class _Hooks:
         sys.set_coroutine_origin_tracking_depth(6)
 
     def undo(self) -> None:
+        """Restore everything that was replaced, in reverse order."""
         sys.set_coroutine_origin_tracking_depth(self._depth)
         sys.unraisablehook = self._unraisable
         warnings._warn_unawaited_coroutine = self._unawaited  # type: ignore[attr-defined]

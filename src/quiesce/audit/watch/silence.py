@@ -3,9 +3,9 @@
 A second of wall-clock time says little on an overloaded machine: the thread that is expected to act may not have got a
 processor. How much of it counts depends on what is being waited for.
 
-- Threads of this process, and processes that the run started: Linux reports how long each of them wanted a processor and
-  had none. That time does not count. Work that merely sleeps takes the same time on any machine, and so gets the same
-  verdict.
+- Threads of this process, and processes that the run started: Linux reports how long each of them wanted a processor
+  and had none. That time does not count. Work that merely sleeps takes the same time on any machine, and so gets the
+  same verdict.
 - The other end of a connection: all that is known is how many threads on the whole machine want a processor. A moment
   counts in proportion to the share of a processor that each of them gets.
 
@@ -39,6 +39,7 @@ class Silence:
         self._looked = monotonic()
 
     def look(self) -> float:
+        """Add the time since the last look, as far as it counts, and return the total."""
         now = monotonic()
         if now > self._looked:
             moment = min(now - self._looked, _MOST_AT_ONCE)
@@ -51,7 +52,7 @@ class Silence:
         raise NotImplementedError
 
 
-class SilenceOfOurs(Silence):
+class OwnSilence(Silence):
     """The silence of this process, and of these children with their descendants."""
 
     def __init__(self, children: Callable[[], Iterable[str]]) -> None:
@@ -65,7 +66,7 @@ class SilenceOfOurs(Silence):
         return moment - held_up / 1e9
 
 
-class SilenceOfOthers(Silence):
+class PeerSilence(Silence):
     """The silence of the other end of a connection."""
 
     def _counted(self, moment: float) -> float:

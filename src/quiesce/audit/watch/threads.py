@@ -2,7 +2,8 @@
 
 A pool thread outlives the run that created it, on purpose, and may work for the next run. So a thread is judged by what
 it does, not by when it was created. Its position in the code shows that, except for one moment: a thread that has just
-been handed work looks idle until it gets a processor. The pool of quiesce's kernel marks even that, by the thread's name.
+been handed work looks idle until it gets a processor. The pool of quiesce's kernel marks even that, by the thread's
+name.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ _OUR_POOLS = (
 _IDLE_NAMES = ("quiesce-idle", "quiesce-watchdog")
 
 
-def busy_threads(besides: Container[threading.Thread] = ()) -> list[tuple[threading.Thread, Chain]]:
-    """The threads at work, except `besides` and the caller, each with its frames, innermost first."""
+def busy_threads(excluding: Container[threading.Thread] = ()) -> list[tuple[threading.Thread, Chain]]:
+    """The threads at work, except `excluding` and the caller, each with its frames, innermost first."""
     # `threading.enumerate()` would take a lock and build a list; most runs have one thread only.
     active: dict[int, threading.Thread] = threading._active  # type: ignore[attr-defined]
     if len(active) == 1:
         return []
     here = threading.get_ident()
-    others = {i: thread for i, thread in list(active.items()) if i != here and thread not in besides}
+    others = {i: thread for i, thread in list(active.items()) if i != here and thread not in excluding}
     frames = sys._current_frames()
     return [
         (thread, stack_of(frame))

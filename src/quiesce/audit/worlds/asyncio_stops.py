@@ -124,8 +124,8 @@ class CancelAll(CancelRoot):
         return [*super().waits_for(), *waiting]
 
     def judge(self, root: asyncio.Task[Any]) -> list[Sighting]:
-        # Cancelling a task that awaits another task extra_cancels the other one too. All tasks are cancelled here, so some
-        # count twice, and the count says nothing.
+        # Cancelling a task that awaits another task extra_cancels the other one too. All tasks are cancelled here, so
+        # some count twice, and the count says nothing.
         return [sighting for sighting in super().judge(root) if sighting.kind != "count"]
 
 
@@ -158,7 +158,7 @@ class CancelScope(AsyncioStop):
             self.stops_made += 1
             before = self.root.cancelling()
             self._scope.cancel()
-            # anyio does not cancel a task behind a shield, or one that is about to resume; that is no fault of the task.
+            # anyio does not cancel a task behind a shield, or one about to resume. Such a task swallows nothing.
             self._was_reached = self.root.cancelling() > before
 
     def judge(self, root: asyncio.Task[Any]) -> list[Sighting]:
@@ -309,6 +309,7 @@ ASYNCIO_STOPS: dict[str, type[AsyncioStop]] = {
 
 
 def _not_cancelled(name: str, error: BaseException | None) -> Sighting:
+    """The sighting for a root that was cancelled and ended in another way."""
     if error is None:
         return Sighting("swallowed", name, detail="it was cancelled, and returned as if nothing had happened")
     return Sighting("replaced", name, detail=f"it was cancelled, and raised {type(error).__name__}: {error}")

@@ -2,7 +2,8 @@
 
 The order of the checks matters:
 
-1. The root has ended when a task that awaited it would continue. Tasks that are pending then have *outlived* it or worse.
+1. The root has ended when a task that awaited it would continue. Tasks that are pending then have *outlived* it or
+   worse.
 2. Everything that is ready runs, without moving the clock: tasks that end now have merely *outlived* the root.
 3. The clock moves as far as `horizon`: tasks that end now are *late*.
 4. The garbage collector runs. The remaining tasks have *leaked*, whether the collector destroyed them or not.
@@ -160,7 +161,7 @@ class _AsyncioRun:
             self._kept_alive.clear()
         finally:
             stop.forget()
-            loop.leave()
+            loop.exit()
             loop.close()
         watch.is_muted = False
         run.sightings = self.faults.named([*run.sightings, *watch.finish()])
@@ -178,26 +179,26 @@ class _AsyncioRun:
                 waited.add_done_callback(self._on_done)
                 self._waiting.add(id(waited))
 
-    def _alive(self, *, everybody: bool = False) -> list[asyncio.Task[Any]]:
-        lanes = [lane for lane in self.schedule.lanes.all if lane.died is None]
-        tasks = [lane.ref() for lane in lanes if everybody or not lane.is_internal]
+    def _alive(self, *, with_internal: bool = False) -> list[asyncio.Task[Any]]:
+        lanes = [lane for lane in self.schedule.lanes.all if lane.ended_at is None]
+        tasks = [lane.ref() for lane in lanes if with_internal or not lane.is_internal]
         return [task for task in tasks if task is not None and not task.done()]
 
     def _on_done(self, task: asyncio.Task[Any]) -> None:
         self._waiting.discard(id(task))
         if task is self.stop.root:
             self._waiting.discard(0)
-        if not self._waiting and not self.loop.is_over:
-            self.loop.is_over = True
+        if not self._waiting and not self.loop.is_finished:
+            self.loop.is_finished = True
             self.pending = self._pending_lanes()
 
     def _run_to_end(self, root: asyncio.Task[Any]) -> Outcome:
         try:
-            is_over = self.loop.run_until_over()
+            is_finished = self.loop.run_until_finished()
         except Endless:
             self.pending = self._pending_lanes()
             return "endless"
-        if not is_over:
+        if not is_finished:
             self.pending = self._pending_lanes()
             return "hung"
         if root.cancelled():
@@ -237,7 +238,7 @@ class _AsyncioRun:
     def _pending_lanes(self) -> list[tuple[TaskRecord, Chain]]:
         found: list[tuple[TaskRecord, Chain]] = []
         for lane in self.schedule.lanes.all:
-            if lane.died is not None or lane.is_internal or lane is self.root_lane:
+            if lane.ended_at is not None or lane.is_internal or lane is self.root_lane:
                 continue
             task = lane.ref()
             if task is not None and not task.done():
@@ -287,7 +288,9 @@ class _AsyncioRun:
             watch.see(Sighting(kind, lane.name, lane.made_at, chain, detail))
         if not has_leaked and outcome not in ("hung", "endless"):
             for name, chain in loop.unfinished_generators():
-                watch.see(Sighting("generator", name, stuck_at=chain, detail="still held, and not closed"))
+                watch.see(
+                    Sighting("generator", name, stuck_at=chain, detail="still referenced, and not closed")
+                )
 
     def _is_own_generator(self, name: str) -> bool:
         return (
@@ -296,7 +299,7 @@ class _AsyncioRun:
         )
 
     def _ended_lanes(self) -> set[TaskRecord]:
-        return {lane for lane, _ in self.pending if lane.died is not None}
+        return {lane for lane, _ in self.pending if lane.ended_at is not None}
 
     def _check(self, check: Check) -> None:
         try:
@@ -311,7 +314,7 @@ class _AsyncioRun:
                     return
                 result = task.result()
             if result is not None and not result:
-                self.watch.see(Sighting("check", name_of(check), detail=f"it said {result!r}"))
+                self.watch.see(Sighting("check", name_of(check), detail=f"it returned {result!r}"))
         except Exception as error:
             detail = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
             self.watch.see(Sighting("check", name_of(check), detail=detail.strip() or "it failed"))
@@ -319,16 +322,16 @@ class _AsyncioRun:
     def _tear_down(self) -> None:
         """Cancel and close everything, so that nothing of this run reaches the next one."""
         loop = self.loop
-        alive = self._alive(everybody=True)
+        alive = self._alive(with_internal=True)
         for _ in range(3):
             for task in alive:
                 task.cancel()
             self.schedule.allow(self.limits.settle_steps)
             try:
                 loop.settle()
-                if alive := self._alive(everybody=True):
+                if alive := self._alive(with_internal=True):
                     loop.advance(60)
-                    alive = self._alive(everybody=True)
+                    alive = self._alive(with_internal=True)
             except Endless:
                 pass
             if not alive:

@@ -26,8 +26,8 @@ _LOSES_CANCEL = (
 )
 _ACCEPTS: CodeType = BaseSelectorEventLoop._accept_connection2.__code__  # type: ignore[attr-defined]
 _LOSES_SOCKET = (
-    "asyncio hands each accepted connection over in a separate task that nothing awaits, and that loses the socket if it "
-    "is cancelled before its first step"
+    "asyncio hands each accepted connection over in a separate task that nothing awaits, and that loses the socket "
+    "if it is cancelled before its first step"
 )
 _HANDLER_ENDED = "StreamReaderProtocol.connection_made.<locals>.callback"
 _LOSES_HANDLER = (
@@ -54,7 +54,7 @@ class InterpreterFaults:
                 # step is queued after this callback.
                 root.get_loop().call_soon(self._look_at, waited)
         for lane in lanes:
-            if lane.number == 0 and lane.died is None:
+            if lane.number == 0 and lane.ended_at is None:
                 self._lost_sockets.update(_accepted(lane))
 
     def _look_at(self, waited: asyncio.Future[Any]) -> None:

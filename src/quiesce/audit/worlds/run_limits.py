@@ -1,9 +1,10 @@
 """Ends runs that do not end by themselves, and survives scenarios that try to end the process.
 
 A step that blocks (`time.sleep`, an endless loop without an await) is out of reach for an event loop: only a signal can
-interrupt it. The alarm raises a KeyboardInterrupt, because that is the only exception which asyncio passes through tasks
-and callbacks to the caller of the loop. Code that swallows it is interrupted again a second later. How the world's `run`
-returns after an alarm does not matter: the guard remembers that the alarm went off, and where the main thread was.
+interrupt it. The alarm raises a KeyboardInterrupt, because that is the only exception which asyncio passes through
+tasks and callbacks to the caller of the loop. Code that swallows it is interrupted again a second later. How the
+world's `run` returns after an alarm does not matter: the guard remembers that the alarm went off, and where the main
+thread was.
 
 The guard installs its own handler for Ctrl-C, and so can tell it from a scenario that raises KeyboardInterrupt itself.
 Ctrl-C ends the sweep and keeps its result so far; a KeyboardInterrupt of the scenario is the outcome of that run. A
@@ -102,6 +103,7 @@ class GuardedWorld:
         record: bool = False,
         patience: int = 1,
     ) -> Run:
+        """Run the scenario once; raises `Interrupted` after Ctrl-C."""
         self._forget_alarm()
         error: BaseException | None = None
         run = None

@@ -1,9 +1,9 @@
 """Event loops that know which task each of their callbacks steps.
 
-Every step and every wake-up of an asyncio task goes through its loop's `call_soon`, as a callback whose `__self__` is the
-task. A loop that runs its own queue can therefore see each step before and after it happens, for the interpreter's own
-task class and without wrapping a coroutine. The pure loop has no selector and a virtual clock: an hour of sleep takes no
-time, and if nothing can run and no timer is set, the loop knows at once that nothing ever will.
+Every step and every wake-up of an asyncio task goes through its loop's `call_soon`, as a callback whose `__self__` is
+the task. A loop that runs its own queue can therefore see each step before and after it happens, for the interpreter's
+own task class and without wrapping a coroutine. The pure loop has no selector and a virtual clock: an hour of sleep
+takes no time, and if nothing can run and no timer is set, the loop knows at once that nothing ever will.
 
 `_ready`, `_scheduled` and the fields of a handle are private to asyncio, and the same from 3.11 to 3.15.
 
@@ -88,8 +88,8 @@ class SteppingLoop(asyncio.BaseEventLoop):
     _closed: bool
     _asyncgens: Any
     now = START
-    # Set by the run to end `run_until_over`.
-    is_over = False
+    # Set by the run to end `run_until_finished`.
+    is_finished = False
     # Whether this loop looks for eager tasks after each step, and whether the current step may have created one.
     _finds_births = _may_have_births = False
 
@@ -137,7 +137,7 @@ class SteppingLoop(asyncio.BaseEventLoop):
             registry.add = add
         events._set_running_loop(self)
 
-    def leave(self) -> None:
+    def exit(self) -> None:
         """Undo `enter()`."""
         events._set_running_loop(None)
         if self._is_eager and _HAS_REGISTRY:
@@ -195,7 +195,8 @@ class SteppingLoop(asyncio.BaseEventLoop):
         return task
 
     def is_running(self) -> bool:
-        # An eager task calls this before it starts. Other callers do too; they only cost a search at the end of the step.
+        # An eager task calls this before it starts. Other callers do too; they only cost a search at the end of the
+        # step.
         self._may_have_births = self._finds_births
         return super().is_running()
 
@@ -223,7 +224,7 @@ class SteppingLoop(asyncio.BaseEventLoop):
                     self._add_new_task(task, seen.get(task, ()))
 
     def _add_new_task(self, task: Any, made_at: Chain | None = None) -> None:
-        """Add a lane for a new task. An eager task has run up to its first suspension by then."""
+        """Add a lane for a new task. An eager task has already run up to its first suspension."""
         coroutine = task.get_coro()
         if task.get_loop() is not self or not getattr(coroutine, "cr_suspended", True):
             return
@@ -272,7 +273,7 @@ class SteppingLoop(asyncio.BaseEventLoop):
                 run(handle)
                 schedule.current = None
                 if task.done():
-                    lane.died = schedule.steps
+                    lane.ended_at = schedule.steps
                 else:
                     lane.number += 1
                 if schedule.is_birth_stop_due:
@@ -328,9 +329,9 @@ class SteppingLoop(asyncio.BaseEventLoop):
             self.now = self._scheduled[0]._when
             self._take_due()
 
-    def run_until_over(self) -> bool:
-        """Run until `is_over` is set; False if nothing can run any more before that."""
-        while not self.is_over:
+    def run_until_finished(self) -> bool:
+        """Run until `is_finished` is set; False if nothing can run any more before that."""
+        while not self.is_finished:
             if not self._go_round(float("inf")):
                 return False
         return True
@@ -422,7 +423,11 @@ def _find_step_wrapper() -> type:
     """The type of the callback that makes the first step of a task. It cannot be imported, as no module exports it."""
     loop = PureLoop()
     found: list[type] = []
-    loop.call_soon = lambda callback, *args, context=None: found.append(type(callback))  # type: ignore[method-assign, assignment]
+
+    def note_type(callback: Any, *args: Any, context: Context | None = None) -> None:
+        found.append(type(callback))
+
+    loop.call_soon = note_type  # type: ignore[method-assign, assignment]
 
     async def nothing() -> None:
         pass

@@ -5,8 +5,8 @@ through `call_soon`, as a callback whose `__self__` is the task, and can be wrap
 
 - A run is *hung* if no task has taken a step for `hang_after` seconds and no timer is set; with a timer set, after ten
   times as long. A busy machine gets longer.
-- Tasks that outlive the root get `GRACE` seconds to end by themselves, also longer on a busy machine, and less if a task
-  of the same name did not end in an earlier run.
+- Tasks that outlive the root get `GRACE` seconds to end by themselves, also longer on a busy machine, and less if a
+  task of the same name did not end in an earlier run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from quiesce.audit.model import (
     is_audit_code,
     name_of,
 )
-from quiesce.audit.watch import OutsideWork, SilenceOfOurs, open_descriptors
+from quiesce.audit.watch import OutsideWork, OwnSilence, open_descriptors
 
 from .stepping_loops import is_step
 
@@ -88,6 +88,7 @@ class UvLoop(uvloop.Loop):
         return sorted(open_descriptors() - self._descriptors_before)
 
     def prepare(self, schedule: Schedule, *, seed: int | None, eager: bool) -> None:
+        """Attach the loop to a schedule. A seed shuffles the steps of each round."""
         self.schedule = schedule
         self.dropped: list[tuple[str, Chain]] = []
         self._lanes = schedule.lanes.by_id
@@ -100,18 +101,20 @@ class UvLoop(uvloop.Loop):
         self._generators: WeakSet[AsyncGeneratorType[Any, Any]] = WeakSet()
         self._ours: set[TaskRecord] = set()
         self._error: BaseException | None = None
-        self._is_over = False
+        self._is_finished = False
         self._default_executor: ThreadPoolExecutor | None = None
 
     # Being the running loop. uvloop sets this itself, but only while it runs; the audit also works between its rounds.
 
     def enter(self) -> None:
+        """Become the running loop of this thread."""
         self._hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(self._asyncgen_firstiter_hook, self._asyncgen_finalizer_hook)
         events._set_running_loop(self)
         self._is_paused = False
 
-    def leave(self) -> None:
+    def exit(self) -> None:
+        """Undo `enter()`."""
         self._is_paused = True
         events._set_running_loop(None)
         sys.set_asyncgen_hooks(*self._hooks)
@@ -246,21 +249,21 @@ class UvLoop(uvloop.Loop):
         return [timer for timer in self._timers if not timer.cancelled() and timer.when() > now]
 
     @property
-    def is_over(self) -> bool:
-        return self._is_over
+    def is_finished(self) -> bool:
+        return self._is_finished
 
-    @is_over.setter
-    def is_over(self, value: bool) -> None:
-        self._is_over = value
+    @is_finished.setter
+    def is_finished(self, value: bool) -> None:
+        self._is_finished = value
         self.stop()
 
-    def run_until_over(self) -> bool:
-        """Run until `is_over` is set; False if the run hangs."""
-        seen, silence = -1, SilenceOfOurs(self._outside.children)
-        while not self._is_over:
+    def run_until_finished(self) -> bool:
+        """Run until `is_finished` is set; False if the run hangs."""
+        seen, silence = -1, OwnSilence(self._outside.children)
+        while not self._is_finished:
             self._run_for(min(self._hang_after / 4, _LOOK))
             if self.schedule.steps != seen:
-                seen, silence = self.schedule.steps, SilenceOfOurs(self._outside.children)
+                seen, silence = self.schedule.steps, OwnSilence(self._outside.children)
                 continue
             limit = self._hang_after * (10 if self._live_timers() else 1)
             if silence.look() >= limit:
@@ -285,7 +288,7 @@ class UvLoop(uvloop.Loop):
         leftover = self._leftover_lanes()
         is_short = all(lane.name in self._persistent for lane in leftover)
         seconds = min(seconds, _SHORT_GRACE if leftover and is_short else GRACE)
-        silence, end_of_loop = SilenceOfOurs(self._outside.children), self.time() + seconds
+        silence, end_of_loop = OwnSilence(self._outside.children), self.time() + seconds
         while leftover or any(timer.when() <= end_of_loop for timer in self._live_timers()):
             pause = seconds - silence.look()
             if pause <= 0:
@@ -298,7 +301,9 @@ class UvLoop(uvloop.Loop):
     def _leftover_lanes(self) -> list[TaskRecord]:
         lanes = self.schedule.lanes.all
         return [
-            lane for lane in lanes if lane.died is None and lane.ref() is not None and lane not in self._ours
+            lane
+            for lane in lanes
+            if lane.ended_at is None and lane.ref() is not None and lane not in self._ours
         ]
 
     def _run_for(self, seconds: float) -> None:
