@@ -472,7 +472,7 @@ BAD_OPTIONS = {
     "--check fine.py": "name the function",
     "--nonsense": "unrecognized arguments: --nonsense",
     "--list --json": "--list and --json cannot be used together",
-    "--at cancel/early/scenario:1@abc --backend asyncio,trio": "give one --backend with it",
+    "--at cancel/early/scenario:1@abc --backend asyncio,trio": "use it with one --backend",
     "--stops close": "needs an async generator function or an async context manager",
     "--backend trio --stops shutdown": "does not exist on trio",
 }

@@ -82,7 +82,7 @@ def _collect(target: str) -> Iterator[Collected | BadTarget]:
         if os.path.isdir(place) and not name:
             yield from _in_folder(Path(place), target)
         elif _is_file(place):
-            yield from _in_module(_import_file(Path(place), target), _written(Path(place)), name, target)
+            yield from _in_module(_import_file(Path(place), target), _display_path(Path(place)), name, target)
         elif os.sep in place:
             raise BadTarget(target, f"there is no file or folder {place}")
         else:
@@ -111,7 +111,7 @@ def _is_file(place: str) -> bool:
     return place.endswith(".py") or os.path.isfile(place)
 
 
-def _written(path: Path) -> str:
+def _display_path(path: Path) -> str:
     """A path as a user would type it: relative to the current directory if it is below that, otherwise absolute."""
     full = path.resolve()
     try:
@@ -131,20 +131,20 @@ def _in_module(module: ModuleType, place: str, name: str, target: str) -> Iterat
     found = list(_scenarios(module))
     if not found:
         functions = [key for key, value in vars(module).items() if inspect.iscoroutinefunction(value)]
-        there = f"; it has {_list(functions)}, which can be named after a colon" if functions else ""
-        raise BadTarget(target, f"there is no scenario in it: {_HOW}{there}")
+        hint = f"; it has {_list(functions)}, which can be named after a colon" if functions else ""
+        raise BadTarget(target, f"there is no scenario in it: {_HOW}{hint}")
     for key, value in found:
         yield Collected(value, f"{place}:{key}", options_of(value) or {})
 
 
 def _scenarios(module: ModuleType) -> Iterator[tuple[str, Any]]:
     for key, value in list(vars(module).items()):
-        named = key == "scenario" or key.startswith("scenario_")
-        if (named or options_of(value) is not None) and _is_made_in(module, value):
+        has_scenario_name = key == "scenario" or key.startswith("scenario_")
+        if (has_scenario_name or options_of(value) is not None) and _is_defined_in(module, value):
             yield key, value
 
 
-def _is_made_in(module: ModuleType, value: object) -> bool:
+def _is_defined_in(module: ModuleType, value: object) -> bool:
     if isinstance(value, functools.partial) or inspect.iscoroutine(value) or inspect.isasyncgen(value):
         return True
     return callable(value) and getattr(value, "__module__", None) == module.__name__
@@ -182,14 +182,14 @@ def _in_folder(folder: Path, target: str) -> Iterator[Collected | BadTarget]:
             is_empty = False
             continue
         try:
-            module = _import_file(file, _written(file))
+            module = _import_file(file, _display_path(file))
         except BadTarget as bad:
             yield bad
             is_empty = False
             continue
         for key, value in _scenarios(module):
             is_empty = False
-            yield Collected(value, f"{_written(file)}:{key}", options_of(value) or {})
+            yield Collected(value, f"{_display_path(file)}:{key}", options_of(value) or {})
     if is_empty:
         yield BadTarget(target, f"there is no scenario in any file below it: {_HOW}")
 
@@ -208,7 +208,7 @@ def _import_file(path: Path, target: str) -> ModuleType:
     path = path.absolute()
     if not path.is_file():
         near = [file.name for file in path.parent.glob("*.py")] if path.parent.is_dir() else []
-        raise BadTarget(target, f"there is no file {_written(path)}{_suggest(path.name, near)}")
+        raise BadTarget(target, f"there is no file {_display_path(path)}{_suggest(path.name, near)}")
     root, parts = path.parent, [path.stem]
     while (root / "__init__.py").exists() and root.parent != root:
         root, parts = root.parent, [root.name, *parts]

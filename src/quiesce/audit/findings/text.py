@@ -75,7 +75,7 @@ def report(result: AuditResult, *, width: int = WIDTH, color: bool = False) -> s
     blocks = [[headline(result, paint), *_summary(result)], list(_strips(result, width, paint))]
     counting = [finding for finding in result.findings if finding.counts]
     blocks += [list(_finding(finding, number, result, paint)) for number, finding in enumerate(counting, 1)]
-    blocks.append(list(_lesser(result, paint)))
+    blocks.append(list(_uncounted(result, paint)))
     blocks.append(list(_remarks(result, paint)))
     return "\n\n".join("\n".join(map(paint.line, lines)) for lines in blocks if lines)
 
@@ -161,7 +161,7 @@ def _finding(finding: Finding, number: int, result: AuditResult, paint: Paint) -
         yield f"   {paint.dim(f'{name:<10}')}  {text}"
 
 
-def _lesser(result: AuditResult, paint: Paint) -> Iterator[str]:
+def _uncounted(result: AuditResult, paint: Paint) -> Iterator[str]:
     """One line for each finding that does not count."""
     for finding in result.findings:
         if finding.counts:

@@ -84,7 +84,7 @@ class Collector:
     def _note(self, phase: str, info: object) -> None:
         self._is_at_work = phase == "start"
 
-    def end_where_something_is_left(self) -> None:
+    def collect_everything(self) -> None:
         """Make a full collection, no matter how long it takes."""
         self._full()
 

@@ -107,13 +107,13 @@ class Listener:
             if not isinstance(error.exc_value, Warning):
                 self._see(unraisable_sighting(error))
         finally:
-            if self._is_collecting() and _fails_a_test():
+            if self._is_collecting() and _would_fail_a_test():
                 self._held_back.append(error)
             elif self._next_hook is not None:
                 self._next_hook(error)
 
 
-def _fails_a_test() -> bool:
+def _would_fail_a_test() -> bool:
     """Whether pytest, with the current filters, turns an error that could not be raised into a failure."""
     filters: list[Any] = warnings.filters  # type: ignore[assignment]
     warning = pytest.PytestUnraisableExceptionWarning

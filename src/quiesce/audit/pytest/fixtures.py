@@ -70,7 +70,7 @@ def stop_at_async(fixturedef: pytest.FixtureDef[Any], request: SubRequest) -> No
 
 
 async def _nursery() -> AsyncGenerator[Any]:
-    """The same as pytest-trio's `nursery`: cancelled, not awaited, when the test has ended."""
+    """The same as pytest-trio's `nursery`, whose tasks are cancelled when the test has ended."""
     import trio
 
     async with trio.open_nursery() as nursery:

@@ -39,7 +39,7 @@ MARKERS = (
     f"{IGNORE}(*patterns, reason): findings of quiesce that do not count, such as 'leaked Client._poll*', and why",
 )
 # Between a pattern and its reason on one line.
-BETWEEN = " -- "
+SEPARATOR = " -- "
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--quiesce-ignore",
         action="append",
-        metavar=f"'PATTERN{BETWEEN}REASON'",
+        metavar=f"'PATTERN{SEPARATOR}REASON'",
         help="a finding that does not count, for the whole session; the session fails if it matches nothing any more",
     )
     group.addoption(
@@ -105,7 +105,7 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("quiesce_baseline", "the same as --quiesce-baseline", type="string", default="")
     parser.addini(
         "quiesce_ignore",
-        f"findings that do not count, one per line: pattern{BETWEEN}reason",
+        f"findings that do not count, one per line: pattern{SEPARATOR}reason",
         type="linelist",
         default=[],
     )
@@ -119,11 +119,11 @@ def _from_root(config: pytest.Config, path: str) -> Path:
 
 
 def _read_line(line: str) -> Ignore:
-    pattern, found, reason = line.partition(BETWEEN)
+    pattern, found, reason = line.partition(SEPARATOR)
     if not found or not pattern.strip() or not reason.strip():
         raise pytest.UsageError(
             f"the quiesce ignore {line!r} has no reason: "
-            f"write it as 'leaked Client._poll*{BETWEEN}why it does not count'"
+            f"write it as 'leaked Client._poll*{SEPARATOR}why it does not count'"
         )
     return Ignore(pattern.strip(), reason.strip(), "", is_own=False)
 

@@ -199,7 +199,7 @@ class Watching:
         if (not at_call or not _has_teardown(watched.item)) and (
             watch.has_new(in_call=at_call) or observer.may_find()
         ):
-            self._collector.end_where_something_is_left()
+            self._collector.collect_everything()
             observer.look()
             look = watch.look_at_call if at_call else watch.look_at_all
             look(has_libuv=observer.has_libuv)

@@ -2,14 +2,18 @@
 
 The shape of the JSON is stable for `"version": 1`; names may be added, but none removed:
 
-    version, verdict (the worst), exit_code, interrupted, results, errors, stale_ignores, gone results[]
-    scenario, target, world, verdict, reason, scope, points, runs, seconds, seed, complete, notes, strips, findings,
-    stale_ignores results[].strips[]   stop, phase, depth, marks (one character per point: . clean, X finding, w
-    warning, u unresolved, ? missed, - skipped) results[].findings[] kind, what, means, severity, key, made_at, runs,
-    strips, known, ignored, replay, example ...example           stop, token, stopped_at, stuck_at, step, detail a place
-    file, line, function errors[]             target, message: targets that could not be audited at all stale_ignores[]
-    patterns of --ignore that matched in none of the audits gone[]               scenario, world, finding: entries of
-    the baseline file that no longer occur
+    version, verdict (the worst), exit_code, interrupted, results, errors, stale_ignores, gone
+    results[]            scenario, target, world, verdict, reason, scope, points, runs, seconds, seed, complete, notes,
+                         strips, findings, stale_ignores
+    results[].strips[]   stop, phase, depth, marks (one character per point: . clean, X finding, w warning,
+                         u unresolved, ? missed, - skipped)
+    results[].findings[] kind, what, means, severity, key, made_at, runs, strips, known, ignored, fault, doubt, replay,
+                         example
+    ...example           stop, token, stopped_at, stuck_at, step, detail
+    a place              file, line, function
+    errors[]             target, message: targets that could not be audited at all
+    stale_ignores[]      patterns of --ignore that matched in none of the audits
+    gone[]               scenario, world, finding: entries of the baseline file that no longer occur
 """
 
 from __future__ import annotations

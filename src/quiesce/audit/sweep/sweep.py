@@ -250,7 +250,7 @@ class Sweep:
             strip = Strip(stop.name, stop.says, phase)
             self._result.strips.append(strip)
             for point, where in points:
-                self._cell(strip, stop, phase, (point,), where)
+                self._run_cell(strip, stop, phase, (point,), where)
             if depth > 1 and stop.deepens:
                 self._second_stops(stop, phase, [point for point, _ in points])
             if self._run_again(stop, phase):
@@ -294,7 +294,7 @@ class Sweep:
             self._result.is_complete = False
         return points
 
-    def _cell(
+    def _run_cell(
         self, strip: Strip, stop: Stop, phase: Phase, points: tuple[Point, ...], where: tuple[Place, ...]
     ) -> Cell:
         cell = Cell(points, where, "skipped")
@@ -323,7 +323,7 @@ class Sweep:
         """Run the scenario and stop it at these points; None if no run reaches them."""
         for _ in range(1 if self._world.is_deterministic else 3):
             run = self._run(stop, points, more=more)
-            if self._got_there(run, points, where):
+            if self._reached_points(run, points, where):
                 return run
         return None
 
@@ -334,7 +334,7 @@ class Sweep:
             patient = self._stopped_run(stop, points, where, more=MORE_PATIENCE)
             self._doubts.resolve(run, spot, doubtful, patient)
 
-    def _got_there(self, run: Run, points: tuple[Point, ...], where: tuple[Place, ...]) -> bool:
+    def _reached_points(self, run: Run, points: tuple[Point, ...], where: tuple[Place, ...]) -> bool:
         """Whether the run was stopped at all its points, and at the first one in the same code as in the baseline."""
         if points[0].lane == ITEM:
             return True
@@ -361,7 +361,7 @@ class Sweep:
             self._total += len(later)
             for moment in later:
                 second = Point(moment.lane.label, moment.number, "early")
-                self._cell(strip, stop, phase, (first, second), places(run.fired[0][2]))
+                self._run_cell(strip, stop, phase, (first, second), places(run.fired[0][2]))
             if strip.cells and strip not in self._result.strips:
                 self._result.strips.append(strip)
 

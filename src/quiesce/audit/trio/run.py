@@ -345,10 +345,10 @@ class TrioRun:
             self.run.lanes = [lane for lane in self.schedule.lanes.all if not lane.is_internal]
             self.run.sightings += self.stop.sightings
         # A sighting from before the crash is nearer to the cause.
-        if not any(sighting.kind in ("close", "bystander") for sighting in self.run.sightings):
+        if not any(earlier.kind in ("close", "bystander") for earlier in self.run.sightings):
             self.run.sightings.append(sighting)
 
-    def close_what_is_left(self) -> bool:
+    def close_leftover_tasks(self) -> bool:
         """Close the tasks of an abandoned run, so that nothing reaches the next one; False if there were none."""
         return close_tasks(
             [*self.own_tasks, *(lane.ref() for lane in self.schedule.lanes.all if lane.ended_at is None)]

@@ -66,12 +66,12 @@ class TrioWorld:
             try:
                 with trio_run.generators.listening(), self._clocks.following(trio_run.time.elapsed):
                     run = trio_run.execute(check)
-                    is_wreck = trio_run.close_what_is_left()
+                    was_abandoned = trio_run.close_leftover_tasks()
             finally:
                 del trio_run
             # Only here, not in `finally`: if the run raised, `GuardedWorld` reads the schedule to see how far it came.
             watch.schedule = None
-            if is_wreck:
+            if was_abandoned:
                 gc.collect()
             if stop is None:
                 self._longest = max(self._longest, run.steps)

@@ -264,7 +264,7 @@ class _Hooks:
         sys.set_coroutine_origin_tracking_depth(6)
 
     def undo(self) -> None:
-        """Restore everything that was replaced, in reverse order."""
+        """Restore everything that was replaced."""
         sys.set_coroutine_origin_tracking_depth(self._depth)
         sys.unraisablehook = self._unraisable
         warnings._warn_unawaited_coroutine = self._unawaited  # type: ignore[attr-defined]
