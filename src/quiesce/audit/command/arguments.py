@@ -11,9 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
-from quiesce.audit.model import PHASES, STOPS, BadToken, parse_token
-
-BACKENDS = ("asyncio", "asyncio-eager", "uvloop", "trio")
+from quiesce.audit.model import PHASES, STOPS, WORLDS, BadToken, parse_token
 
 _DESCRIPTION = """\
 Run async code again and again, stop it at another point each time, until every point where it can be stopped has been
@@ -83,8 +81,8 @@ def _parser() -> Parser:
     )
     what.add_argument("--phases", type=_names("phase", PHASES), metavar="NAMES", help=", ".join(PHASES))
     what.add_argument(
-        "--backend", type=_names("backend", BACKENDS), action="extend", metavar="NAMES",
-        help=f"{', '.join(BACKENDS)}; several names run each of them",
+        "--backend", type=_names("backend", WORLDS), action="extend", metavar="NAMES",
+        help=f"{', '.join(WORLDS)}; several names run each of them",
     )  # fmt: skip
     what.add_argument(
         "--depth", type=int, choices=(1, 2), help="2: stop it a second time at every point after the first"

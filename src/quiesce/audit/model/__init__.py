@@ -31,6 +31,6 @@ if TYPE_CHECKING:
     from .steady_names import record_temporary_names, steady, steady_object
     from .stops import STOPS, Backend, Stop, UnknownStop, choose_stops
     from .task_records import TaskRecord
-    from .world import MORE_PATIENCE, Limits, World, check_patience
+    from .world import MORE_PATIENCE, WORLDS, Limits, World, check_patience
 
 offer()

@@ -53,6 +53,10 @@ class Scenario:
         code = getattr(inspect.unwrap(function), "__code__", None)
         return code if isinstance(code, CodeType) else None
 
+    def owns_generator(self, name: str) -> bool:
+        """Whether an async generator of this name is the scenario itself, and not one that it uses."""
+        return self.shape != "coroutine" and name.rpartition(".")[2] == self.name.rpartition(".")[2]
+
     def __repr__(self) -> str:
         return f"<Scenario {self.name}, a {self.shape}>"
 

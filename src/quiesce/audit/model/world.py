@@ -12,6 +12,9 @@ from .run_record import Run
 from .scenarios import Scenario
 from .stops import Backend, Stop
 
+# The names of all worlds: the values of `audit(backend=...)`.
+WORLDS = ("asyncio", "asyncio-eager", "uvloop", "trio")
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

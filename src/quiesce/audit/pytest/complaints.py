@@ -78,7 +78,8 @@ class Listener:
             filters.remove(self._filter)
 
     # A filter consists of a compiled pattern for the message and a category. The `warnings` module first calls `match`
-    # of the pattern, then `issubclass` for the category. The listener is both: it notes the text, then the category.
+    # of the pattern, then `issubclass` for the category. The listener uses both: `match` keeps the text, and the check
+    # of the category calls `_hear`.
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return type(None), ()  # in another process the filter has no pattern

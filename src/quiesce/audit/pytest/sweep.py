@@ -14,14 +14,12 @@ from typing import Any
 import pytest
 
 from quiesce.audit.findings import AuditResult, matches
-from quiesce.audit.model import BadScenario, BadToken, UnknownStop, check_patience, choose_stops
+from quiesce.audit.model import WORLDS, BadScenario, BadToken, UnknownStop, check_patience, choose_stops
 from quiesce.audit.sweep import audit, read_ignores, read_phases
 
 from .fixtures import FreshFixtures, make_wider_fixtures
 from .ledger import ENTRY, Ledger, entry
 from .settings import SWEEP_OPTIONS, ignores_of, is_async
-
-_BACKENDS = ("asyncio", "asyncio-eager", "uvloop", "trio")
 
 
 def problems_of_sweep(item: pytest.Item, mark: pytest.Mark) -> Iterator[str]:
@@ -37,8 +35,8 @@ def problems_of_sweep(item: pytest.Item, mark: pytest.Mark) -> Iterator[str]:
     if unknown := sorted(set(options) - SWEEP_OPTIONS):
         yield f"there is no option {', '.join(unknown)}; there are {', '.join(sorted(SWEEP_OPTIONS))}"
     backend = options.get("backend") or _static_backend(item)
-    if backend not in _BACKENDS:
-        yield f"there is no backend {backend!r}; there are {', '.join(_BACKENDS)}"
+    if backend not in WORLDS:
+        yield f"there is no backend {backend!r}; there are {', '.join(WORLDS)}"
         return
     if options.get("depth", 1) not in (1, 2):
         yield f"depth must be 1 or 2, not {options['depth']!r}"

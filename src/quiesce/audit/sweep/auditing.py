@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 from quiesce.audit.findings import AuditResult, matches
 from quiesce.audit.model import (
@@ -38,8 +38,6 @@ from .sweep import (
     Unresolved,
     quiet_collector,
 )
-
-WorldName: TypeAlias = Literal["asyncio", "asyncio-eager", "uvloop", "trio"]
 
 
 def audit(

@@ -267,7 +267,7 @@ class TrioRun:
             if check is not None and run.outcome != "hung":
                 await self._check(check)
         for name, chain in self.generators.dropped:
-            if not (self.stop.stops_made and self._is_own_generator(name)):
+            if not (self.stop.stops_made and self.scenario.owns_generator(name)):
                 watch.see(
                     Sighting(
                         "generator", name, stuck_at=chain, detail="dropped; the garbage collector closed it"
@@ -290,12 +290,6 @@ class TrioRun:
 
     def _ended_lanes(self) -> set[TaskRecord]:
         return {lane for lane, _ in self.pending if lane.ended_at is not None}
-
-    def _is_own_generator(self, name: str) -> bool:
-        return (
-            self.scenario.shape != "coroutine"
-            and name.rpartition(".")[2] == self.scenario.name.rpartition(".")[2]
-        )
 
     async def _check(self, check: Check) -> None:
         try:

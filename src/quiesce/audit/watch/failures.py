@@ -17,13 +17,8 @@ def text_of(error: BaseException) -> str:
     if isinstance(error, BaseExceptionGroup):
         inner = "; ".join(dict.fromkeys(text_of(each) for each in error.exceptions))
         return inner if inner.endswith("ExceptionGroup)") else f"{inner} (in {type(error).__name__})"
-    line = without_addresses(str(error).partition("\n")[0])
+    line = _ADDRESS.sub("", str(error).partition("\n")[0])
     return f"{type(error).__name__}: {line}" if line else type(error).__name__
-
-
-def without_addresses(text: str) -> str:
-    """Remove the addresses of objects, which differ from run to run."""
-    return _ADDRESS.sub("", text)
 
 
 def refusal(error: BaseException) -> str:

@@ -40,7 +40,10 @@ _FD = re.compile(r"\bfd=\d+")
 
 
 class Watch:
-    """Use it as a context manager around a sweep, and call `start()` before and `finish()` after each run."""
+    """Observes the process during a sweep.
+
+    Use it as a context manager around the sweep, and call `start()` before and `finish()` after each run.
+    """
 
     _busy_before: set[threading.Thread] | WeakSet[threading.Thread]
 

@@ -262,7 +262,8 @@ class _AsyncioRun:
             except Endless:
                 pass
         for name, chain in loop.dropped:
-            if not (self.stop.stops_made and self._is_own_generator(name)):
+            # A stop that drops or closes the scenario's own generator is not a leak of the scenario's.
+            if not (self.stop.stops_made and self.scenario.owns_generator(name)):
                 watch.see(
                     Sighting(
                         "generator", name, stuck_at=chain, detail="dropped; the garbage collector closed it"
@@ -291,12 +292,6 @@ class _AsyncioRun:
                 watch.see(
                     Sighting("generator", name, stuck_at=chain, detail="still referenced, and not closed")
                 )
-
-    def _is_own_generator(self, name: str) -> bool:
-        return (
-            self.scenario.shape != "coroutine"
-            and name.rpartition(".")[2] == self.scenario.name.rpartition(".")[2]
-        )
 
     def _ended_lanes(self) -> set[TaskRecord]:
         return {lane for lane, _ in self.pending if lane.ended_at is not None}
