@@ -203,8 +203,8 @@ def test_what_a_page_includes_is_there(page: Path) -> None:
 
 
 def test_every_public_name_is_explained_on_one_page() -> None:
-    explained = re.compile(r"^::: quiesce\.(\w+)$", re.MULTILINE)
-    names = [name for page in PAGES for name in explained.findall(page.read_text())]
+    describe_error = re.compile(r"^::: quiesce\.(\w+)$", re.MULTILINE)
+    names = [name for page in PAGES for name in describe_error.findall(page.read_text())]
     assert sorted(names) == importlib.import_module("quiesce").__all__
 
 

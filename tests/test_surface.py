@@ -101,7 +101,7 @@ def test_the_help_of_a_handle_explains_exactly_what_is_for_users() -> None:
     told = pydoc.plain(pydoc.render_doc(quiesce.Handle))
     for name in HANDLE:
         first, *_ = (
-            inspect.getdoc(inspect.getattr_static(quiesce.Handle, name)) or "not explained"
+            inspect.getdoc(inspect.getattr_static(quiesce.Handle, name)) or "not describe_error"
         ).splitlines()
         assert first in told
 

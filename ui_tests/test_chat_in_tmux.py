@@ -14,7 +14,7 @@ import pytest
 
 from ui_tests.tmux import Tmux
 
-IDLE = "Ctrl-C leaves"
+IDLE = "Ctrl-C exits"
 
 POEM = """# Stopping by woods
 
@@ -139,7 +139,7 @@ def test_a_command_is_asked_about_shown_and_stopped_and_the_tree_shows_it(chat: 
     terminal.until("sleep 3632")
     terminal.keep("07-tree")
     terminal.send("and water them")
-    terminal.until("kept: the model hears of it")
+    terminal.until("Queued: the model will see this")
     terminal.press("Escape")
     terminal.until("nothing left")
     terminal.until_last(IDLE)
@@ -187,7 +187,7 @@ def test_help_history_and_what_there_is_not(chat: Callable[..., Tmux]) -> None:
     terminal.send("/history")
     terminal.until("search_files sow .e in . →")
     terminal.send("/help")
-    terminal.until("Ctrl-J begins a new line")
+    terminal.until("Ctrl-J inserts a new line")
     terminal.send("/modle")
     terminal.until("did you mean /model?")
     terminal.keep("12-help-and-history")
@@ -219,14 +219,14 @@ def test_it_goes_on_after_a_resize_a_paste_and_bytes_that_are_no_text(chat: Call
     terminal.until("Three lines, I see.")
     terminal.until_last(IDLE)
     terminal.send_bytes(b"caf\xe9\r")
-    terminal.until("1 byte that is no UTF-8 was replaced")
+    terminal.until("1 byte that is not UTF-8 was replaced")
     terminal.until("Odd bytes.")
     terminal.until_last(IDLE)
     terminal.resize(40, 20)
     time.sleep(0.3)
     terminal.send("narrow, with a line that is longer than the screen is wide")
     terminal.until("Narrow.")
-    terminal.until_last("leaves")
+    terminal.until_last("exits")
     terminal.keep("15-narrow")
     terminal.resize(110, 34)
     time.sleep(0.3)
@@ -247,9 +247,9 @@ def test_it_is_left_and_taken_up_again(chat: Callable[..., Tmux]) -> None:
     assert terminal.ended() == 0
     screen = terminal.keep("17-left")
     assert "nothing left" in screen
-    assert "--resume goes on with it" in screen
+    assert "To continue: quiesce chat --resume" in screen
     terminal = chat("A last answer.", options=("--resume",))
-    terminal.until("It was not finished")
+    terminal.until("The last answer was not finished")
     terminal.keep("18-resumed")
     terminal.send("/resume")
     terminal.until("A last answer.")

@@ -1,4 +1,4 @@
-"""The documentation as a browser shows it: every page, light and dark, on a desk and on a phone."""
+"""The documentation as a browser shows it: every page, light and dark, on a handler and on a phone."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Recorder:
 
     def _note(self, what: str, text: str = "") -> None:
         self.told.append((what, text))
-        self.changed()
+        self.refresh()
 
     def text(self, piece: str) -> None:
         self._note("text", piece)
@@ -34,7 +34,7 @@ class Recorder:
     def called(self, call: Call) -> None:
         self._note("called", f"{call.name} {call.title}".strip())
 
-    def heard(self, call_id: str, text: str) -> None:
+    def program_output(self, call_id: str, text: str) -> None:
         self._note("heard", text)
 
     def returned(self, call: Call, outcome: str, elapsed: float | None, output: str) -> None:
@@ -46,10 +46,10 @@ class Recorder:
     def say(self, text: str) -> None:
         self._note("said", text)
 
-    def complain(self, text: str) -> None:
+    def show_error(self, text: str) -> None:
         self._note("complained", text)
 
-    def changed(self) -> None:
+    def refresh(self) -> None:
         changed, self._changed = self._changed, anyio.Event()
         changed.set()
 

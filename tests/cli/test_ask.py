@@ -19,7 +19,7 @@ from quiesce.agents import SQLiteStore
 from quiesce.cli.chat.ask import _answer_questions
 from quiesce.cli.chat.session import store_choice
 from quiesce.cli.chat.session.face import Approval, Call
-from quiesce.cli.chat.start import can_be_asked
+from quiesce.cli.chat.start import can_ask_user
 from quiesce.cli.chat.ui import plain_face
 from quiesce.cli.chat.ui.input_lines import InputLines
 from quiesce.cli.chat.ui.plain_face import PlainFace
@@ -90,7 +90,7 @@ def test_standard_input_that_is_not_read_is_spoken_of(here: Here, tmp_path: Path
     script = write_script(tmp_path / "s.json", "Yes.")
     done = here.run("ask", "is it sound?", "--script", script, typed="-a\n+b\n")
     assert (done.code, done.out) == (0, "Yes.\n")
-    assert "standard input is not read" in done.err
+    assert "standard input is ignored" in done.err
     assert here.run("ask", "is it sound?", "--script", script).err == ""
 
 
@@ -102,10 +102,10 @@ def test_a_prompt_after_resume_is_the_prompt_and_an_id_is_none(here: Here, tmp_p
     assert kept["messages"] == 2
     done = here.run("ask", "--script", script, *store, "--resume", kept["id"])
     assert done.code == 2
-    assert f"there is no prompt: say what to ask, and then --resume {kept['id']}" in done.err
+    assert f'no prompt given. Usage: quiesce ask "your question" --resume {kept["id"]}' in done.err
     done = here.run("ask", "one", "two", "--script", script)
     assert done.code == 2
-    assert "there is more than one prompt: 'two' comes after 'one'" in done.err
+    assert "more than one prompt given: 'two' comes after 'one'" in done.err
 
 
 def test_only_who_can_read_a_question_and_answer_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +119,7 @@ def test_only_who_can_read_a_question_and_answer_it_is_asked(monkeypatch: pytest
         ):
             monkeypatch.setattr(sys, "stdin", stdin)
             monkeypatch.setattr(sys, "stderr", stderr)
-            assert can_be_asked() is asked
+            assert can_ask_user() is asked
     os.close(ours)
 
 
@@ -133,8 +133,8 @@ async def test_standard_input_is_read_only_while_there_is_a_question(monkeypatch
             self.read += 1
             return "y"
 
-    monkeypatch.setattr(plain_face, "READ_IN", 0.0)
-    face, lines = PlainFace(asks=True), Lines(None)
+    monkeypatch.setattr(plain_face, "READING_TIME", 0.0)
+    face, lines = PlainFace(can_ask=True), Lines(None)
     async with Scope("ask") as scope:
         scope.spawn(_answer_questions, face, lines)
         await asyncio.sleep(0.05)
@@ -201,7 +201,7 @@ def test_a_command_that_says_much_and_is_ended_for_its_time_gives_the_beginning_
     done = here.run("ask", "--json", "--yes", "--script", script, "go")
     assert done.code == 0
     (tool,) = json.loads(done.out)["tools"]
-    assert "had not ended by itself after 2 s" in tool["output"]
+    assert "Stopped after 2 s, because it had not ended by itself" in tool["output"]
     assert "characters left out" in tool["output"]
     assert len(tool["output"]) < 33_000
 

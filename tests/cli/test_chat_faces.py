@@ -12,7 +12,7 @@ import pytest
 
 from quiesce._safe.text import one_line, shown
 from quiesce.cli.chat.session.face import Approval, Call, Decision
-from quiesce.cli.chat.session.slash import Desk
+from quiesce.cli.chat.session.slash import InputHandler
 from quiesce.cli.chat.ui import plain_face, terminal_face
 from quiesce.cli.chat.ui.input_lines import InputLines
 from quiesce.cli.chat.ui.plain_face import PlainFace
@@ -23,7 +23,7 @@ from quiesce.cli.chat.ui.terminal_text import (
     LONGEST,
     Excerpt,
     call_line,
-    question,
+    question_text,
     rendered,
 )
 
@@ -36,14 +36,14 @@ LIST = Approval(Call("2", "shell", "ls"), "ls")
 @pytest.fixture
 def never_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Questions that nobody has had the time to read."""
-    monkeypatch.setattr(terminal_face, "READ_IN", 3600.0)
-    monkeypatch.setattr(plain_face, "READ_IN", 3600.0)
+    monkeypatch.setattr(terminal_face, "READING_TIME", 3600.0)
+    monkeypatch.setattr(plain_face, "READING_TIME", 3600.0)
 
 
 @pytest.fixture
 def read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terminal_face, "READ_IN", 0.0)
-    monkeypatch.setattr(plain_face, "READ_IN", 0.0)
+    monkeypatch.setattr(terminal_face, "READING_TIME", 0.0)
+    monkeypatch.setattr(plain_face, "READING_TIME", 0.0)
 
 
 async def ask(face: TerminalFace | PlainFace, approval: Approval) -> asyncio.Task[Decision]:
@@ -107,7 +107,7 @@ async def test_a_question_that_nobody_can_have_read_takes_no_answer() -> None:
 
 
 async def test_a_question_takes_answers_when_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terminal_face, "READ_IN", 0.05)
+    monkeypatch.setattr(terminal_face, "READING_TIME", 0.05)
     face = TerminalFace()
     asked = asyncio.create_task(face.ask(REMOVE))
     await asyncio.sleep(0)
@@ -127,18 +127,18 @@ async def test_only_what_was_said_to_a_question_is_a_no_to_it() -> None:
     face, taken = TerminalFace(), list[str]()
 
     class Slow:
-        leaving = False
+        is_quitting = False
         width = 80
 
-        async def take(self, text: str) -> None:
+        async def handle(self, text: str) -> None:
             taken.append(text)
-            self.leaving = text == "/quit"
+            self.is_quitting = text == "/quit"
 
-    face._desk = cast(Desk, Slow())
+    face._handler = cast(InputHandler, Slow())
     face.buffer.text = "said before"
     face.send()
     asked = await ask(face, REMOVE)
-    taking = asyncio.create_task(face._take())
+    taking = asyncio.create_task(face._handle_submitted())
     await asyncio.sleep(0.01)
     assert taken == ["said before"]
     assert not asked.done()
@@ -160,7 +160,7 @@ async def test_only_what_was_said_to_a_question_is_a_no_to_it() -> None:
 async def test_a_line_that_came_before_a_question_could_be_read_is_no_answer(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    face = PlainFace(asks=True)
+    face = PlainFace(can_ask=True)
     asked = await ask(face, REMOVE)
     assert not face.is_asking
     assert face.is_too_early("y")
@@ -174,11 +174,11 @@ async def test_what_was_typed_before_is_dropped_when_the_answers_are_offered(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     dropped = list[str]()
-    face = PlainFace(asks=True, forget=lambda: dropped.append(capsys.readouterr().err))
+    face = PlainFace(can_ask=True, discard_pending=lambda: dropped.append(capsys.readouterr().err))
     asked = await ask(face, REMOVE)
     assert dropped == ["allow shell?\n  rm -rf important\n"]
     assert capsys.readouterr().err == "[y]es, [n]o, [a]lways for this session: "
-    await face.asks_something()
+    await face.wait_for_question()
     assert not face.is_too_early("y")
     face.answer("y")
     assert await asked == "yes"
@@ -190,7 +190,7 @@ async def test_what_was_typed_at_a_terminal_can_be_forgotten() -> None:
         lines = InputLines(theirs)
         os.write(ours, b"yes, do\nand ye")
         assert await lines.line() == "yes, do"
-        lines.forget()
+        lines.discard_pending()
         os.write(ours, b"no\n")
         assert await lines.line() == "no"
     finally:
@@ -205,7 +205,7 @@ async def test_a_terminal_is_not_read_while_it_is_somebody_elses_turn(
 
     turns = [True, True, False]
     monkeypatch.setattr(input_lines, "_in_background", lambda fd: turns.pop(0))
-    monkeypatch.setattr(input_lines, "_LOOK", 0.001)
+    monkeypatch.setattr(input_lines, "_POLL", 0.001)
     reads, writes = os.pipe()
     try:
         os.write(writes, b"y\n")
@@ -238,16 +238,16 @@ async def test_when_nobody_reads_any_more_the_work_stops_and_nothing_is_said(
             ended.append("ended")
 
     with nobody_reads():
-        face = PlainFace(asks=False)
-        assert not await face.while_read(work)
-        face.complain("not heard")
+        face = PlainFace(can_ask=False)
+        assert not await face.run_while_read(work)
+        face.show_error("not heard")
     assert ended == ["ended"]
     assert capsys.readouterr().err == ""
 
 
 async def test_work_that_is_read_to_its_end_ends_by_itself() -> None:
-    face = PlainFace(asks=False)
-    assert await face.while_read(lambda: asyncio.sleep(0))
+    face = PlainFace(can_ask=False)
+    assert await face.run_while_read(lambda: asyncio.sleep(0))
 
 
 # What others print
@@ -296,8 +296,8 @@ def test_the_blanks_of_a_command_are_shown_as_they_are() -> None:
 def test_a_question_is_shown_whole_however_long_it_is() -> None:
     preview = "\n".join(["a.txt: changed", *(f"+{number}" for number in range(COLOURED + 1))])
     for name in ("write_file", "shell"):
-        text = rendered(question(Approval(Call("1", name, "a.txt"), preview)))
+        text = rendered(question_text(Approval(Call("1", name, "a.txt"), preview)))
         assert text.startswith(f"allow {name}?\n  a.txt: changed\n  +0\n")
         assert text.endswith(f"\n  +{COLOURED}\n")
-    coloured = question(Approval(Call("1", "write_file", "a.txt"), "a.txt: changed\n-one\n+two"))
+    coloured = question_text(Approval(Call("1", "write_file", "a.txt"), "a.txt: changed\n-one\n+two"))
     assert [span.style for span in coloured.spans if span.style] == ["bold yellow", "red", "green"]

@@ -57,7 +57,7 @@ def test_what_is_no_regular_expression_is_said(tmp_path: Path) -> None:
         search_command(), input=json.dumps(asked).encode(), capture_output=True, timeout=30, check=False
     )
     assert done.returncode == 2
-    assert b"'(a' is no regular expression: missing )" in done.stdout
+    assert b"'(a' is not a valid regular expression: missing )" in done.stdout
 
 
 def test_a_search_counts_lines_as_reading_does(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_change_names_its_file_and_shows_what_goes_and_what_comes(tmp_path: Pa
     ]
     (tmp_path / "link").symlink_to("a.txt")
     assert change(folders, "link", "")[0].startswith("a.txt (given as link): emptied\n")
-    assert change(folders, "new.txt", "one\n")[0] == "new.txt: made, 1 line\n+one"
+    assert change(folders, "new.txt", "one\n")[0] == "new.txt: created, 1 line\n+one"
     with pytest.raises(OutsideOfFolders, match="is not in"):
         change(folders, "../else", "")
 
@@ -129,14 +129,14 @@ def test_a_change_names_its_file_and_shows_what_goes_and_what_comes(tmp_path: Pa
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        (None, "", "a.txt: made, empty"),
-        (b"a\n", "a\n", "a.txt: written again, nothing changes"),
+        (None, "", "a.txt: created, empty"),
+        (b"a\n", "a\n", "a.txt: rewritten without changes"),
         (
             b"a\nb\n",
             "a\r\nb\r\n",
-            "a.txt: changed; line ends change from LF to CRLF\n@@ -1,2 +1,2 @@\n-a\n-b\n+a␍\n+b␍",
+            "a.txt: changed; line endings change from LF to CRLF\n@@ -1,2 +1,2 @@\n-a\n-b\n+a␍\n+b␍",
         ),
-        (b"a\nb\n", "a\nb", "a.txt: changed\n@@ -1,2 +1,2 @@\n a\n-b\n+b\n\\ no line end here"),
+        (b"a\nb\n", "a\nb", "a.txt: changed\n@@ -1,2 +1,2 @@\n a\n-b\n+b\n\\ no newline at end of file"),
         (b"caf\xe9\n", "caf\ufffd\n", "a.txt: changed\n@@ -1,1 +1,1 @@\n-caf\\xe9\n+caf\ufffd"),
         (b"a\x0cb\n", "a\nb\n", "a.txt: changed\n@@ -1,1 +1,2 @@\n-a␌b\n+a\n+b"),
         (b"a\xe2\x80\xa8b\n", "a\nb\n", "a.txt: changed\n@@ -1,1 +1,2 @@\n-a\\u2028b\n+a\n+b"),

@@ -31,7 +31,7 @@ def test_what_was_said_is_kept_and_what_was_started_is_gone(
     before = signal.signal(signal.SIGHUP, hang_up)
     try:
         with at_terminal(tmp_path, "chat", "--script", script, "--yes") as program:
-            program.until("leaves")
+            program.until("exits")
             program.type("go\r")
             program.until("I have begun")
             assert program.hang_up() == status

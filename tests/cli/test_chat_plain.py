@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from quiesce.cli.chat.session.face import READ_IN
+from quiesce.cli.chat.session.face import READING_TIME
 
 from .chat_parts import calls, write_script
 from .chat_programs import SIGINT, SIGTERM, Here, at_terminal, processes_with, run, started
@@ -84,7 +84,7 @@ def test_without_a_home_a_line_says_what_to_do(
     monkeypatch.delenv("XDG_DATA_HOME")
     done = here.run("chat", "--list")
     assert done.code == 1
-    assert done.err.startswith("quiesce chat: there is no place to keep conversations")
+    assert done.err.startswith("quiesce chat: cannot store conversations")
     assert "--store FILE" in done.err
     assert here.run("chat", "--script", script, "--store", "none", typed="hello\n").out == "Yes.\n"
     done = here.run("chat", "--folder", "~no-such-user-36105/x")
@@ -97,7 +97,7 @@ def test_bytes_that_are_no_utf_8_and_escape_sequences_do_no_harm(here: Here, tmp
     done = here.run("chat", "--script", script, typed=b"caf\xe9 \xff\n\xfe\n")
     assert done.code == 0
     assert done.out == "plain red\\u202e\nOk.\n"
-    assert "2 bytes that are no UTF-8 were replaced" in done.err
+    assert "2 bytes that are not UTF-8 were replaced" in done.err
 
 
 def test_what_was_said_is_kept_listed_and_gone_on_with(here: Here, tmp_path: Path) -> None:
@@ -146,10 +146,10 @@ def test_an_interrupt_stops_the_program_with_130_and_names_what_it_stopped(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--resume",), "no conversation is kept yet"),
-        (("--folder", "/no/such"), "is no folder"),
+        (("--resume",), "no conversation is stored yet"),
+        (("--folder", "/no/such"), "is not a folder"),
         (("--script", "/no/such.json"), "cannot be read"),
-        (("--json",), "goes with --list"),
+        (("--json",), "needs --list"),
     ],
 )
 def test_what_makes_no_sense_is_said_in_a_line(here: Here, words: tuple[str, ...], says: str) -> None:
@@ -176,7 +176,7 @@ def test_a_terminal_that_does_lines_alone_can_be_talked_at_and_interrupted(tmp_p
         program.type("and now?\n")
         program.until("Again.")
         program.until("scripted ›", times=3)
-        time.sleep(READ_IN)  # from here on it is not meant for the answer
+        time.sleep(READING_TIME)  # from here on it is not meant for the answer
         program.type("\x03")
         assert program.ended() == 0
     assert "\x1b" not in program.seen.decode()
@@ -235,4 +235,4 @@ def test_a_store_of_ones_own_is_part_of_what_to_say_to_go_on(here: Here, tmp_pat
     script = write_script(tmp_path / "s.json", "One.")
     assert here.run("chat", "--script", script, "--store", store, typed="hello\n").code == 0
     said = here.run("chat", "--script", script, "--store", store, "--resume", "nonesuch").err
-    assert f"`quiesce chat --store '{store}' --list` shows them all" in said
+    assert f"`quiesce chat --store '{store}' --list` lists them all" in said

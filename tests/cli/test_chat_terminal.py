@@ -15,7 +15,7 @@ from .chat_programs import SIGINT, SIGTERM, AtTerminal, at_terminal, processes_w
 
 pytestmark = [pytest.mark.time_limit(60), pytest.mark.slow]
 
-IDLE = "Ctrl-C leaves"
+IDLE = "Ctrl-C exits"
 ESCAPE = "\x1b"
 
 
@@ -50,7 +50,7 @@ def test_it_is_stopped_in_every_phase_and_leaves_nothing(tmp_path: Path) -> None
         # one that does not listen: three times
         send(program, "again")
         program.until("│ deaf")
-        for told in ("again: faster", "stopping faster", "stopping now"):
+        for told in ("again: faster", "Stopping faster.", "Stopping now."):
             program.type("\x03")
             program.until(told)
         stopped(program, 4)
@@ -73,7 +73,7 @@ def test_it_is_stopped_in_every_phase_and_leaves_nothing(tmp_path: Path) -> None
         program.wait_for(lambda: "half a thought" not in program.text, "the line is not cleared")
         program.type("\x03")
         assert program.ended() == 0
-    assert "--resume goes on with it" in program.text
+    assert "To continue: quiesce chat --resume" in program.text
     for words in ("sleep 36111", "# 36112", "snake", "sleep 36113"):
         assert processes_with(words) == []
 
@@ -97,7 +97,7 @@ def test_what_is_typed_meanwhile_is_the_next_message_and_quit_stops_what_runs(tm
         send(program, "go")
         program.until("Esc stops")
         send(program, "and this")
-        program.until("kept: the model hears of it")
+        program.until("Queued: the model will see this")
         gate.touch()
         program.until("Heard.")
         program.until_last(IDLE)
@@ -117,7 +117,7 @@ def test_several_lines_are_pasted_as_one_message_and_bytes_that_are_no_text_are_
         program.type("\r")
         program.until("Three lines.")
         program.type(b"caf\xe9 ol\xe9\r")
-        program.until("2 bytes that are no UTF-8 were replaced")
+        program.until("2 bytes that are not UTF-8 were replaced")
         program.until("Odd.")
         program.until_last(IDLE)
         program.type("\x04")

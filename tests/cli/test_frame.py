@@ -14,7 +14,7 @@ import pytest
 
 from quiesce import __version__
 from quiesce.cli import main
-from quiesce.cli.base.terminal import fill_closed_descriptors, look_at
+from quiesce.cli.base.terminal import detect_terminal, fill_closed_descriptors
 
 COMMANDS = ("tour", "chat", "ask", "audit", "acp")
 HEAVY = (
@@ -144,12 +144,12 @@ class Screen(io.TextIOWrapper):
     ],
 )
 def test_colour_is_for_terminals_that_want_it(environment: dict[str, str], choice: str, color: bool) -> None:
-    assert look_at(Screen(), color=choice, environment=environment).color is color  # type: ignore[arg-type]
+    assert detect_terminal(Screen(), color=choice, environment=environment).color is color  # type: ignore[arg-type]
 
 
 def test_a_file_is_no_terminal(tmp_path: Path) -> None:
     with open(tmp_path / "out", "w", encoding="utf-8") as file:
-        terminal = look_at(file, environment={})
+        terminal = detect_terminal(file, environment={})
     assert (terminal.is_terminal, terminal.color, terminal.width, terminal.unicode) == (
         False,
         False,
@@ -162,18 +162,18 @@ def test_a_file_is_no_terminal(tmp_path: Path) -> None:
     ("columns", "width"), [("40", 40), ("200", 200), ("3", 20), ("", 80), ("wide", 80), ("0", 80)]
 )
 def test_columns_says_how_wide_it_is(columns: str, width: int) -> None:
-    assert look_at(Screen(), environment={"COLUMNS": columns}).width == width
+    assert detect_terminal(Screen(), environment={"COLUMNS": columns}).width == width
 
 
 def test_what_the_encoding_does_not_have_is_replaced() -> None:
-    terminal = look_at(Screen("ascii"), environment={})
+    terminal = detect_terminal(Screen("ascii"), environment={})
     assert not terminal.unicode
     assert terminal.writable("caf\u00e9") == "caf?"
 
 
 def test_standard_output_that_is_closed_takes_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
-    terminal = look_at(environment={})
+    terminal = detect_terminal(environment={})
     assert terminal.stream.write("nobody reads this")
     assert not terminal.is_terminal
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from quiesce.agents import Agent, Runner
-from quiesce.cli.chat.session.session import explained
+from quiesce.cli.chat.session.session import describe_error
 from quiesce.cli.models import choice as models
 from quiesce.cli.models.choice import ModelUnavailable, UnknownModel, calls_tools, describe, note, resolve
 from quiesce.cli.models.no_model import NoLanguageModel
@@ -135,7 +135,7 @@ async def test_what_is_no_address_is_refused(spec: str) -> None:
 async def test_what_is_no_spelling_is_refused_with_what_was_meant(spec: str, meant: str) -> None:
     with pytest.raises(UnknownModel, match=f"did you mean {meant}") as refused:
         await resolve(spec)
-    assert explained(refused.value).startswith(f"'{spec}' names no model")  # in a chat: to a person
+    assert describe_error(refused.value).startswith(f"'{spec}' names no model")  # in a chat: to a person
 
 
 @pytest.mark.parametrize(

@@ -391,11 +391,11 @@ def test_an_owner_that_cannot_be_kept_costs_the_group_its_permissions_and_not_th
 
 def test_the_name_of_a_file_cannot_look_like_the_change_of_another_one(folder: Path) -> None:
     (folder / ".git" / "hooks").mkdir(parents=True)
-    path = "notes.txt: made, 1 line\n+hello\n\n\n/../.git/hooks/pre-commit"
+    path = "notes.txt: created, 1 line\n+hello\n\n\n/../.git/hooks/pre-commit"
     told, seen = change(Folders([folder]), path, "#!/bin/sh\n")
     headline = told.split("\n")[0]
-    assert headline.startswith(".git/hooks/pre-commit (given as notes.txt: made, 1 line⏎+hello⏎")
-    assert headline.endswith("): made, 1 line")
+    assert headline.startswith(".git/hooks/pre-commit (given as notes.txt: created, 1 line⏎+hello⏎")
+    assert headline.endswith("): created, 1 line")
     assert seen.path == str(folder / ".git/hooks/pre-commit")
 
 
@@ -465,19 +465,22 @@ def test_folders_that_may_be_passed_through_but_not_listed_are_no_obstacle(home:
 
 @pytest.mark.worlds("asyncio")
 async def test_the_chat_does_not_ask_about_a_target_that_it_cannot_show(tmp_path: Path) -> None:
-    async with chatting(tmp_path, calls("write_file", path="pipe", content="x"), "Ok.") as (desk, face):
-        os.mkfifo(desk.chat.folder / "pipe")
-        await desk.take("go")
-        await desk.chat.idle()
-        result = next(item for item in desk.chat.conversation.items if isinstance(item, ToolResult))
+    async with chatting(tmp_path, calls("write_file", path="pipe", content="x"), "Ok.") as (handler, face):
+        os.mkfifo(handler.chat.folder / "pipe")
+        await handler.handle("go")
+        await handler.chat.wait_idle()
+        result = next(item for item in handler.chat.conversation.items if isinstance(item, ToolResult))
         assert (result.outcome, face.asked) == ("rejected", [])
         assert "is not a plain file" in result.output
 
 
 @pytest.mark.worlds("asyncio")
 async def test_the_chat_writes_what_was_shown_or_nothing(tmp_path: Path) -> None:
-    async with chatting(tmp_path, calls("write_file", path="README", content="new"), "Ok.") as (desk, face):
-        folder = desk.chat.folder
+    async with chatting(tmp_path, calls("write_file", path="README", content="new"), "Ok.") as (
+        handler,
+        face,
+    ):
+        folder = handler.chat.folder
         (folder / "other").write_text("old")
         (folder / "README").write_text("old")
 
@@ -487,9 +490,9 @@ async def test_the_chat_writes_what_was_shown_or_nothing(tmp_path: Path) -> None
             return "yes"
 
         face.ask = swapped  # type: ignore[method-assign, assignment]
-        await desk.take("go")
-        await desk.chat.idle()
-        result = next(item for item in desk.chat.conversation.items if isinstance(item, ToolResult))
+        await handler.handle("go")
+        await handler.chat.wait_idle()
+        result = next(item for item in handler.chat.conversation.items if isinstance(item, ToolResult))
         assert result.outcome == "failed"
         assert "when it was approved" in result.output
         assert (folder / "other").read_text() == "old"

@@ -27,9 +27,9 @@ from quiesce.audit.html.page import render
 from quiesce.audit.html.text import esc
 from quiesce.audit.report.machine import Outcome as AuditOutcome
 from quiesce.audit.report.machine import _case, to_junit
-from quiesce.cli.base.terminal import of_error
-from quiesce.cli.chat.session.session import explained
-from quiesce.cli.chat.start import _InALine
+from quiesce.cli.base.terminal import error_text
+from quiesce.cli.chat.session.session import describe_error
+from quiesce.cli.chat.start import _OneLineFormatter
 from quiesce.cli.chat.ui.terminal_text import markdown, rendered
 from quiesce.kernel.base.report import Leftover, Outcome, StopReport
 from quiesce.kernel.program.live_tree import Branch
@@ -269,16 +269,16 @@ def test_a_server_that_lists_its_models_is_quoted_safely(
 
 def test_an_error_of_several_lines_does_not_look_like_several_messages() -> None:
     error = ModelError("it failed\nquiesce: all tools were approved")
-    assert explained(error) == "it failed\n  quiesce: all tools were approved"
-    assert of_error(error) == "it failed\n  quiesce: all tools were approved"
+    assert describe_error(error) == "it failed\n  quiesce: all tools were approved"
+    assert error_text(error) == "it failed\n  quiesce: all tools were approved"
     record = logging.LogRecord("quiesce", logging.WARNING, "", 0, "failed", (), (ModelError, error, None))
-    assert _InALine().format(record) == "failed: it failed⏎quiesce: all tools were approved"
+    assert _OneLineFormatter().format(record) == "failed: it failed⏎quiesce: all tools were approved"
 
 
 def test_what_a_command_logs_hides_secrets() -> None:
     error = ModelError("cannot reach https://ann:pw@host/v1?key=abc")
     record = logging.LogRecord("quiesce", logging.WARNING, "", 0, "failed", (), (ModelError, error, None))
-    assert _InALine().format(record) == "failed: cannot reach https://…@host/v1?key=…"
+    assert _OneLineFormatter().format(record) == "failed: cannot reach https://…@host/v1?key=…"
 
 
 def test_a_report_for_ci_is_xml_whatever_a_target_is_called() -> None:

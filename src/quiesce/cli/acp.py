@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quiesce.cli.base import Parser, of_error, say, warn_if_shared
+from quiesce.cli.base import Parser, error_text, say, warn_if_shared
 
 if TYPE_CHECKING:
     import ssl
@@ -75,7 +75,7 @@ def _serve(given: argparse.Namespace) -> int:
         make = load(given.agent)
         agent = make()
     except BadAgent as bad:
-        _say(of_error(bad))
+        _say(error_text(bad))
         return 2
     import quiesce
     from quiesce.agents import StoreError
@@ -97,7 +97,7 @@ def _serve(given: argparse.Namespace) -> int:
         ImportError,
         StoreError,
     ) as error:  # a port that is taken, a file that cannot be opened, an extra that is missing
-        _say(of_error(error))
+        _say(error_text(error))
         return 1
     return 0
 

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from .terminal import (
         COLOR_CHOICES,
         Terminal,
+        detect_terminal,
+        error_text,
         fill_closed_descriptors,
         is_interactive,
-        look_at,
-        of_error,
         print_json,
         say,
     )

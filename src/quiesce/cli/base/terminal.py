@@ -60,7 +60,7 @@ class Terminal:
         return text.encode(encoding, "replace").decode(encoding)
 
 
-def look_at(
+def detect_terminal(
     stream: TextIO | None = None,
     *,
     color: ColorChoice = "auto",
@@ -114,7 +114,7 @@ def say(text: object, *, end: str = "\n") -> None:
     print(printed(text), end=end, file=sys.stderr, flush=True)
 
 
-def of_error(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """What an error says, to stand behind words of ours. Lines after its first are indented: they do not look like ours."""
     return str(error).replace("\n", "\n  ")
 

@@ -1,6 +1,7 @@
 """`quiesce chat`: an agent with tools at a terminal, which can be interrupted at any moment.
 
-`_session` is the chat itself, without a terminal; `_terminal_face` and `_plain_face` are its two faces. Importing this package imports none of them.
+`session` is the chat itself, without a terminal; `ui.terminal_face` and `ui.plain_face` are its two faces. Importing
+this package imports none of them.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from functools import partial
 
 
 def main(words: Sequence[str]) -> int:
-    """Run `quiesce chat` with these arguments; the exit code."""
+    """Run `quiesce chat` with these arguments and return the exit code."""
     from quiesce.cli.base import fill_closed_descriptors
     from quiesce.cli.chat.arguments import chat_parser
 
     fill_closed_descriptors()
     try:
-        given = chat_parser().parse_args(words)
+        options = chat_parser().parse_args(words)
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 2
     from quiesce._extras import require
@@ -25,4 +26,4 @@ def main(words: Sequence[str]) -> int:
     from quiesce.cli.chat.command import chat
     from quiesce.cli.chat.start import run_command
 
-    return run_command("chat", partial(chat, given))
+    return run_command("chat", partial(chat, options))

@@ -8,31 +8,31 @@ from quiesce.cli.base import Parser
 
 _SAFETY = """\
 Nothing is sandboxed: shell commands and Python run as you, with all your
-rights, wherever they like. You are asked before each one, and before each
-write: look at what you allow. The file tools themselves stay in the folder."""
+permissions, anywhere on this machine. You are asked before each one, and
+before each write: read what you approve. The file tools stay in the folder."""
 
 _CHAT_EXAMPLES = """\
 examples:
-  quiesce chat                                 in this folder; Esc interrupts what it does
+  quiesce chat                                 in this folder; Esc stops what is running
   quiesce chat --folder ~/src/app --model openai:gpt-5
-  quiesce chat --resume                        go on with the last conversation
-  quiesce chat --list                          which conversations are kept
-  quiesce chat < prompts.txt                   one a line; answers in plain text
+  quiesce chat --resume                        continue the last conversation
+  quiesce chat --list                          list the stored conversations
+  quiesce chat < prompts.txt                   one prompt per line; plain text answers
 
-exit codes: 0 well, 1 something failed, 2 bad usage, 130 interrupted"""
+exit codes: 0 success, 1 something failed, 2 bad usage, 130 interrupted"""
 
 _ASK_EXAMPLES = """\
 examples:
   quiesce ask "What does this project do?"
-  git diff | quiesce ask "Is that sound?" -    and then what comes from standard input
-  quiesce ask - --json < prompt.txt            all of it comes from there
+  git diff | quiesce ask "Is that sound?" -    the prompt, then standard input
+  quiesce ask - --json < prompt.txt            the whole prompt from standard input
   quiesce ask --yes "Run the tests, and say what fails."
 
-exit codes: 0 well, 1 something failed, 2 bad usage, 130 interrupted"""
+exit codes: 0 success, 1 something failed, 2 bad usage, 130 interrupted"""
 
 
 def chat_parser() -> argparse.ArgumentParser:
-    """Of `quiesce chat`."""
+    """The parser of `quiesce chat`."""
     parser = Parser(
         "chat",
         usage="[options]",
@@ -40,24 +40,24 @@ def chat_parser() -> argparse.ArgumentParser:
         epilog=_CHAT_EXAMPLES,
     )
     _add_common(parser)
-    parser.add_argument("--list", action="store_true", help="show the conversations that are kept, and end")
-    parser.add_argument("--json", action="store_true", help="with --list: for a machine to read")
+    parser.add_argument("--list", action="store_true", help="list the stored conversations and exit")
+    parser.add_argument("--json", action="store_true", help="with --list: print JSON")
     return parser
 
 
 def ask_parser() -> argparse.ArgumentParser:
-    """Of `quiesce ask`."""
+    """The parser of `quiesce ask`."""
     parser = Parser(
         "ask",
         usage="PROMPT [-] [options]",
-        description=f"Ask the agent one thing, and print its answer.\n\n{_SAFETY}",
+        description=f"Ask the agent one question and print its answer.\n\n{_SAFETY}",
         epilog=_ASK_EXAMPLES,
     )
     parser.add_argument(
         "prompt",
         metavar="PROMPT",
         nargs="*",
-        help='what to ask; "-", in its place or after it, is what comes from standard input',
+        help='what to ask; "-" stands for standard input, instead of a prompt or after it',
     )
     _add_common(parser)
     parser.add_argument(
@@ -72,28 +72,32 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         metavar="SPEC",
-        help="who answers: openai:NAME, anthropic:NAME, http://HOST/v1#NAME for any server that speaks OpenAI's wire, embedded, scripted "
-        "(default: by the key in the environment, else embedded)",
+        help="the model: openai:NAME, anthropic:NAME, http://HOST/v1#NAME for any server with an OpenAI-compatible API, "
+        "embedded, or scripted (default: the provider whose key is set, else embedded)",
     )
+    parser.add_argument("--script", metavar="FILE", help="with --model scripted: a JSON file with its turns")
     parser.add_argument(
-        "--script", metavar="FILE", help="with --model scripted: the turns that it gives, as JSON"
+        "--folder",
+        metavar="DIR",
+        default=".",
+        help="the folder that the tools work in (default: the current one)",
     )
-    parser.add_argument("--folder", metavar="DIR", default=".", help="where the tools work (default: here)")
-    parser.add_argument("--yes", action="store_true", help="allow every call without asking")
+    parser.add_argument("--yes", action="store_true", help="approve every call without asking")
     parser.add_argument(
         "--fetch",
         action="store_true",
-        help="fetch the weights of the embedded model (93 MB) without asking, if it is the one that answers",
+        help="download the weights of the embedded model (93 MB) without asking, if it is used",
     )
     parser.add_argument(
         "--store",
         metavar="FILE",
-        help='the SQLite file that keeps conversations; "none" keeps nothing (default: chat: in your data directory; ask: none)',
+        help='the SQLite file that stores conversations; "none" stores nothing '
+        "(default: for chat a file in your data directory, for ask none)",
     )
     parser.add_argument(
         "--resume",
         metavar="ID",
         nargs="?",
         const="",
-        help="go on with a conversation, by the beginning of its id; without ID: the last one",
+        help="continue the conversation whose id begins with ID; without ID, the last one",
     )

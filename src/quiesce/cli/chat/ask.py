@@ -1,7 +1,8 @@
 """`quiesce ask "prompt"`: one question to the agent, and its answer.
 
-The answer goes to standard output and nothing else does. With `--json` that is one object, also if it fails or is interrupted. A call that needs approval is made if somebody at a terminal
-allows it, or with `--yes`; else the model is told that it was not.
+Only the answer goes to standard output. With `--json` it is one object, even if the run fails or is interrupted. A call
+that needs approval is made if a user at a terminal approves it, or with `--yes`; otherwise the model is told that it
+was rejected.
 """
 
 from __future__ import annotations
@@ -17,64 +18,69 @@ if TYPE_CHECKING:
     from quiesce.cli.chat.ui import InputLines, PlainFace
 
 
+_USAGE = 'Usage: quiesce ask "your question"'
+
+
 def main(words: Sequence[str]) -> int:
-    """Run `quiesce ask` with these arguments; the exit code."""
+    """Run `quiesce ask` with these arguments and return the exit code."""
     from quiesce.cli.base import fill_closed_descriptors
 
     from .arguments import ask_parser
 
     fill_closed_descriptors()
+    # Words after `--` are kept from argparse: with intermixed arguments, it would still find options among them.
     end = words.index("--") if "--" in words else len(words)
     try:
-        given = ask_parser().parse_intermixed_args(words[:end])
+        options = ask_parser().parse_intermixed_args(words[:end])
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 2
-    given.prompt += words[end + 1 :]  # argparse itself would still find options among these
+    options.prompt += words[end + 1 :]
     from quiesce._extras import require
 
     require("msgspec", "cli", "quiesce ask")
     from .start import run_command
 
-    return run_command("ask", partial(_ask, given))
+    return run_command("ask", partial(_ask, options))
 
 
-async def _ask(given: argparse.Namespace) -> int:
+async def _ask(options: argparse.Namespace) -> int:
     from quiesce import Scope
     from quiesce.cli.base import is_interactive, print_json
-    from quiesce.cli.chat.session import Chat, explained
+    from quiesce.cli.chat.session import Chat, describe_error
     from quiesce.cli.chat.ui import PlainFace, standard_input
 
-    from .start import BadUsage, can_be_asked, folder_of, opened_model, opened_store
+    from .start import BadUsage, can_ask_user, folder_of, opened_model, opened_store
 
-    folder, lines = folder_of(given), standard_input()
-    words, reads = _prompt_of(given)
-    prompt = "\n\n".join([*words, *([await lines.all()] if reads else [])])
+    folder, lines = folder_of(options), standard_input()
+    words, reads_stdin = _prompt_of(options)
+    prompt = "\n\n".join([*words, *([await lines.all()] if reads_stdin else [])])
     if not prompt.strip():
-        raise BadUsage("the prompt is empty: say what to ask")
-    if not reads and lines.has_some():
+        raise BadUsage(f"the prompt is empty. {_USAGE}")
+    if not reads_stdin and lines.has_pending():
         print(
-            "quiesce ask: standard input is not read, for a prompt was given; to send both, add a dash: quiesce ask PROMPT -",
+            "quiesce ask: standard input is ignored, because a prompt was given; to send both, add a dash: "
+            "quiesce ask PROMPT -",
             file=sys.stderr,
         )
-    person = can_be_asked() and not reads
-    face = PlainFace(asks=person, quiet=given.json, forget=lines.forget)
-    begun: Chat | None = None
+    can_ask = can_ask_user() and not reads_stdin
+    face = PlainFace(can_ask=can_ask, quiet=options.json, discard_pending=lines.discard_pending)
+    opened: Chat | None = None
     is_sent = False
     status = "interrupted"
     try:
         async with (
-            opened_store(given, keeps=False) as (store, conversation_id),
-            opened_model(given, ask=is_interactive() and can_be_asked(), script_will_do=False) as model,
+            opened_store(options, by_default=False) as (store, conversation_id),
+            opened_model(options, ask=is_interactive() and can_ask_user(), allow_script=False) as model,
             Chat(
                 model[0],
                 face,
                 folder=folder,
                 store=store,
                 conversation_id=conversation_id,
-                approve_all=given.yes,
+                approve_all=options.yes,
             ) as chat,
         ):
-            begun = chat
+            opened = chat
 
             async def talk() -> None:
                 nonlocal is_sent, status
@@ -86,55 +92,62 @@ async def _ask(given: argparse.Namespace) -> int:
                     status = "error"
                     return
                 async with Scope("answers") as scope:
-                    if person:
+                    if can_ask:
                         scope.spawn(_answer_questions, face, lines, name="answers")
-                    await chat.idle()
-                    scope.cancel("the answer is there")
+                    await chat.wait_idle()
+                    scope.cancel("the answer is complete")
                 status = chat.conversation.status
 
-            is_read = await face.while_read(talk)
-            return 1 if not is_read or chat.failures else 0
+            was_read = await face.run_while_read(talk)
+            return 1 if not was_read or chat.failures else 0
     except Exception as error:
         status = "error"
-        face.complaints.append(explained(error))
+        face.errors.append(describe_error(error))
         raise
-    finally:  # also of an interrupt: the machine that reads it is to know how far it came
-        if given.json:
-            complaint = face.complaints[-1] if face.complaints else None
-            told = _NOTHING if begun is None else _as_json(begun, is_sent)
-            print_json({**told, "status": status, "error": complaint})
+    finally:
+        # Also after an interrupt: the program that reads the JSON should learn how far the run got.
+        if options.json:
+            error_message = face.errors[-1] if face.errors else None
+            fields = _EMPTY if opened is None else _as_json(opened, is_sent)
+            print_json({**fields, "status": status, "error": error_message})
 
 
-def _prompt_of(given: argparse.Namespace) -> tuple[list[str], bool]:
-    """The words to ask, and whether those of standard input come after them."""
+def _prompt_of(options: argparse.Namespace) -> tuple[list[str], bool]:
+    """The prompt as a list of at most one text, and whether standard input comes after it."""
     from .start import BadUsage
 
-    words = list[str](given.prompt)
-    if not words and given.resume is not None and (given.resume == "-" or len(given.resume.split()) > 1):
-        words, given.resume = [given.resume], ""  # no id has blanks in it: that was the prompt
-    reads = words[-1:] == ["-"]
+    words = list[str](options.prompt)
+    if (
+        not words
+        and options.resume is not None
+        and (options.resume == "-" or len(options.resume.split()) > 1)
+    ):
+        # `--resume` takes an optional id, and argparse gave it the prompt. No id is a dash or contains a space.
+        words, options.resume = [options.resume], ""
+    reads_stdin = words[-1:] == ["-"]
     if not words:
         raise BadUsage(
-            "there is no prompt: say what to ask"
-            + (f", and then --resume {given.resume}" if given.resume else "")
+            f"no prompt given. {_USAGE}" + (f" --resume {options.resume}" if options.resume else "")
         )
-    if len(words) > 1 + reads:
-        raise BadUsage(f"there is more than one prompt: {words[1]!r} comes after {words[0]!r}; use quotes")
-    return words[:-1] if reads else words, reads
+    if len(words) > 1 + reads_stdin:
+        raise BadUsage(f"more than one prompt given: {words[1]!r} comes after {words[0]!r}; use quotes")
+    return words[:-1] if reads_stdin else words, reads_stdin
 
 
 async def _answer_questions(face: PlainFace, lines: InputLines) -> None:
-    """Standard input is read while there is a question, and at no other time: it may belong to somebody else."""
+    """Answer questions from standard input, which is read only while there is one."""
+    # At any other time, what is typed may be meant for another program: `quiesce ask ... &` shares its terminal.
     while True:
-        await face.asks_something()
+        await face.wait_for_question()
         line = await lines.line()
         if line is None:
-            face.give_up()
+            face.stop_asking()
             return
         face.answer(line)
 
 
-_NOTHING: dict[str, object] = {
+#: The object of `--json` if the run never started.
+_EMPTY: dict[str, object] = {
     "answer": None,
     "status": None,
     "error": None,
@@ -149,7 +162,8 @@ def _as_json(chat: Chat, is_sent: bool) -> dict[str, object]:
     from quiesce.models import AssistantMessage, ToolCall, ToolResult, UserMessage
 
     conversation = chat.conversation
-    items = conversation.items if is_sent else []  # what was said before answers something else
+    # If the prompt was not sent, earlier items of a resumed conversation answer another question.
+    items = conversation.items if is_sent else []
     last = max((place for place, item in enumerate(items) if isinstance(item, UserMessage)), default=0)
     calls = {item.call_id: item for item in items[last:] if isinstance(item, ToolCall)}
     tools = [
@@ -162,11 +176,11 @@ def _as_json(chat: Chat, is_sent: bool) -> dict[str, object]:
         for item in items[last:]
         if isinstance(item, ToolResult) and item.call_id in calls
     ]
-    said = [item.text for item in items[last:] if isinstance(item, AssistantMessage)]
+    answers = [item.text for item in items[last:] if isinstance(item, AssistantMessage)]
     usage = conversation.usage
     return {
-        **_NOTHING,
-        "answer": said[-1] if said else None,
+        **_EMPTY,
+        "answer": answers[-1] if answers else None,
         "model": chat.model_name,
         "tools": tools,
         "usage": {

@@ -1,4 +1,4 @@
-"""What `quiesce chat` does: it lists what is kept, or opens the chat with the face that fits."""
+"""What `quiesce chat` does: it lists the stored conversations, or opens a chat with the face that fits."""
 
 from __future__ import annotations
 
@@ -9,45 +9,54 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TypeAlias
 
 from quiesce import shielded
 from quiesce._safe.text import exact
 from quiesce.agents import Store
-from quiesce.cli.base import is_interactive, look_at
-from quiesce.cli.chat.session import Chat, Desk, Face, history, is_command, kept_in, open_store, store_option
+from quiesce.cli.base import detect_terminal, is_interactive
+from quiesce.cli.chat.session import (
+    Chat,
+    Face,
+    InputHandler,
+    history,
+    is_command,
+    list_conversations,
+    open_store,
+    store_option,
+)
 from quiesce.cli.chat.ui import InputLines, PlainFace, standard_input
 from quiesce.cli.models import note, resolve
 from quiesce.models import Model
 
-from .start import BadUsage, can_be_asked, folder_of, let_go, opened_model, opened_store
+from .start import BadUsage, can_ask_user, close_model, folder_of, opened_model, opened_store
 
-Make: TypeAlias = Callable[[Face], Chat]
+MakeChat: TypeAlias = Callable[[Face], Chat]
 
 UNSAFE = "Nothing is sandboxed: tools run as you. You are asked before each shell command, each piece of Python and each write."
-UNSAFE_AND_UNASKED = "Nothing is sandboxed: tools run as you, and --yes allows every one of them unasked."
+UNSAFE_AND_UNASKED = "Nothing is sandboxed: tools run as you, and --yes approves every call without asking."
 
 
-async def chat(given: argparse.Namespace) -> int:
-    """The command; its exit code."""
-    if given.list:
-        return await _list(given)
-    if given.json:
-        raise BadUsage("--json goes with --list; for an answer as JSON there is `quiesce ask --json`")
-    folder = folder_of(given)
+async def chat(options: argparse.Namespace) -> int:
+    """Run the command and return the exit code."""
+    if options.list:
+        return await _list(options)
+    if options.json:
+        raise BadUsage("--json needs --list; for an answer as JSON use `quiesce ask --json`")
+    folder = folder_of(options)
     at_terminal = is_interactive() and os.environ.get("TERM", "dumb") != "dumb"
     if at_terminal:
         from quiesce._extras import require
 
         require("prompt_toolkit", "cli", "quiesce chat at a terminal")
         require("rich", "cli", "quiesce chat at a terminal")
-    talk = _at_terminal if at_terminal else _plainly
+    talk = _at_terminal if at_terminal else _in_plain_lines
     async with (
-        opened_store(given, keeps=True) as (store, conversation_id),
+        opened_store(options, by_default=True) as (store, conversation_id),
         opened_model(
-            given, ask=is_interactive() and can_be_asked(), script_will_do=at_terminal or can_be_asked()
+            options, ask=is_interactive() and can_ask_user(), allow_script=at_terminal or can_ask_user()
         ) as model,
     ):
 
@@ -58,146 +67,156 @@ async def chat(given: argparse.Namespace) -> int:
                 folder=folder,
                 store=store,
                 conversation_id=conversation_id,
-                approve_all=given.yes,
-                resumed_by=f"quiesce chat{store_option(given.store)} --resume",
+                approve_all=options.yes,
+                resumed_by=f"quiesce chat{store_option(options.store)} --resume",
             )
 
-        return await talk(given, make, model, store)
+        return await talk(options, make, model, store)
 
 
-async def _at_terminal(given: argparse.Namespace, make: Make, model: list[Model], store: Store) -> int:
+async def _at_terminal(options: argparse.Namespace, make: MakeChat, model: list[Model], store: Store) -> int:
     from quiesce.cli.chat.ui import TerminalFace
 
     face = TerminalFace()
     async with make(face) as session:
-        desk = make_desk(session, model, store)
-        await face.run(desk, banner(session, resumed=given.resume is not None))
-    if given.store != "none" and session.conversation.items:
+        handler = make_handler(session, model, store)
+        await face.run(handler, banner(session, resumed=options.resume is not None))
+    if options.store != "none" and session.conversation.items:
         print(
-            f"Kept as {session.conversation.id}: quiesce chat{store_option(given.store)} --resume goes on with it."
+            f"Saved as {session.conversation.id}. To continue: quiesce chat{store_option(options.store)} --resume"
         )
     return 0
 
 
-def make_desk(session: Chat, model: list[Model], store: Store) -> Desk:
-    """The chat with what its commands need; `model` holds the one that is let go of at the end."""
+def make_handler(session: Chat, model: list[Model], store: Store) -> InputHandler:
+    """The input handler of a chat; `model` holds the model that is closed at the end."""
 
-    async def let_go_of(before: Model) -> None:
+    async def replace_model(previous: Model) -> None:
+        # Hand over the new model before closing the previous one, so that each is closed once even if this is cancelled.
         model[0] = session.model
-        await shielded(let_go, before)
+        await shielded(close_model, previous)
 
-    return Desk(session, resolve, let_go_of, store)
+    return InputHandler(session, resolve, replace_model, store)
 
 
 def banner(session: Chat, *, resumed: bool) -> str:
-    """Who answers, where, and what to know before anything is typed."""
+    """The first lines of a chat: which model answers, in which folder, and what to know before typing."""
     lines = [
         f"{session.model_name} answers · {exact(_short(session.folder))}",
         UNSAFE_AND_UNASKED if session.approve_all else UNSAFE,
     ]
-    if (known := note(session.model)) is not None:
-        lines.insert(1, exact(known))
+    if (text := note(session.model)) is not None:
+        lines.insert(1, exact(text))
     if resumed:
-        lines += ["", history(session.conversation.items[-6:], look_at().width), ""]
+        lines += ["", history(session.conversation.items[-6:], detect_terminal().width), ""]
         if session.conversation.status != "finished":
-            lines.append("It was not finished: /resume goes on, or say something else.")
+            lines.append(
+                "The last answer was not finished. Type /resume to continue, or send another message."
+            )
     return "\n".join(lines)
 
 
 def _short(folder: Path) -> str:
-    """With ~ for the user's own."""
+    """The folder's path, with ~ for the home directory."""
     try:
         home = Path.home()
-    except RuntimeError:  # nobody knows it
+    except RuntimeError:  # the home directory is unknown
         return str(folder)
     if folder == home:
         return "~"
     return f"~/{folder.relative_to(home)}" if folder.is_relative_to(home) else str(folder)
 
 
-async def _list(given: argparse.Namespace) -> int:
-    if given.store == "none":
-        raise BadUsage("--list needs a store, and --store none keeps nothing")
-    store = open_store(given.store)
+async def _list(options: argparse.Namespace) -> int:
+    if options.store == "none":
+        raise BadUsage("--list needs a store, but --store none stores nothing")
+    store = open_store(options.store)
     try:
-        kept = await kept_in(store)
+        saved = await list_conversations(store)
     finally:
         await store.close()
-    if given.json:
-        print(json.dumps([one.as_json() for one in kept], indent=2))
-    elif not kept:
-        print("no conversation is kept yet", file=sys.stderr)
+    if options.json:
+        print(json.dumps([one.as_json() for one in saved], indent=2))
+    elif not saved:
+        print("no conversation is stored yet", file=sys.stderr)
     else:
-        terminal = look_at()
+        terminal = detect_terminal()
         width = terminal.width if terminal.is_terminal else 10_000
-        print("\n".join(terminal.writable(one.line(width)) for one in kept))
+        print("\n".join(terminal.writable(one.line(width)) for one in saved))
     return 0
 
 
 # Plain lines
 
 
-async def _plainly(given: argparse.Namespace, make: Make, model: list[Model], store: Store) -> int:
-    person, lines = can_be_asked(), standard_input()
-    face = PlainFace(asks=person, forget=lines.forget)
+async def _in_plain_lines(
+    options: argparse.Namespace, make: MakeChat, model: list[Model], store: Store
+) -> int:
+    can_ask, lines = can_ask_user(), standard_input()
+    face = PlainFace(can_ask=can_ask, discard_pending=lines.discard_pending)
     async with make(face) as session:
-        desk = make_desk(session, model, store)
+        handler = make_handler(session, model, store)
 
         async def talk() -> None:
-            if person:
-                face.say(banner(session, resumed=given.resume is not None))
+            if can_ask:
+                face.say(banner(session, resumed=options.resume is not None))
                 face.prompt = lambda: "" if session.activity is not None else f"{session.model_name} › "
-                face.changed()
-            with _ctrl_c(desk) if person else _as_it_is():
-                await take_lines(desk, face, lines, one_at_a_time=not person)
-            await session.idle()
+                face.refresh()
+            with _ctrl_c(handler) if can_ask else nullcontext():
+                await take_lines(handler, face, lines, one_at_a_time=not can_ask)
+            await session.wait_idle()
 
-        return 1 if not await face.while_read(talk) or session.failures else 0
+        return 1 if not await face.run_while_read(talk) or session.failures else 0
 
 
-async def take_lines(desk: Desk, face: PlainFace, lines: InputLines, *, one_at_a_time: bool) -> None:
-    """Each line is a prompt, or the answer to a question; with `one_at_a_time` the next is read when all is done."""
-    while not desk.leaving and (line := await lines.line()) is not None:
+async def take_lines(
+    handler: InputHandler, face: PlainFace, lines: InputLines, *, one_at_a_time: bool
+) -> None:
+    """Take each line as a prompt, or as the answer to a question.
+
+    With `one_at_a_time`, the next line is read when the chat is idle again.
+    """
+    while not handler.is_quitting and (line := await lines.line()) is not None:
         if face.is_too_early(line):
-            face.say("not taken as an answer: it came before anybody could have read the question")
+            face.say("Not taken as an answer: it was typed before the question could be read.")
             continue
         if face.is_asking and not is_command(line):
             if line.strip() and not face.is_answer(line):
-                await desk.take(line)  # whoever says something else than an answer, wants something else
+                # Anything but an answer means no, and is the next message. It is queued before the question is
+                # answered, so that the model sees it together with the rejection.
+                await handler.handle(line)
             face.answer(line)
             continue
-        await desk.take(line)
+        await handler.handle(line)
         if one_at_a_time:
-            await desk.chat.idle()
+            await handler.chat.wait_idle()
         elif is_command(line) or not line.strip():
-            face.changed()
-    face.give_up()
+            face.refresh()
+    face.stop_asking()
 
 
 @contextmanager
-def _ctrl_c(desk: Desk) -> Iterator[None]:
-    """At a terminal that does lines alone: Ctrl-C stops what runs, and leaves if nothing does."""
+def _ctrl_c(handler: InputHandler) -> Iterator[None]:
+    """At a line-based terminal, let Ctrl-C stop what is running, or exit if nothing is."""
     loop = asyncio.get_running_loop()
     main = asyncio.current_task()
     assert main is not None
-    left = False
+    is_exiting = False
 
     def pressed() -> None:
-        nonlocal left
-        if not desk.chat.interrupt() and not left:
-            left = True
+        nonlocal is_exiting
+        if not handler.chat.interrupt() and not is_exiting:
+            is_exiting = True
             main.cancel("Ctrl-C")
 
+    # A signal handler interrupts arbitrary code of the loop, so it only schedules the work. `call_soon` would not do: it
+    # does not wake a loop that is waiting for I/O.
     before = signal.signal(signal.SIGINT, lambda number, frame: loop.call_soon_threadsafe(pressed))
     try:
         yield
     except asyncio.CancelledError:
-        if not left or main.uncancel():
+        # Swallow our own cancel, unless somebody else has cancelled the task as well.
+        if not is_exiting or main.uncancel():
             raise
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def _as_it_is() -> Iterator[None]:
-    yield

@@ -1,13 +1,13 @@
-"""`--model scripted --script FILE.json`: a model that answers from a file, for trying things out and for tests. It says what it is by its name.
+"""`--model scripted --script FILE.json`: a model that answers from a file, for experiments and tests.
 
-The file is a list of turns. A turn is a text, or an object with any of
+Its name says that it is a script. The file is a list of turns. A turn is a text, or an object with any of
 
 - `text`, or `pieces`: a list of texts to stream, `delay` seconds apart;
 - `calls`: a list of `{"name": "shell", "arguments": {"command": "ls"}}`;
-- `after`: seconds before it says anything;
-- `error`: it fails with these words instead.
+- `after`: seconds to wait before the turn begins;
+- `error`: fail with this message instead.
 
-`{"turns": [...], "repeat": true}` begins again after the last one.
+`{"turns": [...], "repeat": true}` starts over after the last turn.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from quiesce.testing import Answer, ScriptedModel, Turn, call
 
 
 class BadScript(Exception):
-    """A file that is no script; the message says why."""
+    """The file is not a valid script; the message says why."""
 
 
 class _Call(msgspec.Struct, forbid_unknown_fields=True):
@@ -50,7 +50,7 @@ class _Script(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ScriptFileModel(ScriptedModel):
-    """A `ScriptedModel` that takes its time."""
+    """A `ScriptedModel` with the delays of a script file."""
 
     def __init__(self, turns: list[_Turn], *, repeat: bool = False, name: str = "scripted") -> None:
         super().__init__([_answer(turn) for turn in turns], name)
@@ -58,7 +58,7 @@ class ScriptFileModel(ScriptedModel):
         self._repeat = repeat
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        """The next turn, as slow as the script says."""
+        """Stream the next turn, with its delays."""
         number = len(self.requests)
         if self._repeat and self._timed and number >= len(self._script):
             self._script.append(self._script[number % len(self._timed)])
@@ -71,7 +71,7 @@ class ScriptFileModel(ScriptedModel):
 
 
 def load_script(path: str) -> ScriptFileModel:
-    """The model that a file describes; BadScript if it does not."""
+    """Make the model that a script file describes; raises `BadScript` if the file is not valid."""
     try:
         data = Path(path).read_bytes()
     except OSError as error:
@@ -79,7 +79,7 @@ def load_script(path: str) -> ScriptFileModel:
     try:
         script = decoder_of(_Script | list[str | _Turn])(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadScript(f"{path!r} is no script: {error}") from error
+        raise BadScript(f"{path!r} is not a valid script: {error}") from error
     turns = script if isinstance(script, list) else script.turns
     timed = [_Turn(text=turn) if isinstance(turn, str) else turn for turn in turns]
     return ScriptFileModel(timed, repeat=isinstance(script, _Script) and script.repeat, name="scripted")
@@ -87,12 +87,12 @@ def load_script(path: str) -> ScriptFileModel:
 
 def _answer(turn: _Turn) -> Turn:
     pieces = [*turn.pieces, *([turn.text] if turn.text else [])]
-    given: Turn = Answer(pieces, [call(asked.name, asked.id, **asked.arguments) for asked in turn.calls])
+    answer: Turn = Answer(pieces, [call(made.name, made.id, **made.arguments) for made in turn.calls])
     if turn.error is not None:
-        given = ModelRequestError(turn.error)
+        answer = ModelRequestError(turn.error)
 
     async def later(request: ModelRequest) -> Turn:
         await anyio.sleep(turn.after)
-        return given
+        return answer
 
-    return later if turn.after else given
+    return later if turn.after else answer

@@ -1,4 +1,4 @@
-"""How a chat begins and ends: the model, the store, the folder, and what each of them may get wrong."""
+"""How a chat starts and ends: the model, the store, the folder, and the errors of each."""
 
 from __future__ import annotations
 
@@ -17,56 +17,61 @@ import quiesce
 from quiesce._extras import MissingExtra
 from quiesce._safe.printed import printed_line
 from quiesce.agents import MemoryStore, Store, StoreError
-from quiesce.cli.base import of_error, say
-from quiesce.cli.chat.session import NoSuchConversation, new_id, open_store, store_option, to_resume
-from quiesce.cli.chat.ui import let_be
+from quiesce.cli.base import error_text, say
+from quiesce.cli.chat.session import NoSuchConversation, find_conversation, new_id, open_store, store_option
+from quiesce.cli.chat.ui import discard_output
 from quiesce.cli.models import ModelUnavailable, NoLanguageModel, UnknownModel, resolve
 from quiesce.models import Model, ModelError
 
 from .script import BadScript, load_script
 
-SLOW = 1.0  # seconds until a person is told what is waited for
+#: Seconds until the user is told what the command is waiting for.
+SLOW = 1.0
 
 
 class BadUsage(Exception):
-    """Options that make no sense; the message says why, and what to do."""
+    """The options make no sense; the message says why, and what to do."""
 
 
 def run_command(name: str, main: Callable[[], Awaitable[int]]) -> int:
-    """Run it as a program; the exit code. What goes wrong is said in a line on standard error."""
+    """Run a command as a program and return the exit code. Errors are printed to standard error in one line each."""
     try:
-        with _logged_in_lines():
+        with _warnings_on_stderr():
             return quiesce.run(main)
     except quiesce.Stopped as stopped:
         if stopped.reason.kind == "disconnect":
-            _let_dead_streams_be()
+            _discard_closed_streams()
         return stopped.code if isinstance(stopped.code, int) else 1
     except BadUsage as wrong:
-        say(f"quiesce {name}: {of_error(wrong)}")
+        say(f"quiesce {name}: {error_text(wrong)}")
         return 2
-    except BrokenPipeError:  # whoever read us has gone, and wants no more words
-        let_be(sys.stdout)
+    except (
+        BrokenPipeError
+    ):  # the reader of standard output has closed it: an error message would reach nobody
+        discard_output(sys.stdout)
         return 1
     except (BadScript, NoSuchConversation, StoreError, ModelError, MissingExtra, OSError) as failed:
+        # EIO: the terminal was closed while SIGHUP is ignored, as under `nohup`.
         if isinstance(failed, OSError) and failed.errno == errno.EIO:
-            _let_dead_streams_be()
-        say(f"quiesce {name}: {of_error(failed)}")
+            _discard_closed_streams()
+        say(f"quiesce {name}: {error_text(failed)}")
         return 1
 
 
-def _let_dead_streams_be() -> None:
-    """The terminal was closed: output that is still buffered does not change the exit status."""
+def _discard_closed_streams() -> None:
+    """Discard output that is still buffered for a closed terminal."""
+    # The interpreter flushes both streams when it exits; if that fails, it prints an error and exits with status 120.
     for stream in (sys.stdout, sys.stderr):
         if stream is None or stream.closed:
             continue
         try:
             stream.flush()
         except OSError:
-            let_be(stream)
+            discard_output(stream)
 
 
-class _InALine(logging.Formatter):
-    """The message, and the error's, without where it came from."""
+class _OneLineFormatter(logging.Formatter):
+    """Formats a record as one line: the message, and the error's message without its traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         error = record.exc_info[1] if record.exc_info else None
@@ -74,11 +79,11 @@ class _InALine(logging.Formatter):
 
 
 @contextmanager
-def _logged_in_lines() -> Iterator[None]:
-    """What quiesce itself logs is for the user of a command, too."""
+def _warnings_on_stderr() -> Iterator[None]:
+    """Print the warnings that quiesce itself logs to standard error, where the user sees them."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.WARNING)
-    handler.setFormatter(_InALine())
+    handler.setFormatter(_OneLineFormatter())
     logger = logging.getLogger("quiesce")
     logger.addHandler(handler)
     try:
@@ -87,85 +92,94 @@ def _logged_in_lines() -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def can_be_asked() -> bool:
-    """Whether a person reads our questions, and can answer them: both standard input and standard error are a terminal."""
+def can_ask_user() -> bool:
+    """Whether a user can read questions and answer them: standard input and standard error are terminals."""
     return all(
         stream is not None and not stream.closed and stream.isatty() for stream in (sys.stdin, sys.stderr)
     )
 
 
-def folder_of(given: argparse.Namespace) -> Path:
+def folder_of(options: argparse.Namespace) -> Path:
     """The folder that the tools work in."""
     try:
-        folder = Path(given.folder).expanduser().resolve()
-    except RuntimeError as error:  # of ~, if nobody knows where that is
-        raise BadUsage(f"--folder {given.folder!r} cannot be found: {error}") from error
+        folder = Path(options.folder).expanduser().resolve()
+    except RuntimeError as error:  # a ~ whose home directory is unknown
+        raise BadUsage(f"--folder {options.folder!r} cannot be found: {error}") from error
     if not folder.is_dir():
-        raise BadUsage(f"--folder {given.folder!r} is no folder")
+        raise BadUsage(f"--folder {options.folder!r} is not a folder")
     return folder
 
 
-async def find_model(given: argparse.Namespace, *, ask: bool, script_will_do: bool = True) -> Model:
-    """Who answers. May ask at a terminal whether to fetch something.
+async def find_model(options: argparse.Namespace, *, ask: bool, allow_script: bool = True) -> Model:
+    """Find the model that answers. With `ask`, the user may be asked whether to download weights.
 
-    Without `script_will_do`, it is an error if there is no language model and nobody has asked for the script in its place.
+    If no language model is available, a script answers in its place. Without `allow_script` that is an error, unless
+    the user asked for the script.
     """
-    if given.script is not None:
-        if given.model not in (None, "scripted"):
-            raise BadUsage(f"--script goes with --model scripted, not with {given.model!r}")
-        return load_script(given.script)
-    slow = asyncio.get_running_loop().call_later(SLOW, _tell_wait, given.model or "")
+    if options.script is not None:
+        if options.model not in (None, "scripted"):
+            raise BadUsage(f"--script needs --model scripted, not {options.model!r}")
+        return load_script(options.script)
+    slow = asyncio.get_running_loop().call_later(SLOW, _say_waiting, options.model or "")
     try:
-        found = await resolve(given.model, ask=ask, fetch=given.fetch)
+        found = await resolve(options.model, ask=ask, fetch=options.fetch)
     except UnknownModel as unknown:
         raise BadUsage(str(unknown)) from unknown
     finally:
         slow.cancel()
-    if isinstance(found, NoLanguageModel) and not (given.model or "").strip() and not script_will_do:
-        raise ModelUnavailable(found.excuse)
+    if isinstance(found, NoLanguageModel) and not (options.model or "").strip() and not allow_script:
+        raise ModelUnavailable(found.explanation)
     return found
 
 
-def _tell_wait(spec: str) -> None:
-    """A server that was named is asked for its models, and may take its time."""
+def _say_waiting(spec: str) -> None:
+    """Tell the user that a server has not yet answered which models it has."""
     if "://" in spec and sys.stderr is not None and sys.stderr.isatty():
-        say(f"waiting for {spec}; Ctrl-C gives up")
+        say(f"waiting for {spec}; press Ctrl-C to stop")
 
 
-async def let_go(model: Model) -> None:
-    """Give back what a model holds: connections, a server."""
+async def close_model(model: Model) -> None:
+    """Close a model that holds connections or a server; other models have nothing to close."""
     close: Any = getattr(model, "close", None)
     if close is not None:
-        closing = close()
-        if inspect.isawaitable(closing):
-            await closing
+        result = close()
+        if inspect.isawaitable(result):
+            await result
 
 
 @asynccontextmanager
 async def opened_model(
-    given: argparse.Namespace, *, ask: bool, script_will_do: bool = True
+    options: argparse.Namespace, *, ask: bool, allow_script: bool = True
 ) -> AsyncIterator[list[Model]]:
-    """The model, as the only item of a list: whoever puts another one there lets go of the first."""
-    holder = [await find_model(given, ask=ask, script_will_do=script_will_do)]
+    """The model, as the only item of a list, and closed at the end.
+
+    To switch to another model, replace the item and close the previous one.
+    """
+    holder = [await find_model(options, ask=ask, allow_script=allow_script)]
     try:
         yield holder
     finally:
-        await quiesce.shielded(let_go, holder[0])
+        await quiesce.shielded(close_model, holder[0])
 
 
 @asynccontextmanager
-async def opened_store(given: argparse.Namespace, *, keeps: bool) -> AsyncIterator[tuple[Store, str]]:
-    """The store, and the id of the conversation in it."""
-    if given.store == "none" or (given.store is None and given.resume is None and not keeps):
-        if given.resume is not None:
-            raise BadUsage("--resume needs a store, and --store none keeps nothing")
+async def opened_store(options: argparse.Namespace, *, by_default: bool) -> AsyncIterator[tuple[Store, str]]:
+    """The store, and the id of the conversation in it.
+
+    `by_default` says whether to store the conversation if no option mentions a store.
+    """
+    if options.store == "none" or (options.store is None and options.resume is None and not by_default):
+        if options.resume is not None:
+            raise BadUsage("--resume needs a store, but --store none stores nothing")
         yield MemoryStore(), new_id()
         return
-    store = open_store(given.store)
+    store = open_store(options.store)
     try:
-        listed_by = f"quiesce chat{store_option(given.store)} --list"
+        list_command = f"quiesce chat{store_option(options.store)} --list"
         conversation_id = (
-            await to_resume(store, given.resume, listed_by) if given.resume is not None else new_id()
+            await find_conversation(store, options.resume, list_command)
+            if options.resume is not None
+            else new_id()
         )
         yield store, conversation_id
     finally:

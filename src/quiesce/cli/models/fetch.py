@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from quiesce.cli.base import look_at, say
+from quiesce.cli.base import detect_terminal, say
 from quiesce.models import EmbeddedModel, FetchProgress, Model
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ async def _agrees(name: str, *, is_damaged: bool) -> bool:
 @contextmanager
 def _shown(name: str, console: Console | None) -> Iterator[Callable[[FetchProgress], None]]:
     """A bar at a terminal, a line every few seconds elsewhere; nothing if there is nothing to fetch."""
-    terminal = look_at(sys.stderr)
+    terminal = detect_terminal(sys.stderr)
     if console is None and terminal.is_terminal:
         console = terminal.console()
     if console is not None and console.is_terminal:

@@ -33,7 +33,7 @@ class NoLanguageModel:
         self.why = why
 
     @property
-    def excuse(self) -> str:
+    def explanation(self) -> str:
         """Why there is no language model, and what would help: for where a script will not do."""
         return f"there is no language model to ask{f': {self.why}' if self.why else ''}\n{_WAYS}"
 

@@ -16,7 +16,15 @@ from types import FrameType
 from typing import Any
 
 from quiesce.cli import INTERRUPTED
-from quiesce.cli.base import COLOR_CHOICES, Parser, fill_closed_descriptors, look_at, of_error, one_of, say
+from quiesce.cli.base import (
+    COLOR_CHOICES,
+    Parser,
+    detect_terminal,
+    error_text,
+    fill_closed_descriptors,
+    one_of,
+    say,
+)
 from quiesce.cli.tour.situations import SITUATIONS, Side, Situation
 
 from .show import Show, Silence
@@ -57,7 +65,7 @@ def main(words: Sequence[str]) -> int:
         _write_to_nobody()
         if error.errno == errno.EIO:  # the terminal was closed
             return HUNG_UP
-        say(f"quiesce tour: {of_error(error)}")
+        say(f"quiesce tour: {error_text(error)}")
         return 1
 
 
@@ -111,7 +119,7 @@ def _play(given: argparse.Namespace) -> int:
         situation
     ) in chosen:  # so that a missing extra is said first, and importing is no part of what is measured
         situation.program("quiesce")
-    terminal = look_at(color=given.color)
+    terminal = detect_terminal(color=given.color)
     show = Silence(terminal) if given.json else Show(terminal)
     results: Results = []
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""One chat without a terminal: what the user sends, what runs now, and how it stops."""
+"""One chat without a terminal: messages, what is running, and how it stops."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING
 from quiesce._lazy import offer
 
 if TYPE_CHECKING:
-    from .face import ANSWERS, READ_IN, Approval, Call, Decision, Face
-    from .session import Chat, explained
-    from .slash import Desk, is_command
-    from .store_choice import NoSuchConversation, kept_in, new_id, open_store, store_option, to_resume
+    from .face import ANSWERS, READING_TIME, Approval, Call, Decision, Face
+    from .session import Chat, describe_error
+    from .slash import InputHandler, is_command
+    from .store_choice import (
+        NoSuchConversation,
+        find_conversation,
+        list_conversations,
+        new_id,
+        open_store,
+        store_option,
+    )
     from .wording import history, outcome_in_words, seconds, text_of
 
 offer()

@@ -1,4 +1,4 @@
-"""What runs now in a chat, and since when: the model, tools, a question, a command of the user's."""
+"""What is running in a chat, and since when: the model, tools, a question, a shell command of the user."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from quiesce.agents import Agent, FunctionTool, RunContextWrapper, RunHooks, Too
 from quiesce.cli.chat.tools import title_of
 from quiesce.models import ModelRequest, ResponseDone
 
-MODEL = "model"  # the key of its turn among what runs
+#: The key of the model's turn among the running items. Tools are listed under their call ids.
+MODEL = "model"
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Something that runs now, and since when."""
+    """Something that is running, and since when."""
 
     name: str
     title: str
@@ -25,48 +26,51 @@ class Running:
 
     @property
     def age(self) -> float:
-        """In seconds."""
+        """How many seconds it has been running."""
         return time.monotonic() - self.since
 
 
-class WhatRuns(dict[str, Running]):
-    """By the id of the call; `changed` is called when something begins or ends."""
+class RunningItems(dict[str, Running]):
+    """The running items by call id. `on_change` is called when one starts or finishes."""
 
-    def __init__(self, changed: Callable[[], object]) -> None:
+    def __init__(self, on_change: Callable[[], object]) -> None:
         super().__init__()
-        self._changed = changed
+        self._on_change = on_change
 
-    def begins(self, key: str, name: str, title: str = "") -> None:
-        """From now on."""
+    def start(self, key: str, name: str, title: str = "") -> None:
+        """Add an item that starts now."""
         self[key] = Running(name, title, time.monotonic())
-        self._changed()
+        self._on_change()
 
-    def ends(self, key: str) -> None:
-        """If it was there."""
+    def finish(self, key: str) -> None:
+        """Remove an item, if it is there."""
         if self.pop(key, None) is not None:
-            self._changed()
+            self._on_change()
 
-    def in_words(self) -> list[str]:
-        """Each in a few words."""
+    def summaries(self) -> list[str]:
+        """Describe each item in a few words."""
         return [f"{item.name} {shortened(item.title, 40)}".strip() for item in self.values()]
 
 
-class Watch(RunHooks[Any]):
-    """Notes what a run does."""
+class ActivityHooks(RunHooks[Any]):
+    """Keeps the running items up to date during a run.
 
-    def __init__(self, running: WhatRuns, who_answers: Callable[[], str]) -> None:
+    There is no `on_tool_end`: the chat removes a tool when it sees the result, and clears the rest when the run ends.
+    """
+
+    def __init__(self, running: RunningItems, model_name: Callable[[], str]) -> None:
         self._running = running
-        self._who_answers = who_answers
+        self._model_name = model_name
 
     async def on_llm_start(
         self, context: RunContextWrapper[Any], agent: Agent[Any], request: ModelRequest
     ) -> None:
-        self._running.begins(MODEL, self._who_answers(), "answering")
+        self._running.start(MODEL, self._model_name(), "answering")
 
     async def on_llm_end(
         self, context: RunContextWrapper[Any], agent: Agent[Any], response: ResponseDone
     ) -> None:
-        self._running.ends(MODEL)
+        self._running.finish(MODEL)
 
     async def on_tool_start(self, context: ToolContext[Any], agent: Agent[Any], tool: FunctionTool) -> None:
-        self._running.begins(context.tool_call_id, tool.name, title_of(tool.name, context.tool_arguments))
+        self._running.start(context.tool_call_id, tool.name, title_of(tool.name, context.tool_arguments))

@@ -1,4 +1,4 @@
-"""What a chat shows itself by: a terminal, or plain lines. The session knows no more of it than this."""
+"""How a chat shows itself: the interface that the terminal and the plain face implement. The session knows only this."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ ANSWERS: Final[dict[str, Decision]] = {
     "a": "always",
     "always": "always",
 }
-"""What may be typed. Whatever else is typed means no, and is the next message: a word on what to do instead."""
+"""The answers a user can type. Anything else means no, and becomes the next message: what to do instead."""
 
-READ_IN: Final = 0.5
-"""Seconds from when something is to be seen until somebody may have read it: what is typed before is no answer to it."""
+READING_TIME: Final = 0.5
+"""Seconds that a user needs to read something. Input typed before that is not taken as an answer to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A tool call, or a command of the user's, as a person sees it."""
+    """A tool call, or a shell command of the user, as it is shown."""
 
     call_id: str
     name: str
@@ -32,51 +32,51 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """A call that somebody must allow first; `preview` is all that it is about."""
+    """A call that the user must approve first; `preview` shows everything that it would do."""
 
     call: Call
     preview: str
 
 
 class Face(Protocol):
-    """All of it is called in the event loop, and returns at once; only `ask` is waited for."""
+    """All methods are called in the event loop, and return at once; only `ask` waits."""
 
     def text(self, piece: str) -> None:
-        """The next piece of the model's answer."""
+        """Show the next piece of the model's answer."""
         ...
 
     def text_done(self, *, cut: bool) -> None:
-        """The answer, or this part of it, is complete; or it was cut there."""
+        """The answer, or this part of it, is complete; with `cut`, it was interrupted."""
         ...
 
     def called(self, call: Call) -> None:
-        """The model has asked for a tool, or the user for a command."""
+        """The model has called a tool."""
         ...
 
-    def heard(self, call_id: str, text: str) -> None:
-        """A piece of the output of a program."""
+    def program_output(self, call_id: str, text: str) -> None:
+        """Show a piece of the output of a program that a call has started."""
         ...
 
     def returned(self, call: Call, outcome: str, elapsed: float | None, output: str) -> None:
-        """A call has a result."""
+        """A tool call, or a command of the user, has returned."""
         ...
 
     def stopped(self, line: str, *, clean: bool) -> None:
-        """What was stopped, how long it took, and what is left: nothing, if `clean`."""
+        """Show the line that says what was stopped and what is left; with `clean`, nothing is."""
         ...
 
     def say(self, text: str) -> None:
-        """A word of the chat itself."""
+        """Show a message of the chat itself."""
         ...
 
-    def complain(self, text: str) -> None:
-        """Something went wrong."""
+    def show_error(self, text: str) -> None:
+        """Show what went wrong."""
         ...
 
-    def changed(self) -> None:
-        """What runs now is something else than before."""
+    def refresh(self) -> None:
+        """Update whatever depends on what is running."""
         ...
 
     async def ask(self, approval: Approval) -> Decision:
-        """Let the user decide. Cancelled if the run is stopped meanwhile."""
+        """Let the user decide. Cancelled if the run is stopped before there is an answer."""
         ...

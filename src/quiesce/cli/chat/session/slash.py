@@ -1,4 +1,4 @@
-"""What can be typed besides messages: `/commands`, and `!command` for the user's own shell."""
+"""What the user can type besides messages: `/commands`, and `!command` for a shell command."""
 
 from __future__ import annotations
 
@@ -21,86 +21,86 @@ if TYPE_CHECKING:
     from quiesce.agents import Store
 
 Resolve = Callable[[str], Awaitable[Model]]
-_LONG_PATH = re.compile(r"[^\s:]*/([^\s/:]+/[^\s/:]+\.py:\d+ in )")  # its last folder will do
-_COMMAND = re.compile(r"/[^\s/*]+(?: [^\n]*)?")  # not a path, not a comment, not several lines
-_LONG_NAME = re.compile(
-    r"(\.py:\d+ in )(?:[^\s.]+\.)*([^\s.]+)$", re.MULTILINE
-)  # and so will the function's own name
+# A message may begin with a slash, too: a path, a comment (`/* ... */`) and text of several lines are not commands.
+_COMMAND = re.compile(r"/[^\s/*]+(?: [^\n]*)?")
+# In the tree, a path is shortened to its last folder and file, and a qualified name to the function's own name.
+_LONG_PATH = re.compile(r"[^\s:]*/([^\s/:]+/[^\s/:]+\.py:\d+ in )")
+_LONG_NAME = re.compile(r"(\.py:\d+ in )(?:[^\s.]+\.)*([^\s.]+)$", re.MULTILINE)
 
 
 def is_command(text: str) -> bool:
-    """Whether that is a `/command`, and no message."""
+    """Whether the text is a `/command` and not a message."""
     return _COMMAND.fullmatch(text.strip()) is not None
 
 
 @dataclass(slots=True)
-class Desk:
-    """A chat, and what its commands need besides."""
+class InputHandler:
+    """Takes what the user types: it runs commands, and passes messages on to the chat."""
 
     chat: Chat
     resolve: Resolve
-    let_go: Callable[[Model], Awaitable[None]]
+    close_model: Callable[[Model], Awaitable[None]]
     store: Store | None = None
-    leaving: bool = False
+    is_quitting: bool = False
     width: int = 80
 
-    async def take(self, text: str) -> None:
-        """What the user has sent: a command of the chat, of the shell, or a message. What fails of it is told."""
+    async def handle(self, text: str) -> None:
+        """Handle one input: a command of the chat, a shell command or a message. Failures are shown, never raised."""
         try:
-            await self._take(text)
+            await self._handle(text)
         except Exception as error:
             self.chat.fail(error)
 
-    async def _take(self, text: str) -> None:
+    async def _handle(self, text: str) -> None:
         stripped = text.strip()
         if not stripped:
-            if self.chat.activity is None and self.chat.has_kept_messages:
+            if self.chat.activity is None and self.chat.has_queued_messages:
                 self.chat.resume()
         elif is_command(stripped):
-            await self._obey(stripped)
+            await self._run_command(stripped)
         elif stripped.startswith("!"):
             command = stripped[1:].strip()
             if command:
                 self.chat.start_command(command)
             else:
-                self.chat.face.say("!command runs a command: !git status")
+                self.chat.face.say("Type a shell command after the exclamation mark: !git status")
         else:
             await self.chat.say(text.strip("\n"))
 
-    async def _obey(self, line: str) -> None:
-        name, _, rest = line[1:].partition(" ")
+    async def _run_command(self, line: str) -> None:
+        name, _, argument = line[1:].partition(" ")
         command = COMMANDS.get(name)
         if command is None:
             close = get_close_matches(name, COMMANDS)
-            hint = f"did you mean /{close[0]}?" if close else "/help lists what there is"
+            hint = f"did you mean /{close[0]}?" if close else "/help lists the commands"
             self.chat.failures += 1
-            self.chat.face.complain(f"there is no /{exact(name)}; {hint}")
+            self.chat.face.show_error(f"there is no /{exact(name)}; {hint}")
             return
-        await command.do(self, rest.strip())
+        await command.run(self, argument.strip())
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
     """One command of the chat."""
 
-    says: str
-    do: Callable[[Desk, str], Awaitable[None]]
-    takes: str = ""
+    summary: str
+    run: Callable[[InputHandler, str], Awaitable[None]]
+    argument: str = ""
 
 
-async def _help(desk: Desk, rest: str) -> None:
-    rows = [(f"/{name} {command.takes}".rstrip(), command.says) for name, command in COMMANDS.items()]
+async def _help(handler: InputHandler, argument: str) -> None:
+    rows = [(f"/{name} {command.argument}".rstrip(), command.summary) for name, command in COMMANDS.items()]
     rows += [
         (
             "!command",
-            "run a command of your own in the folder; nobody is asked, and the model does not see it",
+            "run a shell command yourself, in the folder; no approval is asked and the model does not see it",
         ),
-        ("Esc, Ctrl-C", "stop what runs; again: faster; a third time: at once"),
-        ("Ctrl-C", "with nothing running: clear the line, or leave if it is empty"),
-        ("Enter", "send; Alt-Enter or Ctrl-J begins a new line"),
+        ("Esc, Ctrl-C", "stop what is running; press again to stop faster, a third time to stop at once"),
+        ("Ctrl-C", "when nothing is running: clear the line, or exit if it is empty"),
+        ("Enter", "send; Alt-Enter or Ctrl-J inserts a new line"),
     ]
-    width = max(desk.width - 17, 30)
-    desk.chat.face.say(
+    width = max(handler.width - 17, 30)
+    handler.chat.face.say(
         "\n".join(
             line
             for left, right in rows
@@ -109,28 +109,28 @@ async def _help(desk: Desk, rest: str) -> None:
     )
 
 
-async def _pause(desk: Desk, rest: str) -> None:
-    desk.chat.pause()
+async def _pause(handler: InputHandler, argument: str) -> None:
+    handler.chat.pause()
 
 
-async def _resume(desk: Desk, rest: str) -> None:
-    desk.chat.resume()
+async def _resume(handler: InputHandler, argument: str) -> None:
+    handler.chat.resume()
 
 
-async def _tree(desk: Desk, rest: str) -> None:
+async def _tree(handler: InputHandler, argument: str) -> None:
     lines = _LONG_NAME.sub(r"\1\2", _LONG_PATH.sub(r"\1", shown(str(tree())))).splitlines()
-    desk.chat.face.say(
-        "\n".join(line if len(line) <= desk.width else f"{line[: desk.width - 1]}…" for line in lines)
+    handler.chat.face.say(
+        "\n".join(line if len(line) <= handler.width else f"{line[: handler.width - 1]}…" for line in lines)
     )
 
 
-async def _history(desk: Desk, rest: str) -> None:
-    desk.chat.face.say(history(desk.chat.conversation.items, desk.width))
+async def _history(handler: InputHandler, argument: str) -> None:
+    handler.chat.face.say(history(handler.chat.conversation.items, handler.width))
 
 
-async def _model(desk: Desk, rest: str) -> None:
-    chat = desk.chat
-    if not rest:
+async def _model(handler: InputHandler, argument: str) -> None:
+    chat = handler.chat
+    if not argument:
         usage = chat.conversation.usage
         spent = (
             f"{usage.input_tokens} tokens in, {usage.output_tokens} out"
@@ -138,44 +138,45 @@ async def _model(desk: Desk, rest: str) -> None:
             else "no tokens counted"
         )
         chat.face.say(
-            f"{chat.model_name} answers ({usage.requests} requests, {spent}); /model SPEC changes that"
+            f"{chat.model_name} answers ({usage.requests} requests, {spent}); use /model SPEC to change it"
         )
         return
 
     async def look() -> None:
-        before, model = chat.model, await desk.resolve(rest)
+        previous, model = chat.model, await handler.resolve(argument)
         chat.use_model(model)
-        if before is not model:
-            await desk.let_go(before)
-        chat.face.say(f"{chat.model_name} answers from now on")
-        if (known := note(model)) is not None:
-            chat.face.say(exact(known))
+        if previous is not model:
+            await handler.close_model(previous)
+        chat.face.say(f"{chat.model_name} answers from now on.")
+        if (text := note(model)) is not None:
+            chat.face.say(exact(text))
 
-    chat.start_looking(rest, look)
+    chat.start_model_search(argument, look)
 
 
-async def _share(desk: Desk, rest: str) -> None:
-    chat = desk.chat
+async def _share(handler: InputHandler, argument: str) -> None:
+    chat = handler.chat
     if not chat.last_output:
-        chat.face.say("nothing to share yet: run a command first, with !command")
+        chat.face.say("Nothing to share yet: run a command with !command first.")
         return
     output, chat.last_output = chat.last_output, ""
-    await chat.say(f"{output}\n\n{rest}".strip())
+    await chat.say(f"{output}\n\n{argument}".strip())
 
 
-async def _quit(desk: Desk, rest: str) -> None:
-    desk.leaving = True
+async def _quit(handler: InputHandler, argument: str) -> None:
+    handler.is_quitting = True
 
 
 COMMANDS: dict[str, Command] = {
-    "help": Command("this list", _help),
-    "pause": Command("let the agent stop after its current step", _pause),
-    "resume": Command("go on with what was paused or stopped", _resume),
+    "help": Command("show this list", _help),
+    "pause": Command("pause the agent after its current step", _pause),
+    "resume": Command("continue after a pause or a stop", _resume),
     "tree": Command(
-        "what runs now: scopes, tasks, threads and processes, how old, and where each waits", _tree
+        "show what is running: scopes, tasks, threads and processes, how old they are, and where each waits",
+        _tree,
     ),
-    "history": Command("what was said and done so far", _history),
-    "model": Command("which model answers; with SPEC, another one from now on", _model, "[SPEC]"),
-    "share": Command("send what your last !command has printed, with a word of yours", _share, "[TEXT]"),
-    "quit": Command("leave; the conversation is kept", _quit),
+    "history": Command("show the conversation so far", _history),
+    "model": Command("show which model answers; with SPEC, switch to another one", _model, "[SPEC]"),
+    "share": Command("send the output of your last !command, with a comment if you like", _share, "[TEXT]"),
+    "quit": Command("exit; the conversation is kept", _quit),
 }

@@ -1,4 +1,4 @@
-"""Where conversations are kept, and which one to go on with."""
+"""Where conversations are stored, and which one to resume."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .wording import text_of
 
 
 class NoSuchConversation(Exception):
-    """What was asked for is not there; the message says what is."""
+    """No stored conversation matches the given id; the message says how to list them."""
 
 
 @dataclass(frozen=True, slots=True)
-class KeptConversation:
-    """One conversation of a store."""
+class SavedConversation:
+    """One conversation of a store. The fields are the keys of `quiesce chat --list --json`."""
 
     id: str
     last: float  # seconds since 1970
@@ -31,38 +31,39 @@ class KeptConversation:
     begins: str
 
     def line(self, width: int) -> str:
-        """For a list of them."""
+        """The conversation as one line of `quiesce chat --list`."""
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.last))
         start = f"{self.id}  {when}  {self.messages:>3} message{'s' if self.messages != 1 else ' '}  "
         return start + shortened(self.begins, max(width - len(start), 10))
 
     def as_json(self) -> dict[str, object]:
-        """For a machine."""
+        """The conversation as plain values for JSON."""
         return asdict(self)
 
 
 def default_store() -> Path:
-    """The file in the user's data directory."""
+    """The path of the default store, in the user's data directory."""
     home = os.environ.get("XDG_DATA_HOME", "")
     try:
         base = Path(home) if os.path.isabs(home) else Path.home() / ".local" / "share"
     except RuntimeError:
         raise FileNotFoundError(
-            "there is no place to keep conversations, for nobody knows your home directory: set HOME or XDG_DATA_HOME, "
-            "or say --store FILE (or --store none)"
+            "cannot store conversations, because your home directory is unknown: set HOME or XDG_DATA_HOME, "
+            "or use --store FILE (or --store none)"
         ) from None
     return base / "quiesce" / "chat.db"
 
 
 def store_option(path: str | None) -> str:
-    """What has to be said to find that store again, with a blank before it; nothing for the user's own."""
+    """The option that selects that store, with a space before it; empty for the default store."""
     return f" --store {shlex.quote(path)}" if path is not None else ""
 
 
 def open_store(path: str | None) -> SQLiteStore:
-    """The store in that file; in the user's own if None. Its folder is made, for nobody else to look into.
+    """Open the store in that file, or the default store if None.
 
-    If others can read a file that is there already, that is said.
+    The folder of the default store is created for the user alone. If other users can read an existing file, a warning
+    goes to standard error.
     """
     if path is None:
         file = default_store()
@@ -74,38 +75,41 @@ def open_store(path: str | None) -> SQLiteStore:
 
 
 def new_id() -> str:
-    """One that says when, and sorts by it."""
+    """A new conversation id. It begins with the time, so ids sort by it."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
-async def kept_in(store: Store) -> list[KeptConversation]:
-    """All conversations, the last one used first."""
-    found = list[KeptConversation]()
+async def list_conversations(store: Store) -> list[SavedConversation]:
+    """All conversations of a store, the most recently used first."""
+    found = list[SavedConversation]()
     for conversation_id in await store.ids():
         log = store.open(conversation_id)
         events = await log.read()
         log.close()
-        said = {  # a message that waited is there twice: when it was sent, and when it was taken up
+        # A queued message is in the log twice: when it was sent, and when a run took it up.
+        messages = {
             getattr(event, "message_id", "") or f"#{event.seq}": event.item
             for event in events
             if isinstance(event, (ItemAdded, MessageQueued)) and isinstance(event.item, UserMessage)
         }
-        first = next(iter(said.values()), None)
+        first = next(iter(messages.values()), None)
         begins = shortened(shown(text_of(first)), 60) if isinstance(first, UserMessage) else ""
-        found.append(KeptConversation(conversation_id, events[-1].time if events else 0.0, len(said), begins))
-    return sorted(found, key=lambda kept: kept.last, reverse=True)
+        last = events[-1].time if events else 0.0
+        found.append(SavedConversation(conversation_id, last, len(messages), begins))
+    return sorted(found, key=lambda saved: saved.last, reverse=True)
 
 
-async def to_resume(store: Store, asked: str, listed_by: str = "quiesce chat --list") -> str:
-    """The id that was asked for, by its beginning; the last conversation if that is empty."""
-    kept = await kept_in(store)
-    if not kept:
-        raise NoSuchConversation("no conversation is kept yet: begin one without --resume")
-    if not asked:
-        return kept[0].id
-    exact = [one.id for one in kept if one.id == asked]
-    matching = exact or [one.id for one in kept if one.id.startswith(asked)]
+async def find_conversation(store: Store, prefix: str, list_command: str = "quiesce chat --list") -> str:
+    """The id of the only conversation that begins with `prefix`; the most recently used one if that is empty."""
+    saved = await list_conversations(store)
+    if not saved:
+        raise NoSuchConversation("no conversation is stored yet: start one without --resume")
+    if not prefix:
+        return saved[0].id
+    # A complete id wins, even if longer ids begin with it.
+    exact = [one.id for one in saved if one.id == prefix]
+    matching = exact or [one.id for one in saved if one.id.startswith(prefix)]
     if len(matching) != 1:
-        what = "no conversation begins" if not matching else f"{len(matching)} conversations begin"
-        raise NoSuchConversation(f"{what} with {asked!r}; `{listed_by}` shows them all")
+        what = "no conversation id begins" if not matching else f"{len(matching)} conversation ids begin"
+        raise NoSuchConversation(f"{what} with {prefix!r}; `{list_command}` lists them all")
     return matching[0]

@@ -1,4 +1,4 @@
-"""Sentences of a chat: what a stop did, what was said before, what is kept."""
+"""The sentences of a chat: what a stop did, how a call ended, what was said so far."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _OUTCOMES = {
     "interrupted": "stopped",
     "not_started": "not started",
     "still_running": "still running",
-    "unknown": "nobody knows how it ended",
+    "unknown": "outcome unknown",
 }
 
 
 def outcome_in_words(outcome: str) -> str:
-    """Empty for a call that has simply returned."""
+    """How a call ended, in words; empty if it simply returned."""
     return _OUTCOMES.get(outcome, outcome)
 
 
 def seconds(value: float) -> str:
-    """A time that people can read at a glance."""
+    """A duration with its unit, rounded so that it can be read at a glance."""
     if value < 0.1:
         return f"{value * 1000:.0f} ms"
     if value < 10:
@@ -38,7 +38,7 @@ def seconds(value: float) -> str:
 
 
 def stop_line(stopped: Sequence[str], report: StopReport) -> str:
-    """What was stopped, how long it took, what is left: one line, and one more for each thing that is left."""
+    """One line that says what was stopped and how long it took, and one more for each thing that is left."""
     what = ", ".join(stopped) or "between two steps"
     line = f"stopped {what} in {seconds(report.elapsed)}: "
     left = [f"  left: {leftover.kind} {leftover.name!r}, at {leftover.stuck_at}" for leftover in report.left]
@@ -48,7 +48,7 @@ def stop_line(stopped: Sequence[str], report: StopReport) -> str:
 
 
 def history(items: Sequence[Item], width: int) -> str:
-    """What was said and done, a few words a line."""
+    """The conversation so far, one shortened line per message or call."""
     calls = {item.call_id: item for item in items if isinstance(item, ToolCall)}
     lines = list[str]()
     for item in items:
@@ -65,12 +65,12 @@ def history(items: Sequence[Item], width: int) -> str:
             lines.append(f"  · {name} {shortened(title, max(width // 2, 20))} → {how}")
     return (
         "\n".join(line[:2] + shortened(shown(line[2:]), max(width - 2, 20)) for line in lines)
-        or "nothing was said yet"
+        or "The conversation is empty."
     )
 
 
 def text_of(item: UserMessage) -> str:
-    """What the user said, without pictures."""
+    """The text of a user's message, with a placeholder for each picture."""
     content = item.content
     return (
         content

@@ -1,4 +1,4 @@
-"""The tools of a chat's agent: files, search, a shell, Python."""
+"""The tools of the chat's agent: files, search, a shell, Python."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The chat's files: to read, to list and to write, below one folder.
+"""The file tools of the chat: read, list and write files below one folder.
 
-`quiesce._safe.files` decides which files those are, and opens them. It is not a sandbox, for the shell and Python may touch anything; you are asked about
-those instead. Everything here is synchronous code for a thread, and stops when its token is cancelled.
+`quiesce._safe.files` decides which files these are, and opens them. This is not a sandbox, because the shell and Python
+may touch anything; the user is asked before each of those instead. Everything here is synchronous code for a thread.
+Reading stops when its token is cancelled.
 """
 
 from __future__ import annotations
@@ -13,35 +14,37 @@ from typing import TextIO
 from quiesce import current_token
 from quiesce._safe.files import Folders, Seen, encoded
 
-LINES = 2000  # of a file, at once
-LONGEST = 2000  # characters of a line
-MOST = 60_000  # characters of a file, at once
-LISTED = 1000
+# What one call returns at most, so that one file cannot fill the model's context.
+LINES = 2000
+LONGEST = 2000  # characters per line
+MOST = 60_000  # characters in all
+LISTED = 1000  # names of a folder
 _GOES_ON = " [... the line goes on]"
 
 
 def read(folders: Folders, path: str, first_line: int = 1, lines: int = LINES) -> str:
-    """So many lines of a file, with their numbers."""
+    """Read at most `lines` lines of a file, numbered, from `first_line` on."""
     first, wanted = max(first_line, 1), min(max(lines, 1), LINES)
-    told, room = list[str](), MOST
+    numbered_lines, room = list[str](), MOST
     data = folders.open(path)
     with io.TextIOWrapper(data, encoding="utf-8", errors="replace") as opened:
         for number, line in enumerate(_lines_of(opened), 1):
             if number < first:
                 continue
             numbered = f"{number:6}  {line}\n"
-            if len(told) == wanted or (told and len(numbered) > room):
-                return "".join(told) + f"[more from line {number} on]"
-            told.append(numbered)
+            if len(numbered_lines) == wanted or (numbered_lines and len(numbered) > room):
+                return "".join(numbered_lines) + f"[more from line {number} on]"
+            numbered_lines.append(numbered)
             room -= len(numbered)
-    if not told:
+    if not numbered_lines:
         return "The file is empty." if first == 1 else f"The file has fewer than {first} lines."
-    return "".join(told)
+    return "".join(numbered_lines)
 
 
 def _lines_of(opened: TextIO) -> Iterator[str]:
-    """Without their ends, and no more than the beginning of each: a line may be as long as the file."""
+    """The lines without their ends, each shortened to `LONGEST` characters."""
     token = current_token()
+    # `readline` with a limit, because a line may be as long as the file: iterating would load all of it.
     while piece := opened.readline(LONGEST + 1):
         token.raise_if_cancelled()
         line = piece.removesuffix("\n")
@@ -53,13 +56,13 @@ def _lines_of(opened: TextIO) -> Iterator[str]:
 
 
 def write(folders: Folders, path: str, content: str, seen: Seen | None = None) -> str:
-    """Put `content` into a file, in place of what is there: all of it, or nothing. It must still be the file that was `seen`."""
+    """Replace the content of a file, entirely or not at all. With `seen`, the file must not have changed since."""
     existed = folders.write(path, encoded(path, content), seen)
-    return f"{'Wrote' if existed else 'Made'} {path}, {len(content.splitlines())} lines."
+    return f"{'Wrote' if existed else 'Created'} {path}, {len(content.splitlines())} lines."
 
 
 def list_folder(folders: Folders, path: str = ".") -> str:
-    """Names in a folder; folders end with a slash."""
+    """The names in a folder, one per line; those of folders end with a slash."""
     names = folders.names(path)
     more = [f"[{len(names) - LISTED} more]"] if len(names) > LISTED else []
     return "\n".join(names[:LISTED] + more) or "The folder is empty."

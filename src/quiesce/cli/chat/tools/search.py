@@ -1,10 +1,11 @@
-"""The search in files: a program of its own, for a regular expression may take for ever, and nothing stops that but the end of its process.
+"""The search in files, as a program of its own: a regular expression can run forever, and only killing its process stops it.
 
-It imports nothing but the standard library and is run by its path. From standard input it takes one JSON object: `folder`, `place` (in the folder; both
-are real paths) and `pattern`. It prints what it has found, or what is wrong, with status 2 or 3.
+It imports only the standard library, and is run by its path. It reads one JSON object from standard input: `folder`,
+`place` (inside the folder; both are real paths) and `pattern`. It prints the matches, or what is wrong, with exit
+status 2 or 3.
 
-Links are not followed, not even one that takes the place of a folder during the search. A file with several names (hard links) is skipped, as one of
-them may be outside of the folder.
+Links are not followed, not even one that replaces a folder during the search. A file with several names (hard links) is
+skipped, because one of them may be outside the folder.
 """
 
 from __future__ import annotations
@@ -18,21 +19,22 @@ import sys
 from collections.abc import Iterator
 
 MATCHES = 200
-LARGEST = 2_000_000  # bytes of a file that is searched
-LONGEST = 300  # characters of a line that are shown
+LARGEST = 2_000_000  # bytes; larger files are skipped
+LONGEST = 300  # characters shown of a line
 BAD_PATTERN = 2
 BAD_PLACE = 3
+# O_PATH needs only permission to pass through a folder, not to list it. It does not exist on macOS.
 _STEP = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _SKIPPED = {".git", ".hg", ".svn", ".venv", "__pycache__", "node_modules"}
 
 
 def search(folder: str, place: str, pattern: str) -> Iterator[str]:
-    """Lines in which a regular expression is found, in all files at or below a place."""
-    wanted, found = re.compile(pattern), 0
+    """Yield the lines that match a regular expression, in the file `place` or in all files below it."""
+    expression, found = re.compile(pattern), 0
     for file, at, entry in _files_at(place):
         name = os.path.relpath(file, folder)
         for number, line in enumerate(_lines_of(at, entry), 1):
-            if wanted.search(line):
+            if expression.search(line):
                 yield f"{name}:{number}: {line if len(line) <= LONGEST else line[:LONGEST] + ' [... the line goes on]'}"
                 found += 1
                 if found == MATCHES:
@@ -43,13 +45,15 @@ def search(folder: str, place: str, pattern: str) -> Iterator[str]:
 
 
 def _files_at(place: str) -> Iterator[tuple[str, int, str]]:
-    """Each file's path, a descriptor of the folder that it is in, and its name there."""
+    """Yield each file's path, a descriptor of its folder, and its name in there."""
     parent = _open_folder(os.path.dirname(place))
     try:
         name = os.path.basename(place) or "."
         if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
             yield place, parent, name
             return
+        # `fwalk` opens each folder relative to its parent's descriptor. `walk` would open it by path, and a link that
+        # replaces a folder on that path would be followed.
         for here, folders, names, at in os.fwalk(name, dir_fd=parent):
             folders[:] = sorted(set(folders) - _SKIPPED)
             above = os.path.normpath(os.path.join(os.path.dirname(place), here))
@@ -61,7 +65,8 @@ def _files_at(place: str) -> Iterator[tuple[str, int, str]]:
 
 
 def _open_folder(path: str) -> int:
-    """Step by step, so that no link is followed on the way."""
+    """Open a folder one path component at a time, so that no link is followed on the way."""
+    # O_NOFOLLOW alone checks only the last component of a path.
     at = os.open(os.sep, _STEP)
     for part in filter(None, path.split(os.sep)):
         below = os.open(part, _STEP, dir_fd=at)
@@ -72,8 +77,9 @@ def _open_folder(path: str) -> int:
 
 def _lines_of(at: int, name: str) -> list[str]:
     try:
+        # O_NONBLOCK: opening a named pipe would otherwise wait for a writer.
         opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
-    except OSError:  # a link, or not for us
+    except OSError:  # a link, or not readable
         return []
     with os.fdopen(opened, "rb") as data:
         try:
@@ -87,22 +93,24 @@ def _lines_of(at: int, name: str) -> list[str]:
 
 
 def _split(text: str) -> list[str]:
-    """At the ends of lines that `open` knows, so that their numbers are those of `read_file`."""
+    """Split at the line ends that `open` recognises, so that line numbers agree with `read_file`."""
     return [line.removesuffix("\n") for line in io.StringIO(text, newline=None)]
 
 
 def main() -> int:
-    """The exit status."""
-    asked = json.load(sys.stdin)
+    """Search as standard input says, and return the exit status."""
+    request = json.load(sys.stdin)
     out = sys.stdout.buffer
     try:
-        for line in search(asked["folder"], asked["place"], asked["pattern"]):
+        for line in search(request["folder"], request["place"], request["pattern"]):
             out.write(f"{line}\n".encode("utf-8", "replace"))
     except (re.error, OverflowError, RecursionError) as error:
-        out.write(f"{asked['pattern']!r} is no regular expression: {error}\n".encode("utf-8", "replace"))
+        out.write(
+            f"{request['pattern']!r} is not a valid regular expression: {error}\n".encode("utf-8", "replace")
+        )
         return BAD_PATTERN
     except OSError as error:
-        out.write(f"{asked['place']!r} cannot be searched: {error.strerror}\n".encode("utf-8", "replace"))
+        out.write(f"{request['place']!r} cannot be searched: {error.strerror}\n".encode("utf-8", "replace"))
         return BAD_PLACE
     return 0
 

@@ -1,4 +1,4 @@
-"""How a chat is shown: in plain lines or at a terminal."""
+"""How a chat is shown: at a terminal, or in plain lines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from quiesce._lazy import offer
 
 if TYPE_CHECKING:
     from .input_lines import InputLines, standard_input
-    from .plain_face import PlainFace, let_be
+    from .plain_face import PlainFace, discard_output
     from .terminal_face import TerminalFace
 
 offer()

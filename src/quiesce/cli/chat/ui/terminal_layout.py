@@ -1,4 +1,4 @@
-"""The few lines at the bottom of the terminal: what is being said, what is being typed, and what runs now."""
+"""The lines at the bottom of the terminal: the answer so far, the input, and what is running."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from prompt_toolkit.output import ColorDepth, create_output
 from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 
-from quiesce.cli.base import look_at
+from quiesce.cli.base import detect_terminal
 
-# How long a lone Esc waits for the rest of a sequence: long enough for a slow line, too short to be noticed.
+# Arrow keys and Alt combinations begin with the byte of Esc. This is how long to wait for the rest of such a sequence:
+# long enough for a slow connection, too short to be noticed.
 ESCAPE_SECONDS = 0.05
 
 STYLE = Style.from_dict(
@@ -35,17 +36,17 @@ STYLE = Style.from_dict(
 )
 
 
-class Bottom(Protocol):
-    """What the lines at the bottom are about."""
+class BottomLines(Protocol):
+    """What the lines at the bottom show, and what their keys do."""
 
     @property
     def buffer(self) -> Buffer: ...
 
     def prompt(self) -> StyleAndTextTuples: ...
 
-    def saying(self) -> str: ...
+    def partial_answer(self) -> str: ...
 
-    def live(self) -> StyleAndTextTuples: ...
+    def status_line(self) -> StyleAndTextTuples: ...
 
     def send(self) -> None: ...
 
@@ -58,16 +59,18 @@ class Bottom(Protocol):
     def is_active(self) -> bool: ...
 
 
-def make_application(bottom: Bottom) -> Application[None]:
-    """The application that keeps those lines. It is drawn below whatever was printed last."""
+def make_application(bottom: BottomLines) -> Application[None]:
+    """Make the application that draws these lines, below whatever was printed last."""
     output = create_output()
     if isinstance(output, Vt100_Output):
-        output.enable_cpr = False  # nothing here needs to know where on the screen it is
+        # Do not ask the terminal for the cursor's position: nothing here needs it, and where the answer comes late or
+        # not at all, prompt_toolkit waits for it and prints a warning.
+        output.enable_cpr = False
     application: Application[None] = Application(
         layout=_layout(bottom),
         key_bindings=_keys(bottom),
         style=STYLE,
-        color_depth=None if look_at().color else ColorDepth.DEPTH_1_BIT,
+        color_depth=None if detect_terminal().color else ColorDepth.DEPTH_1_BIT,
         erase_when_done=True,
         enable_page_navigation_bindings=False,
         min_redraw_interval=0.03,
@@ -78,10 +81,10 @@ def make_application(bottom: Bottom) -> Application[None]:
     return application
 
 
-def _layout(bottom: Bottom) -> Layout:
-    saying = ConditionalContainer(
-        Window(FormattedTextControl(bottom.saying), dont_extend_height=True),
-        Condition(lambda: bool(bottom.saying())),
+def _layout(bottom: BottomLines) -> Layout:
+    answer = ConditionalContainer(
+        Window(FormattedTextControl(bottom.partial_answer), dont_extend_height=True),
+        Condition(lambda: bool(bottom.partial_answer())),
     )
     typed = Window(
         BufferControl(bottom.buffer, input_processors=[BeforeInput(bottom.prompt)]),
@@ -89,11 +92,11 @@ def _layout(bottom: Bottom) -> Layout:
         dont_extend_height=True,
         height=Dimension(min=1, max=10),
     )
-    live = Window(FormattedTextControl(bottom.live), height=1, style="class:live")
-    return Layout(HSplit([saying, typed, live]), focused_element=typed)
+    status = Window(FormattedTextControl(bottom.status_line), height=1, style="class:live")
+    return Layout(HSplit([answer, typed, status]), focused_element=typed)
 
 
-def _keys(bottom: Bottom) -> KeyBindings:
+def _keys(bottom: BottomLines) -> KeyBindings:
     keys = KeyBindings()
     active = Condition(bottom.is_active)
 
@@ -105,6 +108,7 @@ def _keys(bottom: Bottom) -> KeyBindings:
 
     bind(Keys.ControlC, to=bottom.ctrl_c)
     bind(Keys.ControlD, to=bottom.ctrl_d)
+    # While nothing is running there is nothing to stop, and Esc only begins combinations such as Alt-Enter.
     bind(Keys.Escape, to=bottom.escape, when=active)
     bind(Keys.ControlM, to=bottom.send)
     for new_line in ((Keys.Escape, Keys.ControlM), (Keys.ControlJ,)):

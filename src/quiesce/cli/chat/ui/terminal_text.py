@@ -1,7 +1,7 @@
-"""What a terminal shows of a chat, as text with colours: answers in Markdown, tools and their output, words of the chat.
+"""What a terminal shows of a chat, as coloured text: answers in Markdown, tools and their output, messages of the chat.
 
-An answer is shown block by block. A block that is complete is set as Markdown and goes up into the terminal's own memory, never to be touched again; the
-one that is still being said stands below, as it comes.
+An answer is shown block by block. A complete block is rendered as Markdown and printed, never to be touched again; the
+block that the model is still writing is shown below it, unrendered.
 """
 
 from __future__ import annotations
@@ -20,34 +20,40 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from quiesce._safe.text import one_line, shortened, shown
-from quiesce.cli.base import look_at
+from quiesce.cli.base import detect_terminal
 from quiesce.cli.chat.session import Approval, Call, outcome_in_words, seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-HEAD, TAIL = 12, 4  # lines of a program's output: of the beginning, and of the end
-LONGEST = 2000  # characters of each
+#: Lines shown of a program's output: at its beginning, and at its end.
+HEAD, TAIL = 12, 4
+#: Characters shown of each of these lines.
+LONGEST = 2000
 GOES_ON = " … the line goes on"
-COLOURED = 2000  # lines of a change; with more of them, colours would take too long
-LARGEST = 50_000  # characters of a block that is set as Markdown; whatever is longer is no prose
+#: A change of more lines is shown without colours, which would take too long.
+COLOURED = 2000
+#: A block of more characters is not prose, and is not rendered as Markdown.
+LARGEST = 50_000
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 
 
 class Blocks:
-    """Cuts Markdown that comes in pieces into blocks."""
+    """Cuts Markdown that arrives in pieces into blocks. `rest` is the block that is not complete yet."""
 
     def __init__(self) -> None:
         self.rest = ""
+        #: The opening fence of the code block that `rest` is in. An empty line does not end a block there.
         self._fence = ""
-        self._done = 0  # how much of `rest` is in lines that were looked at
+        #: How many characters of `rest` are in complete lines, which are not examined again.
+        self._examined = 0
 
     def feed(self, piece: str) -> list[str]:
-        """The blocks that are complete with this piece."""
+        """Add a piece, and return the blocks that it completes."""
         self.rest += piece
         complete = list[str]()
-        while (end := self.rest.find("\n", self._done)) >= 0:
-            line, self._done = self.rest[self._done : end], end + 1
+        while (end := self.rest.find("\n", self._examined)) >= 0:
+            line, self._examined = self.rest[self._examined : end], end + 1
             found = _FENCE.match(line)
             if self._fence:
                 if found and found[1].startswith(self._fence) and not line.strip().strip("`~"):
@@ -60,27 +66,29 @@ class Blocks:
         return [block for block in complete if block.strip()]
 
     def _cut(self) -> str:
-        block, self.rest, self._done = self.rest[: self._done], self.rest[self._done :], 0
+        block, self.rest, self._examined = self.rest[: self._examined], self.rest[self._examined :], 0
         return block
 
     def finish(self) -> str:
-        """What is left."""
-        rest, self.rest, self._fence, self._done = self.rest, "", "", 0
+        """Return the incomplete block, and start again."""
+        rest, self.rest, self._fence, self._examined = self.rest, "", "", 0
         return rest
 
 
 class Excerpt:
-    """The beginning of a program's output as it comes; its end when it is known."""
+    """Shortens a program's output: its beginning is shown as it arrives, and its end when the program has ended."""
 
     def __init__(self) -> None:
+        #: The line that has no end yet, at most `LONGEST` characters of it.
         self._partial = ""
-        self._goes_on = False  # it was longer than what is kept of it
+        #: The line was longer than that.
+        self._goes_on = False
         self._shown = 0
         self._tail: list[str] = []
         self._hidden = 0
 
     def feed(self, text: str) -> list[str]:
-        """The lines to show now."""
+        """Add output, and return the lines to show now."""
         first, *more = text.replace("\r\n", "\n").split("\n")
         self._add(first)
         lines = list[str]()
@@ -88,10 +96,12 @@ class Excerpt:
             lines.append(self._partial + (GOES_ON if self._goes_on else ""))
             self._partial, self._goes_on = "", False
             self._add(begun)
-        return [line for line in lines if self._is_of_the_beginning(line)]
+        return [line for line in lines if self._is_shown_now(line)]
 
     def _add(self, text: str) -> None:
-        """More of the line that has no end yet. What is written over does not count, what is too long is cut."""
+        """Add to the line that has no end yet, shortened to `LONGEST` characters."""
+        # Text before a carriage return is overwritten by what follows, as progress bars do. A carriage return at the end
+        # does not count yet: the next piece decides whether something overwrites the line or a line feed ends it.
         over = text.rstrip("\r").rfind("\r") + 1
         if over or (text and self._partial.endswith("\r")):
             self._partial, self._goes_on = "", False
@@ -100,7 +110,8 @@ class Excerpt:
             self._goes_on = len(line) > LONGEST
             self._partial = line[:LONGEST]
 
-    def _is_of_the_beginning(self, line: str) -> bool:
+    def _is_shown_now(self, line: str) -> bool:
+        """Whether the line belongs to the beginning; if not, it is kept as a candidate for the end."""
         if self._shown < HEAD:
             self._shown += 1
             return True
@@ -111,13 +122,13 @@ class Excerpt:
         return False
 
     def finish(self) -> list[str]:
-        """The lines to show at the end."""
+        """The lines to show when the program has ended."""
         last = self.feed("\n") if self._partial else []
         hidden = [f"… {self._hidden} more lines …"] if self._hidden else []
         return last + hidden + self._tail
 
 
-# Markdown, soberly
+# Markdown, with few decorations: no centred headings, no boxes around code, no background colours
 
 
 class _LeftHeading(Heading):
@@ -141,7 +152,7 @@ class _PlainCode(CodeBlock):
         )
 
 
-class _Sober(Markdown):
+class _PlainMarkdown(Markdown):
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
         **Markdown.elements,
         "heading_open": _LeftHeading,
@@ -150,8 +161,8 @@ class _Sober(Markdown):
     }
 
 
-class _Clean:
-    """What is shown, made safe after it was set: Markdown makes characters of `&#27;`, which nobody could see before."""
+class _Sanitised:
+    """Makes text safe after it was rendered. Before is too early: Markdown turns `&#27;` into an escape character."""
 
     def __init__(self, part: RenderableType) -> None:
         self._part = part
@@ -163,15 +174,16 @@ class _Clean:
 
 
 def rendered(*parts: RenderableType) -> str:
-    """As the terminal takes it, for its width of now."""
-    terminal, lines = look_at(), list[str]()
+    """Render parts to text for the terminal, at its current width."""
+    terminal, lines = detect_terminal(), list[str]()
     for part in parts:
         console = replace(terminal, stream=(stream := io.StringIO())).console()
         assert console is not None
         try:
-            # What may be copied is left to the terminal to wrap.
-            console.print(_Clean(part), soft_wrap=isinstance(part, Text) and part.no_wrap is True)
-        except Exception:  # some Markdown that cannot be set: it is shown as it was written
+            # Text that users may copy is wrapped by the terminal, which then does not copy line breaks of ours.
+            console.print(_Sanitised(part), soft_wrap=isinstance(part, Text) and part.no_wrap is True)
+        except Exception:
+            # Some Markdown makes rich or its parsers fail. The answer is then shown as it was written.
             if not isinstance(part, Markdown):
                 raise
             stream.write(shown(part.markup))
@@ -181,44 +193,44 @@ def rendered(*parts: RenderableType) -> str:
 
 
 def _without_margins(lines: list[str]) -> list[str]:
-    """Without empty lines at the beginning and the end, whatever colour they have."""
+    """The lines without empty ones at the beginning and the end, even if those contain colour sequences."""
     full = [place for place, line in enumerate(lines) if shown(line).strip()]
     return lines[full[0] : full[-1] + 1] if full else []
 
 
 def markdown(block: str) -> RenderableType:
-    """A block of an answer."""
+    """A block of an answer, as Markdown unless it is very long."""
     if len(block) > LARGEST:
         return Text(shown(block).strip("\n"))
-    return _Sober(shown(block).strip("\n"), hyperlinks=False)
+    return _PlainMarkdown(shown(block).strip("\n"), hyperlinks=False)
 
 
 # Lines
 
 
 def user_line(text: str) -> Text:
-    """What the user has sent."""
+    """A message of the user."""
     lines = shown(text).split("\n")
-    said = "\n".join(f"{'› ' if place == 0 else '  '}{line}" for place, line in enumerate(lines))
-    return Text(said, style="bold cyan", no_wrap=True)
+    marked = "\n".join(f"{'› ' if place == 0 else '  '}{line}" for place, line in enumerate(lines))
+    return Text(marked, style="bold cyan", no_wrap=True)
 
 
 def call_line(call: Call, width: int) -> Text:
-    """A tool that was asked for."""
+    """The line for a tool call, with the beginning of its arguments."""
     first, *more = call.title.split("\n")
     title = one_line(first, max(width - len(call.name) - 4, 20)) + (f" (+{len(more)} lines)" if more else "")
     return Text.assemble(("● ", "yellow"), (call.name, "bold"), f" {title}" if title else "")
 
 
 def output_line(line: str, name: str = "") -> Text:
-    """A line that a program has printed."""
+    """A line of a program's output."""
     return Text(f"  {name}│ {shown(line)}", style="dim", no_wrap=True)
 
 
 def result_line(call: Call, outcome: str, elapsed: float | None, output: str, width: int) -> Text | None:
-    """How a call has ended, if that is worth a line."""
+    """How a call ended; None if that is not worth a line."""
     how = outcome_in_words(outcome)
-    if outcome == "rejected":  # it was just said, by who has decided
+    if outcome == "rejected":  # the decision was just printed
         return None
     took = seconds(elapsed) if elapsed is not None else ""
     if how:
@@ -232,8 +244,8 @@ def result_line(call: Call, outcome: str, elapsed: float | None, output: str, wi
     return None
 
 
-def question(approval: Approval) -> Text:
-    """What somebody is to decide on, all of it."""
+def question_text(approval: Approval) -> Text:
+    """The question for an approval, with the whole preview."""
     text = Text(no_wrap=True).append(f"allow {approval.call.name}?", style="bold yellow")
     lines = [f"\n  {line}" for line in approval.preview.split("\n")]
     if approval.call.name != "write_file" or len(lines) > COLOURED:
@@ -244,7 +256,7 @@ def question(approval: Approval) -> Text:
 
 
 def tail_of(text: str, width: int, height: int) -> str:
-    """The last lines of a text, wrapped to a width."""
+    """The last `height` lines of a text, wrapped to `width` columns."""
     wrapped = list[str]()
     for line in text.split("\n")[-height:]:
         wrapped += _wrapped(line, max(width, 2))
