@@ -407,10 +407,10 @@ async def test_no_web_page_may_connect_unless_it_is_named(home: Path, world: Wor
         ("broken:agent", "ZeroDivisionError"),
         ("importing:agent", "cannot be imported: No module named 'nobody_has_this'"),
         ("talkers:missing", "has no 'missing'; the agents in it: agent"),
-        ("talkers:not_an_agent", "is an int, and neither an Agent nor a function"),
+        ("talkers:not_an_agent", "is an int, not an Agent or a function"),
         ("talkers:broken_factory", "ZeroDivisionError"),
-        ("talkers:wrong_factory", "returned a str, which is no Agent"),
-        ("talkers:async_factory", "returned a coroutine, which is no Agent"),
+        ("talkers:wrong_factory", "returned a str, which is not an Agent"),
+        ("talkers:async_factory", "returned a coroutine, which is not an Agent"),
     ],
 )
 def test_an_agent_that_cannot_be_served_is_an_error_that_says_why(

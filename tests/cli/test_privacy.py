@@ -39,7 +39,10 @@ def test_of_a_store_that_others_can_read_one_is_told(here: Here, folder: Path) -
     file.touch()
     file.chmod(0o644)
     said, name = here.run("chat", "--list", "--store", str(file)).err, shlex.quote(str(file))
-    assert f"others on this machine can read {name}, where conversations are kept: chmod 600 {name}" in said
+    assert (
+        f"other users on this machine can read {name}, where conversations are stored; to prevent that: chmod 600 {name}"
+        in said
+    )
     folder.chmod(0o700)  # nobody else gets as far as the file
     assert "others on this machine" not in here.run("chat", "--list", "--store", str(file)).err
 

@@ -1,8 +1,11 @@
-"""The command `quiesce`. Each subcommand lives with what it runs, and is imported when it is asked for.
+"""The command `quiesce`. Each subcommand is a module with a `main`, imported only when it is run.
 
-So that `quiesce --help` answers at once, the table below is all that is known of a subcommand until then. What holds for every one of them:
-`main(words)` returns the exit code (0 well, 1 failed, 2 wrong usage, 130 interrupted); what goes wrong is said in one line on standard error,
-`quiesce COMMAND: what, and what to do`; a missing extra is such a line too.
+Until then, the table below is all that is known about a subcommand, so that `quiesce --help` answers at once. Every
+subcommand keeps to this:
+
+- `main(words)` returns the exit code: 0 success, 1 failure, 2 wrong usage, 130 interrupted.
+- An error is one line on standard error, `quiesce COMMAND: what is wrong, and what to do`. A missing extra is such an
+  error, too.
 """
 
 from __future__ import annotations
@@ -17,19 +20,19 @@ INTERRUPTED = 130
 
 
 class _Subcommand(NamedTuple):
-    says: str
-    module: str  # its `main`
+    summary: str
+    module: str
 
 
 _GROUPS: dict[str, dict[str, _Subcommand]] = {
     "see it": {
         "tour": _Subcommand(
-            "five ways in which agents leak, live, and the same with quiesce", "quiesce.cli.tour"
+            "see five ways in which agents leak, live, and the same with quiesce", "quiesce.cli.tour"
         ),
     },
     "talk to an agent": {
-        "chat": _Subcommand("an agent with tools that can be interrupted at any moment", "quiesce.cli.chat"),
-        "ask": _Subcommand("ask it one thing, and print the answer", "quiesce.cli.chat.ask"),
+        "chat": _Subcommand("an agent with tools that you can stop at any moment", "quiesce.cli.chat"),
+        "ask": _Subcommand("ask it one question and print the answer", "quiesce.cli.chat.ask"),
     },
     "work with your own": {
         "audit": _Subcommand(
@@ -38,21 +41,21 @@ _GROUPS: dict[str, dict[str, _Subcommand]] = {
         "acp": _Subcommand("serve an agent to editors, over the Agent Client Protocol", "quiesce.cli.acp"),
     },
 }
-_SUBCOMMANDS = {name: found for group in _GROUPS.values() for name, found in group.items()}
+_SUBCOMMANDS = {name: subcommand for group in _GROUPS.values() for name, subcommand in group.items()}
 
 _EXAMPLES = """\
 examples:
   quiesce tour                           under a minute, nothing to download
-  quiesce chat                           Esc interrupts what it does
+  quiesce chat                           Esc stops what is running
   quiesce ask "What is in this folder?"
   quiesce audit my_package.jobs:nightly
   quiesce acp my_agents:coder
 
-quiesce COMMAND --help says more."""
+For more about a command: quiesce COMMAND --help"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `quiesce` with these arguments, those of the process if None; the exit code."""
+    """Run `quiesce` with these arguments, or with those of the process, and return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and (found := _SUBCOMMANDS.get(words[0])) is not None:
         return _run(words[0], found, words[1:])
@@ -83,7 +86,7 @@ def _without_subcommand(words: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="quiesce",
         usage="quiesce COMMAND ...",
-        description=f"Stop any agent, and know what is left.\n\n{_listed()}",
+        description=f"Stop any agent, and know what is left.\n\n{_command_list()}",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -91,37 +94,38 @@ def _without_subcommand(words: list[str]) -> int:
     parser.add_argument("--version", action="version", version=f"quiesce {__version__}")
     parser.add_argument("command", nargs="?", help=argparse.SUPPRESS)
     try:
-        asked, _ = parser.parse_known_args(words)
+        parsed, _ = parser.parse_known_args(words)
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 2
-    if asked.command is None:
+    if parsed.command is None:
         if words:
-            _complain(
-                f"there is no option {words[0]!r} without a command", "quiesce --help lists what there is"
+            _print_error(
+                f"there is no option {words[0]!r} without a command", "quiesce --help lists the options"
             )
         else:
             parser.print_help()
         return 2
     from difflib import get_close_matches
 
-    close = get_close_matches(asked.command, _SUBCOMMANDS, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"there is {', '.join(_SUBCOMMANDS)}"
-    _complain(f"there is no command {asked.command!r}; {hint}", "quiesce --help says what each does")
+    close = get_close_matches(parsed.command, _SUBCOMMANDS, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(_SUBCOMMANDS)}"
+    _print_error(f"there is no command {parsed.command!r}; {hint}", "quiesce --help says what each does")
     return 2
 
 
-def _listed() -> str:
+def _command_list() -> str:
     lines: list[str] = []
     for title, group in _GROUPS.items():
-        lines += [f"{title}:", *(f"  {name:<10} {subcommand.says}" for name, subcommand in group.items())]
+        lines += [f"{title}:", *(f"  {name:<10} {subcommand.summary}" for name, subcommand in group.items())]
     return "\n".join(lines)
 
 
-def _complain(problem: str, hint: str) -> None:
+def _print_error(problem: str, hint: str) -> None:
     _say(f"quiesce: error: {problem}\n({hint})")
 
 
 def _say(text: str) -> None:
+    # Imported here, because `quiesce --help` should not wait for it.
     from quiesce.cli.base import say
 
     say(text)

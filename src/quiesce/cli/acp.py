@@ -1,8 +1,9 @@
 """`quiesce acp module:agent`: serve an agent to clients of the Agent Client Protocol, such as editors.
 
-Over stdio, standard output carries the protocol and nothing else, from the first moment to the last: what the agent's module prints while it is imported,
-its threads at any time, and its `atexit` at the end, goes to standard error. The program stops when its client disconnects, by Ctrl-C or by SIGTERM, within one `Grace` each
-time, and leaves nothing.
+Over stdio, standard output carries the protocol and nothing else, from the first moment to the last. Anything else that
+is printed goes to standard error: by the agent's module while it is imported, by its threads at any time, and by its
+`atexit` functions. The program stops when its client disconnects, on Ctrl-C or on SIGTERM, each time within one `Grace`,
+and leaves nothing running.
 """
 
 from __future__ import annotations
@@ -30,49 +31,51 @@ if TYPE_CHECKING:
 _EPILOG = """\
 examples:
   quiesce acp my_agents:coder                           over stdin and stdout, as an editor starts it
-  quiesce acp my_agents:make_coder --store sessions.db  a function that makes the agent; sessions are kept in that file
+  quiesce acp my_agents:make_coder --store sessions.db  a function that makes the agent; sessions are stored in that file
   quiesce acp my_agents:coder --unix /run/user/1000/coder.sock
                                                         a socket that only you can connect to
   quiesce acp my_agents:coder --websocket localhost:7000
                                                         ws://localhost:7000/acp, with http://localhost:7000/health
 
-A WebSocket is open to every program on the machine, so its clients need a token ("Authorization: Bearer TOKEN"): that of
---token-file or of QUIESCE_ACP_TOKEN, else a new one that is printed. Their sessions work in the current folder, or in those of
---folder. At other addresses than those of loopback, TLS is needed too.
+Every program on the machine can connect to a WebSocket, so its clients need a token ("Authorization: Bearer TOKEN"): the one
+in --token-file or QUIESCE_ACP_TOKEN, else a new one that is printed. Their sessions work in the current folder, or in those
+named with --folder. Addresses other than loopback also need TLS.
 
-exit codes: 0 the client has disconnected, 1 it could not serve, or something in it had to be ended by force, 2 bad usage,
+exit codes: 0 the client disconnected, 1 it could not serve, or something had to be stopped by force, 2 bad usage,
 130 interrupted
 """
 
 
 class BadAgent(Exception):
-    """What was named is no agent that can be served; the message says why."""
+    """MODULE:AGENT does not name an agent that can be served; the message says why."""
 
 
 def main(words: Sequence[str]) -> int:
-    """Run `quiesce acp` with these arguments; the exit code."""
+    """Run `quiesce acp` with these arguments and return the exit code."""
     try:
-        given = _parser().parse_args(words)
+        options = _parser().parse_args(words)
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 2
-    if given.websocket is not None or given.unix is not None:
-        return _serve(given)
+    if options.websocket is not None or options.unix is not None:
+        return _serve(options)
     from quiesce.wire.inner import move_stdout
 
+    # Before the agent's module is imported: from here on, descriptor 1 leads to standard error, also for libraries and
+    # child processes that write to it directly. Replacing `sys.stdout` would not catch those.
     try:
-        given.stdout = move_stdout()
+        options.stdout = move_stdout()
     except OSError as error:
-        _say(f"{error.strerror}: it is what the protocol is written to")
+        _say(f"{error.strerror}, but the protocol is written to stdout")
         return 1
     try:
-        return _serve(given)
+        return _serve(options)
     finally:
-        os.close(given.stdout)
+        os.close(options.stdout)
 
 
-def _serve(given: argparse.Namespace) -> int:
+def _serve(options: argparse.Namespace) -> int:
     try:
-        make = load(given.agent)
+        make = load(options.agent)
         agent = make()
     except BadAgent as bad:
         _say(error_text(bad))
@@ -82,21 +85,18 @@ def _serve(given: argparse.Namespace) -> int:
 
     program = (
         _over_websocket
-        if given.websocket is not None
+        if options.websocket is not None
         else _over_unix
-        if given.unix is not None
+        if options.unix is not None
         else _over_stdio
     )
     try:
-        quiesce.run(lambda: program(agent, make, given), backend=given.backend)
+        quiesce.run(lambda: program(agent, make, options), backend=options.backend)
     except quiesce.Stopped as stopped:
         if stopped.code:
             raise
-    except (
-        OSError,
-        ImportError,
-        StoreError,
-    ) as error:  # a port that is taken, a file that cannot be opened, an extra that is missing
+    # A port that is in use, a file that cannot be opened, a missing extra, a store that cannot be used.
+    except (OSError, ImportError, StoreError) as error:
         _say(error_text(error))
         return 1
     return 0
@@ -117,19 +117,20 @@ def _parser() -> Parser:
     parser.add_argument(
         "--store",
         metavar="PATH",
-        help='the SQLite file that keeps sessions; "none" keeps them in memory (default: a file of this agent in the user\'s state directory)',
+        help='the SQLite file that stores sessions; "none" keeps them in memory '
+        "(default: a file for this agent in your state directory)",
     )
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--unix",
         metavar="PATH",
-        help="serve a socket in the file system, for programs of the same user alone",
+        help="serve on a Unix socket, which only programs of the same user can connect to",
     )
     where.add_argument(
         "--websocket",
         metavar="HOST:PORT",
         type=_address,
-        help="serve WebSockets there, instead of stdin and stdout; port 0 is any that is free",
+        help="serve WebSockets at this address instead of stdin and stdout; port 0 chooses a free port",
     )
     parser.add_argument("--path", default="/acp", help="the path of the WebSocket (default: %(default)s)")
     parser.add_argument(
@@ -137,41 +138,44 @@ def _parser() -> Parser:
         metavar="URL",
         action="append",
         default=[],
-        help="let web pages of this origin connect too; may be repeated (default: no web page may)",
+        help="let web pages of this origin connect too; may be repeated (default: none)",
     )
     parser.add_argument(
         "--token-file",
         metavar="FILE",
-        help="the token that clients of the WebSocket need is the first line of this file",
+        help="a file whose first line is the token that WebSocket clients need",
     )
     parser.add_argument(
         "--tls-cert", metavar="FILE", help="the certificate of the WebSocket server, for wss://"
     )
-    parser.add_argument("--tls-key", metavar="FILE", help="its key, if that is not in the same file")
+    parser.add_argument(
+        "--tls-key", metavar="FILE", help="the key of the certificate, if it is not in the same file"
+    )
     parser.add_argument(
         "--folder",
         metavar="DIR",
         action="append",
-        help="let sessions work in this folder; may be repeated (default: any over stdin or --unix, the current one over a WebSocket)",
+        help="let sessions work in this folder; may be repeated "
+        "(default: any folder over stdin or --unix, the current one over a WebSocket)",
     )
     parser.add_argument(
         "--allow-mcp-commands",
         action="store_const",
         const=True,
-        help="let clients of the WebSocket name MCP servers by a command, which is run here",
+        help="let WebSocket clients name MCP servers by a command, which is run on this machine",
     )
     parser.add_argument(
         "--allow-auto",
         action="store_const",
         const=True,
-        help="let clients of the WebSocket choose the mode in which no tool is asked about",
+        help="let WebSocket clients choose the mode in which tools run without approval",
     )
     parser.add_argument(
         "--max-turns",
         metavar="N",
         type=_positive,
         default=100,
-        help="how often the model may be asked in one turn of the conversation (default: %(default)s)",
+        help="how many model calls one turn of the conversation may make (default: %(default)s)",
     )
     parser.add_argument(
         "--backend", choices=("asyncio", "trio"), default="asyncio", help="default: %(default)s"
@@ -188,7 +192,7 @@ def _address(text: str) -> tuple[str, int]:
 
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 
@@ -196,15 +200,20 @@ def _positive(text: str) -> int:
 
 
 def load(named: str) -> Callable[[], Agent[Any]]:
-    """How to get the agent that `module:attribute` names: as it is, or by calling the function that makes it."""
+    """Import what `module:attribute` names, and return a function that returns the agent.
+
+    It returns the named agent itself, or a new one from the named function. Raises `BadAgent` if there is neither.
+    """
     module_name, colon, attributes = named.partition(":")
     if not colon or not module_name or not attributes:
         raise BadAgent(f"{named!r} does not name an agent: write MODULE:AGENT, such as my_agents:coder")
+    # `quiesce` is an installed script, so unlike with `python -m`, the current folder is not on the path.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
+        # The missing module may be one that the agent's module imports.
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise BadAgent(f"module {module_name!r} cannot be imported: {error}") from error
         raise BadAgent(
@@ -216,9 +225,9 @@ def load(named: str) -> Callable[[], Agent[Any]]:
         try:
             found = getattr(found, attribute)
         except AttributeError:
-            there = ", ".join(sorted(_agents_in(importlib.import_module(module_name)))) or "none"
+            available = ", ".join(sorted(_agents_in(importlib.import_module(module_name)))) or "none"
             raise BadAgent(
-                f"module {module_name!r} has no {attributes!r}; the agents in it: {there}"
+                f"module {module_name!r} has no {attributes!r}; the agents in it: {available}"
             ) from None
     return _maker(found, named)
 
@@ -235,21 +244,22 @@ def _maker(found: Any, named: str) -> Callable[[], Agent[Any]]:
     if isinstance(found, Agent):
         return lambda: found
     if not callable(found):
-        raise BadAgent(f"{named!r} is {_kind(found)}, and neither an Agent nor a function that makes one")
+        raise BadAgent(f"{named!r} is {_kind(found)}, not an Agent or a function that makes one")
 
     def make() -> Agent[Any]:
         try:
             made = found()
         except Exception as error:
             raise BadAgent(
-                f"{named!r} was called to make the agent, and failed:\n{traceback.format_exc()}"
+                f"{named!r} was called to make the agent, but failed:\n{traceback.format_exc()}"
             ) from error
         if not isinstance(made, Agent):
             close = getattr(made, "close", None)
             if callable(close):
-                close()  # a coroutine that nobody awaits would complain
+                # An `async def` returns a coroutine, which warns when it is collected without having been awaited.
+                close()
             raise BadAgent(
-                f"{named!r} was called to make the agent, and returned {_kind(made)}, which is no Agent"
+                f"{named!r} was called to make the agent, but returned {_kind(made)}, which is not an Agent"
             )
         return made
 
@@ -265,29 +275,30 @@ def _kind(value: object) -> str:
 
 
 def store_path(named: str) -> Path:
-    """The file that keeps the sessions of an agent, unless another is given."""
+    """The default file for the sessions of an agent."""
     state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     return Path(state) / "quiesce" / "acp" / f"{re.sub(r'[^A-Za-z0-9_.-]+', '.', named)}.db"
 
 
 @asynccontextmanager
-async def _store(given: argparse.Namespace) -> AsyncIterator[Store]:
+async def _store(options: argparse.Namespace) -> AsyncIterator[Store]:
     from quiesce import shielded
     from quiesce.agents import MemoryStore, SQLiteStore
 
     store: Store
-    if given.store == "none":
+    if options.store == "none":
         store = MemoryStore()
-    elif given.store is not None:
-        warn_if_shared(Path(given.store))
-        store = SQLiteStore(given.store)
+    elif options.store is not None:
+        warn_if_shared(Path(options.store))
+        store = SQLiteStore(options.store)
     else:
-        path = store_path(given.agent)
+        path = store_path(options.agent)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         warn_if_shared(path)
         store = SQLiteStore(path)
     try:
-        await store.ids()  # a file that cannot be used is better known now than in the middle of a turn
+        # Fail now, and not in the middle of a turn, if the file cannot be used.
+        await store.ids()
         yield store
     finally:
         await shielded(store.close)
@@ -296,117 +307,124 @@ async def _store(given: argparse.Namespace) -> AsyncIterator[Store]:
 # Serving
 
 
-async def _over_stdio(agent: Agent[Any], make: Callable[[], Agent[Any]], given: argparse.Namespace) -> None:
+async def _over_stdio(agent: Agent[Any], make: Callable[[], Agent[Any]], options: argparse.Namespace) -> None:
     from quiesce.acp import serve_agent
     from quiesce.kernel.inner import stop_program
     from quiesce.wire import stdio
 
     if sys.stdin is not None and sys.stdin.isatty():
-        _say(f"serving {given.agent} over stdin and stdout: this is for a client to start")
-    async with _store(given) as store:
+        _say(
+            f"serving {options.agent} over stdin and stdout; this command is meant to be started by a client"
+        )
+    async with _store(options) as store:
         await serve_agent(
             agent,
-            stdio(write_fd=given.stdout),
-            on_disconnect=stop_program,  # one grace for all of it, from here to the exit
-            **_options(given, None if given.store == "none" else store),
+            stdio(write_fd=options.stdout),
+            # Stops the whole program, so that serving, the store and the exit share one grace.
+            on_disconnect=stop_program,
+            **_serving_options(options, None if options.store == "none" else store),
         )
 
 
-def _options(given: argparse.Namespace, store: Store | None) -> dict[str, Any]:
+def _serving_options(options: argparse.Namespace, store: Store | None) -> dict[str, Any]:
     return {
         "store": store,
-        "max_turns": given.max_turns,
-        "folders": given.folder,
-        "allow_commands": given.allow_mcp_commands,
-        "allow_auto": given.allow_auto,
+        "max_turns": options.max_turns,
+        "folders": options.folder,
+        "allow_commands": options.allow_mcp_commands,
+        "allow_auto": options.allow_auto,
     }
 
 
-async def _over_unix(agent: Agent[Any], make: Callable[[], Agent[Any]], given: argparse.Namespace) -> None:
+async def _over_unix(agent: Agent[Any], make: Callable[[], Agent[Any]], options: argparse.Namespace) -> None:
     import anyio
 
     from quiesce.wire import serve_unix
 
-    async with _store(given) as store, serve_unix(_handler(agent, make, given, store), given.unix):
-        _say(f"serving {given.agent} at {given.unix}, for you alone")
+    async with _store(options) as store, serve_unix(_handler(agent, make, options, store), options.unix):
+        _say(f"serving {options.agent} at {options.unix}, only for programs of yours")
         await anyio.sleep_forever()
 
 
 def _handler(
-    agent: Agent[Any], make: Callable[[], Agent[Any]], given: argparse.Namespace, store: Store
+    agent: Agent[Any], make: Callable[[], Agent[Any]], options: argparse.Namespace, store: Store
 ) -> Callable[[Any], Awaitable[None]]:
     from quiesce.acp import serve_agent
 
-    first = [agent]  # made before anybody connected, to see that it can be
+    # The agent made at the start, to find out whether it can be made, serves the first client. Each further one gets its
+    # own, if MODULE:AGENT is a function.
+    unused = [agent]
 
     async def handle(transport: Any) -> None:
-        mine = first.pop() if first else make()
-        await serve_agent(mine, transport, **_options(given, store))
+        own = unused.pop() if unused else make()
+        await serve_agent(own, transport, **_serving_options(options, store))
 
     return handle
 
 
 async def _over_websocket(
-    agent: Agent[Any], make: Callable[[], Agent[Any]], given: argparse.Namespace
+    agent: Agent[Any], make: Callable[[], Agent[Any]], options: argparse.Namespace
 ) -> None:
     import anyio
 
     from quiesce.wire import serve_websocket
 
-    host, port = given.websocket
-    origins: list[str | re.Pattern[str] | None] = [None, *given.origin]
-    token, is_new = _token(given)
-    tls = _tls(given)
+    host, port = options.websocket
+    origins: list[str | re.Pattern[str] | None] = [None, *options.origin]
+    token, is_new = _token(options)
+    tls = _tls(options)
     async with (
-        _store(given) as store,
+        _store(options) as store,
         serve_websocket(
-            _handler(agent, make, given, store),
+            _handler(agent, make, options, store),
             host,
             port,
-            path=given.path,
+            path=options.path,
             health="/health",
             origins=origins,
             token=token,
             ssl=tls,
         ) as server,
     ):
-        at, s = f"{f'[{host}]' if ':' in host else host}:{server.port}", "s" if tls is not None else ""
-        _say(f"serving {given.agent} at ws{s}://{at}{given.path}, health at http{s}://{at}/health")
+        address, s = f"{f'[{host}]' if ':' in host else host}:{server.port}", "s" if tls is not None else ""
+        _say(
+            f"serving {options.agent} at ws{s}://{address}{options.path}, health at http{s}://{address}/health"
+        )
         if is_new:
-            # Not through `_say`, which would hide it.
+            # Not through `_say`, which hides secrets.
             print(f"quiesce acp: clients need this token: {token}", file=sys.stderr, flush=True)
         await anyio.sleep_forever()
 
 
-def _token(given: argparse.Namespace) -> tuple[str, bool]:
-    """What clients have to show, and whether it is new."""
+def _token(options: argparse.Namespace) -> tuple[str, bool]:
+    """The token that clients must send, and whether it was made just now."""
     from quiesce.wire.inner import SHORTEST_TOKEN
 
-    if given.token_file is not None:
-        lines = Path(given.token_file).read_text(encoding="utf-8").splitlines()
+    if options.token_file is not None:
+        lines = Path(options.token_file).read_text(encoding="utf-8").splitlines()
         token = lines[0].strip() if lines else ""
-        source = given.token_file
+        source = options.token_file
     elif (found := os.environ.get("QUIESCE_ACP_TOKEN")) is not None:
         token, source = found.strip(), "QUIESCE_ACP_TOKEN"
     else:
         return secrets.token_urlsafe(32), True
     if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
         raise OSError(
-            f"the token of {source} must have at least {SHORTEST_TOKEN} characters, all of them printable ASCII"
+            f"the token in {source} must have at least {SHORTEST_TOKEN} characters, all of them printable ASCII"
         )
     return token, False
 
 
-def _tls(given: argparse.Namespace) -> ssl.SSLContext | None:
-    if given.tls_cert is None:
+def _tls(options: argparse.Namespace) -> ssl.SSLContext | None:
+    if options.tls_cert is None:
         return None
     import ssl
 
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        context.load_cert_chain(given.tls_cert, given.tls_key)
+        context.load_cert_chain(options.tls_cert, options.tls_key)
     except (OSError, ssl.SSLError) as error:
-        raise OSError(f"the certificate {given.tls_cert!r} cannot be used: {error}") from error
+        raise OSError(f"the certificate {options.tls_cert!r} cannot be used: {error}") from error
     return context
 
 

@@ -1,4 +1,4 @@
-"""What every command uses: arguments, the terminal, and whether a file is private."""
+"""What every command uses: argument parsing, the terminal, and the check that a file is private."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Whether others can read what is kept. A store makes its file for its owner alone; one that was there before may be open to all."""
+"""Whether other users can read a store.
+
+A store creates its file for its owner alone, but a file that existed before may be readable by everyone.
+"""
 
 from __future__ import annotations
 
@@ -10,28 +13,29 @@ from .terminal import say
 
 
 def warn_if_shared(file: Path) -> None:
-    """Say on standard error if others on this machine can read that file; what is no store is none of our business."""
+    """Warn on standard error if other users on this machine can read a store. Other files are ignored."""
     if _is_store(file) and is_shared(file):
         name = shlex.quote(str(file))
         say(
-            f"quiesce: others on this machine can read {name}, where conversations are kept: chmod 600 {name} changes that"
+            f"quiesce: other users on this machine can read {name}, where conversations are stored; "
+            f"to prevent that: chmod 600 {name}"
         )
 
 
 def is_shared(file: Path) -> bool:
-    """Whether somebody else may read it, as far as permissions tell: of the file, and of every folder on the way to it."""
+    """Whether another user may read the file, judging by its permissions and those of every folder above it."""
     if os.name != "posix":
         return False
     try:
         real = file.resolve(strict=True)
         readable = real.stat().st_mode & 0o044
         return bool(readable) and all(folder.stat().st_mode & 0o011 for folder in real.parents)
-    except OSError:  # it is not there, or not for us to see
+    except OSError:  # it does not exist, or we may not look at it
         return False
 
 
 def _is_store(file: Path) -> bool:
-    """Or will be one: a file with nothing in it."""
+    """Whether the file is an SQLite database, or empty and so about to become one."""
     try:
         if not file.is_file():
             return False

@@ -1,6 +1,6 @@
-"""How a subcommand reads its arguments: `--help` with examples and exit codes, and one line for what is wrong.
+"""How a subcommand parses its arguments: `--help` with examples and exit codes, and one line per error.
 
-Options are not abbreviated, so that a new one breaks no script.
+Options cannot be abbreviated. Otherwise a new option could make an abbreviation in somebody's script ambiguous.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from quiesce._safe.printed import printed_line
 
 
 class Parser(argparse.ArgumentParser):
-    """For `quiesce NAME`."""
+    """The argument parser of `quiesce NAME`."""
 
     def __init__(self, name: str, *, usage: str, description: str, epilog: str) -> None:
         super().__init__(
@@ -26,19 +26,19 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        """What is wrong, rather than all of the usage."""
+        """Print what is wrong in one line, instead of the whole usage, and exit with status 2."""
         self.exit(2, f"{self.prog}: error: {printed_line(message)}\n({self.prog} --help lists the options)\n")
 
 
 def one_of(what: str, known: Sequence[str]) -> Callable[[str], str]:
-    """Reads one of these names; what is close to one is asked back."""
+    """An argument type that accepts one of these names, and suggests the closest one for any other."""
 
     def read(text: str) -> str:
         if text not in known:
             from difflib import get_close_matches
 
             close = get_close_matches(text, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+            hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(known)}"
             raise argparse.ArgumentTypeError(f"there is no {what} {text!r}; {hint}")
         return text
 

@@ -1,7 +1,7 @@
-"""What a stream can show: whether somebody watches, in colour or not, how wide, in which letters.
+"""What a stream can show: whether it is a terminal, whether it has colours, how wide it is, and which characters it has.
 
-One answer for every command. Colour is for a terminal, unless NO_COLOR is set or TERM is dumb. The width is that of the terminal, or COLUMNS,
-which also holds where there is none. `rich` is used if it is there, and nothing needs it.
+Every command uses the same rules. Colour is for terminals, unless NO_COLOR is set or TERM is dumb. The width is COLUMNS
+if that is set, else the width of the terminal. `rich` is used if it is installed, but it is not required.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ if TYPE_CHECKING:
 ColorChoice: TypeAlias = Literal["auto", "always", "never"]
 COLOR_CHOICES: Final[tuple[ColorChoice, ...]] = ("auto", "always", "never")
 
-WIDTH: Final = 80  # where nobody says how wide it is
-_NARROWEST: Final = 20  # below that, lines may run over
-_DRAWN_WITH: Final = "●○─━╌◇■✗▶│▲·…✓"
+#: The width where it is unknown.
+WIDTH: Final = 80
+#: Layouts are never narrower than this. On a narrower terminal, lines wrap.
+_NARROWEST: Final = 20
+_DRAWING_CHARACTERS: Final = "●○─━╌◇■✗▶│▲·…✓"
 
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """A stream, and what it can show."""
+    """An output stream, and what it can show."""
 
     stream: TextIO
     is_terminal: bool
@@ -38,7 +40,7 @@ class Terminal:
     unicode: bool
 
     def console(self) -> Console | None:
-        """A rich console that writes here; None if rich is not installed."""
+        """A rich console that writes to this stream; None if rich is not installed."""
         try:
             from rich.console import Console
         except ImportError:
@@ -55,7 +57,7 @@ class Terminal:
         )
 
     def writable(self, text: str) -> str:
-        """The text, with whatever the stream's encoding does not have replaced."""
+        """The text with every character that the stream cannot encode replaced."""
         encoding = getattr(self.stream, "encoding", None) or "utf-8"
         return text.encode(encoding, "replace").decode(encoding)
 
@@ -66,10 +68,11 @@ def detect_terminal(
     color: ColorChoice = "auto",
     environment: Mapping[str, str] | None = None,
 ) -> Terminal:
-    """What this stream can show; standard output if None. A stream that is closed shows nothing, and takes everything."""
+    """Find out what a stream can show; standard output if None. A closed stream is replaced by one that discards all."""
     environment = os.environ if environment is None else environment
     stream = stream if stream is not None else sys.stdout
-    if stream is None or stream.closed:  # the program was started without one
+    # `sys.stdout` is None if the program was started without standard output.
+    if stream is None or stream.closed:
         stream = io.StringIO()
     is_terminal = stream.isatty()
     plain = bool(environment.get("NO_COLOR")) or environment.get("TERM") == "dumb"
@@ -83,18 +86,19 @@ def detect_terminal(
 
 
 def is_interactive() -> bool:
-    """Whether a person can be asked: both standard input and standard output are terminals."""
+    """Whether both standard input and standard output are terminals."""
     return all(
         stream is not None and not stream.closed and stream.isatty() for stream in (sys.stdin, sys.stdout)
     )
 
 
 def _width(stream: TextIO, is_terminal: bool, environment: Mapping[str, str]) -> int:
-    said = environment.get("COLUMNS", "")
-    if said.isdecimal() and int(said) > 0:
-        return max(int(said), _NARROWEST)
+    columns = environment.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns) > 0:
+        return max(int(columns), _NARROWEST)
     if is_terminal:
         try:
+            # Some pseudo-terminals, in containers and CI, report a width of 0.
             return max(os.get_terminal_size(stream.fileno()).columns or WIDTH, _NARROWEST)
         except (OSError, ValueError):
             pass
@@ -103,43 +107,48 @@ def _width(stream: TextIO, is_terminal: bool, environment: Mapping[str, str]) ->
 
 def _can_encode(stream: TextIO) -> bool:
     try:
-        _DRAWN_WITH.encode(getattr(stream, "encoding", None) or "ascii")
+        _DRAWING_CHARACTERS.encode(getattr(stream, "encoding", None) or "ascii")
     except (UnicodeEncodeError, LookupError):
         return False
     return True
 
 
 def say(text: object, *, end: str = "\n") -> None:
-    """Print a message of a command to standard error. Parts of it may come from others: it is made safe here."""
+    """Print a message of a command to standard error, made safe: parts of it may come from models or files."""
     print(printed(text), end=end, file=sys.stderr, flush=True)
 
 
 def error_text(error: BaseException) -> str:
-    """What an error says, to stand behind words of ours. Lines after its first are indented: they do not look like ours."""
+    """The message of an error, to be put after a text of ours.
+
+    Every line after the first is indented, so that none of them can pass for a message of the command.
+    """
     return str(error).replace("\n", "\n  ")
 
 
-def print_json(told: object) -> None:
-    """For a machine, in letters that standard output has: others, and halves of them, are spelled as JSON does."""
-    text = json.dumps(told, indent=2, ensure_ascii=False)
+def print_json(value: object) -> None:
+    """Print a value as JSON. If standard output cannot encode it (a lone surrogate, say), it is escaped to ASCII."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
-        text = json.dumps(told, indent=2)
+        text = json.dumps(value, indent=2)
     print(text, flush=True)
 
 
 def fill_closed_descriptors() -> None:
-    """Give a program that was started without standard input, output or error something harmless in their place.
+    """Replace missing standard streams of this process by the null device.
 
-    What is opened next would be taken for them otherwise, also by its child processes; and what is printed to a stream that is
-    None goes to standard output.
+    If a program is started without one, the next file that it opens gets the free descriptor, and is taken for a standard
+    stream by everything that writes to one, child processes included. And `print(file=None)` writes to standard output.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            # `open` returns the lowest free descriptor, which is `number`: those below it are open by now.
+            os.open(os.devnull, os.O_RDWR)
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115  # to the end
+            # It stays open until the process exits, so there is no `with`.
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115

@@ -1,4 +1,4 @@
-"""Which model `--model` means."""
+"""Which model `--model` names, and how a command gets it."""
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
-"""What `--model` means: from its spelling, or from nothing, to a model that can be asked.
+"""What `--model` means: how its value, or its absence, becomes a model that can answer.
 
 Invariants
-- Nothing is pretended: what `describe` gives is who answers, and a script says that it is one.
-- Who spelled out a model gets that one or an error that says what is missing. Who did not gets the best that is there.
-- A key goes to its provider, and to an address that was given with `https:` or is this machine; never over a wire that anybody can read.
-- Nothing is fetched unless a person said yes, at a terminal or by `--fetch`.
-- Where a key is passed over because its package is missing, that is said.
+- The user always knows what answers: `describe` names the actual model, and a script says that it is a script.
+- A user who names a model gets that model, or an error that says what is missing. A user who names none gets the best
+  one available.
+- A key is sent to its provider, and to an address given by the user if that uses `https:` or is on this machine; never
+  unencrypted over a network.
+- Nothing is downloaded unless the user agrees, at a terminal or with `--fetch`.
+- If a key is set but cannot be used because its package is missing, the user is told.
 """
 
 from __future__ import annotations
@@ -32,18 +34,18 @@ ANTHROPIC_DEFAULT = "claude-sonnet-4-5"
 SPELLINGS = """\
   openai[:NAME]             a model of OpenAI; key in OPENAI_API_KEY
   anthropic[:NAME]          a model of Anthropic; key in ANTHROPIC_API_KEY
-  http://HOST:PORT/v1#NAME  any server that speaks OpenAI's wire: Ollama, vLLM, llama.cpp; also openai:NAME@URL
-  embedded                  a small one on this machine's CPU, without a key
-  scripted                  none: a script that says how to get one"""
-"""For the help of commands."""
+  http://HOST:PORT/v1#NAME  any server with an OpenAI-compatible API: Ollama, vLLM, llama.cpp; also openai:NAME@URL
+  embedded                  a small model on this machine's CPU, without a key
+  scripted                  no model: a script that tells you how to get one"""
+"""The values of `--model`, one per line, for error messages."""
 
 
 class UnknownModel(ValueError):
-    """What was given to `--model` is no spelling of a model."""
+    """The value of `--model` does not name a model."""
 
 
 class ModelUnavailable(ModelError):
-    """That model cannot be had here; the message says what is missing."""
+    """The model cannot be used on this machine; the message says what is missing."""
 
 
 async def resolve(
@@ -53,10 +55,11 @@ async def resolve(
     fetch: bool = False,
     console: Console | None = None,
 ) -> Model:
-    """The model that `--model` names, ready to answer; without one, the best that is there.
+    """Return the model that `--model` names, ready to answer; without a value, the best one available.
 
-    `ask`: a person at a terminal can be asked whether to fetch something; `fetch`: that is settled. What is shown meanwhile goes to
-    `console`, standard error unless given. An embedded model comes open, and its server belongs to the current scope until `close()`.
+    With `ask`, the user may be asked at the terminal whether to download weights; with `fetch`, they are downloaded
+    without asking. Progress is shown on `console`, or on standard error. An embedded model is returned open, and its
+    server belongs to the current scope until `close()`.
     """
 
     async def embedded() -> Model:
@@ -66,14 +69,15 @@ async def resolve(
 
     spec = (spec or "").strip()
     if not spec:
-        return await _best_there_is(embedded)
+        return await _best_available(embedded)
     kind, colon, rest = spec.partition(":")
     if kind in ("http", "https") and colon:
         url, _, name = spec.partition("#")
-        return await _at(url, name)
+        return await _at_address(url, name)
     if kind == "openai":
+        # At `@http`, because the name of a model may contain an `@` itself.
         name, at, url = rest.partition("@http")
-        return await _at(f"http{url}", name) if at else _openai(name or OPENAI_DEFAULT)
+        return await _at_address(f"http{url}", name) if at else _openai(name or OPENAI_DEFAULT)
     if kind == "anthropic":
         return _anthropic(rest or ANTHROPIC_DEFAULT)
     if spec == "scripted":
@@ -82,47 +86,48 @@ async def resolve(
         return await _or_unavailable(embedded)
     likely = "anthropic" if spec.startswith("claude") else "openai"
     raise UnknownModel(
-        f"{spec!r} names no model: did you mean {likely}:{printed_line(rest or spec)}? A model is spelled\n{SPELLINGS}"
+        f"{spec!r} is not a model: did you mean {likely}:{printed_line(rest or spec)}? Possible values:\n{SPELLINGS}"
     )
 
 
 def describe(model: Model) -> str:
-    """Who answers, as a prompt shows it."""
+    """The name of a model, as a prompt shows it."""
     if _is_embedded(model):
         return f"{model.name} (embedded)"
     return model.name
 
 
 def calls_tools(model: Model) -> bool:
-    """Whether it calls tools by itself."""
+    """Whether the model can call tools."""
     return bool(getattr(model, "calls_tools", True))
 
 
 def note(model: Model) -> str | None:
-    """What a person should know before the first question; None if there is nothing to say."""
+    """What the user should know about a model before the first question; None if there is nothing special."""
     if isinstance(model, NoLanguageModel):
         because = f" ({model.why})" if model.why else ""
-        return f"No language model answers here{because}: a script does. It says what would help."
+        return f"There is no language model{because}: a script answers, and tells you how to get one."
     if _is_embedded(model):
         return (
-            f"{model.name} is a small language model on this machine's CPU. It writes English, gets much of it wrong, and calls "
-            "no tools: use them yourself, with !command."
+            f"{model.name} is a tiny language model running on your CPU. It writes English, often gets facts wrong and "
+            "cannot use tools; run commands yourself with !command."
         )
     return None
 
 
 def _is_embedded(model: Model) -> bool:
+    # By name, because importing the class to compare with would load its module for every other model, too.
     return type(model).__name__ == "EmbeddedModel" and type(model).__module__.startswith("quiesce.")
 
 
 # Each kind
 
 
-async def _best_there_is(embedded: Callable[[], Awaitable[Model]]) -> Model:
-    passed_over = list[str]()
+async def _best_available(embedded: Callable[[], Awaitable[Model]]) -> Model:
+    skipped = list[str]()
 
-    def say_why() -> None:
-        for reason in passed_over:
+    def report_skipped() -> None:
+        for reason in skipped:
             say(reason)
 
     for variable, make, name in (
@@ -133,15 +138,16 @@ async def _best_there_is(embedded: Callable[[], Awaitable[Model]]) -> Model:
             try:
                 model = make(name)
             except ModelUnavailable as missing:
-                passed_over.append(f"{variable} is set, but {missing}")
+                skipped.append(f"{variable} is set, but {missing}")
             else:
-                say_why()
+                report_skipped()
                 return model
     try:
         model = await _or_unavailable(embedded)
     except ModelUnavailable as missing:
-        return NoLanguageModel(f"{'; '.join(passed_over) or 'no key is set'}, and {missing}")
-    say_why()
+        # The script itself tells the user what was skipped.
+        return NoLanguageModel(f"{'; '.join(skipped) or 'no key is set'}, and {missing}")
+    report_skipped()
     return model
 
 
@@ -156,46 +162,51 @@ async def _or_unavailable(embedded: Callable[[], Awaitable[Model]]) -> Model:
 
 def _openai(name: str) -> Model:
     _check_key("OPENAI_API_KEY", f"openai:{name}")
-    return _made("OpenAIModel", name, name=f"openai:{name}")
+    return _make("OpenAIModel", name, name=f"openai:{name}")
 
 
 def _anthropic(name: str) -> Model:
     _check_key("ANTHROPIC_API_KEY", f"anthropic:{name}")
-    return _made("AnthropicModel", name, name=f"anthropic:{name}")
+    return _make("AnthropicModel", name, name=f"anthropic:{name}")
 
 
-async def _at(url: str, name: str) -> Model:
-    """A model of a server of the user's."""
+async def _at_address(url: str, name: str) -> Model:
+    """A model on a server of the user's choice; without a name, the first one that the server lists."""
     try:
         parts = urlsplit(url)
+        # A bad port raises ValueError only when it is read.
         host, _ = parts.hostname, parts.port
     except ValueError as error:
-        raise UnknownModel(f"{url!r} is no address: {error}") from None
+        raise UnknownModel(f"{url!r} is not a valid address: {error}") from None
     if not host or not url.isprintable() or " " in url:
-        raise UnknownModel(f"{url!r} is no address of a server; one is http://localhost:11434/v1#qwen3")
+        raise UnknownModel(
+            f"{url!r} is not the address of a server; an example is http://localhost:11434/v1#qwen3"
+        )
     url = url.rstrip("/")
+    # Over plain http, anyone on the network could read the key.
     key = os.environ.get("OPENAI_API_KEY", "") if parts.scheme == "https" or _is_this_machine(host) else ""
     options = {"base_url": url, "api_key": key or "no-key"}
     name = name or await _first_model(options, url)
-    return _made("OpenAIModel", name, name=f"{name} at {parts.netloc.rpartition('@')[2]}", **options)
+    # The name is shown in the prompt, so it must not contain the password of `http://user:password@host`.
+    return _make("OpenAIModel", name, name=f"{name} at {parts.netloc.rpartition('@')[2]}", **options)
 
 
-def _made(kind: str, model: str, **options: Any) -> Model:
-    """One of the models on official clients."""
+def _make(kind: str, name_at_provider: str, **options: Any) -> Model:
+    """Make a model of `quiesce.models` that uses an official client."""
     import quiesce.models
 
     try:
-        made: Model = getattr(quiesce.models, kind)(model, **options)
+        model: Model = getattr(quiesce.models, kind)(name_at_provider, **options)
     except MissingExtra as error:
         raise ModelUnavailable(str(error)) from error
-    return made
+    return model
 
 
 async def _first_model(options: dict[str, Any], url: str) -> str:
-    """What the server calls the first of its models."""
+    """The name of the first model that a server lists."""
     if find_spec("openai") is None:
         raise ModelUnavailable(
-            f"the models of {url} need the package 'openai': pip install 'quiesce[openai]'"
+            f"listing the models of {url} needs the package 'openai': pip install 'quiesce[openai]'"
         )
     import openai
 
@@ -204,10 +215,10 @@ async def _first_model(options: dict[str, Any], url: str) -> str:
             found = [str(model.id) for model in (await client.models.list()).data]
     except openai.OpenAIError as error:
         raise ModelUnavailable(
-            f"{url} does not say which models it has ({error}): write {url}#NAME"
+            f"{url} does not list its models ({error}): name one with {url}#NAME"
         ) from error
     if not found:
-        raise ModelUnavailable(f"{url} has no models: write {url}#NAME if that is wrong")
+        raise ModelUnavailable(f"{url} lists no models: if it has one, name it with {url}#NAME")
     return found[0]
 
 

