@@ -77,8 +77,8 @@ def test_a_guardrail_that_fails_leaves_the_model_call_running() -> None:
     played = play(situation("guardrail"), "ordinary", speed=4)
     assert played.raised == "ConnectionError: the policy service is down"
     assert left(played) == {("task", "model call")}
-    assert lane(played, "model call").told is None
-    assert re.fullmatch(r"the model call has made [1-9]\d* more tokens, for nobody", played.facts[0])
+    assert lane(played, "model call").stop_seen is None
+    assert re.fullmatch(r"the model call produced [1-9]\d* more tokens for nobody", played.facts[0])
 
 
 def test_a_session_is_closed_while_its_tasks_clean_up() -> None:
@@ -87,7 +87,7 @@ def test_a_session_is_closed_while_its_tasks_clean_up() -> None:
     assert played.back is not None
     assert all(lane.ended is not None and lane.ended > played.back for lane in played.lanes)
     assert len(played.complaints) == 2
-    assert "heard 0" in played.facts[0]
+    assert "received 0" in played.facts[0]
 
 
 def test_a_tool_never_sees_the_token_that_was_thrown_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ def test_a_tool_never_sees_the_token_that_was_thrown_away(monkeypatch: pytest.Mo
     played = play(situation("tool"), "ordinary")
     assert left(played) == {("thread", "tool")}
     assert "tool.py" in played.left[0].at
-    assert lane(played, "tool").told is None
+    assert lane(played, "tool").stop_seen is None
 
 
 def test_a_break_cancels_the_task_that_read_the_stream_and_leaves_the_process() -> None:
@@ -108,7 +108,7 @@ def test_a_break_cancels_the_task_that_read_the_stream_and_leaves_the_process() 
 def test_a_cancelled_connection_leaves_its_loops_and_its_handler() -> None:
     played = play(situation("connection"), "ordinary")
     assert left(played) == {("task", "send loop"), ("task", "dispatch loop"), ("task", "prompt handler")}
-    assert all(lane.told is None and lane.is_running for lane in played.lanes)
+    assert all(lane.stop_seen is None and lane.is_running for lane in played.lanes)
 
 
 # With quiesce
@@ -133,7 +133,7 @@ def test_with_quiesce_the_same_error_is_raised_and_every_goodbye_is_heard() -> N
         play(situation("guardrail"), "quiesce", speed=8).raised
         == "ConnectionError: the policy service is down"
     )
-    assert "heard 2" in play(situation("session"), "quiesce").facts[0]
+    assert "received 2" in play(situation("session"), "quiesce").facts[0]
 
 
 def test_what_was_left_would_not_be_called_clean() -> None:
@@ -223,8 +223,8 @@ def test_the_thread_that_is_named_is_the_one_of_the_readme(
     ("words", "says"),
     [
         (["--only", "strem"], "there is no situation 'strem'; did you mean stream?"),
-        (["--speed", "100"], "'100' is no number from 0.1 to 10"),
-        (["--speed", "fast"], "'fast' is no number from 0.1 to 10"),
+        (["--speed", "100"], "'100' is not a number from 0.1 to 10"),
+        (["--speed", "fast"], "'fast' is not a number from 0.1 to 10"),
     ],
 )
 def test_wrong_usage_is_said(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

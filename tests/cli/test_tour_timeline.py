@@ -19,7 +19,7 @@ def lane(
     innocent: bool = False,
 ) -> Lane:
     made = Lane("task", name, Clock(), innocent=innocent)
-    made.started, made.told, made.ended = started, told, ended
+    made.started, made.stop_seen, made.ended = started, told, ended
     made.how = how if ended is not None else None
     return made
 
@@ -91,4 +91,4 @@ def test_a_lane_does_not_change_when_its_clock_has_stopped() -> None:
     work.told_to_stop()
     work.end("cancelled")
     assert work.is_running
-    assert work.told is None
+    assert work.stop_seen is None

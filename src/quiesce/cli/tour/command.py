@@ -1,4 +1,4 @@
-"""`quiesce tour`: reads the arguments, plays the situations one after the other, and says what came of it."""
+"""`quiesce tour`: parse the arguments, play the situations one after the other, and report the results."""
 
 from __future__ import annotations
 
@@ -35,45 +35,45 @@ _SIDES: tuple[Side, ...] = ("ordinary", "quiesce")
 _EPILOG = """\
 examples:
   quiesce tour                     all five, in about sixteen seconds
-  quiesce tour --only tool --code  one of them, with the code that is played
-  quiesce tour --json | jq .       what was measured
+  quiesce tour --only tool --code  one of them, with its code
+  quiesce tour --json | jq .       the measurements
 
-exit codes: 0 with quiesce nothing was left, 1 something was, 2 bad usage, 130 interrupted (143, 129: by SIGTERM, by a
-closed terminal)
+exit codes: 0 quiesce left nothing running, 1 it left something, 2 bad usage, 130 interrupted (143: by SIGTERM, 129: by
+a closed terminal)
 """
 
 Results = list[tuple[Situation, dict[Side, Played]]]
 
 
 def main(words: Sequence[str]) -> int:
-    """Run `quiesce tour` with these arguments; the exit code."""
+    """Run `quiesce tour` with these arguments and return the exit code."""
     fill_closed_descriptors()
     try:
-        given = _parser().parse_args(words)
+        options = _parser().parse_args(words)
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 2
     try:
-        if given.list:
+        if options.list:
             for situation in SITUATIONS:
                 print(f"{situation.name:<11} {situation.title} ({situation.seed})")
             return 0
-        return _play(given)
-    except BrokenPipeError:  # whoever reads has seen enough
-        _write_to_nobody()
+        return _play(options)
+    except BrokenPipeError:  # the reader has seen enough
+        _discard_stdout()
         return 0
     except OSError as error:
-        _write_to_nobody()
+        _discard_stdout()
         if error.errno == errno.EIO:  # the terminal was closed
             return HUNG_UP
         say(f"quiesce tour: {error_text(error)}")
         return 1
 
 
-def _write_to_nobody() -> None:
-    """The interpreter flushes standard output at its end, and would complain."""
-    nobody = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nobody, sys.stdout.fileno())
-    os.close(nobody)
+def _discard_stdout() -> None:
+    """Redirect standard output to the null device, so that the interpreter's last flush does not fail."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
+    os.close(devnull)
 
 
 def _parser() -> Parser:
@@ -81,7 +81,8 @@ def _parser() -> Parser:
     parser = Parser(
         "tour",
         usage="[options]",
-        description="Five situations in which agents leak, live: first the ordinary way, then with\nquiesce. It needs no terminal, no input and no network, and leaves nothing behind.",
+        description="Five situations in which agents leak, live: first the ordinary way, then with\n"
+        "quiesce. It needs no terminal, no input and no network, and leaves nothing behind.",
         epilog=_EPILOG,
     )
     parser.add_argument(
@@ -89,16 +90,19 @@ def _parser() -> Parser:
         metavar="NAME",
         action="append",
         type=one_of("situation", names),
-        help=f"only this one: {', '.join(names)}; may be repeated",
+        help=f"play only this situation: {', '.join(names)}; may be repeated",
     )
-    parser.add_argument("--list", action="store_true", help="only say which there are")
-    parser.add_argument("--code", action="store_true", help="show the code that is played, too")
-    parser.add_argument("--json", action="store_true", help="what was measured, for machines")
+    parser.add_argument("--list", action="store_true", help="list the situations and exit")
+    parser.add_argument("--code", action="store_true", help="also show the code of each program")
+    parser.add_argument("--json", action="store_true", help="print the measurements as JSON")
     parser.add_argument(
-        "--speed", metavar="TIMES", type=_speed, default=1.0, help="play it so many times faster"
+        "--speed", metavar="TIMES", type=_speed, default=1.0, help="play this many times faster (0.1 to 10)"
     )
     parser.add_argument(
-        "--color", choices=COLOR_CHOICES, default="auto", help="auto: on a terminal, unless NO_COLOR is set"
+        "--color",
+        choices=COLOR_CHOICES,
+        default="auto",
+        help="auto: colour on a terminal, unless NO_COLOR is set",
     )
     return parser
 
@@ -109,18 +113,17 @@ def _speed(text: str) -> float:
     except ValueError:
         speed = 0.0
     if not 0.1 <= speed <= 10:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0.1 to 10")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0.1 to 10")
     return speed
 
 
-def _play(given: argparse.Namespace) -> int:
-    chosen = [situation for situation in SITUATIONS if not given.only or situation.name in given.only]
-    for (
-        situation
-    ) in chosen:  # so that a missing extra is said first, and importing is no part of what is measured
+def _play(options: argparse.Namespace) -> int:
+    chosen = [situation for situation in SITUATIONS if not options.only or situation.name in options.only]
+    # Import all programs first, so that a missing extra is reported at once and import time is not measured.
+    for situation in chosen:
         situation.program("quiesce")
-    terminal = detect_terminal(color=given.color)
-    show = Silence(terminal) if given.json else Show(terminal)
+    terminal = detect_terminal(color=options.color)
+    show = Silence(terminal) if options.json else Show(terminal)
     results: Results = []
     began = time.monotonic()
     show.open()
@@ -129,16 +132,16 @@ def _play(given: argparse.Namespace) -> int:
         sides: dict[Side, Played] = {}
         for side in _SIDES:
             show.side(situation, side)
-            if given.code:
+            if options.code:
                 show.code(situation.code(side))
-            with show.playing(situation, given.speed) as watcher:
-                sides[side] = play(situation, side, speed=given.speed, watcher=watcher)
-            show.played(situation, side, sides[side], given.speed)
+            with show.playing(situation, options.speed) as watcher:
+                sides[side] = play(situation, side, speed=options.speed, watcher=watcher)
+            show.played(situation, side, sides[side], options.speed)
         results.append((situation, sides))
     seconds = time.monotonic() - began
     show.close(results, seconds)
     is_clean = all(sides["quiesce"].is_clean for _, sides in results)
-    if given.json:
+    if options.json:
         print(json.dumps(_as_json(results, seconds, is_clean), indent=2), flush=True)
     return 0 if is_clean else 1
 
@@ -146,7 +149,7 @@ def _play(given: argparse.Namespace) -> int:
 def play(situation: Situation, side: Side, *, speed: float = 1.0, watcher: Watcher | None = None) -> Played:
     """Play one side of a situation: the ordinary way in `asyncio.run`, ours in `quiesce.run`.
 
-    KeyboardInterrupt for Ctrl-C in either, SystemExit with the conventional status for SIGTERM and SIGHUP.
+    Both raise `KeyboardInterrupt` for Ctrl-C, and `SystemExit` with the conventional status for SIGTERM and SIGHUP.
     """
     stage = Stage(speed=speed, watcher=watcher, tidies=side == "ordinary")
     program = situation.program(side)
@@ -171,30 +174,36 @@ def play(situation: Situation, side: Side, *, speed: float = 1.0, watcher: Watch
 
 @contextmanager
 def _signals_as_ctrl_c() -> Iterator[None]:
-    """SIGTERM and SIGHUP, too, end what `asyncio.run` plays: by themselves they would leave its process and its folder, and hide the cursor."""
-    came: list[int] = []
+    """Let SIGTERM and SIGHUP stop what `asyncio.run` plays, as Ctrl-C does.
 
-    def heard(number: int, frame: FrameType | None) -> None:
-        if came:  # a terminal that is closed says so more than once, and clean-up must not be cut
+    Their default action would kill the tour, and leave the child process, the temporary folder and a hidden cursor.
+    """
+    received: list[int] = []
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        # A closed terminal sends more than one SIGHUP, and the second must not interrupt the clean-up.
+        if received:
             return
-        came.append(number)
+        received.append(number)
         ctrl_c = signal.getsignal(signal.SIGINT)
-        if not callable(ctrl_c):  # ignored, as in the background of a script
+        if not callable(ctrl_c):  # SIGINT is ignored, as for a background job of a script
             raise KeyboardInterrupt
+        # The handler of `asyncio.run` cancels the main task, so that the program cleans up before the exception is raised.
         ctrl_c(signal.SIGINT, frame)
 
-    known = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
-    taken = [number for number in known if signal.getsignal(number) is signal.SIG_DFL]
-    for number in taken:
-        signal.signal(number, heard)
+    candidates = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
+    # A signal that is ignored (`nohup`) or handled already stays as it is.
+    replaced = [number for number in candidates if signal.getsignal(number) is signal.SIG_DFL]
+    for number in replaced:
+        signal.signal(number, on_signal)
     try:
         yield
     except KeyboardInterrupt:
-        if came:
-            raise SystemExit(128 + came[0]) from None
+        if received:
+            raise SystemExit(128 + received[0]) from None
         raise
     finally:
-        for number in taken:
+        for number in replaced:
             signal.signal(number, signal.SIG_DFL)
 
 
@@ -211,14 +220,14 @@ def _as_json(results: Results, seconds: float, is_clean: bool) -> dict[str, Any]
                 "title": situation.title,
                 "seed": situation.seed,
                 "thread": situation.thread,
-                **{side: _played(played) for side, played in sides.items()},
+                **{side: _played_as_json(played) for side, played in sides.items()},
             }
             for situation, sides in results
         ],
     }
 
 
-def _played(played: Played) -> dict[str, Any]:
+def _played_as_json(played: Played) -> dict[str, Any]:
     return {
         "clean": played.is_clean,
         "raised": played.raised or None,
@@ -229,16 +238,16 @@ def _played(played: Played) -> dict[str, Any]:
         "complaints": played.complaints,
         "since": played.facts,
         "report": None if played.report is None else str(played.report),
-        "lanes": [_lane(lane) for lane in played.lanes],
+        "lanes": [_lane_as_json(lane) for lane in played.lanes],
     }
 
 
-def _lane(lane: Lane) -> dict[str, Any]:
+def _lane_as_json(lane: Lane) -> dict[str, Any]:
     return {
         "kind": lane.kind,
         "name": lane.name,
         "started": _rounded(lane.started),
-        "told_to_stop": _rounded(lane.told),
+        "told_to_stop": _rounded(lane.stop_seen),
         "ended": _rounded(lane.ended),
         "how": lane.how or "still runs",
     }

@@ -1,4 +1,4 @@
-"""How the tour is shown: live and in colour where somebody watches, as plain lines where not, and not at all for a machine."""
+"""How the tour is shown: live and in colour at a terminal, as plain lines elsewhere, and not at all with `--json`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LABEL = 8
 
 
 class Show:
-    """Writes to one terminal, or to what is none."""
+    """Writes the tour to one stream, which need not be a terminal."""
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
@@ -38,12 +38,12 @@ class Show:
         self._width = min(terminal.width, _WIDEST)
         self._glyphs = UNICODE if terminal.unicode else ASCII
 
-    # What is said
+    # The parts of the tour, in order
 
     def open(self) -> None:
         self._paragraph("quiesce: stop any agent, and know what is left", "title")
         self._paragraph(
-            "Five situations in which agents leak, as people reported them. Everything is measured while it happens.",
+            "Five situations in which agents leak, as users reported them. Everything is measured while it happens.",
             "",
         )
         self._say()
@@ -80,7 +80,7 @@ class Show:
 
     @contextmanager
     def playing(self, situation: Situation, speed: float) -> Iterator[Watcher | None]:
-        """While a program plays: a timeline that grows, where one can be drawn over."""
+        """Draw a growing timeline while a program plays, if the stream can be redrawn."""
         if self._console is None or not self._terminal.is_terminal or self._terminal.stream.encoding is None:
             yield None
             return
@@ -94,21 +94,20 @@ class Show:
             yield watch
 
     def played(self, situation: Situation, side: Side, played: Played, speed: float) -> None:
-        for line in self._timeline(situation, played, speed):
-            self._say(line)
+        for spans in self._timeline(situation, played, speed):
+            self._say(spans)
         if played.raised:
             self._fact("raised", played.raised)
         if played.report is not None:
-            for number, told in enumerate(str(played.report).splitlines()):
-                self._fact(
-                    "report" if number == 0 else "", told.strip(), "good" if played.report.clean else "bad"
-                )
+            style: Style = "good" if played.report.clean else "bad"
+            for number, line in enumerate(str(played.report).splitlines()):
+                self._fact("report" if number == 0 else "", line.strip(), style)
         for left in played.left:
             self._fact("left", str(left), "bad")
         if not played.left:
             self._fact("left", "nothing", "good" if played.is_clean else "")
         for lane in played.harmed:
-            self._fact("harmed", f"{lane.name!r} was cancelled, and nobody had cancelled it", "bad")
+            self._fact("harmed", f"{lane.name!r} was cancelled, though no code of yours cancelled it", "bad")
         for complaint in played.complaints:
             self._fact("loop", complaint, "bad")
         for fact in played.facts:
@@ -136,15 +135,15 @@ class Show:
                 self._paragraph(f"  with quiesce: {ours}", _good_or_bad(sides["quiesce"]), hanging=4)
         self._say()
         self._paragraph(
-            f"That took {seconds:.0f} s. quiesce tour --code shows the programs that were played.", ""
+            f"That took {seconds:.0f} s. To see the code of these programs: quiesce tour --code", ""
         )
-        for command, says in (
+        for command, summary in (
             ("quiesce chat", "talk to an agent, and press Esc while it works"),
-            ("quiesce audit", "find such leaks in code of your own"),
+            ("quiesce audit", "find such leaks in your own code"),
         ):
-            self._paragraph(f"  {command:<14} {says}", "", hanging=17)
+            self._paragraph(f"  {command:<14} {summary}", "", hanging=17)
 
-    # How it is said
+    # Writing
 
     def _timeline(self, situation: Situation, played: Played, speed: float) -> list[Line]:
         return draw(played, span=situation.lasts / speed, width=self._width, glyphs=self._glyphs)
@@ -179,7 +178,7 @@ class Show:
 
 
 class Silence(Show):
-    """Shows nothing: the JSON says it all."""
+    """Shows nothing, for `--json`."""
 
     def _say(self, line: Line | None = None) -> None:
         pass
@@ -202,17 +201,17 @@ def _wrapped(text: str, width: int, hanging: int = 0) -> list[str]:
 
 
 def _verdict(played: Played) -> str:
-    """In a few words."""
-    said = []
+    """What a program left, in a few words."""
+    findings = []
     for kind, plural in (("task", "tasks"), ("thread", "threads"), ("process", "processes")):
         if count := sum(left.kind == kind for left in played.left):
-            said.append(f"{count} {plural if count > 1 else kind} left")
+            findings.append(f"{count} {plural if count > 1 else kind} left")
     if played.harmed:
-        said.append("an innocent task cancelled")
-    if played.complaints and not said:
-        said.append("complaints of the event loop")
-    if said:
-        return ", ".join(said)
+        findings.append("an innocent task cancelled")
+    if played.complaints and not findings:
+        findings.append("errors in the event loop")
+    if findings:
+        return ", ".join(findings)
     took = "" if played.report is None else f", in {played.report.elapsed:.3f} s"
     return f"nothing left{took}"
 

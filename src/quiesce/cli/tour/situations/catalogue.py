@@ -1,4 +1,4 @@
-"""The five situations: what happens in each, where it was reported, and the modules that play them."""
+"""The five situations: what happens in each, where it was reported, and which module plays it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Program: TypeAlias = Callable[[Stage], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """One of them. Nothing is imported to know of it."""
+    """One situation. Its module is imported only when it is played."""
 
     name: str
     title: str
     story: str
-    seed: str  # the thread where it was reported
-    thread: str  # its address
+    seed: str  # the issue or pull request that reported it
+    thread: str  # the URL of that
     how: dict[Side, str]
-    lasts: float  # seconds, about
+    lasts: float  # about how many seconds
     module: str
-    shows: str  # what of the module is the ordinary way
+    shows: str  # the function or class in the module that `--code` shows for the ordinary way
 
     def program(self, side: Side) -> Program:
         module = import_module(f"{__package__}.{self.module}")
@@ -34,7 +34,7 @@ class Situation:
         return found
 
     def code(self, side: Side) -> str:
-        """What is played, as it stands in the module."""
+        """The source of what is played."""
         module = import_module(f"{__package__}.{self.module}")
         return getsource(getattr(module, self.shows if side == "ordinary" else "with_quiesce")).rstrip()
 
@@ -42,13 +42,13 @@ class Situation:
 SITUATIONS = (
     Situation(
         "guardrail",
-        "A guardrail fails, and the model call beside it goes on",
-        "A guardrail checks the question while the model already answers it. The service that it asks is down.",
+        "A guardrail fails, and the model call next to it continues",
+        "A guardrail checks the question while the model is already answering it. The service that it calls is down.",
         "openai-agents #3564",
         "https://github.com/openai/openai-agents-python/pull/3564",
         {
-            "ordinary": "asyncio.gather, and an except for the tripwire alone",
-            "quiesce": "the same two, and Runner.run of quiesce.agents",
+            "ordinary": "asyncio.gather, with an except only for the tripwire",
+            "quiesce": "the same two, with Runner.run of quiesce.agents",
         },
         1.45,
         "guardrail",
@@ -57,12 +57,13 @@ SITUATIONS = (
     Situation(
         "session",
         "A session is closed before its tasks are",
-        "A realtime session has a tool call and a guardrail in the background. Each needs a moment to clean up, and the connection to do it.",
+        "A realtime session runs a tool call and a guardrail in the background. Each needs a moment, and the connection, to "
+        "clean up.",
         "openai-agents #3334",
         "https://github.com/openai/openai-agents-python/issues/3334",
         {
-            "ordinary": "close() cancels its tasks, and does not await them",
-            "quiesce": "the same two, and a RealtimeSession of quiesce.realtime",
+            "ordinary": "close() cancels its tasks, but does not await them",
+            "quiesce": "the same two, with a RealtimeSession of quiesce.realtime",
         },
         2.0,
         "session",
@@ -71,12 +72,12 @@ SITUATIONS = (
     Situation(
         "tool",
         "A tool in a thread loses its cancel signal",
-        "A tool renames files in a thread, and looks at its token before each of them. The user presses Esc.",
+        "A tool renames files in a thread, and checks its token before each one. The user presses Esc.",
         "openhands-sdk #3395",
         "https://github.com/OpenHands/software-agent-sdk/pull/3395",
         {
-            "ordinary": "the run that is interrupted throws its token away",
-            "quiesce": "the same tool, and a Conversation of quiesce.agents",
+            "ordinary": "the interrupted run throws its token away",
+            "quiesce": "the same tool, with a Conversation of quiesce.agents",
         },
         1.6,
         "tool",
@@ -84,13 +85,13 @@ SITUATIONS = (
     ),
     Situation(
         "stream",
-        "Breaking out of a stream cancels an innocent task, and leaves a process",
-        "A query streams what an agent in a child process does. You have seen enough after a few messages, and break.",
+        "Breaking out of a stream cancels an innocent task and leaves a process",
+        "A query streams what an agent in a child process does. After a few messages you have seen enough, and break.",
         "claude-agent-sdk #746",
         "https://github.com/anthropics/claude-agent-sdk-python/pull/746",
         {
-            "ordinary": "a generator with a task group inside, and a break",
-            "quiesce": "the same break, and query of quiesce.claude",
+            "ordinary": "break out of a generator that contains a task group",
+            "quiesce": "the same break, with query of quiesce.claude",
         },
         1.6,
         "stream",
@@ -99,12 +100,12 @@ SITUATIONS = (
     Situation(
         "connection",
         "A cancelled connection leaves its loops behind",
-        "An agent serves an editor over a connection with loops of its own. The editor goes away, and the server is cancelled.",
+        "An agent serves an editor over a connection that has its own loops. The editor disconnects, and the server is cancelled.",
         "agent-client-protocol #108",
         "https://github.com/agentclientprotocol/python-sdk/issues/108",
         {
-            "ordinary": "await connection.listen(), and nothing closes it",
-            "quiesce": "the same messages, and a connection of quiesce.acp",
+            "ordinary": "await connection.listen(), but nothing closes it",
+            "quiesce": "the same messages, with a connection of quiesce.acp",
         },
         1.6,
         "connection",

@@ -1,7 +1,8 @@
 """A cancelled connection leaves its loops behind.
 
-As in agent-client-protocol 0.8.1: a connection has a loop that sends and one that dispatches, and `close()` ends both. `run_agent` listens, and is cancelled
-there: nothing calls `close()`. The client, on the other end of a socket, says hello, asks for something, and is gone.
+As in agent-client-protocol 0.8.1: a connection has a loop that sends and one that dispatches, and `close()` stops both.
+`run_agent` is cancelled while it listens, so nothing calls `close()`. The client, at the other end of a socket,
+initializes, sends a prompt, and disconnects.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from quiesce.cli.tour.stage import Stage
 THINKS_FOR, CLIENT_STAYS, WATCHED_FOR, STEP = 30.0, 0.5, 1.0, 0.1  # seconds
 
 Agent = Callable[[str, dict[str, Any]], Awaitable[Any]]
-ASKED: tuple[tuple[str, dict[str, Any]], ...] = (
+REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("initialize", {"protocolVersion": 1, "clientCapabilities": {}}),
     ("session/new", {"cwd": "/", "mcpServers": []}),
     ("session/prompt", {"sessionId": "one", "prompt": [{"type": "text", "text": "Think."}]}),
@@ -28,7 +29,7 @@ ASKED: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 class Thinker:
-    """What the agent does with a prompt: it thinks, for a long time."""
+    """What the agent does with a prompt: it thinks for a long time, and counts its thoughts."""
 
     def __init__(self, stage: Stage) -> None:
         self.thoughts = 0
@@ -135,22 +136,23 @@ class ClientAsks(Protocol):
 
 @asynccontextmanager
 async def client() -> AsyncIterator[tuple[ClientAsks, asyncio.StreamReader, asyncio.StreamWriter]]:
-    """The client's part, and the agent's end of the socket. The client has no task: what is left is the agent's."""
+    """The client's part, and the agent's end of the socket. The client has no task, so that only the agent can leave one."""
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     reader, writer = await asyncio.open_connection(sock=ours)
     loop = asyncio.get_running_loop()
 
     async def ask(serving: asyncio.Task[None], stage: Stage, lane: str | None = None) -> None:
-        for number, (method, params) in enumerate(ASKED):
-            if lane is not None and number == len(ASKED) - 1:
+        for number, (method, params) in enumerate(REQUESTS):
+            if lane is not None and number == len(REQUESTS) - 1:
                 stage.tasks(lane, but=serving)
             message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
             await loop.sock_sendall(theirs, json.dumps(message).encode() + b"\n")
-            if number < len(ASKED) - 1:
+            if number < len(REQUESTS) - 1:
                 await loop.sock_recv(theirs, 65536)
         await stage.rest(CLIENT_STAYS)
-        serving.cancel()  # as a web server does it when its client is gone
+        # As a web server does when its client disconnects.
+        serving.cancel()
         await asyncio.wait([serving])
 
     try:
@@ -164,4 +166,6 @@ async def count_what_follows(stage: Stage, thinker: Thinker) -> None:
     so_far = thinker.thoughts
     await stage.rest(WATCHED_FOR)
     gc.collect()
-    stage.say(f"the handler has had {thinker.thoughts - so_far} more thoughts, for a client that is gone")
+    stage.say(
+        f"the handler had {thinker.thoughts - so_far} more thoughts, for a client that had disconnected"
+    )

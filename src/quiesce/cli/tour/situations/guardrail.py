@@ -1,6 +1,7 @@
-"""A guardrail fails, and the model call beside it goes on.
+"""A guardrail fails, and the model call next to it continues.
 
-As in openai-agents 0.19: the one failure that was thought of, the tripwire, cancels the model call. Any other does not, and `asyncio.gather` never does.
+As in openai-agents 0.19: only the expected failure, the tripwire, cancels the model call. Any other failure does not, and
+`asyncio.gather` never cancels the other awaitables.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ GIVES_UP_AFTER, WATCHED_FOR, TOKEN = 0.4, 1.0, 0.05  # seconds
 
 
 class TripwireTriggered(Exception):
-    """The guardrail has said no."""
+    """The guardrail has rejected the input."""
 
 
 async def ask_model(stage: Stage, tokens: list[str], request: Any = None) -> str:
-    """A model call that streams, and costs as long as it does."""
+    """A model call that streams, and costs money for as long as it does."""
     with stage.lane("model call"):
         for _ in range(600):
             await stage.rest(TOKEN)
@@ -30,7 +31,7 @@ async def ask_model(stage: Stage, tokens: list[str], request: Any = None) -> str
 
 
 async def check(stage: Stage, *_: Any) -> Any:
-    """A guardrail that asks a service, on a bad day."""
+    """A guardrail that calls a service, which is down."""
     with stage.lane("guardrail"):
         await stage.rest(GIVES_UP_AFTER)
         raise ConnectionError("the policy service is down")
@@ -77,4 +78,4 @@ async def with_quiesce(stage: Stage) -> None:
 async def count_what_follows(stage: Stage, tokens: list[str]) -> None:
     so_far = len(tokens)
     await stage.rest(WATCHED_FOR)
-    stage.say(f"the model call has made {len(tokens) - so_far} more tokens, for nobody")
+    stage.say(f"the model call produced {len(tokens) - so_far} more tokens for nobody")

@@ -1,7 +1,7 @@
 """A session is closed before its tasks are.
 
-As in openai-agents 0.18, whose realtime session cancels its background tasks, forgets them, and closes the model's connection, which they still need to
-clean up.
+As in openai-agents 0.18, whose realtime session cancels its background tasks, forgets them, and closes the model's
+connection, which the tasks still need to clean up.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ TALKS_FOR, CLEAN_UP, WATCHED_FOR = 0.5, 0.4, 1.0  # seconds
 
 
 class Connection:
-    """To the model: whoever works for the session says goodbye by it."""
+    """The connection to the model. Background work sends a goodbye over it when it has cleaned up."""
 
     def __init__(self) -> None:
         self.is_open = True
-        self.heard: list[str] = []
+        self.received: list[str] = []
 
     def send(self, text: str) -> None:
         if not self.is_open:
             raise ConnectionError(f"closed, so {text!r} is lost")
-        self.heard.append(text)
+        self.received.append(text)
 
     def close(self) -> None:
         self.is_open = False
 
 
 async def work(stage: Stage, name: str, connection: Connection) -> None:
-    """What a session runs in the background; to let go of what it holds takes it a moment."""
+    """What a session runs in the background. Releasing its resources takes a moment."""
     with stage.lane(name) as lane:
         try:
             await asyncio.sleep(3600)
@@ -70,19 +70,19 @@ async def ordinary(stage: Stage) -> None:
     await stage.rest(TALKS_FOR)
     await session.close()
     stage.control_is_back()
-    await say_what_was_heard(stage, connection)
+    await count_goodbyes(stage, connection)
 
 
 class Model(ScriptedRealtimeModel):
-    """Speaks by that connection."""
+    """A model that uses that connection."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__([["Let me look that up.", call("look_up")]])
-        self._to_the_model = connection
+        self._session_connection = connection
 
     async def close(self) -> None:
         await super().close()
-        self._to_the_model.close()
+        self._session_connection.close()
 
 
 async def with_quiesce(stage: Stage) -> None:
@@ -104,9 +104,9 @@ async def with_quiesce(stage: Stage) -> None:
     await stage.rest(TALKS_FOR)
     stage.reports(await session.close(reason="the user has hung up"))
     stage.control_is_back()
-    await say_what_was_heard(stage, connection)
+    await count_goodbyes(stage, connection)
 
 
-async def say_what_was_heard(stage: Stage, connection: Connection) -> None:
+async def count_goodbyes(stage: Stage, connection: Connection) -> None:
     await stage.rest(WATCHED_FOR)
-    stage.say(f"of 2 goodbyes, the model's connection has heard {len(connection.heard)}")
+    stage.say(f"the model's connection received {len(connection.received)} of 2 goodbyes")

@@ -1,7 +1,7 @@
-"""A stand-in for the Claude Code CLI, as a program of its own: the stdio control protocol, and an agent behind it that never comes to an end.
+"""A stand-in for the Claude Code CLI, as a program of its own: the stdio control protocol, and an agent that never finishes.
 
-It takes a step every few milliseconds, says so, and adds a byte to a file, which is how the tour counts its steps. An interrupt ends the turn;
-the end of its input ends the program. It imports nothing of quiesce.
+The agent takes a step every few milliseconds, sends a message about it, and adds a byte to a file, by which the tour
+counts its steps. An interrupt ends the turn; the end of its input ends the program. It imports nothing of quiesce.
 """
 
 from __future__ import annotations

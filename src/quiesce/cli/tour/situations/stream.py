@@ -1,8 +1,8 @@
-"""Breaking out of a stream cancels an innocent task, and leaves a process.
+"""Breaking out of a stream cancels an innocent task and leaves a process.
 
-As in claude-agent-sdk 0.1.50: `query()` starts the CLI and a task group to read from it, and leaves the group when it is closed. After a `break`, Python closes it in
-a task of its own. The group's cancel scope belongs to the task that had read the stream: that one is cancelled, leaving the group fails, and the
-CLI is never ended.
+As in claude-agent-sdk 0.1.50: `query()` starts the CLI and a task group that reads from it, and exits the group when the
+generator is closed. After a `break`, asyncio closes the generator in a task of its own. The group's cancel scope belongs
+to the task that had read the stream: that task is cancelled, exiting the group fails, and the CLI is never stopped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ READS, WATCHED_FOR, STEP = 5, 1.0, 0.08  # messages; seconds; seconds
 
 
 class Cli:
-    """The CLI's stand-in: how it is started, and how many steps its agent has taken."""
+    """The stand-in for the CLI: how to start it, and how many steps its agent has taken."""
 
     def __init__(self, stage: Stage) -> None:
         folder = stage.folder()
@@ -92,7 +92,8 @@ async def ordinary(stage: Stage) -> None:
                 if count == READS:
                     break
             stage.control_is_back(looks=False)
-            await stage.rest(WATCHED_FOR / 2)  # on with its own work, which has nothing to do with the stream
+            # Its own work, which has nothing to do with the stream.
+            await stage.rest(WATCHED_FOR / 2)
 
     yours = asyncio.create_task(your_task(), name="your task")
     await asyncio.wait([yours])
@@ -127,4 +128,4 @@ async def count_what_follows(stage: Stage, cli: Cli) -> None:
     so_far = cli.steps
     await stage.rest(WATCHED_FOR / 2)
     stage.look()
-    stage.say(f"the agent in the process has taken {cli.steps - so_far} more steps")
+    stage.say(f"the agent in the process took {cli.steps - so_far} more steps")

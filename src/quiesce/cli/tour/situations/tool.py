@@ -1,7 +1,7 @@
 """A tool in a thread loses its cancel signal.
 
-As in openhands-sdk 1.24: the tool asks the conversation for its token each time round, as the documentation says. An interrupt cancels the token, and
-the run that it ends throws the token away before the tool has looked.
+As in openhands-sdk 1.24: the tool asks the conversation for its token in each iteration, as the documentation says. An
+interrupt cancels the token, but the run that it stops throws the token away before the tool has checked it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WORKS_FOR, WATCHED_FOR, STEP = 0.4, 1.0, 0.15  # seconds
 
 
 class Work:
-    """What the tool does, in small steps; `began` is set at the start of each."""
+    """What the tool does, in small steps; `began` is set at the start of each step."""
 
     def __init__(self, stage: Stage) -> None:
         self.files = 0
@@ -33,15 +33,15 @@ class Work:
         self._loop.call_soon_threadsafe(self.began.set)
         time.sleep(self._stage.seconds(STEP))
 
-    async def is_under_way(self) -> None:
-        """It has worked for a while, and is in the middle of a step."""
+    async def wait_until_in_a_step(self) -> None:
+        """Wait until the tool has worked for a while, and is in the middle of a step."""
         await self._stage.rest(WORKS_FOR)
         self.began.clear()
         await self.began.wait()
 
 
 def rename_files(stage: Stage, work: Work, is_cancelled: Callable[[], bool]) -> str:
-    """A tool that works step by step, and looks between the steps whether it should end."""
+    """A tool that works step by step, and checks between the steps whether it should stop."""
     with stage.lane("tool", "thread") as lane:
         for _ in range(600):
             if is_cancelled():
@@ -64,7 +64,7 @@ class Conversation:
         try:
             await asyncio.get_running_loop().run_in_executor(None, tool)
         except asyncio.CancelledError:
-            pass  # interrupted: the run ends here, and the conversation may go on
+            pass  # interrupted: the run ends here, and the conversation may continue
         finally:
             self.cancel_token = None
 
@@ -83,7 +83,7 @@ async def ordinary(stage: Stage) -> None:
         return token is not None and token.is_set()
 
     run = asyncio.create_task(conversation.arun(lambda: rename_files(stage, work, is_cancelled)), name="run")
-    await work.is_under_way()
+    await work.wait_until_in_a_step()
     conversation.interrupt()
     await run
     stage.control_is_back()
@@ -104,7 +104,7 @@ async def with_quiesce(stage: Stage) -> None:
     conversation = agents.Conversation(agent)
     conversation.send_message("Rename my files.")
     run = asyncio.create_task(conversation.arun(), name="run")
-    await work.is_under_way()
+    await work.wait_until_in_a_step()
     stage.reports(await conversation.interrupt("Esc pressed"))
     await run
     stage.control_is_back()
@@ -114,4 +114,4 @@ async def with_quiesce(stage: Stage) -> None:
 async def count_what_follows(stage: Stage, work: Work) -> None:
     so_far = work.files
     await stage.rest(WATCHED_FOR)
-    stage.say(f"the tool has renamed {work.files - so_far} more files")
+    stage.say(f"the tool renamed {work.files - so_far} more files")

@@ -1,4 +1,4 @@
-"""Where a program of the tour plays: what it does is measured, drawn, and looked for afterwards."""
+"""Where a program of the tour plays: the stage measures it, draws it, and looks for leftovers."""
 
 from __future__ import annotations
 

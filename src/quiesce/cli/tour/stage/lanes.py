@@ -1,6 +1,7 @@
-"""A lane: one task, thread or process, and when it began, was told to stop, and ended.
+"""A lane: one task, thread or process, and when it started, was told to stop, and ended.
 
-What runs keeps its own lane, so that a lane tells what really happened to the code in it. It may be written from any thread, and read from any other.
+The code that runs records its own lane, so that a lane shows what really happened to it. Any thread may write to a lane,
+and any other may read it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ End: TypeAlias = Literal["finished", "failed", "cancelled", "destroyed"]
 
 
 class Clock:
-    """Seconds since it was made. When it is stopped, no lane changes any more."""
+    """Counts the seconds since it was made. After it is stopped, lanes no longer change."""
 
     def __init__(self) -> None:
         self._zero = time.monotonic()
@@ -27,14 +28,16 @@ class Clock:
 
 
 class Lane:
-    """One thing that runs, from `with` to the end of it."""
+    """Records one thing that runs, from the start of a `with` block to its end."""
 
     def __init__(self, kind: Kind, name: str, clock: Clock, *, innocent: bool = False) -> None:
         self.kind: Kind = kind
         self.name = name
-        self.innocent = innocent  # nobody means to stop it
+        #: No stop is meant for it. If it is cancelled, it was harmed.
+        self.innocent = innocent
         self.started: float | None = None
-        self.told: float | None = None
+        #: When the code noticed that it should stop.
+        self.stop_seen: float | None = None
         self.ended: float | None = None
         self.how: End | None = None
         self.thread: int | None = None
@@ -51,9 +54,9 @@ class Lane:
             self.thread = threading.get_ident()
 
     def told_to_stop(self) -> None:
-        """It knows now that it should end; only the first time counts."""
-        if self.told is None and not self._clock.is_stopped:
-            self.told = self._clock()
+        """Record that the code knows that it should stop; only the first call counts."""
+        if self.stop_seen is None and not self._clock.is_stopped:
+            self.stop_seen = self._clock()
 
     def end(self, how: End) -> None:
         if self.ended is None and not self._clock.is_stopped:
@@ -67,11 +70,11 @@ class Lane:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
-            self.end("cancelled" if self.told is not None else "finished")
+            self.end("cancelled" if self.stop_seen is not None else "finished")
         elif isinstance(error, asyncio.CancelledError):
             self.told_to_stop()
             self.end("cancelled")
-        elif isinstance(error, GeneratorExit):  # the collector has taken the task apart
+        elif isinstance(error, GeneratorExit):  # the task was garbage-collected while it was waiting
             self.end("destroyed")
         else:
             self.end("failed")

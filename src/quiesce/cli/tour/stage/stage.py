@@ -1,7 +1,8 @@
-"""Where a program of the tour plays: it measures what the program does, and what is left of it.
+"""Where a program of the tour plays: the stage measures what the program does, and what it leaves behind.
 
-The stage takes no task and no thread for that, so that it is not among what it counts: it looks when a timer of the loop says so. When the program is
-over, the stage ends what it has left, which the tour would otherwise leave too; unless the program runs under `quiesce.run`, which does that.
+The stage uses a timer of the event loop, and no task or thread of its own, because those would be counted, too. When the
+program has ended, the stage stops its leftovers, which the tour itself would leave otherwise. If the program runs under
+`quiesce.run`, that does it instead.
 """
 
 from __future__ import annotations
@@ -18,32 +19,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from .lanes import Clock, Kind, Lane
-from .survivors import Survivors, is_alive, look
+from .survivors import Survivor, is_alive, look
 
 if TYPE_CHECKING:
     from quiesce import StopReport
 
-_EVERY: Final = 0.04  # seconds between two looks
-_TO_DIE: Final = 2.0  # seconds that what is cancelled in the end gets
+_TICK: Final = 0.04  # seconds
+#: Seconds that leftovers get to end after the stage has cancelled them.
+_TIDY_TIMEOUT: Final = 2.0
 
 
 @dataclass(slots=True)
 class Played:
-    """What a program did."""
+    """What was measured of a program."""
 
     lanes: list[Lane] = field(default_factory=list)
-    left: list[Survivors] = field(default_factory=list)
-    back: float | None = None  # when whoever had asked for the stop had control again
+    left: list[Survivor] = field(default_factory=list)
+    #: When the code that asked for the stop had control again.
+    back: float | None = None
     lasted: float = 0.0
     raised: str = ""
     facts: list[str] = field(default_factory=list)
-    complaints: list[str] = field(default_factory=list)  # of the event loop
+    #: What the event loop's exception handler was called with.
+    complaints: list[str] = field(default_factory=list)
     report: StopReport | None = None
 
     @property
     def harmed(self) -> list[Lane]:
-        """What was cancelled though nobody meant it."""
-        return [lane for lane in self.lanes if lane.innocent and lane.told is not None]
+        """The lanes that were cancelled though no stop was meant for them."""
+        return [lane for lane in self.lanes if lane.innocent and lane.stop_seen is not None]
 
     @property
     def is_clean(self) -> bool:
@@ -55,23 +59,25 @@ Watcher = Callable[[Played], None]
 
 
 class Stage:
-    """What a program of the tour is given."""
+    """Passed to every program of the tour, which uses it to record what it does."""
 
     def __init__(self, *, speed: float = 1.0, watcher: Watcher | None = None, tidies: bool = True) -> None:
         self.clock = Clock()
         self.played = Played()
-        self.is_over = False  # threads end themselves then
+        #: The program has ended. Its threads check this to end themselves, because a thread cannot be cancelled.
+        self.is_over = False
         self._speed = speed
         self._watcher = watcher
         self._tidies = tidies
-        self.afterwards = AsyncExitStack()  # what the program could not close, because that is what it shows
+        #: Closes what the program leaves open on purpose, to show a leak.
+        self.afterwards = AsyncExitStack()
         self._timer: asyncio.TimerHandle | None = None
         self._before: set[asyncio.Task[Any]] = set()
 
     # For the program
 
     def seconds(self, seconds: float) -> float:
-        """As long as that, at this speed."""
+        """A duration, scaled by the speed of the tour."""
         return seconds / self._speed
 
     async def rest(self, seconds: float) -> None:
@@ -83,37 +89,40 @@ class Stage:
         return lane
 
     def process(self, name: str, pid: int) -> Lane:
-        """A lane for a child process. It ends when it is seen to have gone."""
+        """Add a lane for a child process. It ends when the stage sees that the process has exited."""
         lane = self.lane(name, "process")
         lane.process = pid
         lane.start()
         return lane
 
     def folder(self) -> Path:
-        """A folder that lives as long as the stage."""
+        """Make a temporary folder, which is removed when the program has ended."""
         made = tempfile.TemporaryDirectory(prefix="quiesce-tour-", ignore_cleanup_errors=True)
         return Path(self.afterwards.enter_context(made))
 
     def tasks(self, name: str, *, but: asyncio.Task[Any]) -> Lane:
-        """A lane for all the tasks that somebody else's code has begun by now; it ends with the last of them."""
-        mine = {but, asyncio.current_task(), *self._before}
-        theirs = {task for task in asyncio.all_tasks() if task not in mine}
-        lane = self.lane(f"{name} ({len(theirs)})")
+        """Add one lane for all tasks that a library has started so far; it ends with the last of them."""
+        own = {but, asyncio.current_task(), *self._before}
+        foreign = {task for task in asyncio.all_tasks() if task not in own}
+        lane = self.lane(f"{name} ({len(foreign)})")
         lane.start()
 
-        def ended(task: asyncio.Task[Any]) -> None:
-            theirs.discard(task)
+        def on_done(task: asyncio.Task[Any]) -> None:
+            foreign.discard(task)
             if task.cancelled():
                 lane.told_to_stop()
-            if not theirs:
+            if not foreign:
                 lane.end("cancelled")
 
-        for task in list(theirs):
-            task.add_done_callback(ended)
+        for task in list(foreign):
+            task.add_done_callback(on_done)
         return lane
 
     def control_is_back(self, raised: BaseException | None = None, *, looks: bool = True) -> None:
-        """Whoever asked for the stop goes on, and thinks that it is done."""
+        """Record that the code that asked for the stop continues, believing that everything has stopped.
+
+        With `looks`, look for leftovers at this moment.
+        """
         self._see_processes()
         self.played.back = self.clock()
         if raised is not None:
@@ -139,6 +148,7 @@ class Stage:
         self._tick(loop)
         try:
             await program(self)
+            # Errors such as "Task was destroyed but it is pending" are reported on collection; this program should get them.
             gc.collect()
             await asyncio.sleep(0)
         finally:
@@ -166,12 +176,12 @@ class Stage:
         if self._watcher is not None:
             self.played.lasted = self.clock()
             self._watcher(self.played)
-        self._timer = loop.call_later(_EVERY, self._tick, loop)
+        self._timer = loop.call_later(_TICK, self._tick, loop)
 
     def _see_processes(self) -> None:
         for lane in self.played.lanes:
             if lane.process is not None and lane.is_running and not is_alive(lane.process):
-                lane.end("cancelled" if lane.told is not None else "finished")
+                lane.end("cancelled" if lane.stop_seen is not None else "finished")
 
     async def _tidy(self) -> None:
         for lane in self.played.lanes:
@@ -182,12 +192,13 @@ class Stage:
                     pass
         if not self._tidies:
             return
-        # First those that the program has named: what they wait for, such as asyncio's tasks for a process, has then its own way to end.
+        # First the tasks that the program has named. They may be waiting for internal ones, such as asyncio's tasks for a
+        # process, which end properly once they are no longer needed.
         for is_next in (_is_named, lambda task: True):
             if left := {task for task in asyncio.all_tasks() - self._before if is_next(task)}:
                 for task in left:
                     task.cancel()
-                await asyncio.wait(left, timeout=_TO_DIE)
+                await asyncio.wait(left, timeout=_TIDY_TIMEOUT)
 
 
 def _is_named(task: asyncio.Task[Any]) -> bool:

@@ -1,4 +1,4 @@
-"""What still runs: looked up, not remembered."""
+"""What is still running: looked up in the interpreter and the process table, not remembered."""
 
 from __future__ import annotations
 
@@ -16,37 +16,38 @@ _TOUR = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 @dataclass(frozen=True, slots=True)
-class Survivors:
-    """Something that still runs though control is back."""
+class Survivor:
+    """Something that is still running after the stop has returned."""
 
     kind: Kind
     name: str
-    at: str  # the line where it is; nothing for a process
+    at: str  # the line of code where it is; empty for a process
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name!r}" + (f", at {self.at}" if self.at else "")
 
 
-def look(before: set[asyncio.Task[Any]], lanes: Iterable[Lane]) -> list[Survivors]:
-    """The tasks of this loop that were not there `before`, and the threads and processes of these lanes."""
+def look(before: set[asyncio.Task[Any]], lanes: Iterable[Lane]) -> list[Survivor]:
+    """Find the tasks of this loop that did not exist `before`, and the running threads and processes of these lanes."""
     return [*_tasks(before), *_threads(lanes), *_processes(lanes)]
 
 
-def _tasks(before: set[asyncio.Task[Any]]) -> Iterator[Survivors]:
+def _tasks(before: set[asyncio.Task[Any]]) -> Iterator[Survivor]:
     tasks = asyncio.all_tasks() - before
     for task in sorted(tasks, key=lambda task: task.get_name()):
-        yield Survivors("task", _name(task), _place_of(task))
+        yield Survivor("task", _name(task), _place_of(task))
 
 
 def _name(task: asyncio.Task[Any]) -> str:
     name = task.get_name()
-    if not name.startswith("Task-"):  # asyncio's own, which says nothing
+    # Unnamed tasks are called Task-1, Task-2 and so on, which says nothing.
+    if not name.startswith("Task-"):
         return name
     return str(getattr(task.get_coro(), "__qualname__", name))
 
 
 def _place_of(task: asyncio.Task[Any]) -> str:
-    """The innermost line of the tour's programs, or of whatever it runs."""
+    """The innermost line that belongs to the tour's programs; the innermost line of all if none does."""
     frames: list[FrameType] = []
     awaited: Any = task.get_coro()
     while (frame := getattr(awaited, "cr_frame", None)) is not None:
@@ -56,7 +57,7 @@ def _place_of(task: asyncio.Task[Any]) -> str:
     return _place((ours or frames)[-1]) if frames else ""
 
 
-def _threads(lanes: Iterable[Lane]) -> Iterator[Survivors]:
+def _threads(lanes: Iterable[Lane]) -> Iterator[Survivor]:
     frames = sys._current_frames()
     for lane in lanes:
         if lane.kind != "thread" or lane.thread is None or not lane.is_running:
@@ -65,26 +66,29 @@ def _threads(lanes: Iterable[Lane]) -> Iterator[Survivors]:
         while frame is not None and not _is_ours(frame):
             frame = frame.f_back
         if frame is not None:
-            yield Survivors("thread", lane.name, _place(frame))
+            yield Survivor("thread", lane.name, _place(frame))
 
 
 def _is_ours(frame: FrameType) -> bool:
+    # Programs wait in `Stage.rest`; the line that calls it says more.
     file = frame.f_code.co_filename
-    return file.startswith(_TOUR) and os.path.basename(file) != "stage.py"  # which is where they rest
+    return file.startswith(_TOUR) and os.path.basename(file) != "stage.py"
 
 
-def _processes(lanes: Iterable[Lane]) -> Iterator[Survivors]:
+def _processes(lanes: Iterable[Lane]) -> Iterator[Survivor]:
     for lane in lanes:
         if lane.process is not None and is_alive(lane.process):
-            yield Survivors("process", lane.name, "")
+            yield Survivor("process", lane.name, "")
 
 
 def is_alive(pid: int) -> bool:
-    """Whether this process, a child of ours, still runs; a zombie does not."""
+    """Whether a child process of ours is still running; a zombie is not."""
     try:
+        # The state is the first field after the command, which may itself contain spaces and parentheses.
         with open(f"/proc/{pid}/stat", "rb") as stat:
             return stat.read().rpartition(b") ")[2][:1] not in (b"Z", b"X")
     except FileNotFoundError:
+        # No such process: or no /proc, as on macOS. Then a signal has to do, though it also reaches zombies.
         if os.path.exists("/proc/self"):
             return False
     except OSError:

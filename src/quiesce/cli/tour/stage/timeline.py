@@ -1,6 +1,7 @@
-"""Lanes as lines of text: what ran from when to when, and what went on after control was back.
+"""Lanes as lines of text: what ran from when to when, and what continued after the stop had returned.
 
-A line is a list of spans, a span a text and the name of its style, so that the same drawing serves a terminal in colour and a file.
+A line is a list of spans, and a span is a text with the name of its style, so that the same drawing serves a coloured
+terminal and a plain file.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ Line: TypeAlias = list[Span]
 
 _LEAST_CELLS: Final = 12
 _INDENT: Final = 4
-_KIND_FITS: Final = 60  # columns from which on there is room for what kind of thing a lane is
+#: From this width on, there is room for a column that says task, thread or process.
+_KIND_FITS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
-    """What lanes are drawn with."""
+    """The characters that lanes are drawn with."""
 
     started: str
     runs: str
@@ -43,20 +45,20 @@ ASCII: Final = Glyphs("o", "-", "=", "?", "~", "!", "#", "x", ">", "|", "^")
 
 
 def legend(glyphs: Glyphs) -> list[Span]:
-    """What the glyphs mean, one by one."""
+    """What each glyph means."""
     return [
         (f"{glyphs.started} started", "lane"),
         (f"{glyphs.told} told to stop", "told"),
         (f"{glyphs.stopped} stopped", "lane"),
         (f"{glyphs.ended} ended", "lane"),
         (f"{glyphs.failed} failed", "told"),
-        (f"{glyphs.over}{glyphs.over} goes on though control is back", "bad"),
-        (f"{glyphs.goes_on} still runs", "bad"),
+        (f"{glyphs.over}{glyphs.over} continues though control is back", "bad"),
+        (f"{glyphs.goes_on} still running", "bad"),
     ]
 
 
 def draw(played: Played, *, span: float, width: int, glyphs: Glyphs) -> list[Line]:
-    """The lanes of what was played so far, with an axis of `span` seconds, or of more if that is how long it took."""
+    """Draw the lanes so far, above an axis of `span` seconds, or longer if the program took longer."""
     lanes = [lane for lane in played.lanes if lane.started is not None]
     if not lanes:
         return []
@@ -89,8 +91,10 @@ def _cells(lane: Lane, played: Played, scale: _Scale, glyphs: Glyphs) -> Iterato
     assert lane.started is not None
     start = scale(lane.started)
     last = scale(played.lasted if lane.ended is None else lane.ended)
-    told = None if lane.told is None else scale(lane.told)
+    told = None if lane.stop_seen is None else scale(lane.stop_seen)
     back = None if played.back is None else scale(played.back)
+    # The order of these tests decides which event is drawn where several fall into one cell: the end is the most
+    # important, then the start, then the request to stop.
     for cell in range(scale.cells):
         is_over = back is not None and cell > back and not lane.innocent
         if cell < start or cell > last:
@@ -114,7 +118,7 @@ def _end(lane: Lane, glyphs: Glyphs, is_over: bool) -> Span:
         return glyphs.goes_on, "bad" if is_over else "lane"
     if lane.how in ("failed", "destroyed"):
         return glyphs.failed, "bad" if is_over else "told"
-    if lane.told is not None:
+    if lane.stop_seen is not None:
         return glyphs.stopped, "bad" if is_over or lane.innocent else "lane"
     return glyphs.ended, "lane"
 
@@ -123,16 +127,17 @@ def _back(played: Played, scale: _Scale, glyphs: Glyphs) -> list[Span]:
     if played.back is None:
         return [("", "")]
     column = scale(played.back)
-    for said in (f"control is back after {played.back:.2f} s", "control is back", "back"):
-        if column + 2 + len(said) <= scale.cells:
-            return [(f"{' ' * column}{glyphs.back} {said}", "dim")]
-        if len(said) + 1 <= column:
-            return [(f"{' ' * (column - len(said) - 1)}{said} {glyphs.back}", "dim")]
+    # The longest label that fits, to the right of its mark or else to the left.
+    for label in (f"control is back after {played.back:.2f} s", "control is back", "back"):
+        if column + 2 + len(label) <= scale.cells:
+            return [(f"{' ' * column}{glyphs.back} {label}", "dim")]
+        if len(label) + 1 <= column:
+            return [(f"{' ' * (column - len(label) - 1)}{label} {glyphs.back}", "dim")]
     return [(f"{' ' * column}{glyphs.back}", "dim")]
 
 
 def _axis(span: float, cells: int) -> str:
-    """Numbers where they are true, not closer than can be read; the last has the unit."""
+    """The axis: each number stands in its exact column, with enough room to read it, and the unit after the last."""
     step = next(step for step in (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 1e9) if step / span * cells >= 8)
     text, number = "", 0
     while (column := round(number * step / span * cells)) + 5 <= cells:
@@ -152,5 +157,5 @@ def _merged(spans: Iterator[Span]) -> Line:
 
 
 def plain(line: Sequence[Span]) -> str:
-    """The text of it."""
+    """The text of a line, without styles."""
     return "".join(text for text, _ in line).rstrip()
