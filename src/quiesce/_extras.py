@@ -1,4 +1,4 @@
-"""What a missing optional dependency says."""
+"""The error for a missing optional dependency."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from types import ModuleType
 
 
 class MissingExtra(ImportError):
-    """Something of quiesce needs a package that its base install does not bring."""
+    """A part of quiesce needs a package that the base installation does not include."""
 
 
 def require(module: str, extra: str, what: str) -> ModuleType:
-    """The module, or an error that says which extra brings it.
+    """Import a module, or raise `MissingExtra` with the name of the extra to install.
 
     ```python
     openai = require("openai", "openai", "OpenAIModel")
@@ -20,6 +20,7 @@ def require(module: str, extra: str, what: str) -> ModuleType:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
+        # The package is installed, but one of its own imports is missing. That is another error, and is not hidden.
         if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
             raise
         raise MissingExtra(

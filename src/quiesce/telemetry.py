@@ -1,11 +1,12 @@
-"""Stops and leftovers for those who watch a program in production: OpenTelemetry, or a function of your own.
+"""Stops and leftovers in production monitoring: with OpenTelemetry, or with a function of your own.
 
-- Nothing of this is on until it is asked for, and OpenTelemetry is not imported before.
-- A stop is a span below the span of whoever asked for it, from the first signal to the report. It is made at the end,
-  with the time and the context of the beginning: what is nobody's news never becomes a span.
-- Cancelled is neither OK nor an error: the status stays unset, and the attributes say by whom and why. An error is a
-  stop because of an error, or one that left something.
-- The counter counts a leftover once, when its time has run out. If it ends after all, a second span says so.
+- Nothing is active until you enable it, and OpenTelemetry is not imported before that.
+- A stop is a span below the span that was current when the stop was requested, from the first signal to the report.
+  It is made at the end, with the time and the context of the beginning, so that a stop without a report never
+  becomes a span.
+- A cancelled scope is neither OK nor an error: the status stays unset, and the attributes say what cancelled it and
+  why. An error is a stop because of an error, or one that left something running.
+- The counter counts a leftover once, when the grace has run out. If the leftover ends later, a second span says so.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ __all__ = ["disable", "enable", "on_stop"]
 def enable(
     tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
 ) -> None:
-    """Send every stop to OpenTelemetry: a span `quiesce.stop` each, and a counter `quiesce.leftovers`.
+    """Send every stop to OpenTelemetry: one span `quiesce.stop` per stop, and a counter `quiesce.leftovers`.
 
     ```python
-    quiesce.telemetry.enable()      # once, when the program starts; with the providers that are set globally
+    quiesce.telemetry.enable()      # once, when the program starts; uses the global providers
     ```
 
-    Holds for the whole process, from the next stop on. Enabling again changes the providers.
+    This applies to the whole process, from the next stop on. Calling it again replaces the providers.
     """
     try:
         listener = _Telemetry(tracer_provider, meter_provider)
@@ -53,19 +54,20 @@ def enable(
 
 
 def disable() -> None:
-    """Send nothing any more."""
+    """Stop sending to OpenTelemetry. Functions added with `on_stop` are still called."""
     listeners[:] = [listener for listener in listeners if not isinstance(listener, _Telemetry)]
 
 
 def on_stop(told: Callable[[StopReport], object]) -> Callable[[], None]:
-    """Have `told` called with the report of every stop in the process; returns the way to end that.
+    """Call `told` with the report of every stop in the process, and return a function that ends this.
 
     ```python
     unsubscribe = quiesce.telemetry.on_stop(lambda report: statsd.incr("left", len(report.left)))
     ```
 
-    It is called when the stop is over, or out of time and something left, in the thread of the event loop; so it must not
-    block. When something that was left ends after all, it is called again. What it raises is logged.
+    It is called in the thread of the event loop, so it must not block: when the stop has settled, or when its grace
+    has run out and something is left. It is called again when such a leftover ends later. Exceptions that it raises
+    are logged.
     """
     if not callable(told):
         raise TypeError(f"on_stop takes a function of a StopReport, not {type(told).__name__}")
@@ -80,6 +82,8 @@ def on_stop(told: Callable[[StopReport], object]) -> Callable[[], None]:
 
 
 class _Function:
+    """A listener that calls a function with each report."""
+
     def __init__(self, told: Callable[[StopReport], object]) -> None:
         self._told = told
 
@@ -92,6 +96,8 @@ class _Function:
 
 
 class _Telemetry:
+    """A listener that sends spans and counts to OpenTelemetry."""
+
     def __init__(self, tracer_provider: TracerProvider | None, meter_provider: MeterProvider | None) -> None:
         from opentelemetry import context, metrics, trace
 
@@ -103,8 +109,9 @@ class _Telemetry:
         self._leftovers = metrics.get_meter("quiesce", __version__, meter_provider).create_counter(
             "quiesce.leftovers",
             unit="{leftover}",
-            description="Tasks, threads, processes and other things that a stop could not end in its time.",
+            description="Tasks, threads, processes and other things that a stop could not stop within its grace.",
         )
+        # Weak, so that a scope whose stop never ends is not kept alive by its telemetry.
         self._begun: WeakKeyDictionary[ScopeCore, tuple[int, Context]] = WeakKeyDictionary()
 
     def began(self, core: ScopeCore) -> None:
@@ -120,7 +127,8 @@ class _Telemetry:
                 self._leftovers.add(
                     1, {"quiesce.leftover.kind": left.kind, "quiesce.reason.kind": _kind(report)}
                 )
-        if begun is not None:  # else it began before anybody listened
+        # A stop that began before telemetry was enabled has no start time, and gets no span.
+        if begun is not None:
             self._make_span(report, *begun, late)
 
     def _make_span(self, report: StopReport, start: int, context: Context, late: bool) -> None:
@@ -147,13 +155,13 @@ class _Telemetry:
                     error, {"exception.message": printed_line(error), "exception.stacktrace": stack}
                 )
             if is_trouble(report) or _kind(report) == "error":
-                told = f"{len(report.left)} left" if report.left else printed_line(report.reason)
-                span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, told))
+                description = f"{len(report.left)} left" if report.left else printed_line(report.reason)
+                span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, description))
         span.end()
 
 
 def attributes_of(report: StopReport) -> dict[str, str | int | float | list[str]]:
-    """A report as the attributes of a span."""
+    """The attributes of a span for a report."""
     reason = report.reason
     attributes: dict[str, str | int | float | list[str]] = {
         "quiesce.scope": printed_line(report.name),

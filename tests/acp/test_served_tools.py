@@ -257,7 +257,7 @@ async def test_a_link_is_judged_by_where_it_leads(tmp_path: Path) -> None:
     )
     async with connected(agent, cwd=str(tmp_path / "way")) as talk:
         *refused, one, other = await outputs(talk)
-    assert all("the file tools work in there only" in said for said in refused)
+    assert all("the file tools work only there" in said for said in refused)
     assert (one, other) == ("mine", "mine")
     assert sorted(os.listdir(outside)) == ["secret.txt"]
     assert (outside / "secret.txt").read_text() == "secret"
@@ -311,7 +311,7 @@ async def test_what_is_no_text_file_is_refused(tmp_path: Path) -> None:
         binary, directory, pipe, huge, *writes = await outputs(talk)
     assert "is not text in UTF-8" in binary
     assert "is a folder" in directory
-    assert "is not a plain file" in pipe
+    assert "is not a regular file" in pipe
     assert "no more than" in huge
     assert all(said.startswith("FAILED") for said in writes)
 

@@ -129,7 +129,7 @@ def test_a_link_out_of_the_folder_is_refused_and_one_inside_is_named(home: Path,
     assert (folder / "README").is_symlink()
     assert (folder / "docs" / "README").read_text() == "new\n"
     for path in ("out", "up/secret", "../secret", str(home / "secret"), "~/secret", "docs/../../secret"):
-        with pytest.raises(OutsideOfFolders, match="work in there only"):
+        with pytest.raises(OutsideOfFolders, match="work only there"):
             folders.write(path, b"new")
         with pytest.raises(OutsideOfFolders):
             folders.open(path)
@@ -280,7 +280,7 @@ def test_what_another_program_writes_at_the_last_moment_is_not_lost(
         (folder / "a").write_text("of another program")
 
     monkeypatch.setattr(os, "fsync", other_program)
-    with pytest.raises(BadPath, match="by another program in this moment"):
+    with pytest.raises(BadPath, match="by another program just now"):
         folders.write("a", b"mine", seen)
     monkeypatch.undo()
     assert (folder / "a").read_text() == "of another program"
@@ -298,7 +298,7 @@ def test_a_new_file_does_not_replace_one_that_appears_between_the_last_look_and_
         return still
 
     monkeypatch.setattr(files, "_is_still", looks_and_is_overtaken)
-    with pytest.raises(BadPath, match="was made by another program"):
+    with pytest.raises(BadPath, match="was created by another program"):
         Folders([folder]).write("a", b"mine")
     assert (folder / "a").read_text() == "of another program"
     assert os.listdir(folder) == ["a"]
@@ -414,7 +414,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     assert (folder / "a").read_text() == "old"
 
 
-# What is not a plain file of the folder
+# What is not a regular file of the folder
 
 
 @pytest.mark.parametrize("where", ["outside", "inside"])
@@ -471,7 +471,7 @@ async def test_the_chat_does_not_ask_about_a_target_that_it_cannot_show(tmp_path
         await handler.chat.wait_idle()
         result = next(item for item in handler.chat.conversation.items if isinstance(item, ToolResult))
         assert (result.outcome, face.asked) == ("rejected", [])
-        assert "is not a plain file" in result.output
+        assert "is not a regular file" in result.output
 
 
 @pytest.mark.worlds("asyncio")

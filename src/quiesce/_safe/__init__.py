@@ -1,4 +1,4 @@
-"""Text, addresses and files of other people, made safe to show and to touch.
+"""Text, addresses and files from untrusted sources, made safe to show and to touch.
 
-It is below every package, and imports none of them. Only `nested` needs more than the standard library.
+This package is below all others, and imports none of them. Only `nested` needs more than the standard library.
 """

@@ -1,16 +1,20 @@
 """Files below some folders, opened in a way that cannot be redirected.
 
-A model names a path, a person approves it, and a while later the file is opened. A program, another user or a repository
-full of links may change the folder in between, and must not be able to make that open reach another file.
+A model names a path, a user approves it, and a while later the file is opened. A program, another user or a
+repository full of links may change the folder in between, and must not be able to make that open reach another
+file.
 
 Invariants
-- A path is resolved once, links included, to a canonical path that must lie in one of the folders. That path is then walked from the root of the file
-  system with a descriptor for each step, and no step follows a link. A link that appears in between is an error, never a way out.
-- What is written is what was approved: the same canonical path, with the same bytes in it (`Seen`). Our own writes to one file come one after another;
-  a file that another program changes meanwhile is looked at once more just before the rename.
-- A write is a new file with a random name, made with `O_EXCL` and with its final permissions, synchronised to disk and renamed. A reader sees the old
-  content or the new one, and a private file never has wider permissions, not even for a moment.
-- Only plain files are touched, and none that has a second name (a hard link): that may be outside of the folders.
+- A path is resolved once, links included, to a canonical path that must be in one of the folders. That path is then
+  walked from the root of the file system with a descriptor for each step, and no step follows a link. A link that
+  appears in between is an error, never a way out.
+- A write replaces only what was approved: the file at the same canonical path, with the same bytes (`Seen`). Writes
+  of this process to one file are serialised; to detect a change by another program, the file is checked once more
+  just before the rename.
+- A write creates a new file with a random name, with `O_EXCL` and its final permissions, synchronises it to disk and
+  renames it. A reader sees the old content or the new, and a private file never has wider permissions, not even for a
+  moment.
+- Only regular files are touched, and none that has a second name (a hard link), which may be outside the folders.
 
 Everything here blocks, so call it from a thread.
 """
@@ -29,59 +33,61 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
-LARGEST: Final = 64 << 20  # bytes of a file that is compared or replaced
+#: Larger files, in bytes, are neither compared nor replaced.
+LARGEST: Final = 64 << 20
 _HAS_DESCRIPTORS: Final = os.open in os.supports_dir_fd
 _NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-# Opening a named pipe waits for its other end; with O_NONBLOCK it returns, and the pipe can be refused.
+# Opening a named pipe blocks until its other end is opened; with O_NONBLOCK it returns, and the pipe can be refused.
 _READ: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | _NO_LINK
-# O_PATH needs no permission to list the folder, only to pass through it, as a path does.
+# With O_PATH, only permission to pass through the folder is needed, not to list it: as when a path is opened.
 _STEP: Final = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | _NO_LINK
 _LINKS: Final = (errno.ELOOP, errno.ENOTDIR)
 _ACCESS_LIST: Final = "system.posix_acl_access"
 
 
 class BadPath(OSError):
-    """A path that the file tools do not touch. The message says why."""
+    """The file tools refuse to touch a path; the message says why."""
 
 
 class OutsideOfFolders(BadPath):
-    """A path leads out of the folders."""
+    """The path leads out of the folders."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A file as it was when it was looked at: its canonical path, and a digest of its bytes, or None if there was no file."""
+    """A file as it was at one moment: its canonical path, and a digest of its bytes, or None if it did not exist."""
 
     path: str
     digest: bytes | None = None
 
 
 class Approved:
-    """What was shown of the file that a call writes, when somebody was asked about that call: by the id of the call.
+    """The files as they were shown when the user approved the calls that write them, by the ids of the calls.
 
-    It is good for one write. A second call with the same id has to be asked about, too.
+    An approval is good for one write. A second call with the same id needs its own approval.
     """
 
     def __init__(self) -> None:
+        # A used approval leaves an empty list, so that reuse is told apart from a call that needed none.
         self._shown: dict[str, list[Seen]] = {}
 
     def add(self, call_id: str, seen: Seen) -> None:
-        """This call was approved, and this is what was shown."""
+        """Record that a call was approved, and the file as it was shown."""
         self._shown.setdefault(call_id, []).append(seen)
 
     def take(self, call_id: str) -> Seen | None:
-        """What was shown; None if nobody was asked about this call. `BadPath` if it was used already."""
+        """The file as it was shown; None if the call needed no approval. Raises `BadPath` if it was used already."""
         shown = self._shown.get(call_id)
         if shown is None:
             return None
         if not shown:
             raise BadPath(
-                f"the approval of call {call_id!r} was for one write, which is done: nothing was written"
+                f"the approval of call {call_id!r} was for one write, and has been used: nothing was written"
             )
         return shown.pop(0)
 
     def clear(self) -> None:
-        """Those calls have ended: others may have their ids."""
+        """Forget all approvals, because their calls have ended and new calls may have the same ids."""
         self._shown.clear()
 
 
@@ -101,7 +107,10 @@ class Folders:
 
     @property
     def roots(self) -> Sequence[str]:
-        """The canonical paths of the folders, as they were when this was made: a link that replaces one later leads out of it."""
+        """The canonical paths of the folders, as they were when this object was made.
+
+        A link that replaces one of them later leads out of it.
+        """
         return tuple(self._roots)
 
     def has(self, canonical: str) -> bool:
@@ -114,30 +123,37 @@ class Folders:
         return self._roots[0]
 
     def resolve(self, path: str) -> str:
-        """The canonical path of a file or folder, which need not exist; `BadPath` if it lies elsewhere."""
+        """The canonical path of a file or folder, which need not exist.
+
+        Raises `BadPath` if it is outside the folders.
+        """
         try:
-            # `..` is resolved in the text of the path, as editors do, and not after following a link.
+            # `normpath` first: `..` is resolved in the text of the path, as editors do, and not after following a
+            # link.
             found = os.path.realpath(os.path.normpath(os.path.join(self._given[0], os.path.expanduser(path))))
         except (OSError, ValueError, RuntimeError) as error:
             raise BadPath(f"{path!r} is not a valid path: {error}") from error
         if not self.has(found):
             where = self._given[0] if len(self._given) == 1 else f"one of {', '.join(self._given)}"
-            raise OutsideOfFolders(f"{path!r} is not in {where}: the file tools work in there only")
+            raise OutsideOfFolders(f"{path!r} is not in {where}: the file tools work only there")
         return found
 
     def relative(self, canonical: str) -> str:
-        """A canonical path as it is called inside the first folder; as it is if it lies in another one."""
+        """A canonical path relative to the first folder; unchanged if it is in another one."""
         return os.path.relpath(canonical, self.home) if _is_below(canonical, self.home) else canonical
 
-    # Looking
+    # Reading
 
     def open(self, path: str) -> BinaryIO:
-        """Open a plain file for reading; close it when you are done."""
+        """Open a regular file for reading. The caller closes it."""
         with self._parent(path, self.resolve(path)) as (folder, name):
             return self._open(folder, name, path)
 
     def look(self, path: str) -> tuple[Seen, bytes | None]:
-        """The file as it is now, and its bytes; None if there is no file. A file that cannot be read is a `BadPath`."""
+        """The file as it is now, and its bytes, or None if it does not exist.
+
+        Raises `BadPath` if it cannot be read.
+        """
         canonical = self.resolve(path)
         try:
             with self._parent(path, canonical) as (folder, name):
@@ -147,10 +163,11 @@ class Folders:
         return seen, data
 
     def names(self, path: str) -> list[str]:
-        """The names in a folder, sorted; those of folders end with a slash."""
+        """The names in a folder, sorted. The names of folders end with a slash."""
         canonical = self.resolve(path)
         with self._parent(path, canonical) as (folder, name):
             try:
+                # Without O_PATH: a descriptor that was opened with it cannot be listed.
                 listed = (
                     _open_at(folder, name, _STEP & ~getattr(os, "O_PATH", 0)) if _HAS_DESCRIPTORS else name
                 )
@@ -171,16 +188,17 @@ class Folders:
     # Writing
 
     def write(self, path: str, data: bytes, seen: Seen | None = None) -> bool:
-        """Put `data` into a file, all of it or nothing; whether the file existed.
+        """Replace the content of a file, entirely or not at all, and return whether the file existed.
 
-        With `seen`, the file must be the one that `look` saw, with the same bytes.
+        With `seen`, the file must be the one that `look` returned, with the same bytes.
         """
         canonical = self.resolve(path)
         if seen is not None and seen.path != canonical:
             raise BadPath(
-                f"{path!r} was {seen.path!r} when it was approved, and now is {canonical!r}: nothing was written"
+                f"{path!r} was {seen.path!r} when it was approved, and is {canonical!r} now: nothing was written"
             )
-        is_new = seen is None or seen.digest is None  # else its folder must be there
+        # The folder is created for a new file only. If a file that was seen is gone, it has changed.
+        is_new = seen is None or seen.digest is None
         try:
             with (
                 _one_at_a_time(canonical),
@@ -196,12 +214,12 @@ class Folders:
                 raise
             raise _changed(path) from None
 
-    # Opened step by step
+    # Opening step by step
 
     @contextmanager
     def _parent(self, given: str, canonical: str, *, make: bool = False) -> Iterator[tuple[int | None, str]]:
-        """A descriptor of the folder that a file is in, and the file's name in it."""
-        if not _HAS_DESCRIPTORS:  # the system has no way to open relative to a folder
+        """Yield a descriptor of the folder that a file is in, and the file's name in it."""
+        if not _HAS_DESCRIPTORS:  # Windows cannot open a file relative to a folder's descriptor
             if make:
                 os.makedirs(os.path.dirname(canonical), exist_ok=True)
             yield None, canonical
@@ -234,14 +252,16 @@ class Folders:
                 raise BadPath(f"{given!r} became a link while it was opened") from error
             raise BadPath(f"{given!r} cannot be read: {error.strerror}") from error
         try:
+            # Of the descriptor and not of the path, which may lead to another file by now.
             status = os.fstat(descriptor)
             if stat.S_ISDIR(status.st_mode):
                 raise BadPath(f"{given!r} is a folder")
             if not stat.S_ISREG(status.st_mode):
-                raise BadPath(f"{given!r} is not a plain file")
+                raise BadPath(f"{given!r} is not a regular file")
             if status.st_nlink > 1:
                 raise BadPath(
-                    f"{given!r} has another name (a hard link), perhaps outside of the folder, so the file tools do not touch it"
+                    f"{given!r} has another name (a hard link), perhaps outside the folder, "
+                    "so the file tools do not touch it"
                 )
             return os.fdopen(descriptor, "rb")
         except BaseException:
@@ -259,26 +279,27 @@ class Folders:
             status = os.fstat(opened.fileno())
             data = opened.read(LARGEST + 1)
         if len(data) > LARGEST:
-            raise BadPath(f"{given!r} has more than {LARGEST} bytes, too many to be compared and replaced")
+            raise BadPath(f"{given!r} has more than {LARGEST} bytes, too many to compare and replace")
         return Seen(canonical, hashlib.sha256(data).digest()), data, status
 
 
 def encoded(path: str, text: str) -> bytes:
-    """The bytes of a text for a file; `BadPath` if UTF-8 has none for it."""
+    """Encode a text for a file. Raises `BadPath` if it cannot be encoded as UTF-8."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
         raise BadPath(f"the text for {path!r} cannot be written as UTF-8: {error}") from None
 
 
-_writing: Counter[str] = Counter()  # how many writes there are, by canonical path, the waiting ones included
+# The number of writes by canonical path, waiting ones included. A lock is removed with its last write.
+_writing: Counter[str] = Counter()
 _locks: dict[str, threading.Lock] = {}
 _counting = threading.Lock()
 
 
 @contextmanager
 def _one_at_a_time(canonical: str) -> Iterator[None]:
-    """Our own writes to one file: each sees what the one before has written."""
+    """Serialise this process's writes to one file, so that each sees what the previous one has written."""
     with _counting:
         _writing[canonical] += 1
         lock = _locks.setdefault(canonical, threading.Lock())
@@ -312,17 +333,18 @@ def _step(at: int, part: str, *, make: bool) -> int:
             raise
     try:
         os.mkdir(part, dir_fd=at)
-    except FileExistsError:  # made by somebody else just now
+    except FileExistsError:  # created by another program just now
         pass
     return os.open(part, _STEP, dir_fd=at)
 
 
 def _replace(folder: int | None, name: str, given: str, data: bytes, old: os.stat_result | None) -> None:
-    """Write a new file beside the old one, and rename it. `old` is the file that it replaces, as it was looked at."""
+    """Write a new file next to the old one, and rename it. `old` is the status of the file that it replaces."""
     parent = os.path.dirname(name) if folder is None else ""
     fresh = os.path.join(parent, f".{secrets.token_hex(12)}.new")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK
-    # A new file has the permissions that the umask leaves. One that replaces another is private until it has the other's.
+    # A new file has the permissions that the umask leaves. A replacement is private until it has those of the old
+    # file.
     descriptor = _open_at(folder, fresh, flags, 0o666 if old is None else 0o600)
     try:
         with os.fdopen(descriptor, "wb") as opened:
@@ -332,12 +354,14 @@ def _replace(folder: int | None, name: str, given: str, data: bytes, old: os.sta
             opened.flush()
             os.fsync(descriptor)
         if not _is_still(folder, name, old):
-            raise BadPath(f"{given!r} was changed by another program in this moment: nothing was written")
+            raise BadPath(f"{given!r} was changed by another program just now: nothing was written")
+        # A rename replaces whatever has the name. For a new file a hard link is used instead, because that fails if
+        # another program has created the file since the check.
         if old is not None or not _linked(folder, fresh, name):
             os.replace(fresh, name, src_dir_fd=folder, dst_dir_fd=folder)
     except FileExistsError:
         _unlink(folder, fresh)
-        raise BadPath(f"{given!r} was made by another program in this moment: nothing was written") from None
+        raise BadPath(f"{given!r} was created by another program just now: nothing was written") from None
     except BaseException:
         _unlink(folder, fresh)
         raise
@@ -345,7 +369,7 @@ def _replace(folder: int | None, name: str, given: str, data: bytes, old: os.sta
 
 
 def _is_still(folder: int | None, name: str, old: os.stat_result | None) -> bool:
-    """Whether the name still leads to the file that was looked at, with nothing written to it since."""
+    """Whether the name still leads to the file with this status, and nothing was written to it since."""
     try:
         now = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -357,7 +381,10 @@ def _is_still(folder: int | None, name: str, old: os.stat_result | None) -> bool
 
 
 def _linked(folder: int | None, fresh: str, name: str) -> bool:
-    """Give a new file its name, unless something has that name: then `FileExistsError`. False where the file system has no hard links."""
+    """Give a new file its final name by a hard link; False if the file system has no hard links.
+
+    Raises `FileExistsError` if the name is taken.
+    """
     try:
         os.link(fresh, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
     except FileExistsError:
@@ -383,14 +410,17 @@ def _copy_permissions(folder: int | None, name: str, old: os.stat_result, descri
     if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
         try:
             os.fchown(descriptor, old.st_uid, old.st_gid)
-        except OSError:  # the group's permissions were meant for another group
+        except OSError:
+            # The new file stays in our group, but the group's permissions were meant for another one.
             mode &= 0o707
-    # With an access control list, the group bits of the mode are the list's mask: without the list they would let in the whole group.
-    listed = _access_list(folder, name)
-    if listed is None:
+    # With an access control list, the group bits of the mode are the list's mask, and without the list they would
+    # let in the whole group. So if the list cannot be copied, the group gets nothing.
+    access_list = _access_list(folder, name)
+    if access_list is None:
+        # The new file may have inherited a list from its folder.
         _set_access_list(descriptor, None)
         os.fchmod(descriptor, mode)
-    elif not mode & 0o070 or not _set_access_list(descriptor, listed):
+    elif not mode & 0o070 or not _set_access_list(descriptor, access_list):
         os.fchmod(descriptor, mode & 0o700)
 
 
@@ -398,16 +428,17 @@ def _access_list(folder: int | None, name: str) -> bytes | None:
     if not hasattr(os, "getxattr"):
         return None
     try:
+        # `getxattr` has no `dir_fd`, so the folder's descriptor is named by its path in /proc.
         return os.getxattr(f"/proc/self/fd/{folder}/{name}", _ACCESS_LIST, follow_symlinks=False)
     except OSError:
         return None
 
 
-def _set_access_list(descriptor: int, listed: bytes | None) -> bool:
-    """And with it the mode. None is for none: a new file may have one of its folder."""
+def _set_access_list(descriptor: int, access_list: bytes | None) -> bool:
+    """Set the access control list, and with it the mode; None removes the list. False if that fails."""
     try:
-        if listed is not None:
-            os.setxattr(descriptor, _ACCESS_LIST, listed)
+        if access_list is not None:
+            os.setxattr(descriptor, _ACCESS_LIST, access_list)
         elif hasattr(os, "removexattr"):
             os.removexattr(descriptor, _ACCESS_LIST)
     except OSError:
@@ -416,7 +447,7 @@ def _set_access_list(descriptor: int, listed: bytes | None) -> bool:
 
 
 def _sync_folder(folder: int | None) -> None:
-    """So that the rename outlasts a loss of power; where that is not allowed, it does not."""
+    """Synchronise the folder to disk, so that the rename survives a power failure, if the system allows it."""
     if folder is None:
         return
     try:

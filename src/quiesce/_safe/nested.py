@@ -1,7 +1,7 @@
-"""JSON of others, which may be nested more deeply than anything can read.
+"""JSON from untrusted sources, which may be nested too deeply for any parser.
 
-Every reader of JSON is recursive, and gives up with a `RecursionError`, which no code expects of bad input. Here it is bad input like any other: a
-`msgspec.DecodeError`.
+JSON parsers are recursive, and fail with a `RecursionError`, which callers do not expect for bad input. Here, deep
+nesting is bad input like any other, and raises a `msgspec.DecodeError`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 
 def decoder_of(kind: Any = Any, **options: Any) -> Callable[[bytes | str | msgspec.Raw], Any]:
-    """A function that decodes JSON to a type."""
+    """Make a function that decodes JSON to a type, and raises `msgspec.DecodeError` for any bad input."""
     decode = msgspec.json.Decoder(kind, **options).decode
 
     def decode_bounded(data: bytes | str | msgspec.Raw) -> Any:
@@ -27,11 +27,11 @@ def decoder_of(kind: Any = Any, **options: Any) -> Callable[[bytes | str | msgsp
 
 
 decode_json = decoder_of()
-"""Plain values of JSON."""
+"""Decodes JSON to plain values."""
 
 
 def load_json(text: str | bytes) -> Any:
-    """Plain values of JSON by the standard library, which also takes halves of characters."""
+    """Decode JSON to plain values with the standard library, which also accepts lone surrogates."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -39,7 +39,8 @@ def load_json(text: str | bytes) -> Any:
 
 
 def is_deep(value: Any, most: int = 100) -> bool:
-    """Whether plain values are nested more than so many levels deep."""
+    """Whether plain values are nested more than `most` levels deep."""
+    # Level by level and not recursively: a recursive check would fail on just the values that it should find.
     level = [value]
     for _ in range(most):
         level = [

@@ -1,7 +1,8 @@
-"""What the library prints and logs: text of others, in the last step before it leaves the program.
+"""What the library prints and logs, made safe in the last step before it leaves the program.
 
-Reports, trees, errors and log records are put together from names, reasons and messages that others chose. They are made safe when they are formatted,
-not where they come from: after every other rendering, and only if somebody looks.
+Reports, trees, errors and log records contain names, reasons and messages from untrusted sources. They are made
+safe when they are formatted, and not where they enter the program: so no later rendering can undo it, and text that
+is never shown costs nothing.
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ from .text import exact, without_line_ends
 
 
 def printed(text: object) -> str:
-    """Lines for a terminal or a file: nothing in them moves the cursor, hides text, or is a secret."""
+    """The text, safe for a terminal or a file: nothing in it moves the cursor, hides other text, or is a secret."""
     return exact(without_secrets(str(text)))
 
 
 def printed_line(text: object) -> str:
-    """The same as one line: a line end is shown as ⏎, so that nobody can add a line of their own."""
+    """The same as one line. Line ends are shown as ⏎, so that untrusted text cannot fake a line of its own."""
     return without_line_ends(printed(text))
 
 
 class Printed:
-    """What is safe already when it is made a string, line ends included: a report of several lines, say."""
+    """Base class of objects whose `str` is already safe, line ends included: a report of several lines, say."""
 
     __slots__ = ()
 
 
 class _Line:
-    """Something that becomes one line when it is formatted."""
+    """Wraps a value so that it is one safe line when it is formatted."""
 
     def __init__(self, value: object) -> None:
         self._value = value
@@ -47,22 +48,26 @@ def _argument(value: object) -> object:
 
 
 class _Safe(logging.Filter):
-    """Makes a record safe when it is logged, before any handler formats it. Records that nobody wants never get here."""
+    """Makes a record safe when it is logged, before any handler formats it."""
+
+    # A filter of the logger and not a formatter: handlers belong to the application, and each has its own
+    # formatter. Records below the logger's level never get here, and so cost nothing.
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):
             record.args = tuple(map(_argument, record.args))
         record.msg, record.args = printed(record.getMessage()), None
         if record.exc_info and record.exc_info[1] is not None:
-            # A formatter uses this text if it is there, and formats the exception itself only if it is not.
-            # Indented, as the exception's message may hold line ends, and what follows looks like another record otherwise.
+            # Formatters use `exc_text` if it is set, and format the exception themselves only if it is not. It is
+            # indented, because the exception's message may contain line ends, and the next line could pass for
+            # another record.
             text = printed(logging.Formatter().formatException(record.exc_info))
             record.exc_text = "\n".join(f"  {line}" for line in text.split("\n"))
         return True
 
 
 def _logger() -> logging.Logger:
-    """The logger of the whole library."""
+    """The logger of the whole library, with the filter added once."""
     found = logging.getLogger("quiesce")
     if not any(isinstance(each, _Safe) for each in found.filters):
         found.addFilter(_Safe())

@@ -1,9 +1,9 @@
 """`quiesce acp module:agent`: serve an agent to clients of the Agent Client Protocol, such as editors.
 
-Over stdio, standard output carries the protocol and nothing else, from the first moment to the last. Anything else that
-is printed goes to standard error: by the agent's module while it is imported, by its threads at any time, and by its
-`atexit` functions. The program stops when its client disconnects, on Ctrl-C or on SIGTERM, each time within one `Grace`,
-and leaves nothing running.
+Over stdio, standard output carries the protocol and nothing else, from the first moment to the last. Anything else
+that is printed goes to standard error: by the agent's module while it is imported, by its threads at any time, and
+by its `atexit` functions. The program stops when its client disconnects, on Ctrl-C or on SIGTERM, each time within
+one `Grace`, and leaves nothing running.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 _EPILOG = """\
 examples:
   quiesce acp my_agents:coder                           over stdin and stdout, as an editor starts it
-  quiesce acp my_agents:make_coder --store sessions.db  a function that makes the agent; sessions are stored in that file
+  quiesce acp my_agents:make_coder --store sessions.db  a function that makes the agent; sessions go to that file
   quiesce acp my_agents:coder --unix /run/user/1000/coder.sock
                                                         a socket that only you can connect to
   quiesce acp my_agents:coder --websocket localhost:7000
                                                         ws://localhost:7000/acp, with http://localhost:7000/health
 
-Every program on the machine can connect to a WebSocket, so its clients need a token ("Authorization: Bearer TOKEN"): the one
-in --token-file or QUIESCE_ACP_TOKEN, else a new one that is printed. Their sessions work in the current folder, or in those
-named with --folder. Addresses other than loopback also need TLS.
+Every program on the machine can connect to a WebSocket, so its clients need a token
+("Authorization: Bearer TOKEN"): the one in --token-file or QUIESCE_ACP_TOKEN, else a new one that is printed. Their
+sessions work in the current folder, or in those named with --folder. Addresses other than loopback also need TLS.
 
 exit codes: 0 the client disconnected, 1 it could not serve, or something had to be stopped by force, 2 bad usage,
 130 interrupted
@@ -60,8 +60,8 @@ def main(words: Sequence[str]) -> int:
         return _serve(options)
     from quiesce.wire.inner import move_stdout
 
-    # Before the agent's module is imported: from here on, descriptor 1 leads to standard error, also for libraries and
-    # child processes that write to it directly. Replacing `sys.stdout` would not catch those.
+    # Before the agent's module is imported: from here on, descriptor 1 leads to standard error, also for libraries
+    # and child processes that write to it directly. Replacing `sys.stdout` would not catch those.
     try:
         options.stdout = move_stdout()
     except OSError as error:
@@ -351,8 +351,8 @@ def _handler(
 ) -> Callable[[Any], Awaitable[None]]:
     from quiesce.acp import serve_agent
 
-    # The agent made at the start, to find out whether it can be made, serves the first client. Each further one gets its
-    # own, if MODULE:AGENT is a function.
+    # The agent made at the start, to find out whether it can be made, serves the first client. Each further one
+    # gets its own, if MODULE:AGENT is a function.
     unused = [agent]
 
     async def handle(transport: Any) -> None:

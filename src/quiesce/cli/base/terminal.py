@@ -1,7 +1,7 @@
-"""What a stream can show: whether it is a terminal, whether it has colours, how wide it is, and which characters it has.
+"""What a stream can show: whether it is a terminal, with or without colours, how wide, and in which characters.
 
-Every command uses the same rules. Colour is for terminals, unless NO_COLOR is set or TERM is dumb. The width is COLUMNS
-if that is set, else the width of the terminal. `rich` is used if it is installed, but it is not required.
+Every command uses the same rules. Colour is for terminals, unless NO_COLOR is set or TERM is dumb. The width is
+COLUMNS if that is set, else the width of the terminal. `rich` is used if it is installed, but it is not required.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def detect_terminal(
     color: ColorChoice = "auto",
     environment: Mapping[str, str] | None = None,
 ) -> Terminal:
-    """Find out what a stream can show; standard output if None. A closed stream is replaced by one that discards all."""
+    """Find out what a stream can show; standard output if None. A closed stream is replaced by one in memory."""
     environment = os.environ if environment is None else environment
     stream = stream if stream is not None else sys.stdout
     # `sys.stdout` is None if the program was started without standard output.
@@ -139,8 +139,9 @@ def print_json(value: object) -> None:
 def fill_closed_descriptors() -> None:
     """Replace missing standard streams of this process by the null device.
 
-    If a program is started without one, the next file that it opens gets the free descriptor, and is taken for a standard
-    stream by everything that writes to one, child processes included. And `print(file=None)` writes to standard output.
+    If a program is started without one, the next file that it opens gets the free descriptor, and is taken for a
+    standard stream by everything that writes to one, child processes included. And `print(file=None)` writes to
+    standard output.
     """
     for number in range(3):
         try:

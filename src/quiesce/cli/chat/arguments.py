@@ -63,7 +63,8 @@ def ask_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--json",
         action="store_true",
-        help="print one JSON object: answer, status (finished, error, interrupted), error, tools, usage, model, conversation",
+        help="print one JSON object: answer, status (finished, error, interrupted), error, tools, usage, model, "
+        "conversation",
     )
     return parser
 
@@ -72,8 +73,8 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         metavar="SPEC",
-        help="the model: openai:NAME, anthropic:NAME, http://HOST/v1#NAME for any server with an OpenAI-compatible API, "
-        "embedded, or scripted (default: the provider whose key is set, else embedded)",
+        help="the model: openai:NAME, anthropic:NAME, http://HOST/v1#NAME for any server with an OpenAI-compatible "
+        "API, embedded, or scripted (default: the provider whose key is set, else embedded)",
     )
     parser.add_argument("--script", metavar="FILE", help="with --model scripted: a JSON file with its turns")
     parser.add_argument(

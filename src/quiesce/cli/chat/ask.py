@@ -1,8 +1,8 @@
 """`quiesce ask "prompt"`: one question to the agent, and its answer.
 
-Only the answer goes to standard output. With `--json` it is one object, even if the run fails or is interrupted. A call
-that needs approval is made if a user at a terminal approves it, or with `--yes`; otherwise the model is told that it
-was rejected.
+Only the answer goes to standard output. With `--json` it is one object, even if the run fails or is interrupted. A
+call that needs approval is made if a user at a terminal approves it, or with `--yes`; otherwise the model is told
+that it was rejected.
 """
 
 from __future__ import annotations

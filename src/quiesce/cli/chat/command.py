@@ -35,7 +35,10 @@ from .start import BadUsage, can_ask_user, close_model, folder_of, opened_model,
 
 MakeChat: TypeAlias = Callable[[Face], Chat]
 
-UNSAFE = "Nothing is sandboxed: tools run as you. You are asked before each shell command, each piece of Python and each write."
+UNSAFE = (
+    "Nothing is sandboxed: tools run as you. "
+    "You are asked before each shell command, each piece of Python and each write."
+)
 UNSAFE_AND_UNASKED = "Nothing is sandboxed: tools run as you, and --yes approves every call without asking."
 
 
@@ -92,7 +95,8 @@ def make_handler(session: Chat, model: list[Model], store: Store) -> InputHandle
     """The input handler of a chat; `model` holds the model that is closed at the end."""
 
     async def replace_model(previous: Model) -> None:
-        # Hand over the new model before closing the previous one, so that each is closed once even if this is cancelled.
+        # Hand over the new model before closing the previous one, so that each is closed once even if this is
+        # cancelled.
         model[0] = session.model
         await shielded(close_model, previous)
 
@@ -209,8 +213,8 @@ def _ctrl_c(handler: InputHandler) -> Iterator[None]:
             is_exiting = True
             main.cancel("Ctrl-C")
 
-    # A signal handler interrupts arbitrary code of the loop, so it only schedules the work. `call_soon` would not do: it
-    # does not wake a loop that is waiting for I/O.
+    # A signal handler interrupts arbitrary code of the loop, so it only schedules the work. `call_soon` would not
+    # do: it does not wake a loop that is waiting for I/O.
     before = signal.signal(signal.SIGINT, lambda number, frame: loop.call_soon_threadsafe(pressed))
     try:
         yield

@@ -4,8 +4,8 @@ Invariants
 - The user always knows what answers: `describe` names the actual model, and a script says that it is a script.
 - A user who names a model gets that model, or an error that says what is missing. A user who names none gets the best
   one available.
-- A key is sent to its provider, and to an address given by the user if that uses `https:` or is on this machine; never
-  unencrypted over a network.
+- A key is sent to its provider, and to an address given by the user if that uses `https:` or is on this machine;
+  never unencrypted over a network.
 - Nothing is downloaded unless the user agrees, at a terminal or with `--fetch`.
 - If a key is set but cannot be used because its package is missing, the user is told.
 """
@@ -109,8 +109,8 @@ def note(model: Model) -> str | None:
         return f"There is no language model{because}: a script answers, and tells you how to get one."
     if _is_embedded(model):
         return (
-            f"{model.name} is a tiny language model running on your CPU. It writes English, often gets facts wrong and "
-            "cannot use tools; run commands yourself with !command."
+            f"{model.name} is a tiny language model running on your CPU. It writes English, often gets facts wrong "
+            "and cannot use tools; run commands yourself with !command."
         )
     return None
 

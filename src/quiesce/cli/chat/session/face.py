@@ -1,4 +1,4 @@
-"""How a chat shows itself: the interface that the terminal and the plain face implement. The session knows only this."""
+"""How a chat shows itself: the interface of the terminal face and the plain face. The session knows only this."""
 
 from __future__ import annotations
 

@@ -3,13 +3,13 @@
 Invariants
 - One activity at a time: a run of the agent, a shell command of the user (`!command`), or the search for another
   model. Each is a child of the chat's scope.
-- A message sent during a run becomes the next message. It is stored in the conversation at once, and the model sees it
-  on its next turn.
+- A message sent during a run becomes the next message. It is stored in the conversation at once, and the model sees
+  it on its next turn.
 - The first stop gives the activity its own grace. The second halves the remaining time, and the third leaves only
   enough for SIGKILL. The user is told about each, and when the activity has settled, one line reports what was
   stopped, how long that took, and what is left.
-- A Ctrl-C pressed just after an activity has ended was meant for that activity: the user is told so, and the chat does
-  not exit.
+- A Ctrl-C pressed just after an activity has ended was meant for that activity: the user is told so, and the chat
+  does not exit.
 - A call that needs approval is not made until the user approves it here. If a stop comes while the question is open,
   the question stays unanswered.
 - Every failure is shown to the user, and the chat continues.
@@ -152,8 +152,9 @@ class Chat:
         self.failures += 1
         if isinstance(error, StoreConflict):
             self.face.show_error(
-                "This conversation was changed elsewhere, perhaps by another chat. Your last message is not part of it, and "
-                "nothing more can be added here. Leave with /quit, then open the current version with "
+                "This conversation was changed elsewhere, perhaps by another chat. "
+                "Your last message is not part of it, and nothing more can be added here. "
+                "Leave with /quit, then open the current version with "
                 f"{self._resumed_by} {self.conversation.id}"
             )
         elif isinstance(error, MaxTurnsExceeded):
@@ -376,8 +377,8 @@ class Chat:
     def interrupt(self) -> bool:
         """Handle Ctrl-C: stop the current activity, or stop it faster.
 
-        Returns False if nothing is running and nothing was running a moment ago. The caller may then take the key as a
-        request to exit.
+        Returns False if nothing is running and nothing was running a moment ago. The caller may then take the key
+        as a request to exit.
         """
         if self.stop():
             return True

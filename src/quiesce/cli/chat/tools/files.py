@@ -1,8 +1,8 @@
 """The file tools of the chat: read, list and write files below one folder.
 
-`quiesce._safe.files` decides which files these are, and opens them. This is not a sandbox, because the shell and Python
-may touch anything; the user is asked before each of those instead. Everything here is synchronous code for a thread.
-Reading stops when its token is cancelled.
+`quiesce._safe.files` decides which files these are, and opens them. This is not a sandbox, because the shell and
+Python may touch anything; the user is asked before each of those instead. Everything here is synchronous code for a
+thread. Reading stops when its token is cancelled.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Programs that run for a chat: a shell command, a piece of Python.
 
-Each runs as a `Process`: in a session of its own, with an empty standard input unless the caller provides one, and with
-standard error merged into standard output. When its first process exits, everything that it started is stopped. The
-same happens when the caller is cancelled, after one second in which the program may clean up. Output is passed on as it
-arrives; its beginning and its end are kept, up to a limit.
+Each runs as a `Process`: in a session of its own, with an empty standard input unless the caller provides one, and
+with standard error merged into standard output. When its first process exits, everything that it started is
+stopped. The same happens when the caller is cancelled, after one second in which the program may clean up. Output
+is passed on as it arrives; its beginning and its end are kept, up to a limit.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def users_command(command: str) -> list[str]:
 def python_command(code: str) -> list[str]:
     """The argv that runs a piece of Python in an interpreter of its own.
 
-    The folder comes last on the module search path, so that a `json.py` in a repository is not imported in place of the
-    real one.
+    The folder comes last on the module search path, so that a `json.py` in a repository is not imported in place of
+    the real one.
     """
     return [sys.executable, "-u", "-P", "-c", _RUN, code]
 

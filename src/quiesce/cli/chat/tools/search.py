@@ -1,11 +1,11 @@
-"""The search in files, as a program of its own: a regular expression can run forever, and only killing its process stops it.
+"""The search in files, as a program of its own: only killing its process stops a regular expression that runs forever.
 
 It imports only the standard library, and is run by its path. It reads one JSON object from standard input: `folder`,
 `place` (inside the folder; both are real paths) and `pattern`. It prints the matches, or what is wrong, with exit
 status 2 or 3.
 
-Links are not followed, not even one that replaces a folder during the search. A file with several names (hard links) is
-skipped, because one of them may be outside the folder.
+Links are not followed, not even one that replaces a folder during the search. A file with several names (hard
+links) is skipped, because one of them may be outside the folder.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def search(folder: str, place: str, pattern: str) -> Iterator[str]:
         name = os.path.relpath(file, folder)
         for number, line in enumerate(_lines_of(at, entry), 1):
             if expression.search(line):
-                yield f"{name}:{number}: {line if len(line) <= LONGEST else line[:LONGEST] + ' [... the line goes on]'}"
+                shown = line if len(line) <= LONGEST else f"{line[:LONGEST]} [... the line goes on]"
+                yield f"{name}:{number}: {shown}"
                 found += 1
                 if found == MATCHES:
                     yield f"[stopped at {MATCHES} matches]"

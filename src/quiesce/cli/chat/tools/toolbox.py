@@ -1,7 +1,7 @@
 """The agent of a chat and its tools: files of a folder, a shell, Python.
 
-Every tool that can change something needs approval: `shell`, `python` and `write_file`. Reading files of the folder does
-not.
+Every tool that can change something needs approval: `shell`, `python` and `write_file`. Reading files of the folder
+does not.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ OnOutput = Callable[[str, str], object]
 LONGEST = 600.0
 LONGEST_SEARCH = 60.0
 _INSTRUCTIONS = """\
-You are a helpful assistant at a terminal. You work in the folder {folder}. Use the tools when they help. The user is \
-asked before a shell command, a piece of Python or a write is executed, and may refuse. Answer briefly, in Markdown. If \
-you were interrupted, do not simply try again: look at what the user says next."""
+You are a helpful assistant at a terminal. You work in the folder {folder}. Use the tools when they help. \
+The user is asked before a shell command, a piece of Python or a write is executed, and may refuse. \
+Answer briefly, in Markdown. If you were interrupted, do not simply try again: look at what the user says next."""
 _WITHOUT_TOOLS = "You are a helpful assistant. Answer briefly."
 
 
@@ -108,7 +108,7 @@ def make_tools(folder: Path, on_output: OnOutput, approved: Approved) -> list[Fu
 
     @function_tool(needs_approval=True)
     async def python(context: ToolContext[Any], code: str, seconds: float = LONGEST) -> str:
-        """Run Python code in a fresh interpreter, in the folder, and return what it printed. The user is asked first."""
+        """Run Python code in a fresh interpreter in the folder and return what it printed. The user is asked first."""
         return await run(context, python_command(code), "python", seconds)
 
     return [read_file, list_files, search_files, write_file, shell, python]
@@ -140,8 +140,8 @@ def title_of(name: str, arguments: str) -> str:
 def preview_of(name: str, arguments: str, folder: Path) -> tuple[str, Seen | None]:
     """Everything that the user needs to see before approving a call, and the file that a write is about.
 
-    It may read a file and take a while, so call it from a thread. Raises `OSError` if the file cannot be read: without a
-    preview there is nothing to approve.
+    It may read a file and take a while, so call it from a thread. Raises `OSError` if the file cannot be read:
+    without a preview there is nothing to approve.
     """
     plain = plain_arguments(arguments)
     if name == "write_file" and isinstance(path := plain.get("path"), str):

@@ -50,7 +50,7 @@ class InputLines:
         return remaining.decode("utf-8", "surrogateescape")
 
     def has_pending(self) -> bool:
-        """Whether input is waiting already. Always False for a terminal, which the user has not been asked to type at."""
+        """Whether input is waiting already. False for a terminal, where the user has not been asked to type yet."""
         if self._fd is None or os.isatty(self._fd):
             return False
         try:

@@ -5,8 +5,8 @@ goes to standard error. Nothing is ever overwritten, and nothing is coloured.
 
 Invariants
 - A question shows everything that the approval covers, and a line typed before it could be read is never its answer.
-- If the reader of standard output closes it (`| head`), nothing more is written, and `output_closed` is set, so that the
-  run can stop. If only standard error is closed, the chat continues.
+- If the reader of standard output closes it (`| head`), nothing more is written, and `output_closed` is set, so
+  that the run can stop. If only standard error is closed, the chat continues.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from quiesce.cli.chat.session import (
 class PlainFace:
     """The face for plain lines.
 
-    With `can_ask`, there is a user who can be asked, and whose next line is passed to `answer`. `discard_pending` drops
-    what was typed so far. With `quiet`, answers are not written to standard output, because the caller prints them in
-    another form.
+    With `can_ask`, there is a user who can be asked, and whose next line is passed to `answer`. `discard_pending`
+    drops what was typed so far. With `quiet`, answers are not written to standard output, because the caller prints
+    them in another form.
     """
 
     def __init__(
@@ -111,7 +111,8 @@ class PlainFace:
         self._write_line(f"allow {call.name}?{preview}")
         self._question = asyncio.get_running_loop().create_future()
         try:
-            # The user may be typing when the question appears: an Enter meant for something else must not approve a call.
+            # The user may be typing when the question appears: an Enter meant for something else must not approve a
+            # call.
             await asyncio.sleep(READING_TIME)
             if self._discard_pending is not None:
                 self._discard_pending()

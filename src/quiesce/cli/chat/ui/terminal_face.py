@@ -1,9 +1,10 @@
 """A chat at a terminal: the conversation scrolls by above, and at the bottom are an input line and a status line.
 
 Invariants
-- What was printed is never touched again: the user can scroll and copy it with the terminal's own means. Only the last
-  few lines are redrawn.
-- The terminal is in raw mode from start to end, so that Ctrl-C is a key. A SIGINT from elsewhere has the same meaning.
+- What was printed is never touched again: the user can scroll and copy it with the terminal's own means. Only the
+  last few lines are redrawn.
+- The terminal is in raw mode from start to end, so that Ctrl-C is a key. A SIGINT from elsewhere has the same
+  meaning.
 - A question shows everything that the approval covers, and is answered by a word and Enter, never by a single key,
   because the user may be typing when it appears. What was typed before it could be read is not an answer: it is set
   aside until the question is answered. Anything but an answer is a message, and means no.
@@ -151,7 +152,7 @@ class TerminalFace:
     # Printing
 
     def _print(self, *parts: RenderableType) -> None:
-        """Print above the lines at the bottom, with everything else that is printed in this step of the event loop."""
+        """Print above the lines at the bottom, together with all else that this step of the event loop prints."""
         # Each flush erases and redraws the bottom lines, which would flicker if it were done for every part.
         self._pending += parts
         if self._application is None:
@@ -172,8 +173,8 @@ class TerminalFace:
             out.stream.write(out.writable(text))
             out.stream.flush()
             return
-        # Erase the bottom lines, print in their place, and let them be drawn again below. `run_in_terminal`, the usual way,
-        # would leave raw mode meanwhile, and then Ctrl-C is a signal and typed text is echoed.
+        # Erase the bottom lines, print in their place, and let them be drawn again below. `run_in_terminal`, the
+        # usual way, would leave raw mode meanwhile, and then Ctrl-C is a signal and typed text is echoed.
         application.renderer.erase()
         application.output.write_raw(text)
         application.output.flush()
@@ -369,8 +370,9 @@ def _sigint_as_ctrl_c(pressed: Callable[[], object]) -> Iterator[None]:
     """Treat SIGINT like the key Ctrl-C, and restore the signal set-up of the event loop at the end."""
     loop = asyncio.get_running_loop()
     before = signal.signal(signal.SIGINT, lambda number, frame: loop.call_soon_threadsafe(pressed))
-    # prompt_toolkit adds and removes a handler for SIGWINCH. When asyncio removes its last handler, it resets the wakeup
-    # descriptor, and other handlers of the process would no longer wake the loop. There is no getter, so set it and back.
+    # prompt_toolkit adds and removes a handler for SIGWINCH. When asyncio removes its last handler, it resets the
+    # wakeup descriptor, and other handlers of the process would no longer wake the loop. There is no getter, so set
+    # it and back.
     wakeup_fd = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(wakeup_fd, warn_on_full_buffer=False)
     try:

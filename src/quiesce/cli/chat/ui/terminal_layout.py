@@ -22,8 +22,8 @@ from prompt_toolkit.styles import Style
 
 from quiesce.cli.base import detect_terminal
 
-# Arrow keys and Alt combinations begin with the byte of Esc. This is how long to wait for the rest of such a sequence:
-# long enough for a slow connection, too short to be noticed.
+# Arrow keys and Alt combinations begin with the byte of Esc. This is how long to wait for the rest of such a
+# sequence: long enough for a slow connection, too short to be noticed.
 ESCAPE_SECONDS = 0.05
 
 STYLE = Style.from_dict(

@@ -1,7 +1,7 @@
-"""What a terminal shows of a chat, as coloured text: answers in Markdown, tools and their output, messages of the chat.
+"""What a terminal shows of a chat, as coloured text: answers in Markdown, tools and their output, messages.
 
-An answer is shown block by block. A complete block is rendered as Markdown and printed, never to be touched again; the
-block that the model is still writing is shown below it, unrendered.
+An answer is shown block by block. A complete block is rendered as Markdown and printed, never to be touched again;
+the block that the model is still writing is shown below it, unrendered.
 """
 
 from __future__ import annotations
@@ -100,8 +100,9 @@ class Excerpt:
 
     def _add(self, text: str) -> None:
         """Add to the line that has no end yet, shortened to `LONGEST` characters."""
-        # Text before a carriage return is overwritten by what follows, as progress bars do. A carriage return at the end
-        # does not count yet: the next piece decides whether something overwrites the line or a line feed ends it.
+        # Text before a carriage return is overwritten by what follows, as progress bars do. A carriage return at
+        # the end does not count yet: the next piece decides whether something overwrites the line or a line feed
+        # ends it.
         over = text.rstrip("\r").rfind("\r") + 1
         if over or (text and self._partial.endswith("\r")):
             self._partial, self._goes_on = "", False

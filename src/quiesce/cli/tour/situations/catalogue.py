@@ -57,8 +57,8 @@ SITUATIONS = (
     Situation(
         "session",
         "A session is closed before its tasks are",
-        "A realtime session runs a tool call and a guardrail in the background. Each needs a moment, and the connection, to "
-        "clean up.",
+        "A realtime session runs a tool call and a guardrail in the background. "
+        "Each needs a moment, and the connection, to clean up.",
         "openai-agents #3334",
         "https://github.com/openai/openai-agents-python/issues/3334",
         {
@@ -86,7 +86,8 @@ SITUATIONS = (
     Situation(
         "stream",
         "Breaking out of a stream cancels an innocent task and leaves a process",
-        "A query streams what an agent in a child process does. After a few messages you have seen enough, and break.",
+        "A query streams what an agent in a child process does. "
+        "After a few messages you have seen enough, and break.",
         "claude-agent-sdk #746",
         "https://github.com/anthropics/claude-agent-sdk-python/pull/746",
         {
@@ -100,7 +101,8 @@ SITUATIONS = (
     Situation(
         "connection",
         "A cancelled connection leaves its loops behind",
-        "An agent serves an editor over a connection that has its own loops. The editor disconnects, and the server is cancelled.",
+        "An agent serves an editor over a connection that has its own loops. "
+        "The editor disconnects, and the server is cancelled.",
         "agent-client-protocol #108",
         "https://github.com/agentclientprotocol/python-sdk/issues/108",
         {

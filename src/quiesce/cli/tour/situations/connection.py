@@ -1,8 +1,8 @@
 """A cancelled connection leaves its loops behind.
 
-As in agent-client-protocol 0.8.1: a connection has a loop that sends and one that dispatches, and `close()` stops both.
-`run_agent` is cancelled while it listens, so nothing calls `close()`. The client, at the other end of a socket,
-initializes, sends a prompt, and disconnects.
+As in agent-client-protocol 0.8.1: a connection has a loop that sends and one that dispatches, and `close()` stops
+both. `run_agent` is cancelled while it listens, so nothing calls `close()`. The client, at the other end of a
+socket, initializes, sends a prompt, and disconnects.
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ class ClientAsks(Protocol):
 
 @asynccontextmanager
 async def client() -> AsyncIterator[tuple[ClientAsks, asyncio.StreamReader, asyncio.StreamWriter]]:
-    """The client's part, and the agent's end of the socket. The client has no task, so that only the agent can leave one."""
+    """The client's part, and the agent's end of the socket."""
+    # The client has no task of its own, so that every task that is left is the agent's.
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     reader, writer = await asyncio.open_connection(sock=ours)

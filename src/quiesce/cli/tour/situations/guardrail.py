@@ -1,7 +1,7 @@
 """A guardrail fails, and the model call next to it continues.
 
-As in openai-agents 0.19: only the expected failure, the tripwire, cancels the model call. Any other failure does not, and
-`asyncio.gather` never cancels the other awaitables.
+As in openai-agents 0.19: only the expected failure, the tripwire, cancels the model call. Any other failure does
+not, and `asyncio.gather` never cancels the other awaitables.
 """
 
 from __future__ import annotations

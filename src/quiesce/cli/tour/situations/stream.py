@@ -1,8 +1,9 @@
 """Breaking out of a stream cancels an innocent task and leaves a process.
 
-As in claude-agent-sdk 0.1.50: `query()` starts the CLI and a task group that reads from it, and exits the group when the
-generator is closed. After a `break`, asyncio closes the generator in a task of its own. The group's cancel scope belongs
-to the task that had read the stream: that task is cancelled, exiting the group fails, and the CLI is never stopped.
+As in claude-agent-sdk 0.1.50: `query()` starts the CLI and a task group that reads from it, and exits the group
+when the generator is closed. After a `break`, asyncio closes the generator in a task of its own. The group's cancel
+scope belongs to the task that had read the stream: that task is cancelled, exiting the group fails, and the CLI is
+never stopped.
 """
 
 from __future__ import annotations

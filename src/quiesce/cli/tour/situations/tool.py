@@ -1,7 +1,7 @@
 """A tool in a thread loses its cancel signal.
 
-As in openhands-sdk 1.24: the tool asks the conversation for its token in each iteration, as the documentation says. An
-interrupt cancels the token, but the run that it stops throws the token away before the tool has checked it.
+As in openhands-sdk 1.24: the tool asks the conversation for its token in each iteration, as the documentation says.
+An interrupt cancels the token, but the run that it stops throws the token away before the tool has checked it.
 """
 
 from __future__ import annotations

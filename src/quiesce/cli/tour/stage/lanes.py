@@ -1,7 +1,7 @@
 """A lane: one task, thread or process, and when it started, was told to stop, and ended.
 
-The code that runs records its own lane, so that a lane shows what really happened to it. Any thread may write to a lane,
-and any other may read it.
+The code that runs records its own lane, so that a lane shows what really happened to it. Any thread may write to a
+lane, and any other may read it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Where a program of the tour plays: the stage measures what the program does, and what it leaves behind.
 
-The stage uses a timer of the event loop, and no task or thread of its own, because those would be counted, too. When the
-program has ended, the stage stops its leftovers, which the tour itself would leave otherwise. If the program runs under
-`quiesce.run`, that does it instead.
+The stage uses a timer of the event loop, and no task or thread of its own, because those would be counted, too.
+When the program has ended, the stage stops its leftovers, which the tour itself would leave otherwise. If the
+program runs under `quiesce.run`, that does it instead.
 """
 
 from __future__ import annotations
@@ -148,7 +148,8 @@ class Stage:
         self._tick(loop)
         try:
             await program(self)
-            # Errors such as "Task was destroyed but it is pending" are reported on collection; this program should get them.
+            # Errors such as "Task was destroyed but it is pending" are reported on collection; this program should
+            # get them.
             gc.collect()
             await asyncio.sleep(0)
         finally:
@@ -192,8 +193,8 @@ class Stage:
                     pass
         if not self._tidies:
             return
-        # First the tasks that the program has named. They may be waiting for internal ones, such as asyncio's tasks for a
-        # process, which end properly once they are no longer needed.
+        # First the tasks that the program has named. They may be waiting for internal ones, such as asyncio's tasks
+        # for a process, which end properly once they are no longer needed.
         for is_next in (_is_named, lambda task: True):
             if left := {task for task in asyncio.all_tasks() - self._before if is_next(task)}:
                 for task in left:

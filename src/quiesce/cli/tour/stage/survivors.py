@@ -28,7 +28,7 @@ class Survivor:
 
 
 def look(before: set[asyncio.Task[Any]], lanes: Iterable[Lane]) -> list[Survivor]:
-    """Find the tasks of this loop that did not exist `before`, and the running threads and processes of these lanes."""
+    """Find the tasks of this loop that are not in `before`, and the running threads and processes of these lanes."""
     return [*_tasks(before), *_threads(lanes), *_processes(lanes)]
 
 
