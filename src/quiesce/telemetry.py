@@ -85,14 +85,14 @@ class _Function:
     """A listener that calls a function with each report."""
 
     def __init__(self, told: Callable[[StopReport], object]) -> None:
-        self._told = told
+        self._callback = told
 
     def began(self, core: ScopeCore) -> None:
         pass
 
     def ended(self, core: ScopeCore, report: StopReport | None, *, late: bool) -> None:
         if report is not None:
-            self._told(report)
+            self._callback(report)
 
 
 class _Telemetry:

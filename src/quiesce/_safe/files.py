@@ -102,8 +102,8 @@ class Folders:
     """
 
     def __init__(self, roots: Sequence[str | os.PathLike[str]]) -> None:
-        self._given = [os.path.abspath(root) for root in roots]
-        self._roots = [os.path.realpath(root) for root in self._given]
+        self._given_roots = [os.path.abspath(root) for root in roots]
+        self._roots = [os.path.realpath(root) for root in self._given_roots]
 
     @property
     def roots(self) -> Sequence[str]:
@@ -130,11 +130,17 @@ class Folders:
         try:
             # `normpath` first: `..` is resolved in the text of the path, as editors do, and not after following a
             # link.
-            found = os.path.realpath(os.path.normpath(os.path.join(self._given[0], os.path.expanduser(path))))
+            found = os.path.realpath(
+                os.path.normpath(os.path.join(self._given_roots[0], os.path.expanduser(path)))
+            )
         except (OSError, ValueError, RuntimeError) as error:
             raise BadPath(f"{path!r} is not a valid path: {error}") from error
         if not self.has(found):
-            where = self._given[0] if len(self._given) == 1 else f"one of {', '.join(self._given)}"
+            where = (
+                self._given_roots[0]
+                if len(self._given_roots) == 1
+                else f"one of {', '.join(self._given_roots)}"
+            )
             raise OutsideOfFolders(f"{path!r} is not in {where}: the file tools work only there")
         return found
 
@@ -217,7 +223,9 @@ class Folders:
     # Opening step by step
 
     @contextmanager
-    def _parent(self, given: str, canonical: str, *, make: bool = False) -> Iterator[tuple[int | None, str]]:
+    def _parent(
+        self, given_path: str, canonical: str, *, make: bool = False
+    ) -> Iterator[tuple[int | None, str]]:
         """Yield a descriptor of the folder that a file is in, and the file's name in it."""
         if not _HAS_DESCRIPTORS:  # Windows cannot open a file relative to a folder's descriptor
             if make:
@@ -231,36 +239,36 @@ class Folders:
                 try:
                     below = _step(at, part, make=make)
                 except FileNotFoundError:
-                    raise FileNotFoundError(errno.ENOENT, f"there is no file {given!r}") from None
+                    raise FileNotFoundError(errno.ENOENT, f"there is no file {given_path!r}") from None
                 except OSError as error:
                     if error.errno in _LINKS:
-                        raise BadPath(f"{part!r}, on the way to {given!r}, is not a folder") from error
-                    raise BadPath(f"{given!r} cannot be reached: {part!r}: {error.strerror}") from error
+                        raise BadPath(f"{part!r}, on the way to {given_path!r}, is not a folder") from error
+                    raise BadPath(f"{given_path!r} cannot be reached: {part!r}: {error.strerror}") from error
                 os.close(at)
                 at = below
             yield at, name or "."
         finally:
             os.close(at)
 
-    def _open(self, folder: int | None, name: str, given: str) -> BinaryIO:
+    def _open(self, folder: int | None, name: str, given_path: str) -> BinaryIO:
         try:
             descriptor = _open_at(folder, name, _READ)
         except FileNotFoundError:
-            raise FileNotFoundError(errno.ENOENT, f"there is no file {given!r}") from None
+            raise FileNotFoundError(errno.ENOENT, f"there is no file {given_path!r}") from None
         except OSError as error:
             if error.errno == errno.ELOOP:
-                raise BadPath(f"{given!r} became a link while it was opened") from error
-            raise BadPath(f"{given!r} cannot be read: {error.strerror}") from error
+                raise BadPath(f"{given_path!r} became a link while it was opened") from error
+            raise BadPath(f"{given_path!r} cannot be read: {error.strerror}") from error
         try:
             # Of the descriptor and not of the path, which may lead to another file by now.
             status = os.fstat(descriptor)
             if stat.S_ISDIR(status.st_mode):
-                raise BadPath(f"{given!r} is a folder")
+                raise BadPath(f"{given_path!r} is a folder")
             if not stat.S_ISREG(status.st_mode):
-                raise BadPath(f"{given!r} is not a regular file")
+                raise BadPath(f"{given_path!r} is not a regular file")
             if status.st_nlink > 1:
                 raise BadPath(
-                    f"{given!r} has another name (a hard link), perhaps outside the folder, "
+                    f"{given_path!r} has another name (a hard link), perhaps outside the folder, "
                     "so the file tools do not touch it"
                 )
             return os.fdopen(descriptor, "rb")
@@ -269,17 +277,17 @@ class Folders:
             raise
 
     def _look(
-        self, folder: int | None, name: str, given: str, canonical: str
+        self, folder: int | None, name: str, given_path: str, canonical: str
     ) -> tuple[Seen, bytes | None, os.stat_result | None]:
         try:
-            opened = self._open(folder, name, given)
+            opened = self._open(folder, name, given_path)
         except FileNotFoundError:
             return Seen(canonical), None, None
         with opened:
             status = os.fstat(opened.fileno())
             data = opened.read(LARGEST + 1)
         if len(data) > LARGEST:
-            raise BadPath(f"{given!r} has more than {LARGEST} bytes, too many to compare and replace")
+            raise BadPath(f"{given_path!r} has more than {LARGEST} bytes, too many to compare and replace")
         return Seen(canonical, hashlib.sha256(data).digest()), data, status
 
 
@@ -338,7 +346,7 @@ def _step(at: int, part: str, *, make: bool) -> int:
     return os.open(part, _STEP, dir_fd=at)
 
 
-def _replace(folder: int | None, name: str, given: str, data: bytes, old: os.stat_result | None) -> None:
+def _replace(folder: int | None, name: str, given_path: str, data: bytes, old: os.stat_result | None) -> None:
     """Write a new file next to the old one, and rename it. `old` is the status of the file that it replaces."""
     parent = os.path.dirname(name) if folder is None else ""
     fresh = os.path.join(parent, f".{secrets.token_hex(12)}.new")
@@ -354,14 +362,16 @@ def _replace(folder: int | None, name: str, given: str, data: bytes, old: os.sta
             opened.flush()
             os.fsync(descriptor)
         if not _is_still(folder, name, old):
-            raise BadPath(f"{given!r} was changed by another program just now: nothing was written")
+            raise BadPath(f"{given_path!r} was changed by another program just now: nothing was written")
         # A rename replaces whatever has the name. For a new file a hard link is used instead, because that fails if
         # another program has created the file since the check.
         if old is not None or not _linked(folder, fresh, name):
             os.replace(fresh, name, src_dir_fd=folder, dst_dir_fd=folder)
     except FileExistsError:
         _unlink(folder, fresh)
-        raise BadPath(f"{given!r} was created by another program just now: nothing was written") from None
+        raise BadPath(
+            f"{given_path!r} was created by another program just now: nothing was written"
+        ) from None
     except BaseException:
         _unlink(folder, fresh)
         raise

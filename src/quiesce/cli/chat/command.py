@@ -219,7 +219,7 @@ def _ctrl_c(handler: InputHandler) -> Iterator[None]:
     try:
         yield
     except asyncio.CancelledError:
-        # Swallow our own cancel, unless somebody else has cancelled the task as well.
+        # Swallow our own cancel, unless the task was cancelled by another caller as well.
         if not is_exiting or main.uncancel():
             raise
     finally:

@@ -45,9 +45,8 @@ def run_command(name: str, main: Callable[[], Awaitable[int]]) -> int:
     except BadUsage as wrong:
         say(f"quiesce {name}: {error_text(wrong)}")
         return 2
-    except (
-        BrokenPipeError
-    ):  # the reader of standard output has closed it: an error message would reach nobody
+    except BrokenPipeError:
+        # The reader of standard output has closed it, as `head` does. That is its decision, and not worth a message.
         discard_output(sys.stdout)
         return 1
     except (BadScript, NoSuchConversation, StoreError, ModelError, MissingExtra, OSError) as failed:

@@ -20,7 +20,7 @@ _STYLES: dict[Style, str] = {
     "dim": "dim",
     "good": "bold green",
     "bad": "bold red",
-    "told": "yellow",
+    "stopping": "yellow",
     "lane": "cyan",
     "code": "dim",
 }

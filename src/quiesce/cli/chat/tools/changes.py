@@ -37,8 +37,8 @@ def _difference_of(name: str, before: bytes | None, after: bytes, content: str) 
         return "\n".join([f"{name}: created, {_counted(lines)}", *_marked("+", lines)])
     if before == after:
         return f"{name}: rewritten without changes"
-    # Invalid bytes become lone surrogates, which no valid text contains, so they never compare equal to new content.
-    # With errors="replace", a changed byte would look the same before and after.
+    # Invalid bytes become lone surrogates, which differ from the U+FFFD that a model puts in their place. With
+    # errors="replace", the two would look the same.
     old, new = _lines(before.decode("utf-8", "surrogateescape")), _lines(content)
     how = "emptied" if not after else "changed"
     return "\n".join([f"{name}: {how}{_line_ends(before, after)}", *_difference(old, new)])

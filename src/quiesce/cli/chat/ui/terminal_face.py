@@ -128,11 +128,11 @@ class TerminalFace:
     async def _handle_submitted(self) -> None:
         assert self._handler is not None
         while not self._handler.is_quitting:
-            text, asked = await self._submitted.get()
+            text, question = await self._submitted.get()
             self._handler.width = detect_terminal().width
             await self._handler.handle(text)
             # A message in place of an answer means no: but only to the question that was open when it was sent.
-            if asked is self._question and not is_command(text):
+            if question is self._question and not is_command(text):
                 self._answer("no")
         self._exit()
 
@@ -241,14 +241,14 @@ class TerminalFace:
             self._application.invalidate()
 
     async def ask(self, approval: Approval) -> Decision:
-        self._question = asked = _Question(approval, asyncio.get_running_loop().create_future())
+        self._question = question = _Question(approval, asyncio.get_running_loop().create_future())
         self._set_draft_aside()
         self._print(question_text(approval))
         self.refresh()
         if self._application is None:
             self._after_render()
         try:
-            decision = await asked.decided
+            decision = await question.decided
             self._print(Text(f"  └ {_DECISION_TEXT[decision]}", style="dim"))
             return decision
         finally:
@@ -264,14 +264,14 @@ class TerminalFace:
     def _after_render(self) -> None:
         """Start the reading time of a question when it is on the screen for the first time."""
         # Not when it is asked: a slow terminal may draw it later, and the user can only read what is drawn.
-        asked = self._question
-        if asked is not None and not asked.is_drawn and not self._pending:
-            asked.is_drawn = True
-            asyncio.get_running_loop().call_later(READING_TIME, self._open_question, asked)
+        question = self._question
+        if question is not None and not question.is_drawn and not self._pending:
+            question.is_drawn = True
+            asyncio.get_running_loop().call_later(READING_TIME, self._open_question, question)
 
-    def _open_question(self, asked: _Question) -> None:
-        if asked is self._question:
-            asked.is_open = True
+    def _open_question(self, question: _Question) -> None:
+        if question is self._question:
+            question.is_open = True
             self._set_draft_aside()
             self.refresh()
 

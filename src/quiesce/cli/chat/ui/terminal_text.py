@@ -184,7 +184,7 @@ def rendered(*parts: RenderableType) -> str:
             # Text that users may copy is wrapped by the terminal, which then does not copy line breaks of ours.
             console.print(_Sanitised(part), soft_wrap=isinstance(part, Text) and part.no_wrap is True)
         except Exception:
-            # Some Markdown makes rich or its parsers fail. The answer is then shown as it was written.
+            # Rich or its parsers may fail on unusual Markdown. The answer is then shown as it was written.
             if not isinstance(part, Markdown):
                 raise
             stream.write(shown(part.markup))

@@ -1,8 +1,8 @@
 """A stand-in for the Claude Code CLI: the stdio control protocol, and an agent that never finishes.
 
-The agent takes a step every few milliseconds, sends a message about it, and adds a byte to a file, by which the tour
-counts its steps. An interrupt ends the turn; the end of its input ends the program. It runs as a program of its own, and
-imports nothing of quiesce.
+The agent takes a step every few milliseconds, sends a message about it, and adds a byte to a file, by which the
+tour counts its steps. An interrupt ends the turn; the end of its input ends the program. It runs as a program of
+its own, and imports nothing of quiesce.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeAlias
 from .lanes import Lane
 from .stage import Played
 
-Style: TypeAlias = Literal["", "title", "dim", "good", "bad", "told", "lane", "code"]
+Style: TypeAlias = Literal["", "title", "dim", "good", "bad", "stopping", "lane", "code"]
 Span: TypeAlias = tuple[str, Style]
 Line: TypeAlias = list[Span]
 
@@ -29,13 +29,13 @@ class Glyphs:
 
     started: str
     runs: str
-    over: str
-    told: str
+    leaked: str
+    stop_seen: str
     cleans_up: str
     stopped: str
     ended: str
     failed: str
-    goes_on: str
+    still_running: str
     wall: str
     back: str
 
@@ -48,12 +48,12 @@ def legend(glyphs: Glyphs) -> list[Span]:
     """What each glyph means."""
     return [
         (f"{glyphs.started} started", "lane"),
-        (f"{glyphs.told} told to stop", "told"),
+        (f"{glyphs.stop_seen} told to stop", "stopping"),
         (f"{glyphs.stopped} stopped", "lane"),
         (f"{glyphs.ended} ended", "lane"),
-        (f"{glyphs.failed} failed", "told"),
-        (f"{glyphs.over}{glyphs.over} continues though control is back", "bad"),
-        (f"{glyphs.goes_on} still running", "bad"),
+        (f"{glyphs.failed} failed", "stopping"),
+        (f"{glyphs.leaked}{glyphs.leaked} continues though control is back", "bad"),
+        (f"{glyphs.still_running} still running", "bad"),
     ]
 
 
@@ -91,35 +91,35 @@ def _cells(lane: Lane, played: Played, scale: _Scale, glyphs: Glyphs) -> Iterato
     assert lane.started is not None
     start = scale(lane.started)
     last = scale(played.lasted if lane.ended is None else lane.ended)
-    told = None if lane.stop_seen is None else scale(lane.stop_seen)
+    stop_cell = None if lane.stop_seen is None else scale(lane.stop_seen)
     back = None if played.back is None else scale(played.back)
     # The order of these tests decides which event is drawn where several fall into one cell: the end is the most
     # important, then the start, then the request to stop.
     for cell in range(scale.cells):
-        is_over = back is not None and cell > back and not lane.innocent
+        is_leaked = back is not None and cell > back and not lane.innocent
         if cell < start or cell > last:
             yield (glyphs.wall, "dim") if cell == back else (" ", "")
         elif cell == last:
-            yield _end(lane, glyphs, is_over)
+            yield _end(lane, glyphs, is_leaked)
         elif cell == start:
             yield glyphs.started, "lane"
-        elif cell == told:
-            yield glyphs.told, "told"
-        elif is_over:
-            yield glyphs.over, "bad"
-        elif told is not None and cell > told:
-            yield glyphs.cleans_up, "told"
+        elif cell == stop_cell:
+            yield glyphs.stop_seen, "stopping"
+        elif is_leaked:
+            yield glyphs.leaked, "bad"
+        elif stop_cell is not None and cell > stop_cell:
+            yield glyphs.cleans_up, "stopping"
         else:
             yield glyphs.runs, "lane"
 
 
-def _end(lane: Lane, glyphs: Glyphs, is_over: bool) -> Span:
+def _end(lane: Lane, glyphs: Glyphs, is_leaked: bool) -> Span:
     if lane.ended is None:
-        return glyphs.goes_on, "bad" if is_over else "lane"
+        return glyphs.still_running, "bad" if is_leaked else "lane"
     if lane.how in ("failed", "destroyed"):
-        return glyphs.failed, "bad" if is_over else "told"
+        return glyphs.failed, "bad" if is_leaked else "stopping"
     if lane.stop_seen is not None:
-        return glyphs.stopped, "bad" if is_over or lane.innocent else "lane"
+        return glyphs.stopped, "bad" if is_leaked or lane.innocent else "lane"
     return glyphs.ended, "lane"
 
 
