@@ -95,8 +95,7 @@ def make_handler(session: Chat, model: list[Model], store: Store) -> InputHandle
     """The input handler of a chat; `model` holds the model that is closed at the end."""
 
     async def replace_model(previous: Model) -> None:
-        # Hand over the new model before closing the previous one, so that each is closed once even if this is
-        # cancelled.
+        # Hand over the new model before closing the previous one: if this is cancelled, each is still closed once.
         model[0] = session.model
         await shielded(close_model, previous)
 

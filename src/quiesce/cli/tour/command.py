@@ -151,7 +151,7 @@ def play(situation: Situation, side: Side, *, speed: float = 1.0, watcher: Watch
 
     Both raise `KeyboardInterrupt` for Ctrl-C, and `SystemExit` with the conventional status for SIGTERM and SIGHUP.
     """
-    stage = Stage(speed=speed, watcher=watcher, tidies=side == "ordinary")
+    stage = Stage(speed=speed, watcher=watcher, tidy=side == "ordinary")
     program = situation.program(side)
 
     async def on_stage() -> None:

@@ -56,12 +56,11 @@ from .wording import stop_line
 Activity: TypeAlias = Literal["run", "command", "model"]
 
 GRACE = Grace(cancel=2.0, terminate=1.0, kill=1.0)
+# For the third press. SIGKILL is sent at once; the time is for the processes to exit.
 NO_GRACE = Grace(cooperate=0.0, cancel=0.0, terminate=0.0, kill=0.5)
 MAX_TURNS = 100
 _USER_STOPPED = Reason("user", "stopped at the prompt")
 _AGE_INTERVAL = 0.5  # seconds
-
-
 _BUSY = "Something is already running. Stop it first, or wait."
 
 
@@ -127,6 +126,7 @@ class Chat:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
+        # Closing the chat counts as the first stop, so that the user gets the line about what was stopped.
         if self.activity is not None and not self.presses:
             self._stopped_items = self.running.summaries()
             self.presses = 1

@@ -104,15 +104,15 @@ class PlainFace:
         if not self._can_ask:
             self._write_line(
                 f"not allowed: {call.name} {one_line(call.title, 200)} "
-                "(there is no terminal to ask for approval; --yes approves everything)"
+                "(there is no user to ask; --yes approves everything)"
             )
             return "no"
         preview = "".join(f"\n  {line}" for line in approval.preview.split("\n"))
         self._write_line(f"allow {call.name}?{preview}")
         self._question = asyncio.get_running_loop().create_future()
         try:
-            # The user may be typing when the question appears: an Enter meant for something else must not approve a
-            # call.
+            # The user may be typing when the question appears. An Enter that was meant for something else must not
+            # approve a call.
             await asyncio.sleep(READING_TIME)
             if self._discard_pending is not None:
                 self._discard_pending()

@@ -111,8 +111,8 @@ class TerminalFace:
         self._print(_banner(banner))
         with _sigint_as_ctrl_c(self.ctrl_c):
             async with Scope("terminal") as scope:
-                scope.spawn(self._handle_submitted, name="typed")
-                scope.spawn(self._tick, name="live line")
+                scope.spawn(self._handle_submitted, name="input")
+                scope.spawn(self._tick, name="status line")
                 try:
                     await application.run_async(handle_sigint=False, set_exception_handler=False)
                 except EOFError:  # the terminal was closed

@@ -126,7 +126,7 @@ async def with_quiesce(stage: Stage) -> None:
         serving = asyncio.create_task(connection.listen(), name="run_agent")
         await client_asks(serving, stage, "connection")
         stage.control_is_back()
-        stage.reports(connection.report)
+        stage.record_report(connection.report)
         await count_what_follows(stage, thinker)
 
 

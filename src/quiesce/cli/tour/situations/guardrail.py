@@ -60,7 +60,7 @@ async def ordinary(stage: Stage) -> None:
 async def with_quiesce(stage: Stage) -> None:
     class Settled(RunHooks[Any]):
         async def on_settled(self, context: Any, agent: Any, report: Any) -> None:
-            stage.reports(report)
+            stage.record_report(report)
 
     tokens: list[str] = []
     agent: Agent[Any] = Agent(

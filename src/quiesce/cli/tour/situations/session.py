@@ -102,7 +102,7 @@ async def with_quiesce(stage: Stage) -> None:
     await session.enter()
     await session.send_message("When does the next train leave?")
     await stage.rest(TALKS_FOR)
-    stage.reports(await session.close(reason="the user has hung up"))
+    stage.record_report(await session.close(reason="the user has hung up"))
     stage.control_is_back()
     await count_goodbyes(stage, connection)
 

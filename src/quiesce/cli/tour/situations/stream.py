@@ -92,7 +92,7 @@ async def ordinary(stage: Stage) -> None:
                 count += 1
                 if count == READS:
                     break
-            stage.control_is_back(looks=False)
+            stage.control_is_back(look=False)
             # Its own work, which has nothing to do with the stream.
             await stage.rest(WATCHED_FOR / 2)
 
@@ -115,8 +115,8 @@ async def with_quiesce(stage: Stage) -> None:
                 count += 1
                 if count == READS:
                     break
-            stage.reports(await messages.close())
-            stage.control_is_back(looks=False)
+            stage.record_report(await messages.close())
+            stage.control_is_back(look=False)
             await stage.rest(WATCHED_FOR / 2)
 
     yours = asyncio.create_task(your_task(), name="your task")

@@ -105,7 +105,7 @@ async def with_quiesce(stage: Stage) -> None:
     conversation.send_message("Rename my files.")
     run = asyncio.create_task(conversation.arun(), name="run")
     await work.wait_until_in_a_step()
-    stage.reports(await conversation.interrupt("Esc pressed"))
+    stage.record_report(await conversation.interrupt("Esc pressed"))
     await run
     stage.control_is_back()
     await count_what_follows(stage, work)

@@ -59,16 +59,19 @@ Watcher = Callable[[Played], None]
 
 
 class Stage:
-    """Passed to every program of the tour, which uses it to record what it does."""
+    """Passed to every program of the tour, which uses it to record what it does.
 
-    def __init__(self, *, speed: float = 1.0, watcher: Watcher | None = None, tidies: bool = True) -> None:
+    With `tidy`, the stage stops what the program has left.
+    """
+
+    def __init__(self, *, speed: float = 1.0, watcher: Watcher | None = None, tidy: bool = True) -> None:
         self.clock = Clock()
         self.played = Played()
         #: The program has ended. Its threads check this to end themselves, because a thread cannot be cancelled.
         self.is_over = False
         self._speed = speed
         self._watcher = watcher
-        self._tidies = tidies
+        self._tidies = tidy
         #: Closes what the program leaves open on purpose, to show a leak.
         self.afterwards = AsyncExitStack()
         self._timer: asyncio.TimerHandle | None = None
@@ -118,16 +121,16 @@ class Stage:
             task.add_done_callback(on_done)
         return lane
 
-    def control_is_back(self, raised: BaseException | None = None, *, looks: bool = True) -> None:
+    def control_is_back(self, raised: BaseException | None = None, *, look: bool = True) -> None:
         """Record that the code that asked for the stop continues, believing that everything has stopped.
 
-        With `looks`, look for leftovers at this moment.
+        With `look`, look for leftovers at this moment.
         """
         self._see_processes()
         self.played.back = self.clock()
         if raised is not None:
             self.played.raised = f"{type(raised).__name__}: {raised}".rstrip(": ")
-        if looks:
+        if look:
             self.look()
 
     def look(self) -> None:
@@ -136,20 +139,19 @@ class Stage:
     def say(self, fact: str) -> None:
         self.played.facts.append(fact)
 
-    def reports(self, report: StopReport | None) -> None:
+    def record_report(self, report: StopReport | None) -> None:
         self.played.report = report
 
     # For the tour
 
     async def play(self, program: Callable[[Stage], Awaitable[None]]) -> None:
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(self._complain)
+        loop.set_exception_handler(self._on_loop_error)
         self._before = asyncio.all_tasks()
         self._tick(loop)
         try:
             await program(self)
-            # Errors such as "Task was destroyed but it is pending" are reported on collection; this program should
-            # get them.
+            # "Task was destroyed but it is pending" is reported on collection. Collect while it is still counted.
             gc.collect()
             await asyncio.sleep(0)
         finally:
@@ -162,7 +164,7 @@ class Stage:
             async with self.afterwards:
                 await self._tidy()
 
-    def _complain(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if self.is_over:
             return
         task = context.get("task") or context.get("future")
