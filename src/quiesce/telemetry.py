@@ -150,6 +150,8 @@ class _Telemetry:
                     },
                 )
             for error in report.errors:
+                # `record_exception` takes message and stack from the error; these attributes replace them by safe
+                # text.
                 stack = printed("".join(traceback.format_exception(error)))
                 span.record_exception(
                     error, {"exception.message": printed_line(error), "exception.stacktrace": stack}

@@ -370,6 +370,7 @@ async def _over_websocket(
     from quiesce.wire import serve_websocket
 
     host, port = options.websocket
+    # None is for clients that send no Origin header, as programs do. Web pages always send one.
     origins: list[str | re.Pattern[str] | None] = [None, *options.origin]
     token, is_new = _token(options)
     tls = _tls(options)
@@ -409,6 +410,7 @@ def _token(options: argparse.Namespace) -> tuple[str, bool]:
     else:
         return secrets.token_urlsafe(32), True
     if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
+        # An OSError, like that of a missing file: `_serve` prints it as one line.
         raise OSError(
             f"the token in {source} must have at least {SHORTEST_TOKEN} characters, all of them printable ASCII"
         )

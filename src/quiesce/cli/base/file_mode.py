@@ -28,6 +28,8 @@ def is_shared(file: Path) -> bool:
         return False
     try:
         real = file.resolve(strict=True)
+        # Readable for the group or for all, through folders that the group or all may pass. Access control lists
+        # are not looked at, so this may miss a shared file.
         readable = real.stat().st_mode & 0o044
         return bool(readable) and all(folder.stat().st_mode & 0o011 for folder in real.parents)
     except OSError:  # it does not exist, or we may not look at it

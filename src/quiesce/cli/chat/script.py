@@ -59,6 +59,8 @@ class ScriptFileModel(ScriptedModel):
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """Stream the next turn, with its delays."""
+        # `ScriptedModel` takes the turn from `_script` by the number of requests so far, so a script repeats by
+        # growing.
         number = len(self.requests)
         if self._repeat and self._timed and number >= len(self._script):
             self._script.append(self._script[number % len(self._timed)])

@@ -45,6 +45,7 @@ def default_store() -> Path:
     """The path of the default store, in the user's data directory."""
     home = os.environ.get("XDG_DATA_HOME", "")
     try:
+        # The XDG specification says to ignore a relative path.
         base = Path(home) if os.path.isabs(home) else Path.home() / ".local" / "share"
     except RuntimeError:
         raise FileNotFoundError(

@@ -52,6 +52,7 @@ def shell_command(command: str) -> list[str]:
 
 def users_command(command: str) -> list[str]:
     """The argv for a shell command of the user, in the user's own shell."""
+    # SHELL may name a shell that is not installed, as in some containers.
     shell = os.environ.get("SHELL") or "/bin/sh"
     return [shell if shutil.which(shell) else "/bin/sh", "-c", command]
 

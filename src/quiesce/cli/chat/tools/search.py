@@ -90,6 +90,7 @@ def _lines_of(at: int, name: str) -> list[str]:
             text = data.read(LARGEST)
         except OSError:
             return []
+    # A NUL byte near the beginning: a binary file.
     return [] if b"\0" in text[:4096] else _split(text.decode("utf-8", "replace"))
 
 

@@ -65,6 +65,7 @@ async def query(stage: Stage, cli: Cli) -> AsyncIterator[dict[str, Any]]:
                 for line in lines:
                     await send.send(json.loads(line))
 
+    # Entered by hand, as in the SDK, so that the group stays open between the messages.
     tasks = anyio.create_task_group()
     await tasks.__aenter__()
     tasks.start_soon(read, name="reader")
