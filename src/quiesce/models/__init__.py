@@ -1,7 +1,7 @@
-"""Models that answer agents: the official clients of OpenAI (and whatever speaks its wire) and Anthropic, and what a model is.
+"""Models for agents: OpenAI (and servers with a compatible API), Anthropic, and a small one that runs on your CPU.
 
-`Model` is the protocol; `OpenAIModel`, `AnthropicModel` and `EmbeddedModel`, a small one on this machine's
-CPU, keep to it, and `quiesce.testing.ScriptedModel` does so without a network.
+`Model` is the protocol. `OpenAIModel` and `AnthropicModel` implement it on the official clients, `EmbeddedModel` runs a
+small model on this machine, and `quiesce.testing.ScriptedModel` needs no network at all.
 """
 
 from __future__ import annotations

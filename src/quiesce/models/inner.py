@@ -1,4 +1,4 @@
-"""What the packages above may use of `quiesce.models` besides its public words."""
+"""The names of `quiesce.models` that other packages of quiesce may import besides its public ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models behind the official client of Anthropic."""
+"""Models behind Anthropic's official client."""
 
 from __future__ import annotations
 

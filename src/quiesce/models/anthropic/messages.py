@@ -1,9 +1,10 @@
-"""A request as Anthropic's Messages API wants it.
+"""Builds requests for Anthropic's Messages API.
 
 Invariants
-- The sides alternate, the user begins and has the last word: where a transcript does not, a short message stands in.
+- Roles alternate, and the first and last messages are the user's: where a transcript differs, a short message is
+  inserted.
 - Results of tools are the first blocks of the message after their calls, and no text is empty.
-- Thinking is sent back as it came, and never stands last in a message.
+- Thinking is sent back unchanged, and is never the last block of a message.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _DATA = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w=.+-]+)*;base64,(.*)", re.DO
 
 
 def body(request: ModelRequest, at: Endpoint, *, max_tokens: int) -> dict[str, Any]:
-    """The JSON of a request."""
+    """Return the JSON body of a request; `max_tokens` applies if the settings have none."""
     settings = request.settings
     made: dict[str, Any] = {
         "model": at.model,
@@ -91,7 +92,7 @@ def _choice(settings: ModelSettings) -> dict[str, Any] | None:
 
 
 def messages(items: Sequence[Item]) -> list[dict[str, Any]]:
-    """The conversation."""
+    """Return the conversation as alternating messages of user and assistant."""
     ids = CallIds()
     made: list[dict[str, Any]] = []
     for side, group in turns_of(items, _is_ours):
@@ -101,18 +102,20 @@ def messages(items: Sequence[Item]) -> list[dict[str, Any]]:
             role, blocks = "user", [_block(item, ids) for item in group]
         else:
             role, blocks = "user", _content(group)
+        # Results and the user's next message have the same role here. Two messages of one role in a row are merged,
+        # which also puts the results first.
         if made and made[-1]["role"] == role:
             made[-1]["content"] += blocks
         else:
             made.append({"role": role, "content": blocks})
     if not made or made[0]["role"] != "user":
-        made.insert(0, _stand_in(BEGIN))
+        made.insert(0, _user_message(BEGIN))
     if made[-1]["role"] != "user":
-        made.append(_stand_in(GO_ON))
+        made.append(_user_message(GO_ON))
     return made
 
 
-def _stand_in(text: str) -> dict[str, Any]:
+def _user_message(text: str) -> dict[str, Any]:
     return {"role": "user", "content": [{"type": "text", "text": text}]}
 
 
@@ -158,10 +161,10 @@ def _block(item: Item, ids: CallIds) -> dict[str, Any]:
 
 
 def _object(arguments: str) -> dict[str, Any]:
-    """The arguments as the object that this API insists on, also where the model wrote something else."""
+    """Return the arguments as a JSON object, which this API requires even if the model wrote something else."""
     try:
         decoded = decode_json(arguments)
     except msgspec.DecodeError:
         decoded = None
-    # What can be read just so is too deep for whoever writes it into a request.
+    # Arguments can be nested so deeply that they can barely be read; the client would then fail to write them.
     return decoded if isinstance(decoded, dict) and not is_deep(decoded) else {"not_an_object": arguments}

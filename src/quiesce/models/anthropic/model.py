@@ -1,4 +1,4 @@
-"""Models behind the official client of Anthropic."""
+"""Models behind Anthropic's official client."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ MAX_TOKENS = 8192
 
 
 class AnthropicModel(ProviderModel):
-    """A model of Anthropic.
+    """A model of Anthropic, through the official client.
 
     ```python
     AnthropicModel("claude-sonnet-4-5")                                 # key from ANTHROPIC_API_KEY
     AnthropicModel("claude-sonnet-4-5", max_tokens=32_000)
-    AnthropicModel("claude-sonnet-4-5", client=AsyncAnthropic(...))     # yours; never closed here
+    AnthropicModel("claude-sonnet-4-5", client=AsyncAnthropic(...))     # yours; quiesce never closes it
     ```
 
-    `max_tokens` is the longest answer, where `ModelSettings.max_tokens` says nothing: this API wants to be told. To let it think, say
-    so as the API does: `ModelSettings(extra={"thinking": {"type": "enabled", "budget_tokens": 4000}})`.
+    `max_tokens` is the longest answer where `ModelSettings.max_tokens` is not set: this API requires a limit. To enable
+    thinking, use the API's own parameter:
+    `ModelSettings(extra={"thinking": {"type": "enabled", "budget_tokens": 4000}})`.
 
-    Use it as it is, from any number of runs at once. `async with model:` keeps connections between calls until the block ends.
+    One instance serves any number of runs at the same time. `async with model:` keeps connections between calls until
+    the block exits.
     """
 
     path = "/v1/messages"

@@ -1,4 +1,4 @@
-"""The stream of Anthropic's Messages API: a message that is begun, blocks that grow, and what it all cost."""
+"""Reads the stream of Anthropic's Messages API: a message starts, its blocks grow, and the usage is reported."""
 
 from __future__ import annotations
 
@@ -25,47 +25,47 @@ _FINISH = {
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
 }
-_COSTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+_TOKEN_COUNTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 
 
 class AnthropicReader(Reader):
-    """Reads events."""
+    """Reads the events of one message."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._calls: dict[int, CallSoFar] = {}
         self._thoughts: dict[int, dict[str, Any]] = {}
-        self._costs: dict[str, int] = {}
+        self._token_counts: dict[str, int] = {}
 
-    def take(self, kind: str, data: dict[str, Any]) -> Iterator[ModelEvent]:
-        """One event. Its kind is also inside it."""
+    def read_data(self, kind: str, data: dict[str, Any]) -> Iterator[ModelEvent]:
+        """Yield the events that one server-sent event leads to; its `type` takes precedence over `kind`."""
         kind = str(data.get("type") or kind)
         index = number(data.get("index"))
         if kind == "content_block_delta":
-            yield from self._grow(index, part(data, "delta"))
+            yield from self._extend_block(index, part(data, "delta"))
         elif kind == "content_block_start":
-            yield from self._begin(index, part(data, "content_block"))
+            yield from self._start_block(index, part(data, "content_block"))
         elif kind == "content_block_stop":
             yield from self._end_block(index)
         elif kind == "message_start":
             message = part(data, "message")
             self.response_id = message.get("id")
-            yield from self._cost(part(message, "usage"))
+            yield from self._add_usage(part(message, "usage"))
         elif kind == "message_delta":
             reason = part(data, "delta").get("stop_reason")
             if reason:
                 self.finish = _FINISH.get(reason, str(reason))
                 self.refuses = reason == "refusal"
-            yield from self._cost(part(data, "usage"))
+            yield from self._add_usage(part(data, "usage"))
         elif kind == "message_stop":
             self.is_complete = True
         elif kind == "error":
             raise of_event(data.get("error") or data, self.at)
 
-    def _begin(self, index: int, block: Any) -> Iterator[ModelEvent]:
+    def _start_block(self, index: int, block: Any) -> Iterator[ModelEvent]:
         kind = block.get("type")
         if kind == "text":
-            yield from self.say(block.get("text"))
+            yield from self.add_text(block.get("text"))
         elif kind == "tool_use":
             yield from self.message_done()
             call = CallSoFar(fresh_call_id(block.get("id"), self.taken_ids), str(block.get("name") or ""))
@@ -80,10 +80,10 @@ class AnthropicReader(Reader):
             if block.get("thinking"):
                 yield ReasoningDelta(block["thinking"])
 
-    def _grow(self, index: int, delta: Any) -> Iterator[ModelEvent]:
+    def _extend_block(self, index: int, delta: Any) -> Iterator[ModelEvent]:
         kind = delta.get("type")
         if kind == "text_delta":
-            yield from self.say(delta.get("text"))
+            yield from self.add_text(delta.get("text"))
         elif kind == "input_json_delta":
             call = self._calls.get(index)
             if call is not None:
@@ -105,25 +105,26 @@ class AnthropicReader(Reader):
         elif block is not None:
             yield ItemDone(Reasoning(str(block.get("thinking") or ""), PROVIDER, block))
 
-    def rest(self) -> Iterator[ModelEvent]:
-        """The last message: only now it is known whether it refuses."""
+    def remaining_items(self) -> Iterator[ModelEvent]:
+        """Yield the last message, which is complete only now: `stop_reason` tells whether it is a refusal."""
         if self.is_complete or self.finish is not None:
             yield from self.message_done()
 
-    def _cost(self, said: Any) -> Iterator[ModelEvent]:
-        # Each replaces the one before; what is not said again stays.
-        self._costs.update((key, number(said[key])) for key in _COSTS if said.get(key) is not None)
-        if not self._costs:
-            return
-        read, made = (
-            self._costs.get("cache_read_input_tokens", 0),
-            self._costs.get("cache_creation_input_tokens", 0),
+    def _add_usage(self, usage: Any) -> Iterator[ModelEvent]:
+        # The numbers are cumulative, so each replaces the one before; a number that is not repeated stays.
+        self._token_counts.update(
+            (key, number(usage[key])) for key in _TOKEN_COUNTS if usage.get(key) is not None
         )
-        yield from self.count(
+        if not self._token_counts:
+            return
+        cache_read = self._token_counts.get("cache_read_input_tokens", 0)
+        cache_created = self._token_counts.get("cache_creation_input_tokens", 0)
+        # This API does not include cached tokens in `input_tokens`; `Usage` does, as OpenAI does.
+        yield from self.set_usage(
             Usage(
                 requests=1,
-                input_tokens=self._costs.get("input_tokens", 0) + read + made,
-                output_tokens=self._costs.get("output_tokens", 0),
-                cached_input_tokens=read,
+                input_tokens=self._token_counts.get("input_tokens", 0) + cache_read + cache_created,
+                output_tokens=self._token_counts.get("output_tokens", 0),
+                cached_input_tokens=cache_read,
             )
         )

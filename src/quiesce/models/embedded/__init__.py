@@ -1,4 +1,4 @@
-"""A small model on this machine's CPU, in a server process of its own."""
+"""A small model on this machine's CPU, served by a process of its own."""
 
 from __future__ import annotations
 

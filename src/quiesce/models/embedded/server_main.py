@@ -1,8 +1,9 @@
-"""The other side of `EmbeddedModel`: a fresh interpreter runs this file, loads the weights, and serves them on loopback.
+"""The server process of `EmbeddedModel`: a fresh interpreter that loads the weights and serves them on loopback.
 
-It is run by its path and imports nothing of quiesce. What to load comes in a line over stdin, the key too, which so stands in no list of
-processes. One line goes to stdout: where it listens, or why it does not. Whatever else the native code prints goes to stderr, which
-the other side reads and keeps to itself. When stdin ends, it ends at once, whatever its threads do.
+The file is run by its path and imports nothing of quiesce. Its request, one line of JSON, comes over stdin; so the
+key in it does not appear in any list of processes. One line goes to stdout: the address, or why it cannot serve.
+Everything else that the native code prints goes to stderr, which the parent reads and does not show. When stdin ends,
+the process exits at once, no matter what its threads are doing.
 """
 
 from __future__ import annotations
@@ -13,32 +14,38 @@ import os
 import sys
 from typing import Any
 
-BATCH = 128  # tokens of a prompt that are read in one go; between two it hears of other things
-# Not every release has these. No web page is to read what it says, it asks no network, and it is quiet.
+# How many tokens of a prompt are read at a time; only between two batches does the server react to anything else.
+BATCH = 128
+# Not every release has these options. They keep web pages from reading answers, disable network access, and silence
+# the log.
 OPTIONAL = {"cors_origins": "none", "ui": False, "offline": True, "cache_ram_mib": 64, "verbosity": -1}
 
 
 def main() -> None:
     """Serve until stdin ends."""
     request: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
-    told = os.dup(1)
+    # Native code writes to descriptor 1 directly. So that descriptor becomes stderr, and a copy of it carries the
+    # reply.
+    reply_descriptor = os.dup(1)
     os.dup2(2, 1)
     try:
         server = serve(request)
-        answer = {"url": server.listening_address}
+        reply = {"url": server.listening_address}
     except Exception as error:
-        server, answer = None, {"failed": f"{type(error).__name__}: {error}"}
-    os.write(told, json.dumps(answer).encode() + b"\n")
-    os.close(told)
+        server, reply = None, {"failed": f"{type(error).__name__}: {error}"}
+    os.write(reply_descriptor, json.dumps(reply).encode() + b"\n")
+    os.close(reply_descriptor)
     if server is not None:
         sys.stdin.buffer.read()
-    os._exit(0 if server is not None else 1)  # nothing of it is worth waiting for
+    # Not sys.exit(): the interpreter would wait for the native threads, and nothing here needs a clean-up.
+    os._exit(0 if server is not None else 1)
 
 
 def serve(request: dict[str, Any]) -> Any:
-    """A server for these weights, ready to answer."""
+    """Start a server for these weights that is ready to answer."""
     sys.path[:] = request["path"]
-    xllamacpp: Any = importlib.import_module("xllamacpp")  # with the extra embedded
+    # Part of the extra `embedded`; imported only now, because `sys.path` of the parent leads to it.
+    xllamacpp: Any = importlib.import_module("xllamacpp")
 
     params = xllamacpp.CommonParams()
     params.model.path = request["weights"]

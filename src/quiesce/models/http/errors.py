@@ -1,8 +1,8 @@
-"""What the official clients raise, in the words of `quiesce.models`, with what to do about it.
+"""Translates the exceptions of the official clients into those of `quiesce.models`, with advice on what to do.
 
-The clients of OpenAI and Anthropic are made by the same generator, and so are their errors: they are told apart by their names and
-attributes, and neither package has to be imported for that. What the HTTP library raises under them, while a stream is read, is
-told apart the same way.
+The clients of OpenAI and Anthropic come from the same generator, and so do their exceptions. They are recognised by
+their names and attributes, so neither package has to be imported. Exceptions that the HTTP library raises while a
+stream is read are recognised in the same way.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _TOO_LONG = ("context_length_exceeded", "maximum context length", "prompt is too
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Who is asked, for the text of errors. `missing_key` is a part of what its client says when it has no key."""
+    """The server that is called, for the text of errors.
+
+    `missing_key` are parts of the messages that its client raises when it has no key.
+    """
 
     name: str
     provider: str
@@ -41,7 +44,7 @@ class Endpoint:
 
 
 def translate(error: Exception, at: Endpoint) -> ModelError:
-    """The error to raise for this one. The caller makes that its cause."""
+    """Return the error to raise for `error`, which the caller makes its cause."""
     if isinstance(error, ModelError):
         return error
     kinds = {kind.__name__ for kind in type(error).__mro__}
@@ -55,24 +58,24 @@ def translate(error: Exception, at: Endpoint) -> ModelError:
     if any(part in str(error) for part in at.missing_key):
         return ModelAuthenticationError(
             f"model {at.name!r} has no key for {at.provider}: set {at.key_variable}, or pass api_key=. "
-            "(A local server takes any text.)",
+            "(For a local server, any text will do.)",
             model=at.name,
         )
-    if "PoolTimeout" in _names_behind(error):
+    if "PoolTimeout" in _class_names(error):
         return ModelConnectionError(
             f"model {at.name!r}: all connections of its HTTP client are in use, and none became free in time: "
-            "allow more in its limits, or make fewer calls at a time",
+            "raise the client's limits, or make fewer calls at the same time",
             model=at.name,
         )
-    if "ReadTimeout" in _names_behind(error):
+    if "ReadTimeout" in _class_names(error):
         return ModelTimeoutError(
-            f"model {at.name!r}: {at.url} sent nothing for longer than its HTTP client waits: "
+            f"model {at.name!r}: {at.url} sent nothing for longer than the read timeout of its HTTP client: "
             "give the client a longer timeout",
             model=at.name,
         )
-    if "ConnectError" in _names_behind(error) or "ConnectTimeout" in _names_behind(error):
+    if "ConnectError" in _class_names(error) or "ConnectTimeout" in _class_names(error):
         return ModelConnectionError(
-            f"model {at.name!r}: cannot connect to {at.url} ({_root(error)}): "
+            f"model {at.name!r}: cannot connect to {at.url} ({_root_message(error)}): "
             "is the server running, and is base_url its address?",
             model=at.name,
         )
@@ -80,7 +83,7 @@ def translate(error: Exception, at: Endpoint) -> ModelError:
         error, OSError
     ):
         return ModelConnectionError(
-            f"model {at.name!r}: the connection to {at.url} broke ({_root(error)}): try again",
+            f"model {at.name!r}: the connection to {at.url} broke ({_root_message(error)}): try again",
             model=at.name,
         )
     return ModelError(
@@ -90,10 +93,10 @@ def translate(error: Exception, at: Endpoint) -> ModelError:
 
 
 def of_status(
-    status: int, said: str, at: Endpoint, headers: Mapping[str, str], *, body: object = None
+    status: int, message: str, at: Endpoint, headers: Mapping[str, str], *, body: object = None
 ) -> ModelError:
-    """The error of an HTTP status."""
-    said = _quote(said)
+    """Return the error for a response with this HTTP status; `message` is the provider's own."""
+    message = _quote(message)
     make: type[ModelError]
     if status == 401:
         make, advice = (
@@ -101,42 +104,44 @@ def of_status(
             f"the key is missing or wrong: set {at.key_variable}, or pass api_key=",
         )
     elif status == 403:
-        make, advice = ModelAuthenticationError, "the key is not allowed to do this"
+        make, advice = ModelAuthenticationError, "the key is not allowed to make this request"
     elif status == 404:
         make, advice = (
             ModelNotFoundError,
-            f"is {at.model!r} the name of a model there, and base_url {at.url!r} right?",
+            f"does this server have a model named {at.model!r}, and is base_url {at.url!r} right?",
         )
-    elif status == 429 and _is_out_of_quota(said, body):
-        make, advice = ModelRateLimitError, "the account has no credit left"
+    elif status == 429 and _is_out_of_quota(message, body):
+        make, advice = ModelRateLimitError, "the account has no credit left; waiting does not help"
     elif status == 429:
-        make, advice = ModelRateLimitError, "wait, or make fewer calls at a time"
+        make, advice = ModelRateLimitError, "wait, or make fewer calls at the same time"
     elif status in (408, 409) or status >= 500:
-        make, advice = ModelOverloadedError, "the provider has failed: try again later"
-    elif status == 413 or any(sign in said.lower() for sign in _TOO_LONG):
+        make, advice = ModelOverloadedError, "the provider failed: try again later"
+    elif status == 413 or any(sign in message.lower() for sign in _TOO_LONG):
         make, advice = ModelRequestError, "the conversation is too long: send less of it"
-    elif status == 400 and "stream_options" in said:
+    elif status == 400 and "stream_options" in message:
         make, advice = (
             ModelRequestError,
-            "this server does not know stream_options: OpenAIModel(..., include_usage=False)",
+            "this server does not support stream_options: use OpenAIModel(..., include_usage=False)",
         )
     else:
-        make, advice = ModelRequestError, "the request is wrong as it is: trying again does not help"
+        make, advice = ModelRequestError, "the request was rejected: change it before retrying"
     wait = retry_after(headers)
     if wait is not None and make in (ModelRateLimitError, ModelOverloadedError):
         advice += f" (it asks to wait {wait:g} s)"
     error = make(
-        f"model {at.name!r}: {at.provider} answered {status}: {said} - {advice}",
+        f"model {at.name!r}: {at.provider} answered {status}: {message} - {advice}",
         model=at.name,
         status=status,
         retry_after=wait,
         request_id=headers.get("x-request-id") or headers.get("request-id"),
     )
-    if headers.get("x-should-retry") == "false" or (status == 429 and _is_out_of_quota(said, body)):
+    if headers.get("x-should-retry") == "false" or (status == 429 and _is_out_of_quota(message, body)):
         error.retryable = False
     return error
 
 
+# Errors inside a stream have no HTTP status (the response began with 200), only a kind. By the status each would have
+# had.
 _STATUS_OF_KIND = {
     "authentication_error": 401,
     "permission_error": 403,
@@ -156,23 +161,24 @@ _STATUS_OF_KIND = {
 
 
 def of_event(error: object, at: Endpoint) -> ModelError:
-    """The error that a provider tells of inside a stream that has begun well."""
-    said = body_message(error) or "it did not say what"
+    """Return the error that a provider reported inside a stream that had begun well."""
+    message = body_message(error) or "no reason given"
     fields = error if isinstance(error, Mapping) else {}
     status = next((code for key in ("code", "status") if isinstance(code := fields.get(key), int)), None)
+    # `code` may be an HTTP status or a word; any other number says nothing that could be used here.
     if status is None or not 400 <= status < 600:
         kinds = (fields.get("code"), fields.get("type"))
         status = next((_STATUS_OF_KIND[kind] for kind in kinds if kind in _STATUS_OF_KIND), None)
     if status is not None:
-        return of_status(status, said, at, {}, body=error)
+        return of_status(status, message, at, {}, body=error)
     return ModelOverloadedError(
-        f"model {at.name!r}: {at.provider} failed in the middle of its answer: {_quote(said)} - try again",
+        f"model {at.name!r}: {at.provider} failed in the middle of its answer: {_quote(message)} - try again",
         model=at.name,
     )
 
 
 def ended_early(at: Endpoint) -> ModelConnectionError:
-    """The stream came to its end, the answer did not."""
+    """Return the error for a stream that ended before the answer did."""
     return ModelConnectionError(
         f"model {at.name!r}: {at.url} ended its stream before the answer was complete: try again",
         model=at.name,
@@ -180,23 +186,24 @@ def ended_early(at: Endpoint) -> ModelConnectionError:
 
 
 def not_a_stream(at: Endpoint, content_type: str, head: str) -> ModelBehaviorError:
-    """It answered, but not with events."""
+    """Return the error for a response that is not a stream of events."""
     return ModelBehaviorError(
         f"model {at.name!r}: {at.url} did not answer with a stream of events but with "
-        f"{content_type or 'something else'}: {_quote(head) or '(nothing)'} - does this server stream, and is base_url right?",
+        f"{content_type or 'something else'}: {_quote(head) or '(nothing)'} - "
+        "does this server support streaming, and is base_url right?",
         model=at.name,
     )
 
 
 def garbage(at: Endpoint, text: str) -> ModelBehaviorError:
-    """An event that is not what its API sends."""
+    """Return the error for an event that does not conform to the provider's API."""
     return ModelBehaviorError(
         f"model {at.name!r}: {at.url} sent an event that cannot be read: {_quote(text)}", model=at.name
     )
 
 
 def body_message(body: object) -> str:
-    """What the body of an error says, in any of the shapes that servers have for it."""
+    """Return the message in the body of an error, in any of the shapes that servers use."""
     if isinstance(body, str):
         return body
     if isinstance(body, Mapping):
@@ -206,15 +213,16 @@ def body_message(body: object) -> str:
     return "" if body is None else str(body)
 
 
-def _is_out_of_quota(said: str, body: object) -> bool:
+def _is_out_of_quota(message: str, body: object) -> bool:
     code = body.get("code") if isinstance(body, Mapping) else getattr(body, "code", None)
-    return code == "insufficient_quota" or "insufficient_quota" in said
+    return code == "insufficient_quota" or "insufficient_quota" in message
 
 
-def _names_behind(error: BaseException) -> set[str]:
-    """The kinds of this error and of those that caused it."""
+def _class_names(error: BaseException) -> set[str]:
+    """Return the names of the classes of this error and of the errors that caused it."""
     names: set[str] = set()
     link: BaseException | None = error
+    # Bounded, because a chain of causes may contain a cycle.
     for _ in range(6):
         if link is None:
             break
@@ -223,16 +231,16 @@ def _names_behind(error: BaseException) -> set[str]:
     return names
 
 
-def _root(error: BaseException) -> str:
-    """The innermost cause that says something."""
-    said = str(error) or type(error).__name__
+def _root_message(error: BaseException) -> str:
+    """Return the message of the innermost cause that has one."""
+    message = str(error) or type(error).__name__
     link: BaseException | None = error
     for _ in range(6):
         link = link.__cause__ if link is not None else None
         if link is None:
             break
-        said = str(link) or said
-    return _quote(said)
+        message = str(link) or message
+    return _quote(message)
 
 
 def _quote(text: str) -> str:
@@ -241,5 +249,5 @@ def _quote(text: str) -> str:
 
 
 def bad_parameter(at: Endpoint, what: str) -> ModelRequestError:
-    """A setting that this API does not have."""
+    """Return the error for a setting that the API does not support; `what` says which, and what to do."""
     return ModelRequestError(f"model {at.name!r}: {what}", model=at.name)

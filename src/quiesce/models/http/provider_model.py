@@ -1,11 +1,11 @@
-"""What the models on the official clients have in common: one call, from the request to the last event.
+"""The common part of the models on official clients: one call, from the request to the last event.
 
 Invariants
-- The call runs in an owner task (`quiesce.stream`), which is cancelled once and drained, however often whoever consumes the answer is
-  cancelled: so the HTTP library's own clean-up is never cut.
-- The official client's own retries are off. Ours end with the first event; see `retry`.
-- The whole call, tries and pauses included, has one deadline; see `deadline`.
-- What is raised is a `ModelError`, and its cause is what the client raised.
+- The call runs in an owner task (`quiesce.stream`), which is cancelled once and then drained, no matter how often the
+  consumer of the answer is cancelled. So the HTTP library's own clean-up is never interrupted.
+- The official client's own retries are disabled. Ours stop at the first event; see `retry`.
+- The whole call, retries and pauses included, has one deadline; see `deadline`.
+- Every error is a `ModelError`, and its cause is the exception that the client raised.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .retry import Retries
 
 
 class ProviderModel(ABC):
-    """A model behind an official client."""
+    """A model behind an official client; `closes` tells whether the HTTP clients that it makes are its own to close."""
 
     path: str
 
@@ -39,43 +39,43 @@ class ProviderModel(ABC):
             raise TypeError(f"a model is named by a str, such as 'gpt-5', not {model!r}")
         self.model = model
         self._name = name or model
-        self._given = client
-        self._own = OwnClients(self._make_client, closes)
+        self._user_client = client
+        self._own_clients = OwnClients(self._make_client, closes)
 
     @property
     def name(self) -> str:
-        """What it is called in errors and reports."""
+        """The name of the model in errors and reports."""
         return self._name
 
     @abstractmethod
     def _make_client(self, keeps_connections: bool) -> Any:
-        """A client of our own."""
+        """Make an official client that pools connections, or one that does not."""
 
     @abstractmethod
     def _endpoint(self, client: Any) -> Endpoint:
-        """Who is asked; None for a client that could not be made."""
+        """Describe the server for errors; `client` is None if no client could be made."""
 
     @abstractmethod
     def _body(self, request: ModelRequest, at: Endpoint) -> dict[str, Any]:
-        """The request, as its API wants it."""
+        """Return the JSON body of the request, in the provider's format."""
 
     @abstractmethod
     def _reader(self, request: ModelRequest, at: Endpoint) -> Reader:
-        """Who reads the answer."""
+        """Return a reader for one answer."""
 
     @property
     @abstractmethod
     def _stream_class(self) -> Any:
-        """What the client makes of a streamed response."""
+        """The class that the official client wraps around a streamed response."""
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        """Answer one request."""
+        """Answer one request, as an async generator of events that ends with `ResponseDone`."""
         deadline = CallDeadline(request.settings.timeout, self._name)
         async with stream(self._answer(request, deadline), name=f"answer of {self._name}") as answer:
             events = aiter(answer)
             while True:
                 try:
-                    event = await deadline.hold(events.__anext__)
+                    event = await deadline.wait_for(events.__anext__)
                 except StopAsyncIteration:
                     return
                 yield event
@@ -90,33 +90,35 @@ class ProviderModel(ABC):
         if settings.extra:
             body.update(settings.extra)
         while True:
-            exchange, begun = Exchange(partial(self._post, client, body), at), False
+            exchange, any_events = Exchange(partial(self._post, client, body), at), False
             try:
                 reader = self._reader(request, at)
                 await exchange.open()
                 while not reader.is_complete and (events := await exchange.read()) is not None:
                     for kind, text in events:
                         for event in reader.read(kind, text):
-                            begun = True
+                            any_events = True
                             yield event
                 await exchange.end()
                 for event in reader.end():
-                    begun = True
+                    any_events = True
                     yield event
                 return
             except ModelError as error:
-                pause = None if begun else retries.pause(error, deadline.left())
+                # The consumer has seen a part of this answer; a second attempt would repeat or contradict it.
+                pause = None if any_events else retries.pause(error, deadline.remaining())
                 if pause is None:
                     raise
             finally:
-                await exchange.give_back()
+                await exchange.release()
+            # Not inside the `except`: the connection is released before the pause, not after it.
             await anyio.sleep(pause)
 
     def _client(self) -> tuple[Any, Endpoint]:
-        if self._given is not None:
-            return self._given, self._endpoint(self._given)
+        if self._user_client is not None:
+            return self._user_client, self._endpoint(self._user_client)
         try:
-            client = self._own.current()
+            client = self._own_clients.current()
         except ImportError:
             raise
         except Exception as error:
@@ -135,7 +137,7 @@ class ProviderModel(ABC):
         return streamed.response
 
     async def __aenter__(self) -> Self:
-        self._own.hold()
+        self._own_clients.hold()
         return self
 
     async def __aexit__(
@@ -144,14 +146,14 @@ class ProviderModel(ABC):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._own.release()
+        await self._own_clients.release()
 
     async def close(self) -> None:
-        """Close the connections that `async with` keeps in this event loop. A client that you gave is yours, and left alone.
+        """Close the connections that `async with` keeps in this event loop; a client that you passed in stays open.
 
-        Calls that are under way then fail; a call that begins later makes new connections.
+        Calls in progress then fail; a later call makes new connections.
         """
-        await self._own.close()
+        await self._own_clients.close()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r}>"

@@ -1,4 +1,4 @@
-"""What every reader of a provider's stream has: the pieces of an answer so far, and the events to make of them."""
+"""The common part of the readers of providers' streams: collect the pieces of an answer, and turn them into events."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from .errors import Endpoint, ended_early, garbage
 
 @dataclass(slots=True)
 class CallSoFar:
-    """A tool call that is being written."""
+    """A tool call whose arguments are still arriving."""
 
     call_id: str
     name: str = ""
     arguments: str = ""
 
     def done(self) -> ItemDone:
-        """It is complete."""
+        """Return the event for the complete call; empty arguments become `{}`."""
         return ItemDone(ToolCall(self.call_id, self.name, self.arguments if self.arguments.strip() else "{}"))
 
 
 class Reader(ABC):
-    """Reads one answer. `is_complete` once the provider has said that this was all."""
+    """Reads one answer. `is_complete` becomes true when the provider has marked the end of the answer."""
 
     def __init__(self, request: ModelRequest, at: Endpoint) -> None:
         self.at = at
@@ -53,7 +53,8 @@ class Reader(ABC):
         self.usage: Usage | None = None
 
     def read(self, kind: str, text: str) -> Iterator[ModelEvent]:
-        """What one event of the stream says."""
+        """Yield the events that one server-sent event leads to; raise `ModelBehaviorError` if it cannot be read."""
+        # Anthropic has no such marker and never sends it, so one check here serves all readers.
         if text.strip() == "[DONE]":
             self.is_complete = True
             return
@@ -64,68 +65,66 @@ class Reader(ABC):
         if not isinstance(data, dict):
             raise garbage(self.at, text)
         try:
-            yield from self.take(kind, data)
-        except (
-            AttributeError,
-            KeyError,
-            TypeError,
-            ValueError,
-        ) as error:  # of another shape than its API says
+            yield from self.read_data(kind, data)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            # The JSON has another shape than the API documents. Readers index it freely instead of checking every step.
             raise garbage(self.at, text) from error
 
     @abstractmethod
-    def take(self, kind: str, data: dict[str, Any]) -> Iterator[ModelEvent]:
-        """What one event of the stream says."""
+    def read_data(self, kind: str, data: dict[str, Any]) -> Iterator[ModelEvent]:
+        """Yield the events that one decoded server-sent event leads to."""
 
     def end(self) -> Iterator[ModelEvent]:
-        """The stream is over: what is still to be said, and `ResponseDone`."""
-        yield from self.rest()
+        """Yield the remaining items and `ResponseDone`; raise if the stream ended before the answer was complete."""
+        yield from self.remaining_items()
         if not self.is_complete and self.finish is None:
             raise ended_early(self.at)
         finish = "refusal" if self.refuses else self.finish or "stop"
+        # Some servers report "stop" after tool calls.
         if self.any_calls and finish == "stop":
             finish = "tool_calls"
         usage = self.usage or Usage(requests=1, unreported=1)
         yield ResponseDone(usage, finish, self.response_id)
 
-    def rest(self) -> Iterator[ModelEvent]:
-        """Items that only the end of the stream completes; none if it was cut."""
+    def remaining_items(self) -> Iterator[ModelEvent]:
+        """Yield the items that only the end of the stream completes; none if the stream was cut off."""
         return iter(())
 
-    # What readers say
+    # For the subclasses
 
-    def say(self, text: object) -> Iterator[ModelEvent]:
-        """The next piece of the answer."""
+    def add_text(self, text: object) -> Iterator[ModelEvent]:
+        """Add a piece to the message, and yield its event; ignore anything that is not text."""
         if isinstance(text, str) and text:
             self.text.append(text)
             yield TextDelta(text)
 
     def message_done(self) -> Iterator[ModelEvent]:
-        """What was said so far is a whole message."""
+        """Yield the text so far as a complete message, and begin a new one."""
         if self.text:
             yield ItemDone(AssistantMessage("".join(self.text), refusal=self.refuses))
             self.text.clear()
 
-    def count(self, usage: Usage) -> Iterator[ModelEvent]:
-        """The provider has said what it costs."""
+    def set_usage(self, usage: Usage) -> Iterator[ModelEvent]:
+        """Store the usage that the provider reported, and yield it if it changed."""
         if usage != self.usage:
             self.usage = usage
+            # A copy, because Usage is mutable and the consumer may add to it.
             yield Tokens(replace(usage))
 
 
 def number(value: object) -> int:
-    """A count of tokens; what a server left out is 0."""
+    """Return `value` if it is a whole number, else 0: a server may leave a number out."""
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
 def part(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """An object inside another; an empty one where there is none."""
+    """Return the JSON object under `key`, or an empty one if there is none."""
     value = data.get(key)
     return value if isinstance(value, Mapping) else {}
 
 
 def as_json(arguments: object) -> str:
-    """Arguments as text. Some servers send them as an object."""
+    """Return the arguments of a tool call as JSON text. Some servers send them as an object."""
     if arguments is None:
         return ""
     return arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()

@@ -1,10 +1,11 @@
-"""When a call is tried again, and after how long.
+"""Whether a failed call is retried, and after which pause.
 
 Invariants
-- Only what failed before its first event is tried again: after that, somebody has seen a part of the answer.
-- The wait grows twofold, with a part left to chance, so that many who were refused together do not come back together. What the
-  provider asks for is done, unless that is longer than anybody would wait: then its error is raised at once, and says so.
-- A wait that would outlast the call's deadline is not begun.
+- A call is retried only if it failed before its first event: after that, the consumer has seen a part of the answer.
+- The pause doubles each time and is partly random, so that clients that were refused together do not come back
+  together. If the provider asks for a pause, that one applies, unless it is longer than `LONGEST_ASKED_FOR`: then the
+  error is raised at once, and says how long to wait.
+- A pause that would outlast the call's deadline is not begun.
 """
 
 from __future__ import annotations
@@ -23,43 +24,46 @@ LONGEST_ASKED_FOR = 60.0
 
 
 class Retries:
-    """How often, of one call."""
+    """The retries of one call; `max_retries` is `MAX_RETRIES` unless given."""
 
     def __init__(self, max_retries: int | None) -> None:
-        self._left = MAX_RETRIES if max_retries is None else max_retries
-        self._next = FIRST_PAUSE
+        self._remaining = MAX_RETRIES if max_retries is None else max_retries
+        self._next_pause = FIRST_PAUSE
 
     def pause(self, error: ModelError, time_left: float) -> float | None:
-        """Seconds to wait before the next try; None if there is to be none."""
-        if self._left <= 0 or not error.retryable:
+        """Return the seconds to wait before the next attempt; None if there is to be none."""
+        if self._remaining <= 0 or not error.retryable:
             return None
-        asked = error.retry_after
-        if asked is not None and asked > LONGEST_ASKED_FOR:
+        requested = error.retry_after
+        if requested is not None and requested > LONGEST_ASKED_FOR:
             return None
-        grown, self._next = self._next, min(2 * self._next, LONGEST_PAUSE)
-        chance = random.random()
-        # Never earlier than asked for; a little later, as everybody else was told the same.
-        seconds = asked + 0.1 * grown * chance if asked is not None else grown * (1 - 0.25 * chance)
+        backoff, self._next_pause = self._next_pause, min(2 * self._next_pause, LONGEST_PAUSE)
+        jitter = random.random()
+        # Never earlier than requested, but a little later: other clients were given the same number.
+        seconds = (
+            requested + 0.1 * backoff * jitter if requested is not None else backoff * (1 - 0.25 * jitter)
+        )
         if seconds >= time_left:
             return None
-        self._left -= 1
+        self._remaining -= 1
         return seconds
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """How many seconds a response asks its client to wait."""
+    """Return how many seconds a response asks its client to wait; None if it does not say."""
     try:
         return max(0.0, float(headers["retry-after-ms"]) / 1000)
     except (KeyError, ValueError):
         pass
-    said = headers.get("retry-after")
-    if said is None:
+    value = headers.get("retry-after")
+    if value is None:
         return None
     try:
-        return max(0.0, float(said))
+        return max(0.0, float(value))
     except ValueError:
         pass
+    # The header may also hold an HTTP date.
     try:
-        return max(0.0, email.utils.parsedate_to_datetime(said).timestamp() - time.time())
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
     except (TypeError, ValueError):
         return None

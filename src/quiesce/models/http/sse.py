@@ -1,11 +1,12 @@
-"""Server-sent events, as providers stream their answers.
+"""A parser for server-sent events, the format in which providers stream their answers.
 
 Invariants
-- Bytes go in as they come, in pieces of any size; whole events come out. Lines may end in CR, LF or both, also when a piece ends
-  between the two.
-- What is no field of an event is passed over, as the standard says. An event that the end of the stream cuts off is given all the
-  same: some servers forget the empty line.
-- Copying is linear in what was sent, however the pieces fall; one event may have `LONGEST` bytes.
+- Bytes go in as they arrive, in pieces of any size; complete events come out. Lines may end in CR, LF or both, even
+  if a piece ends between the two.
+- Lines that are not a field of an event are ignored, as the standard requires. Unlike the standard, the parser
+  delivers an event that the end of the stream cuts off: some servers forget the empty line.
+- The cost of copying is linear in the bytes received, however they are divided into pieces; one event may have at most
+  `LONGEST` bytes.
 """
 
 from __future__ import annotations
@@ -13,20 +14,22 @@ from __future__ import annotations
 from typing import TypeAlias
 
 ServerEvent: TypeAlias = tuple[str, str]
-"""The kind of an event, "" if it was not said, and its data."""
+"""The `event` field of an event ("" if it has none), and its data."""
 
 LONGEST = 64 * 1024 * 1024
 
 
 class EventTooLong(ValueError):
-    """A server sends one event without end."""
+    """An event of the stream is longer than `LONGEST` bytes."""
 
 
 class EventStream:
-    """Makes events of bytes."""
+    """Turns bytes into events."""
 
     def __init__(self) -> None:
-        self._pieces: list[bytes] = []  # of a line without its end
+        # The pieces of a line whose end has not arrived. They are joined only once, when the line is complete:
+        # appending to one bytes object would copy it again for every piece.
+        self._pieces: list[bytes] = []
         self._size = 0
         self._after_cr = False
         self._at_start = True
@@ -34,9 +37,10 @@ class EventStream:
         self._data: list[str] = []
 
     def feed(self, piece: bytes) -> list[ServerEvent]:
-        """The events that this piece completes."""
+        """Return the events that this piece completes."""
         if self._at_start and piece:
             self._at_start = False
+            # A byte order mark, which the standard allows at the beginning of a stream.
             piece = piece.removeprefix(b"\xef\xbb\xbf")
         if self._after_cr and piece.startswith(b"\n"):
             piece = piece[1:]
@@ -51,16 +55,16 @@ class EventStream:
             return []
         lines = b"".join([*self._pieces, piece]).splitlines(keepends=True)
         self._pieces = [lines.pop()] if not lines[-1].endswith((b"\n", b"\r")) else []
-        return [event for line in lines if (event := self._take(line.rstrip(b"\r\n"))) is not None]
+        return [event for line in lines if (event := self._read_line(line.rstrip(b"\r\n"))) is not None]
 
     def finish(self) -> list[ServerEvent]:
-        """What the end of the stream completes."""
+        """Return the events that the end of the stream completes."""
         line, self._pieces = b"".join(self._pieces), []
-        found = [self._take(line)] if line else []
-        found.append(self._take(b""))
+        found = [self._read_line(line)] if line else []
+        found.append(self._read_line(b""))
         return [event for event in found if event is not None]
 
-    def _take(self, line: bytes) -> ServerEvent | None:
+    def _read_line(self, line: bytes) -> ServerEvent | None:
         if not line:
             event = (self._kind, "\n".join(self._data)) if self._data else None
             self._kind, self._data, self._size = "", [], 0

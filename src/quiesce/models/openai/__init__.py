@@ -1,4 +1,4 @@
-"""Models behind the official client of OpenAI: Chat Completions and Responses."""
+"""Models behind OpenAI's official client: Chat Completions and Responses."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A request as Chat Completions wants it.
+"""Builds requests for Chat Completions.
 
-Many servers speak this wire, and not all of them like what OpenAI allows: so the turns alternate, nothing is sent that was not asked
-for, and what only reasoning models of OpenAI want is sent to OpenAI alone.
+Many servers implement this API, and not all of them accept what OpenAI accepts. So turns alternate, optional fields
+are sent only if they are set, and the parameter that only OpenAI's newer models require is sent to OpenAI alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LONGEST_ID = 40
 
 
 def body(request: ModelRequest, at: Endpoint, *, include_usage: bool) -> dict[str, Any]:
-    """The JSON of a request."""
+    """Return the JSON body of a request."""
     made: dict[str, Any] = {"model": at.model, "messages": messages(request, at), "stream": True}
     if include_usage:
         made["stream_options"] = {"include_usage": True}
@@ -70,7 +70,7 @@ def _choice(choice: str) -> str | dict[str, Any]:
 
 
 def _numbers(settings: ModelSettings, at: Endpoint) -> dict[str, Any]:
-    # OpenAI's newer models refuse the old name of the limit; other servers know no other.
+    # OpenAI's newer models reject the old name of the limit; other servers know only that one.
     limit = "max_completion_tokens" if ".openai." in at.url or "//api.openai.com" in at.url else "max_tokens"
     numbers = {
         "temperature": settings.temperature,
@@ -83,12 +83,13 @@ def _numbers(settings: ModelSettings, at: Endpoint) -> dict[str, Any]:
 
 
 def messages(request: ModelRequest, at: Endpoint) -> list[dict[str, Any]]:
-    """The conversation."""
+    """Return the conversation, beginning with the instructions as a system message."""
     made: list[dict[str, Any]] = []
     if request.instructions:
         made.append({"role": "system", "content": request.instructions})
     ids = CallIds(LONGEST_ID)
 
+    # Reasoning goes back only to the model that wrote it.
     def is_ours(reasoning: Reasoning) -> bool:
         data = reasoning.data or {}
         return reasoning.provider == PROVIDER and data.get("model") == at.model
@@ -134,7 +135,8 @@ def _assistant(items: list[Item], ids: CallIds) -> dict[str, Any]:
     ]
     if calls:
         message["tool_calls"] = calls
-        for item in items:  # who thinks aloud between calls wants that back, under the name it gave it
+        # A model that reasons between tool calls wants that reasoning back, in the field in which it sent it.
+        for item in items:
             if isinstance(item, Reasoning) and item.data:
                 field = item.data["field"]
                 message[field] = message.get(field, "") + item.text

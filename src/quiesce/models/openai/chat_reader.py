@@ -1,8 +1,8 @@
-"""The stream of Chat Completions, as OpenAI sends it and as others do.
+"""Reads the stream of Chat Completions, as OpenAI sends it and as other servers do.
 
-What others do: leave out the usage, the ids of tool calls or their index; give every call the index 0, or the same id in every turn;
-send arguments as an object; say "stop" after tool calls; send chunks without choices, or with nothing but a role; think aloud under
-one of two names; end without `[DONE]`, or without a reason.
+Other servers leave out the usage, the ids of tool calls or their index; give every call the index 0, or the same id
+in every turn; send arguments as an object; report "stop" after tool calls; send chunks without choices, or with
+nothing but a role; send reasoning in one of two fields; and end without `[DONE]`, or without a finish reason.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from quiesce.models.words import (
 from .chat import PROVIDER
 
 _FINISH = {"function_call": "tool_calls"}
-_THOUGHTS = ("reasoning_content", "reasoning")
+_REASONING_FIELDS = ("reasoning_content", "reasoning")
 
 
 class ChatReader(Reader):
-    """Reads chunks."""
+    """Reads the chunks of one answer."""
 
     _calls: list[CallSoFar]
 
-    def take(self, kind: str, data: dict[str, Any]) -> Iterator[ModelEvent]:
-        """One chunk."""
+    def read_data(self, kind: str, data: dict[str, Any]) -> Iterator[ModelEvent]:
+        """Yield the events that one chunk leads to."""
         if kind == "error" or data.get("error") or data.get("object") == "error":
             raise of_event(data.get("error") or data, self.at)
         if self.response_id is None and isinstance(data.get("id"), str):
@@ -42,21 +42,21 @@ class ChatReader(Reader):
             if number(choice.get("index")) == 0:
                 yield from self._choice(choice)
         if isinstance(data.get("usage"), dict):
-            yield from self.count(usage_of(data["usage"]))
+            yield from self.set_usage(usage_of(data["usage"]))
 
     def _choice(self, choice: dict[str, Any]) -> Iterator[ModelEvent]:
         delta = part(choice, "delta")
-        for field in _THOUGHTS:
+        for field in _REASONING_FIELDS:
             thought = delta.get(field)
             if isinstance(thought, str) and thought:
                 self._thought_field = field
                 self._thoughts.append(thought)
                 yield ReasoningDelta(thought)
                 break
-        yield from self.say(delta.get("content"))
+        yield from self.add_text(delta.get("content"))
         if delta.get("refusal"):
             self.refuses = True
-            yield from self.say(delta["refusal"])
+            yield from self.add_text(delta["refusal"])
         for piece in delta.get("tool_calls") or ():
             yield from self._call(piece)
         if choice.get("finish_reason"):
@@ -73,29 +73,32 @@ class ChatReader(Reader):
             yield ToolCallDelta(call.call_id, call.name, arguments)
 
     def _call_of(self, piece: dict[str, Any], function: Any) -> CallSoFar:
-        index, said_id = piece.get("index"), piece.get("id")
+        """Return the call that a piece belongs to, a new one if it begins a call."""
+        index, sent_id = piece.get("index"), piece.get("id")
         if isinstance(index, int) and index in self._by_index:
             call, its_id = self._by_index[index]
-            if not said_id or said_id == its_id or not function.get("name"):
-                return call  # the next piece of it
+            # A known index with another id and a name is a new call: some servers give every call the index 0.
+            if not sent_id or sent_id == its_id or not function.get("name"):
+                return call
         elif not isinstance(index, int) and self._calls:
-            known = self._by_id.get(said_id) if said_id else None
+            # Without an index, the id decides; without either, only a name begins a new call.
+            known = self._by_id.get(sent_id) if sent_id else None
             if known is not None:
                 return known
             if not function.get("name"):
                 return self._calls[-1]
-        call = CallSoFar(fresh_call_id(said_id, self.taken_ids))
+        call = CallSoFar(fresh_call_id(sent_id, self.taken_ids))
         self.taken_ids.add(call.call_id)
         self._calls.append(call)
         self.any_calls = True
         if isinstance(index, int):
-            self._by_index[index] = (call, said_id)
-        if said_id:
-            self._by_id[said_id] = call
+            self._by_index[index] = (call, sent_id)
+        if sent_id:
+            self._by_id[sent_id] = call
         return call
 
-    def rest(self) -> Iterator[ModelEvent]:
-        """Everything: this API says of no item that it is complete."""
+    def remaining_items(self) -> Iterator[ModelEvent]:
+        """Yield every item: this API does not mark the end of a single one."""
         if not self.is_complete and self.finish is None:
             return
         if self._thoughts:
@@ -111,15 +114,15 @@ class ChatReader(Reader):
         self._by_index: dict[int, tuple[CallSoFar, str | None]] = {}
         self._by_id: dict[str, CallSoFar] = {}
         self._thoughts: list[str] = []
-        self._thought_field = _THOUGHTS[0]
+        self._thought_field = _REASONING_FIELDS[0]
 
 
-def usage_of(said: dict[str, Any]) -> Usage:
-    """What Chat Completions says of its cost."""
+def usage_of(usage: dict[str, Any]) -> Usage:
+    """Return the usage that Chat Completions reported."""
     return Usage(
         requests=1,
-        input_tokens=number(said.get("prompt_tokens")),
-        output_tokens=number(said.get("completion_tokens")),
-        cached_input_tokens=number(part(said, "prompt_tokens_details").get("cached_tokens")),
-        reasoning_tokens=number(part(said, "completion_tokens_details").get("reasoning_tokens")),
+        input_tokens=number(usage.get("prompt_tokens")),
+        output_tokens=number(usage.get("completion_tokens")),
+        cached_input_tokens=number(part(usage, "prompt_tokens_details").get("cached_tokens")),
+        reasoning_tokens=number(part(usage, "completion_tokens_details").get("reasoning_tokens")),
     )

@@ -1,4 +1,4 @@
-"""Models behind the official client of OpenAI: OpenAI's own, and every server that speaks its wire."""
+"""Models behind OpenAI's official client: OpenAI's own, and those of servers with a compatible API."""
 
 from __future__ import annotations
 
@@ -18,23 +18,26 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 _HOME = "https://api.openai.com/v1"
-_NO_KEY = "no-key"  # a server without keys wants some text all the same
+# A server without keys still has to be sent some text: the official client insists on a key.
+_NO_KEY = "no-key"
 
 
 class OpenAIModel(ProviderModel):
-    """A model of OpenAI, or of a server that speaks its wire: llama.cpp, Ollama, vLLM and others.
+    """A model of OpenAI, or of a server with a compatible API: llama.cpp, Ollama, vLLM and others.
 
     ```python
     OpenAIModel("gpt-5")                                                # key from OPENAI_API_KEY
     OpenAIModel("gpt-5", api="responses")
     OpenAIModel("qwen3", base_url="http://localhost:11434/v1")          # Ollama
-    OpenAIModel("gpt-5", client=AsyncOpenAI(...))                       # yours; never closed here
+    OpenAIModel("gpt-5", client=AsyncOpenAI(...))                       # yours; quiesce never closes it
     ```
 
-    `api` is `"chat"` (Chat Completions, which every server has) or `"responses"`. `http_client` is an HTTP client of yours for a
-    client that is made here. `include_usage=False` is for servers that refuse `stream_options`.
+    `api` is `"chat"` (Chat Completions, which every server has) or `"responses"`. `http_client` is an HTTP client of
+    your own for the official client that quiesce makes. `include_usage=False` is for servers that reject
+    `stream_options`.
 
-    Use it as it is, from any number of runs at once. `async with model:` keeps connections between calls until the block ends.
+    One instance serves any number of runs at the same time. `async with model:` keeps connections between calls until
+    the block exits.
     """
 
     def __init__(

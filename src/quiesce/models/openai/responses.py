@@ -1,7 +1,7 @@
-"""A request as the Responses API wants it.
+"""Builds requests for the Responses API.
 
-Nothing is stored at the provider (`store=False`, unless `ModelSettings.extra` says otherwise): the transcript is sent whole. So what a
-model thought has to come back encrypted, and is sent with the rest.
+Nothing is stored at the provider (`store=False`, unless `ModelSettings.extra` overrides it): each request carries the
+whole transcript. So a model's reasoning has to be requested in encrypted form, and is sent back with the rest.
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ from quiesce.models.words import (
 )
 
 PROVIDER = "openai-responses"
-_THINKS = re.compile(r"^(o\d|gpt-[5-9]|codex|computer-use)")
+_REASONING_MODELS = re.compile(r"^(o\d|gpt-[5-9]|codex|computer-use)")
 
 
 def body(request: ModelRequest, at: Endpoint) -> dict[str, Any]:
-    """The JSON of a request."""
+    """Return the JSON body of a request; raise `ModelRequestError` for a setting that this API does not support."""
     settings = request.settings
     if settings.stop is not None:
-        raise bad_parameter(at, "the Responses API has no stop sequences: use api='chat', or leave out stop=")
+        raise bad_parameter(
+            at,
+            "the Responses API has no stop sequences: use api='chat', or leave out ModelSettings(stop=...)",
+        )
     made: dict[str, Any] = {
         "model": at.model,
         "input": input_items(request),
@@ -40,7 +43,8 @@ def body(request: ModelRequest, at: Endpoint) -> dict[str, Any]:
     }
     if request.instructions:
         made["instructions"] = request.instructions
-    if _THINKS.match(at.model) or settings.reasoning_effort is not None:
+    # A model that does not reason rejects the request if its reasoning is asked for.
+    if _REASONING_MODELS.match(at.model) or settings.reasoning_effort is not None:
         made["include"] = ["reasoning.encrypted_content"]
     if request.tools:
         made["tools"] = [
@@ -81,7 +85,7 @@ def _choice(choice: str) -> str | dict[str, Any]:
 
 
 def input_items(request: ModelRequest) -> list[dict[str, Any]]:
-    """The conversation."""
+    """Return the conversation as input items."""
     ids = CallIds()
     made: list[dict[str, Any]] = []
     for side, items in turns_of(request.items, _is_ours):
@@ -93,7 +97,7 @@ def input_items(request: ModelRequest) -> list[dict[str, Any]]:
 
 
 def _is_ours(reasoning: Reasoning) -> bool:
-    # Without its encrypted content it is only a name for something that the provider has not stored.
+    # Without its encrypted content, an item is only an id, and the provider has stored nothing under it.
     return (
         reasoning.provider == PROVIDER
         and reasoning.data is not None
@@ -124,4 +128,5 @@ def _item(item: Item, ids: CallIds) -> dict[str, Any]:
     if isinstance(item, ToolResult):
         return {"type": "function_call_output", "call_id": ids(item.call_id), "output": item.output}
     assert isinstance(item, Reasoning)
+    # `status` belongs to an item in an answer, not to one in a request.
     return {key: value for key, value in (item.data or {}).items() if key != "status"}

@@ -1,4 +1,4 @@
-"""What a model is to a run: requests, events, items and errors, independent of any provider."""
+"""The vocabulary of models, independent of any provider: requests, events, items and errors."""
 
 from __future__ import annotations
 

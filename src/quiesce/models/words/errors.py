@@ -1,6 +1,6 @@
-"""What can go wrong with a model, in words of no provider.
+"""The errors of a model call, independent of any provider.
 
-Each error says which model, what its provider said, and what to do. The provider's own exception is its `__cause__`.
+Each message names the model, quotes the provider and says what to do. The provider's own exception is the `__cause__`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ from quiesce._safe.secrets import without_secrets
 
 
 class ModelError(Exception):
-    """A call of a model has failed. `retryable`: the same call may work later. `status` is the HTTP status, if there was one."""
+    """A call to a model failed.
+
+    `retryable` is true if the same call may succeed later. `status` is the HTTP status, if there was a response.
+    """
 
     retryable = False
 
@@ -42,32 +45,32 @@ class ModelTimeoutError(ModelError, TimeoutError):
 
 
 class ModelRateLimitError(ModelError):
-    """The provider asks to wait; `retry_after` says how many seconds, if it said so."""
+    """The provider limits the rate of requests; `retry_after` is the wait in seconds that it asked for, if any."""
 
     retryable = True
 
 
 class ModelOverloadedError(ModelError):
-    """The provider has failed (a status of 500 and up)."""
+    """The provider failed to handle the request (a status of 500 and up, 408 or 409)."""
 
     retryable = True
 
 
 class ModelAuthenticationError(ModelError):
-    """The key is missing, wrong, or not allowed to do this."""
+    """The API key is missing, wrong, or not permitted to make this request."""
 
 
 class ModelNotFoundError(ModelError):
-    """The provider has no such model, or no such address."""
+    """The provider does not know this model, or this address."""
 
 
 class ModelRequestError(ModelError):
-    """The provider has refused the request as it is: too long, or something in it is wrong."""
+    """The provider rejected the request, because it is too long or because something in it is wrong."""
 
 
 class ModelBehaviorError(ModelError):
-    """The model has answered with something that cannot be used."""
+    """The model sent an answer that cannot be used."""
 
 
 class ModelRefusalError(ModelBehaviorError):
-    """The model declines to answer."""
+    """The model refused to answer."""

@@ -1,10 +1,10 @@
-"""What was said and done in a conversation, in words of no provider.
+"""The items of a conversation, independent of any provider.
 
-A transcript is a list of items. The one rule that every provider insists on: a block of tool calls is followed at once by exactly one
-result for each of them, in the same order (see `quiesce.agents.repair`).
+A transcript is a list of items. Every provider insists on one rule: a block of tool calls is followed immediately by
+exactly one result for each call, in the same order (see `quiesce.agents.repair`).
 
-Items are plain data: they compare by value, and `encode_items` and `decode_items` turn them into JSON and back. An item of a kind
-that this version does not know is kept as `UnknownItem`, and given to no provider.
+Items are plain data: they compare by value, and `encode_item` and `decode_item` turn them into JSON and back. An item
+of a kind that this version does not know is kept as `UnknownItem` and is not sent to any provider.
 """
 
 from __future__ import annotations
@@ -21,9 +21,13 @@ ToolOutcome: TypeAlias = Literal[
 ]
 """How a tool call ended.
 
-- `finished`: it returned. `failed`: it raised, or was called wrongly; the output says so. `rejected`: a guardrail or a person did.
-- `interrupted`: stopped while it ran; it may have partially executed. `not_started`: stopped before it began.
-- `still_running`: stopped, but it did not end in time (a thread, say). `unknown`: the program ended while it ran.
+- `finished`: the tool returned.
+- `failed`: the tool raised, or its arguments were wrong; the output says which.
+- `rejected`: a guardrail or a person rejected the call.
+- `interrupted`: the call was stopped while it ran; it may have partially executed.
+- `not_started`: the call was stopped before it began.
+- `still_running`: the call was stopped but did not end in time (a thread, for example).
+- `unknown`: the program ended while the call ran.
 """
 
 
@@ -34,7 +38,7 @@ class Text(msgspec.Struct, frozen=True, tag="text", tag_field="type"):
 
 
 class Image(msgspec.Struct, frozen=True, tag="image", tag_field="type"):
-    """A picture in a message: an address, `https:` or `data:`."""
+    """A picture in a message, by its `https:` or `data:` URL."""
 
     url: str
 
@@ -43,13 +47,16 @@ Content: TypeAlias = str | list[Text | Image]
 
 
 class UserMessage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="user", tag_field="type"):
-    """What the user said."""
+    """A message from the user."""
 
     content: Content
 
 
 class Note(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="note", tag_field="type"):
-    """What the runtime tells the model, for example that the user has interrupted it. Providers get it as a user's message."""
+    """A message from the runtime to the model, for example that the user interrupted it.
+
+    Providers receive it as a user message.
+    """
 
     text: str
 
@@ -57,7 +64,7 @@ class Note(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="note"
 class AssistantMessage(
     msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="assistant", tag_field="type"
 ):
-    """What the model said. `interrupted`: it was stopped there, and this is as far as it came."""
+    """A message from the model. If `interrupted` is true, the model was stopped and the text ends there."""
 
     text: str
     interrupted: bool = False
@@ -66,7 +73,10 @@ class AssistantMessage(
 
 
 class Reasoning(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="reasoning", tag_field="type"):
-    """What the model thought. `data` is what its provider wants back unchanged; other providers never see it."""
+    """The model's reasoning.
+
+    `data` is sent back unchanged to the provider that wrote it; other providers never see it.
+    """
 
     text: str
     provider: str = ""
@@ -74,7 +84,7 @@ class Reasoning(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="
 
 
 class ToolCall(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="tool_call", tag_field="type"):
-    """The model asks for a tool. `arguments` is the JSON text as the model wrote it."""
+    """A tool call by the model. `arguments` is the JSON text exactly as the model wrote it."""
 
     call_id: str
     name: str
@@ -85,7 +95,7 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="t
 class ToolResult(
     msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="tool_result", tag_field="type"
 ):
-    """What came of a tool call; see `ToolOutcome`. `elapsed` is in seconds, if it ran."""
+    """The result of a tool call; see `ToolOutcome`. `elapsed` is the time in seconds, if the tool ran."""
 
     call_id: str
     output: str
@@ -94,7 +104,7 @@ class ToolResult(
 
 
 class UnknownItem(msgspec.Struct, frozen=True):
-    """An item that a newer version has written."""
+    """An item written by a newer version, kept as it is."""
 
     data: dict[str, Any]
 
@@ -108,15 +118,17 @@ _decode = decoder_of(_Known)
 
 
 def encode_item(item: Item) -> bytes:
-    """One item as JSON."""
+    """Return the item as JSON."""
     return _encoder.encode(item.data if isinstance(item, UnknownItem) else item)
 
 
 def decode_item(data: bytes | str) -> Item:
-    """One item from JSON; ValueError if it is none."""
+    """Return the item that `data` holds as JSON; raise `ValueError` if it is not an item."""
     try:
         item: Item = _decode(data)
     except msgspec.ValidationError:
+        # Only an unknown tag makes an UnknownItem. A known tag with wrong fields is damage, and must not pass as a
+        # newer version's item.
         plain = decode_json(data)
         if isinstance(plain, dict) and isinstance(plain.get("type"), str) and plain["type"] not in _TAGS:
             return UnknownItem(plain)
@@ -124,31 +136,33 @@ def decode_item(data: bytes | str) -> Item:
     return item
 
 
-def as_items(said: str | Item | Iterable[Item]) -> list[Item]:
-    """What a user passes as input, as items; TypeError if it is nothing of the kind."""
-    if isinstance(said, str):
-        return [UserMessage(said)]
-    if isinstance(said, ITEM_TYPES):
-        return [said]
-    items = list(said) if isinstance(said, Iterable) else None
+def as_items(user_input: str | Item | Iterable[Item]) -> list[Item]:
+    """Return the input of a run as a list of items; raise `TypeError` if it is not a str, an item or items."""
+    if isinstance(user_input, str):
+        return [UserMessage(user_input)]
+    if isinstance(user_input, ITEM_TYPES):
+        return [user_input]
+    items = list(user_input) if isinstance(user_input, Iterable) else None
     if items is None or not all(isinstance(item, ITEM_TYPES) for item in items):
-        wrong = said if items is None else next(item for item in items if not isinstance(item, ITEM_TYPES))
+        wrong = (
+            user_input if items is None else next(item for item in items if not isinstance(item, ITEM_TYPES))
+        )
         raise TypeError(
-            f"the input of a run is a str, an item or a list of items, not {type(wrong).__name__}: "
-            "write UserMessage(text) for what the user said, AssistantMessage(text) for what a model did"
+            f"the input of a run must be a str, an item or a list of items, not {type(wrong).__name__}: "
+            "use UserMessage(text) for a user's message, AssistantMessage(text) for a model's"
         )
     return items
 
 
 def text_of(content: Content) -> str:
-    """The text in a message's content, without pictures."""
+    """Return the text of a message's content, without pictures."""
     if isinstance(content, str):
         return content
     return "".join(part.text for part in content if isinstance(part, Text))
 
 
 def pending_calls(items: Sequence[Item]) -> list[ToolCall]:
-    """The tool calls that have no result, in order."""
+    """Return the tool calls that have no result yet, in order."""
     answered = {item.call_id for item in items if isinstance(item, ToolResult)}
     return [item for item in items if isinstance(item, ToolCall) and item.call_id not in answered]
 

@@ -1,12 +1,14 @@
-"""What a model is to a run: something that streams events, and lets go of everything when it is closed.
+"""The protocol between a run and a model: a model streams events, and releases everything when its stream is closed.
 
 Invariants of every `Model`
-- `stream(request)` is an async generator: nothing happens before its first item is asked for, and its clean-up gives back the
-  connection whatever ends it (exhaustion, an error, a cancellation, a second cancellation while it cleans up, `aclose()`).
-- An answer is a sequence of events that ends with `ResponseDone`. Text comes as `TextDelta`s; a finished message, tool call or
-  reasoning comes as `ItemDone`. An `ItemDone` of an `AssistantMessage` repeats the text of the deltas since the last one.
-- `Tokens` may come early: what is known of the usage when the run is stopped counts.
-- Errors are those of `quiesce.models`: a `ModelError` says whether it pays to try again, and what to do.
+- `stream(request)` is an async generator. Nothing happens before its first item is requested, and its clean-up
+  returns the connection no matter what ends it (exhaustion, an error, a cancellation, a second cancellation during
+  the clean-up, `aclose()`).
+- An answer is a sequence of events that ends with `ResponseDone`. Text arrives as `TextDelta`s; a finished message,
+  tool call or piece of reasoning arrives as `ItemDone`. An `ItemDone` with an `AssistantMessage` repeats the text of
+  the deltas since the last one.
+- `Tokens` may arrive early: if the run is stopped, the usage known at that moment is counted.
+- Errors are those of `quiesce.models`: a `ModelError` says whether a retry may help, and what to do.
 - One model serves any number of concurrent runs.
 """
 
@@ -22,9 +24,9 @@ from .items import Item
 
 @dataclass(slots=True)
 class Usage:
-    """Tokens and requests, as the provider has reported them.
+    """Tokens and requests, as reported by the provider.
 
-    `unreported` counts requests that were stopped before the provider had said what they cost.
+    `unreported` counts requests that were stopped before the provider had reported their usage.
     """
 
     requests: int = 0
@@ -36,11 +38,11 @@ class Usage:
 
     @property
     def total_tokens(self) -> int:
-        """Input and output together."""
+        """The sum of input and output tokens."""
         return self.input_tokens + self.output_tokens
 
     def add(self, other: Usage) -> None:
-        """Add another's numbers to these."""
+        """Add the numbers of `other` to these."""
         self.requests += other.requests
         self.input_tokens += other.input_tokens
         self.output_tokens += other.output_tokens
@@ -51,7 +53,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool as the model sees it: a name, what it does, and a JSON schema of its arguments."""
+    """A tool as the model sees it: its name, its description, and a JSON schema of its arguments."""
 
     name: str
     description: str
@@ -61,7 +63,7 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """The shape that the final answer must have: a JSON schema."""
+    """The shape that the final answer must have, as a JSON schema."""
 
     name: str
     schema: Mapping[str, Any]
@@ -70,11 +72,11 @@ class OutputSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """How a model is called. What is None is left to the provider.
+    """Options for calling a model. The provider's default applies to every field that is None.
 
-    `timeout` bounds one call, in seconds, from the request to the last event. `max_retries` is how often a call is tried again that
-    failed before its first event (a lost connection, a rate limit, an overloaded server). `tool_choice` is `"auto"`, `"required"`,
-    `"none"` or the name of a tool. `extra` goes to the provider as it is.
+    `timeout` bounds one call in seconds, from the request to the last event. `max_retries` is how often a call is
+    retried if it failed before its first event (a lost connection, a rate limit, an overloaded server). `tool_choice`
+    is `"auto"`, `"required"`, `"none"` or the name of a tool. `extra` is sent to the provider unchanged.
 
     ```python
     Agent(name="poet", model=model, model_settings=ModelSettings(temperature=0.2, timeout=30))
@@ -99,7 +101,7 @@ class ModelSettings:
             self._check(name, Integral, "a whole number")
         if self.timeout is not None and not self.timeout > 0:
             raise ValueError(
-                f"timeout of ModelSettings must be a number of seconds over 0, not {self.timeout!r}"
+                f"timeout of ModelSettings must be a number of seconds greater than 0, not {self.timeout!r}"
             )
         if self.max_retries is not None and self.max_retries < 0:
             raise ValueError(f"max_retries of ModelSettings must be 0 or more, not {self.max_retries!r}")
@@ -111,11 +113,12 @@ class ModelSettings:
 
     def _check(self, name: str, kind: type[Any], must_be: str) -> None:
         value = getattr(self, name)
+        # A bool is an int to Python, but `timeout=True` is a mistake.
         if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
             raise TypeError(f"{name} of ModelSettings must be {must_be}, not {value!r}")
 
     def resolve(self, override: ModelSettings | None) -> ModelSettings:
-        """These, with what the other one sets in their place."""
+        """Return these settings, with every field that `override` sets taken from it."""
         if override is None:
             return self
         changes = {f.name: v for f in fields(override) if (v := getattr(override, f.name)) is not None}
@@ -124,7 +127,7 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One call of a model."""
+    """The input of one call to a model."""
 
     items: Sequence[Item]
     instructions: str | None = None
@@ -142,14 +145,14 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
-    """The next piece of what the model thinks."""
+    """The next piece of the model's reasoning."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """The next piece of a tool call's arguments; `name` from the first piece on."""
+    """The next piece of a tool call's arguments; every piece carries the tool's `name`."""
 
     call_id: str
     name: str
@@ -158,7 +161,7 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What the provider has said so far about the tokens of this call; each one replaces the one before."""
+    """The usage of this call, as far as the provider has reported it; each event replaces the one before."""
 
     usage: Usage
 
@@ -172,7 +175,10 @@ class ItemDone:
 
 @dataclass(frozen=True, slots=True)
 class ResponseDone:
-    """The answer is complete. `finish` is `"stop"`, `"tool_calls"`, `"length"`, `"refusal"` or what the provider said."""
+    """The answer is complete.
+
+    `finish` is `"stop"`, `"tool_calls"`, `"length"`, `"refusal"` or the provider's own word.
+    """
 
     usage: Usage
     finish: str = "stop"
@@ -184,7 +190,7 @@ ModelEvent: TypeAlias = TextDelta | ReasoningDelta | ToolCallDelta | Tokens | It
 
 @runtime_checkable
 class Model(Protocol):
-    """Something that answers: see the top of this module for what it must keep to.
+    """Anything that answers requests with a stream of events; the head of this module lists what it must guarantee.
 
     ```python
     class Echo:
@@ -198,9 +204,9 @@ class Model(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called in errors and reports."""
+        """The name of the model in errors and reports."""
         ...
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        """Answer one request."""
+        """Answer one request, as an async generator of events that ends with `ResponseDone`."""
         ...
