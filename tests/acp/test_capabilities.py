@@ -40,7 +40,7 @@ async def test_what_an_agent_has_not_offered_is_not_asked_of_it(name: str) -> No
         await client.initialize(protocol_version=PROTOCOL_VERSION)
         before = len(sent)
         with pytest.raises(
-            RequestError, match=f"was not sent: the agent has not said.*{capability}"
+            RequestError, match=f"was not sent: the agent has not announced.*{capability}"
         ) as caught:
             await getattr(client, name)(*arguments)
         await anyio.sleep(0.01)
@@ -87,7 +87,7 @@ async def test_what_a_client_cannot_do_is_not_asked_of_it(name: str) -> None:
     async with connected(agent) as (agent_side, client):
         await client.initialize(protocol_version=PROTOCOL_VERSION)
         assert agent_side.client_capabilities == schema.ClientCapabilities()
-        with pytest.raises(RequestError, match=f"was not sent: the client has not said.*{capability}"):
+        with pytest.raises(RequestError, match=f"was not sent: the client has not announced.*{capability}"):
             await getattr(agent_side, name)(*arguments)
 
 

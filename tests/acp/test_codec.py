@@ -446,7 +446,7 @@ def test_what_cannot_be_written_says_why() -> None:
     call.extra_fields = {"new": 1}
     with pytest.raises(ValueError, match="nested too deeply"):
         encode(call)
-    with pytest.raises(TypeError, match="JSON has no way to say object"):
+    with pytest.raises(TypeError, match="JSON has no representation for object"):
         encode(ToolCallStart(tool_call_id="1", title="t", raw_input=object()))
     while deep:  # by hand: deallocating it at once would itself go as deep
         deep = deep.pop()

@@ -134,7 +134,7 @@ async def test_a_way_to_ask_that_nobody_knows_is_refused() -> None:
             await agent_side._peer.request("elicitation/create", params)
         assert caught.value.code == -32602
         assert "telepathy" in repr(caught.value)
-        with pytest.raises(TypeError, match=r"one of the Elicitation\.\.\.Mode classes, not by str"):
+        with pytest.raises(TypeError, match=r"one of the Elicitation\.\.\.Mode classes, not str"):
             await agent_side.create_elicitation("?", "form")  # type: ignore[arg-type]
 
 
@@ -191,6 +191,6 @@ async def test_one_that_fails_disturbs_nobody(caplog: pytest.LogCaptureFixture) 
 async def test_an_async_one_is_refused_with_what_to_do() -> None:
     async def observe(event: StreamEvent) -> None: ...
 
-    with pytest.raises(TypeError, match=r"an observer is a plain function.*queue"):
+    with pytest.raises(TypeError, match=r"an observer must be a plain function.*queue"):
         async with connected(AnAgent(), observers=[observe]):
             pass

@@ -6,13 +6,14 @@ from quiesce.acp.tools import edit_file, read_file, run_command, write_file
 agent = Agent(name="coder", model=model, tools=[read_file, write_file, edit_file, run_command])
 ```
 
-With a client that has a file system or terminals, its own are used: so the user's unsaved changes are read, and the user sees what a command prints. Else,
-and outside of ACP, it is this machine's files and a process of ours. Only paths in the session's directories are taken (outside of ACP: in the current
-one), wherever links lead. Who writes or runs something needs approval; `dataclasses.replace(write_file, needs_approval=False)` is a copy that does not.
-A command may of course do anything that this user may.
+With a client that has a file system or terminals, its own are used: so the user's unsaved changes are read, and the
+user sees what a command prints. Else, and outside of ACP, it is this machine's files and a process of ours. Only
+paths in the session's directories are taken (outside of ACP: in the current one), wherever links lead. Who writes or
+runs something needs approval; `dataclasses.replace(write_file, needs_approval=False)` is a copy that does not. A
+command may of course do anything that this user may.
 
-Whether a tool that needs approval may run is asked of the user, by `ask_client`. An agent that is a tool of another has a run of its own, and is told
-so: `other.as_tool(run_config=RunConfig(approve=ask_client))`.
+Whether a tool that needs approval may run is asked of the user, by `ask_client`. An agent that is a tool of another
+has a run of its own, and is told so: `other.as_tool(run_config=RunConfig(approve=ask_client))`.
 """
 
 from __future__ import annotations

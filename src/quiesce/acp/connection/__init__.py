@@ -1,4 +1,4 @@
-"""Both ends of an ACP connection."""
+"""Both ends of an ACP connection, and functions to open one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The agent's end of a connection. To the agent it is the client.
+"""The agent's end of a connection. The agent uses it as its client.
 
-Turns are in `turns`, and what an agent tells about a session that its client does not know yet in `new_sessions`.
+Turns are in `turns`; updates about a session that the client does not know yet are in `new_sessions`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 _SESSION_CANCEL = Reason("user", "session/cancel")
 _SESSION_CLOSE = Reason("user", "session/close")
 _SESSION_DELETE = Reason("user", "session/delete")
-_ENDINGS: Final = {"close_session": _SESSION_CLOSE, "delete_session": _SESSION_DELETE}
+# The requests that stop the turn of their session.
+_STOPPING_REQUESTS: Final = {"close_session": _SESSION_CLOSE, "delete_session": _SESSION_DELETE}
 _CANCELLED = Raw(encode(s.PromptResponse(stop_reason="cancelled")))
 
 
@@ -52,9 +53,9 @@ def _check_known(transport: Transport) -> None:
     client = transport.client
     if client is not None and not client.is_known:
         raise PermissionError(
-            f"an agent is not served to {client.address}, as anybody could be there: give the server a token "
-            "(serve_websocket(token=...), serve_tcp(token=...)) or a socket in the file system (serve_unix), "
-            "or pass trust_client=True if something in front of it knows its users"
+            f"an agent is not served to {client.address}, because anyone could connect from there: give the server a "
+            "token (serve_websocket(token=...), serve_tcp(token=...)) or a socket in the file system (serve_unix), "
+            "or pass trust_client=True if something in front of it authenticates its users"
         )
 
 
@@ -66,18 +67,22 @@ class AgentSideConnection(Side):
         await client.wait_closed()
     ```
 
-    - `to_agent`: the agent, or a function that makes it of this connection. If it has `on_connect(conn)`, that is called.
-    - `input_stream`: a `quiesce.wire` transport; or an `asyncio.StreamWriter` to write to, with `output_stream` an `asyncio.StreamReader` to
-      read from; or the same of anyio.
+    - `to_agent`: the agent, or a function that makes it from this connection. If it has `on_connect(conn)`, that is
+      called.
+    - `input_stream`: a `quiesce.wire` transport; or an `asyncio.StreamWriter` to write to, with `output_stream` an
+      `asyncio.StreamReader` to read from; or the same of anyio.
     - `listening`: begin at once (the default), or with `async with`, `listen()` or the first message.
     - `observers`: functions of a `StreamEvent`, called with every message.
     - `limits`, `grace`, `scope`: as for `quiesce.wire.Peer`.
-    - `trust_client`: serve whoever connects. Otherwise a connection that a server of `quiesce.wire` has taken is served only if its client is known
-      (it has shown the server's token, or is on a socket in the file system and runs as the same user); else this raises `PermissionError`.
-    - `on_disconnect(reason)`: called in the event loop when the client has disconnected, before anything is stopped because of that.
+    - `trust_client`: serve any client. Otherwise a connection that a server of `quiesce.wire` accepted is served only
+      if its client is known (it has presented the server's token, or is on a socket in the file system and runs as
+      the same user); else this raises `PermissionError`.
+    - `on_disconnect(reason)`: called in the event loop when the client has disconnected, before anything is stopped
+      because of that.
 
-    `session/cancel` cancels the handler of the prompt itself; so do `session/close`, `session/delete` and `$/cancel_request`. The agent's own
-    `cancel(session_id)` is called as well, if there was anything to cancel. However a prompt is stopped, it is answered `cancelled`.
+    `session/cancel` cancels the handler of the prompt itself; so do `session/close`, `session/delete` and
+    `$/cancel_request`. The agent's own `cancel(session_id)` is called as well, if there was anything to cancel.
+    However a prompt is stopped, it is answered `cancelled`.
     """
 
     def __init__(
@@ -127,17 +132,17 @@ class AgentSideConnection(Side):
             on_disconnect=on_disconnect,
         )
 
-    # What the client asks
+    # Requests from the client
 
     def _request(self, agent: Any, method: Method) -> Request | None:
         fn = handler_of(agent, method.attribute)
         if fn is None:
             return None
         call = caller(fn)
-        around = self._AROUND.get(method.attribute)
+        wrapper = self._WRAPPERS.get(method.attribute)
 
         async def handle(params: Any) -> Raw:
-            result = await (call(params) if around is None else around(self, call, params))
+            result = await (call(params) if wrapper is None else wrapper(self, call, params))
             return answer_of(result, method.name, agent, may_be_empty=method.may_be_empty)
 
         return Request(
@@ -145,7 +150,11 @@ class AgentSideConnection(Side):
             decoder(method.name, method.params),
             when_cancelled=_CANCELLED if method.attribute == "prompt" else None,
             stopping=self._turn_stopped if method.attribute == "prompt" else None,
-            arrived=self._ending_came(_ENDINGS[method.attribute]) if method.attribute in _ENDINGS else None,
+            arrived=(
+                self._stop_on_arrival(_STOPPING_REQUESTS[method.attribute])
+                if method.attribute in _STOPPING_REQUESTS
+                else None
+            ),
         )
 
     async def _initialize(self, call: Callable[[Any], Any], params: s.InitializeRequest) -> Any:
@@ -160,7 +169,8 @@ class AgentSideConnection(Side):
 
     async def _load_session(self, call: Callable[[Any], Any], params: s.LoadSessionRequest) -> Any:
         turn = self._turns.get(params.session_id)
-        if turn is not None and turn.prompt.stopped is not None:  # as good as over
+        # A turn that is being stopped ends soon, so wait for it; the agent decides what to do during a running one.
+        if turn is not None and turn.prompt.stopped is not None:
             await self._turns.wait_until_idle(params.session_id)
         with self._new_sessions.in_use(params.session_id):
             return await call(params)
@@ -174,8 +184,9 @@ class AgentSideConnection(Side):
         assert isinstance(prompt, Incoming)
         turn = await self._turns.begin(params.session_id, prompt)
         try:
-            if prompt.stopped is not None:  # it has waited for its turn until now, in vain
-                turn.told = True  # there is nothing to tell
+            # The prompt was stopped while it waited for its turn. The agent never saw it, so it has nothing to cancel.
+            if prompt.stopped is not None:
+                turn.agent_notified = True
                 return s.PromptResponse(stop_reason="cancelled")
             result = await call(params)
         except BaseException as error:
@@ -184,54 +195,60 @@ class AgentSideConnection(Side):
             )
             if not is_stopped or not isinstance(without_cancels(error), Exception):
                 raise
-            # It must not be answered with an error: that is how it reacts to being stopped.
+            # The error is how the handler reacts to being stopped. The protocol requires the answer `cancelled`,
+            # because clients show an error to the user as a failure.
             logger.debug("the prompt of %r was cancelled, and raised %r", params.session_id, error)
             return s.PromptResponse(stop_reason="cancelled")
         finally:
             try:
-                if prompt.stopped is not None and self._peer._connection.closing and not turn.told:
-                    await self._tell_agent(turn)  # no more notifications are handled
+                # Once the connection is closing it handles no more notifications, so the one that `_turn_stopped` added
+                # may never run: call the agent's `cancel` from here.
+                if prompt.stopped is not None and self._peer._connection.closing and not turn.agent_notified:
+                    await self._call_agents_cancel(turn)
             finally:
                 self._turns.end(turn)
-        return _cancelled(result) if prompt.stopped is not None else result
+        return _as_cancelled(result) if prompt.stopped is not None else result
 
     def _turn_stopped(self, params: s.PromptRequest, reason: Reason) -> None:
-        """Called when the handler of a prompt is cancelled, whoever asked for that."""
+        """Called when the handler of a prompt is cancelled, no matter why."""
         turn, connection = self._turns.get(params.session_id), self._peer._connection
+        # The session's turn may be another prompt's: this one then still waits for its turn, and has nothing to stop.
         if turn is None or turn.prompt.stopped is None or turn.prompt.decoded is not params:
-            return  # it waits for its turn
+            return
         connection.calls.cancel_lane(turn.session_id, f"{reason}")
         if handler_of(self._agent, "cancel") is None:
             return
         turn.handlers += 1
 
-        async def tell(note: s.CancelNotification) -> None:
+        async def cancel(note: s.CancelNotification) -> None:
             try:
-                await self._tell_agent(turn)
+                await self._call_agents_cancel(turn)
             finally:
                 self._turns.end(turn)
 
-        # Not in the lane of the session: what its prompt still asks must not have to wait for this.
+        # Not in the lane of the session: requests that the prompt still makes must not have to wait for this.
         lane = ("session/cancel", turn.session_id)
-        connection.lanes.add(lane, Notification(tell), "session/cancel", turn.note, 0)
+        connection.lanes.add(lane, Notification(cancel), "session/cancel", turn.notification, 0)
 
-    async def _tell_agent(self, turn: Turn) -> None:
-        """Call the agent's own `cancel`. It must not wedge the session, nor is it cut short by the end of the connection."""
+    async def _call_agents_cancel(self, turn: Turn) -> None:
+        """Call the agent's own `cancel`; its failure is only logged, and a closing connection does not interrupt it."""
         cancel = handler_of(self._agent, "cancel")
         if cancel is None:
             return
-        turn.told = True
+        turn.agent_notified = True
 
-        async def cancel_of_the_agent() -> None:
-            await caller(cancel)(turn.note)
+        async def agents_cancel() -> None:
+            await caller(cancel)(turn.notification)
 
         try:
-            await shielded(cancel_of_the_agent)
+            await shielded(agents_cancel)
         except Exception:
             logger.exception("%s: the agent's own cancel of %r failed", self._peer.name, turn.session_id)
 
-    def _ending_came(self, reason: Reason) -> Callable[[Any], None]:
-        """The turn is stopped when it is asked for, not when there is room for a handler: all the room may be that turn's, and its like's."""
+    def _stop_on_arrival(self, reason: Reason) -> Callable[[Any], None]:
+        """Return a function that stops the turn as soon as such a request arrives."""
+        # Not when its handler starts: handlers are limited in number, and the very turns to be stopped may occupy
+        # them all.
         return lambda params: self._stop_turn(params.session_id, reason)
 
     async def _close_session(
@@ -248,8 +265,8 @@ class AgentSideConnection(Side):
     async def _delete_session(self, call: Callable[[Any], Any], params: s.DeleteSessionRequest) -> Any:
         return await self._close_session(call, params, _SESSION_DELETE)
 
-    # What is done besides calling the agent's own method, by the name of that.
-    _AROUND: Final[Mapping[str, Callable[..., Awaitable[Any]]]] = {
+    # What is done around the call to the agent's own method, by the name of that method.
+    _WRAPPERS: Final[Mapping[str, Callable[..., Awaitable[Any]]]] = {
         "initialize": _initialize,
         "new_session": _new_session,
         "load_session": _load_session,
@@ -260,10 +277,10 @@ class AgentSideConnection(Side):
     }
 
     def _session_cancelled(self, params: s.CancelNotification) -> None:
-        """Called before anything that came later is looked at: the next prompt is not meant."""
+        """Called before any later message is read, so that the next prompt is not affected."""
         turn = self._turns.get(params.session_id)
         if turn is not None:
-            turn.note = params
+            turn.notification = params
         self._stop_turn(params.session_id, _SESSION_CANCEL)
 
     def _stop_turn(self, session_id: str, reason: Reason) -> None:
@@ -271,19 +288,19 @@ class AgentSideConnection(Side):
             lambda method, params: method == "session/prompt" and params.session_id == session_id, reason
         )
 
-    # What the agent asks and tells
+    # Requests and notifications to the client
 
     @property
     def client_capabilities(self) -> s.ClientCapabilities | None:
-        """What the client has said that it can do; None before `initialize`."""
+        """The capabilities that the client announced; None before `initialize`."""
         capabilities: s.ClientCapabilities | None = self._capabilities
         return capabilities
 
     async def session_update(self, session_id: str, update: Any, **kwargs: Any) -> None:
-        """Tell the client what happens in a session. It arrives before the answer to the request that it belongs to."""
+        """Send the client an update about a session; it arrives before the answer to the request that it belongs to."""
         note = s.SessionNotification(session_id=session_id, update=update, field_meta=kwargs or None)
         if not self._new_sessions.holds_back(note):
-            await self._tell("session/update", note)
+            await self._send_notification("session/update", note)
 
     def _send_update(self, note: s.SessionNotification) -> None:
         if not self.closed:
@@ -292,12 +309,12 @@ class AgentSideConnection(Side):
     async def request_permission(
         self, session_id: str, tool_call: Any, options: list[s.PermissionOption], **kwargs: Any
     ) -> s.RequestPermissionResponse:
-        """Ask the user. If the turn is cancelled meanwhile, the outcome is `cancelled`."""
+        """Ask the user for permission; if the turn is cancelled meanwhile, the outcome is `cancelled`."""
         params = s.RequestPermissionRequest(
             session_id=session_id, tool_call=tool_call, options=options, field_meta=kwargs or None
         )
         try:
-            response: s.RequestPermissionResponse = await self._ask(
+            response: s.RequestPermissionResponse = await self._send_request(
                 CLIENT["request_permission"], params, lane=session_id
             )
         except RequestCancelled:
@@ -307,21 +324,23 @@ class AgentSideConnection(Side):
     async def read_text_file(
         self, session_id: str, path: str, line: int | None = None, limit: int | None = None, **kwargs: Any
     ) -> s.ReadTextFileResponse:
-        """Read a file as the user sees it, with changes that are not saved yet."""
+        """Read a file as the user sees it, including unsaved changes."""
         params = s.ReadTextFileRequest(
             session_id=session_id, path=path, line=line, limit=limit, field_meta=kwargs or None
         )
-        response: s.ReadTextFileResponse = await self._ask(CLIENT["read_text_file"], params, lane=session_id)
+        response: s.ReadTextFileResponse = await self._send_request(
+            CLIENT["read_text_file"], params, lane=session_id
+        )
         return response
 
     async def write_text_file(
         self, session_id: str, path: str, content: str, **kwargs: Any
     ) -> s.WriteTextFileResponse:
-        """Write a file by way of the client."""
+        """Write a file through the client."""
         params = s.WriteTextFileRequest(
             session_id=session_id, path=path, content=content, field_meta=kwargs or None
         )
-        response: s.WriteTextFileResponse = await self._ask(
+        response: s.WriteTextFileResponse = await self._send_request(
             CLIENT["write_text_file"], params, lane=session_id
         )
         return response
@@ -346,19 +365,22 @@ class AgentSideConnection(Side):
             output_byte_limit=output_byte_limit,
             field_meta=kwargs or None,
         )
-        response: s.CreateTerminalResponse = await self._ask(
-            CLIENT["create_terminal"], params, lane=session_id, late=_Made(self._peer._connection, session_id)
+        response: s.CreateTerminalResponse = await self._send_request(
+            CLIENT["create_terminal"],
+            params,
+            lane=session_id,
+            late=_LateTerminal(self._peer._connection, session_id),
         )
         return response
 
     async def terminal_output(
         self, session_id: str, terminal_id: str, **kwargs: Any
     ) -> s.TerminalOutputResponse:
-        """What a terminal shows by now."""
+        """Return the output of a terminal so far."""
         params = s.TerminalOutputRequest(
             session_id=session_id, terminal_id=terminal_id, field_meta=kwargs or None
         )
-        response: s.TerminalOutputResponse = await self._ask(
+        response: s.TerminalOutputResponse = await self._send_request(
             CLIENT["terminal_output"], params, lane=session_id
         )
         return response
@@ -366,31 +388,33 @@ class AgentSideConnection(Side):
     async def wait_for_terminal_exit(
         self, session_id: str, terminal_id: str, **kwargs: Any
     ) -> s.WaitForTerminalExitResponse:
-        """Wait for the end of a terminal's command."""
+        """Wait until a terminal's command has exited."""
         params = s.WaitForTerminalExitRequest(
             session_id=session_id, terminal_id=terminal_id, field_meta=kwargs or None
         )
-        response: s.WaitForTerminalExitResponse = await self._ask(
+        response: s.WaitForTerminalExitResponse = await self._send_request(
             CLIENT["wait_for_terminal_exit"], params, lane=session_id
         )
         return response
 
     async def kill_terminal(self, session_id: str, terminal_id: str, **kwargs: Any) -> s.KillTerminalResponse:
-        """End a terminal's command; the terminal stays until it is released."""
+        """Stop a terminal's command; the terminal stays until it is released."""
         params = s.KillTerminalRequest(
             session_id=session_id, terminal_id=terminal_id, field_meta=kwargs or None
         )
-        response: s.KillTerminalResponse = await self._ask(CLIENT["kill_terminal"], params, lane=session_id)
+        response: s.KillTerminalResponse = await self._send_request(
+            CLIENT["kill_terminal"], params, lane=session_id
+        )
         return response
 
     async def release_terminal(
         self, session_id: str, terminal_id: str, **kwargs: Any
     ) -> s.ReleaseTerminalResponse:
-        """Let go of a terminal; its command is ended if it still runs."""
+        """Release a terminal; its command is stopped if it is still running."""
         params = s.ReleaseTerminalRequest(
             session_id=session_id, terminal_id=terminal_id, field_meta=kwargs or None
         )
-        response: s.ReleaseTerminalResponse = await self._ask(
+        response: s.ReleaseTerminalResponse = await self._send_request(
             CLIENT["release_terminal"], params, lane=session_id
         )
         return response
@@ -398,11 +422,14 @@ class AgentSideConnection(Side):
     async def create_elicitation(
         self, message: str, mode: s.ElicitationMode, **kwargs: Any
     ) -> s.CreateElicitationResponse:
-        """Ask the user to fill in a form, or to visit an address. If the turn is cancelled meanwhile, the action is `cancel`."""
+        """Ask the user to fill in a form or to visit a URL.
+
+        If the turn is cancelled meanwhile, the action is `cancel`.
+        """
         params = request_of(message, mode, kwargs or None)
         lane: str | None = getattr(mode, "session_id", None)
         try:
-            response: s.CreateElicitationResponse = await self._ask(
+            response: s.CreateElicitationResponse = await self._send_request(
                 CLIENT["create_elicitation"], params, lane=lane
             )
         except RequestCancelled:
@@ -410,16 +437,16 @@ class AgentSideConnection(Side):
         return response
 
     async def complete_elicitation(self, elicitation_id: str, **kwargs: Any) -> None:
-        """Tell the client that what the user was sent to do elsewhere is done."""
+        """Tell the client that the user has completed what the URL was for."""
         note = s.CompleteElicitationNotification(elicitation_id=elicitation_id, field_meta=kwargs or None)
-        await self._tell("elicitation/complete", note)
+        await self._send_notification("elicitation/complete", note)
 
     def on_connect(self, conn: Any) -> None:
-        """A client has this; nothing is to be done."""
+        """Do nothing; the method is part of the `Client` protocol."""
 
 
-def _cancelled(result: Any) -> Any:
-    """What a prompt's handler returned after it was cancelled: whatever that is, it says so."""
+def _as_cancelled(result: Any) -> Any:
+    """Return the result of a cancelled prompt's handler with the stop reason `cancelled`, whatever it was."""
     if isinstance(result, s.PromptResponse):
         return result if result.stop_reason == "cancelled" else replace(result, stop_reason="cancelled")
     if isinstance(result, dict):
@@ -432,8 +459,8 @@ def _session_id_of(result: Any) -> str | None:
     return name if isinstance(name, str) else None
 
 
-class _Made(Late):
-    """A terminal that was made for somebody who was cancelled meanwhile: nobody else knows its name."""
+class _LateTerminal(Late):
+    """Releases a terminal whose creator was cancelled before the answer: nothing else knows its id."""
 
     __slots__ = ("_connection", "_session_id")
 
@@ -443,8 +470,8 @@ class _Made(Late):
         self._session_id = session_id
 
     def answered(self, result: Raw | None) -> None:
-        """Let go of it."""
+        """Release the terminal, if one was created."""
         if result is not None:
-            made = decode(result, s.CreateTerminalResponse)
-            params = s.ReleaseTerminalRequest(session_id=self._session_id, terminal_id=made.terminal_id)
+            created = decode(result, s.CreateTerminalResponse)
+            params = s.ReleaseTerminalRequest(session_id=self._session_id, terminal_id=created.terminal_id)
             self._connection.calls.ask_in_passing("terminal/release", Raw(encode(params)))

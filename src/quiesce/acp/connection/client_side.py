@@ -1,9 +1,10 @@
-"""The client's end of a connection. To the client it is the agent.
+"""The client's end of a connection. The client uses it as the agent.
 
-Updates of one session are handled in order, and before the answer to the request that they belong to (`prompt`, `load_session`) is delivered.
-Whoever cancels a turn, by `cancel(session_id)` or by being cancelled in `prompt()`, has thereby settled what the user was being asked for it: the
-handlers of its permission requests are cancelled, and answered with the outcome `cancelled`; and so is what the agent still asks for that turn
-before it has heard of its end.
+Updates of one session are handled in order, and before the answer to the request that they belong to (`prompt`,
+`load_session`) is delivered. When a turn is cancelled, by `cancel(session_id)` or because the caller of `prompt()`
+was cancelled, the questions to the user for that turn are settled: the handlers of its permission requests are
+cancelled, and answered with the outcome `cancelled`. So is every question that the agent asks for that turn before it
+learns of the cancel.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from quiesce.wire import Limits
 
 _TURN_CANCELLED = Reason("user", "the turn was cancelled")
-# What the user is asked for a turn, and the answer when that turn is cancelled.
+# The requests that ask the user something for a turn, and their answers when that turn is cancelled.
 _QUESTIONS: Final = {
     "session/request_permission": Raw(
         encode(s.RequestPermissionResponse(outcome=s.DeniedOutcome(outcome="cancelled")))
@@ -58,7 +59,7 @@ class ClientSideConnection(Side):
         answer = await agent.prompt(session_id=session.session_id, prompt=[text_block("hello")])
     ```
 
-    Arguments as for `AgentSideConnection`, with a client instead of an agent.
+    The arguments are those of `AgentSideConnection`, with a client instead of an agent.
 
     If you are cancelled in `prompt()`, the agent is told to cancel the turn.
     """
@@ -79,10 +80,10 @@ class ClientSideConnection(Side):
     ) -> None:
         transport = transport_of(input_stream, output_stream)
         self._use_unstable_protocol = use_unstable_protocol
-        self._prompting: dict[str, set[Late]] = {}  # by session, the prompts that somebody waits for
-        self._stopping: dict[
-            str, set[Late]
-        ] = {}  # those whose turn was cancelled, until they are answered or the next comes
+        # By session: the prompts that are waiting for their answer.
+        self._prompting: dict[str, set[Late]] = {}
+        # By session: the prompts whose turn was cancelled, until they are answered or the next prompt is sent.
+        self._stopping: dict[str, set[Late]] = {}
         client = target_of(to_client, self)
         self._client = client
         requests = {
@@ -103,16 +104,17 @@ class ClientSideConnection(Side):
             scope=scope,
         )
 
-    # What the agent asks and tells
+    # Requests and notifications from the agent
 
     def _request(self, client: Any, method: Method) -> Request | None:
         fn = handler_of(client, method.attribute)
         if fn is None:
             return None
-        call = caller(fn, _question) if method.attribute == "create_elicitation" else caller(fn)
+        call = caller(fn, _question_arguments) if method.attribute == "create_elicitation" else caller(fn)
         when_cancelled = _QUESTIONS.get(method.name)
 
         async def handle(params: Any) -> Raw:
+            # The agent may not know yet that the turn was cancelled: do not bother the user with its question.
             if when_cancelled is not None and getattr(params, "session_id", None) in self._stopping:
                 return when_cancelled
             return answer_of(await call(params), method.name, client, may_be_empty=method.may_be_empty)
@@ -130,11 +132,11 @@ class ClientSideConnection(Side):
                 found[name] = Notification(caller(fn), decoder(name, kind), lane)
         return found
 
-    # What the client asks and tells
+    # Requests and notifications to the agent
 
     @property
     def agent_capabilities(self) -> s.AgentCapabilities | None:
-        """What the agent has said that it can do; None before `initialize`."""
+        """The capabilities that the agent announced; None before `initialize`."""
         capabilities: s.AgentCapabilities | None = self._capabilities
         return capabilities
 
@@ -145,26 +147,26 @@ class ClientSideConnection(Side):
         client_info: s.Implementation | None = None,
         **kwargs: Any,
     ) -> s.InitializeResponse:
-        """Agree on the version and on what both can do."""
+        """Agree with the agent on the protocol version and on both sides' capabilities."""
         params = s.InitializeRequest(
             protocol_version=protocol_version,
             client_capabilities=client_capabilities or s.ClientCapabilities(),
             client_info=client_info,
             field_meta=kwargs or None,
         )
-        response: s.InitializeResponse = await self._ask(AGENT["initialize"], params)
+        response: s.InitializeResponse = await self._send_request(AGENT["initialize"], params)
         self._capabilities = response.agent_capabilities
         return response
 
     async def authenticate(self, method_id: str, **kwargs: Any) -> s.AuthenticateResponse:
-        """Authenticate, by one of the methods that the agent has named."""
+        """Authenticate by one of the methods that the agent named."""
         params = s.AuthenticateRequest(method_id=method_id, field_meta=kwargs or None)
-        response: s.AuthenticateResponse = await self._ask(AGENT["authenticate"], params)
+        response: s.AuthenticateResponse = await self._send_request(AGENT["authenticate"], params)
         return response
 
     async def logout(self, **kwargs: Any) -> s.LogoutResponse:
         """Undo `authenticate`."""
-        response: s.LogoutResponse = await self._ask(
+        response: s.LogoutResponse = await self._send_request(
             AGENT["logout"], s.LogoutRequest(field_meta=kwargs or None)
         )
         return response
@@ -181,9 +183,9 @@ class ClientSideConnection(Side):
             cwd=cwd,
             mcp_servers=mcp_servers or [],
             field_meta=kwargs or None,
-            **_given(additional_directories=additional_directories),
+            **_without_none(additional_directories=additional_directories),
         )
-        response: s.NewSessionResponse = await self._ask(AGENT["new_session"], params)
+        response: s.NewSessionResponse = await self._send_request(AGENT["new_session"], params)
         return response
 
     async def load_session(
@@ -194,15 +196,17 @@ class ClientSideConnection(Side):
         additional_directories: list[str] | None = None,
         **kwargs: Any,
     ) -> s.LoadSessionResponse:
-        """Take up a session again. Its history is told by updates; all of them have been handled when this returns."""
+        """Continue a session; all updates with its history have been handled when this returns."""
         params = s.LoadSessionRequest(
             cwd=cwd,
             session_id=session_id,
             mcp_servers=mcp_servers or [],
             field_meta=kwargs or None,
-            **_given(additional_directories=additional_directories),
+            **_without_none(additional_directories=additional_directories),
         )
-        response: s.LoadSessionResponse = await self._ask(AGENT["load_session"], params, lane=session_id)
+        response: s.LoadSessionResponse = await self._send_request(
+            AGENT["load_session"], params, lane=session_id
+        )
         return response
 
     async def resume_session(
@@ -213,37 +217,43 @@ class ClientSideConnection(Side):
         mcp_servers: list[Any] | None = None,
         **kwargs: Any,
     ) -> s.ResumeSessionResponse:
-        """Take up a session again, without its history."""
+        """Continue a session without its history."""
         params = s.ResumeSessionRequest(
             session_id=session_id,
             cwd=cwd,
             field_meta=kwargs or None,
-            **_given(additional_directories=additional_directories, mcp_servers=mcp_servers),
+            **_without_none(additional_directories=additional_directories, mcp_servers=mcp_servers),
         )
-        response: s.ResumeSessionResponse = await self._ask(AGENT["resume_session"], params, lane=session_id)
+        response: s.ResumeSessionResponse = await self._send_request(
+            AGENT["resume_session"], params, lane=session_id
+        )
         return response
 
     async def list_sessions(
         self, cwd: str | None = None, cursor: str | None = None, **kwargs: Any
     ) -> s.ListSessionsResponse:
-        """The sessions that the agent knows, a page at a time."""
+        """Return the sessions that the agent knows, one page at a time."""
         params = s.ListSessionsRequest(cwd=cwd, cursor=cursor, field_meta=kwargs or None)
-        response: s.ListSessionsResponse = await self._ask(AGENT["list_sessions"], params)
+        response: s.ListSessionsResponse = await self._send_request(AGENT["list_sessions"], params)
         return response
 
     async def close_session(self, session_id: str, **kwargs: Any) -> s.CloseSessionResponse:
-        """Cancel what the session is doing, and let go of it."""
+        """Cancel the session's turn and close the session."""
         params = s.CloseSessionRequest(session_id=session_id, field_meta=kwargs or None)
         self._turn_cancelled(session_id)
-        response: s.CloseSessionResponse = await self._ask(AGENT["close_session"], params, lane=session_id)
+        response: s.CloseSessionResponse = await self._send_request(
+            AGENT["close_session"], params, lane=session_id
+        )
         self._stopping.pop(session_id, None)
         return response
 
     async def delete_session(self, session_id: str, **kwargs: Any) -> s.DeleteSessionResponse:
-        """Forget a session for good."""
+        """Delete a session permanently."""
         params = s.DeleteSessionRequest(session_id=session_id, field_meta=kwargs or None)
         self._turn_cancelled(session_id)
-        response: s.DeleteSessionResponse = await self._ask(AGENT["delete_session"], params, lane=session_id)
+        response: s.DeleteSessionResponse = await self._send_request(
+            AGENT["delete_session"], params, lane=session_id
+        )
         self._stopping.pop(session_id, None)
         return response
 
@@ -252,7 +262,7 @@ class ClientSideConnection(Side):
     ) -> s.SetSessionModeResponse:
         """Change the mode of a session."""
         params = s.SetSessionModeRequest(session_id=session_id, mode_id=mode_id, field_meta=kwargs or None)
-        response: s.SetSessionModeResponse = await self._ask(
+        response: s.SetSessionModeResponse = await self._send_request(
             AGENT["set_session_mode"], params, lane=session_id
         )
         return response
@@ -272,40 +282,46 @@ class ClientSideConnection(Side):
             value=value,  # type: ignore[arg-type]
             field_meta=kwargs or None,
         )
-        response: s.SetSessionConfigOptionResponse = await self._ask(
+        response: s.SetSessionConfigOptionResponse = await self._send_request(
             AGENT["set_config_option"], params, lane=session_id
         )
         return response
 
     async def prompt(self, session_id: str, prompt: list[Any], **kwargs: Any) -> s.PromptResponse:
-        """Say something, and wait for the end of the agent's turn. All updates of it have been handled when this returns."""
+        """Send a prompt and wait for the end of the agent's turn.
+
+        All updates of the turn have been handled when this returns.
+        """
         params = s.PromptRequest(session_id=session_id, prompt=prompt, field_meta=kwargs or None)
         self._stopping.pop(session_id, None)
         late = _Prompt(session_id, self._stopping)
         self._prompting.setdefault(session_id, set()).add(late)
         try:
-            response: s.PromptResponse = await self._ask(AGENT["prompt"], params, lane=session_id, late=late)
+            response: s.PromptResponse = await self._send_request(
+                AGENT["prompt"], params, lane=session_id, late=late
+            )
         except BaseException as error:
+            # Cancelled before the answer. `$/cancel_request` was sent already, but not every agent implements that.
             if late.unanswered and without_cancels(error) is None and not self.closed:
-                # Besides `$/cancel_request`, which not every agent knows.
                 note = s.CancelNotification(session_id=session_id)
                 self._peer._connection.send_notification("session/cancel", Raw(encode(note)))
                 self._turn_cancelled(session_id)
             raise
         finally:
             late.drop_from(self._prompting)
-            if not late.unanswered:  # else the turn may go on for a while
+            # If the answer is still to come, the turn may continue for a while, and so may its questions.
+            if not late.unanswered:
                 late.drop_from(self._stopping)
         return response
 
     async def cancel(self, session_id: str, **kwargs: Any) -> None:
-        """Cancel the turn: `prompt()` returns `cancelled` when the agent has stopped."""
+        """Cancel the turn: `prompt()` returns the stop reason `cancelled` when the agent has stopped."""
         note = s.CancelNotification(session_id=session_id, field_meta=kwargs or None)
         self._turn_cancelled(session_id)
-        await self._tell("session/cancel", note)
+        await self._send_notification("session/cancel", note)
 
     def _turn_cancelled(self, session_id: str) -> None:
-        """Nobody is asked any more what the turn wanted to know."""
+        """Settle all questions to the user for the turn, those to come included."""
         if session_id in self._prompting:
             self._stopping.setdefault(session_id, set()).update(self._prompting[session_id])
         self._peer._connection.requests.cancel_where(
@@ -314,11 +330,11 @@ class ClientSideConnection(Side):
         )
 
     def on_connect(self, conn: Any) -> None:
-        """An agent has this; nothing is to be done."""
+        """Do nothing; the method is part of the `Agent` protocol."""
 
 
 class _Prompt(Late):
-    """A prompt that is not answered yet."""
+    """A prompt that has not been answered yet."""
 
     __slots__ = ("_session_id", "_stopping")
 
@@ -328,21 +344,21 @@ class _Prompt(Late):
         self._stopping = stopping
 
     def answered(self, result: Raw | None) -> None:
-        """Its turn is over at last."""
+        """The turn has ended at last: questions for it are no longer expected."""
         self.drop_from(self._stopping)
 
     def drop_from(self, prompts: dict[str, set[Late]]) -> None:
-        """It is none of these any more."""
-        there = prompts.get(self._session_id)
-        if there is not None:
-            there.discard(self)
-            if not there:
+        """Remove this prompt from `prompts`, which are keyed by session."""
+        of_session = prompts.get(self._session_id)
+        if of_session is not None:
+            of_session.discard(self)
+            if not of_session:
                 del prompts[self._session_id]
 
 
-def _given(**options: Any) -> dict[str, Any]:
+def _without_none(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _question(request: Any) -> dict[str, Any]:
+def _question_arguments(request: Any) -> dict[str, Any]:
     return {"message": request.message, "mode": mode_of(request)}

@@ -1,6 +1,7 @@
-"""Running an agent, and connecting to one.
+"""Functions that run an agent, and connect to one.
 
-The names and arguments are those that users of agent-client-protocol know. What is different is how it ends: see `AgentSideConnection`.
+Names and arguments are those that users of agent-client-protocol know. The difference is in how a connection ends: see
+`AgentSideConnection`.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from quiesce import Process
     from quiesce.acp.protocol import Agent, Client
 
-# What a child process needs to be found and to find its way; nobody's secrets.
-_PASSED_ON: Final = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER")
+# What a child process needs to start and to find its files, but no variable that may hold a secret.
+_INHERITED: Final = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER")
 
 
 async def run_agent(
@@ -34,17 +35,19 @@ async def run_agent(
     stdio_buffer_limit_bytes: int | None = None,
     **connection_options: Any,
 ) -> None:
-    """Serve an agent until its client is gone: over stdin and stdout, unless other streams are given.
+    """Serve an agent until its client disconnects, over stdin and stdout unless other streams are given.
 
     ```python
     quiesce.run(lambda: run_agent(MyAgent()))
     ```
 
-    It returns when the client closes the connection. If you are cancelled, or your time is over, the turns that are on are cancelled and
-    answered, all is closed, and your cancellation goes on. Nothing is left in any case.
+    It returns when the client closes the connection. If you are cancelled, or your deadline passes, the current turns
+    are cancelled and answered, everything is closed, and your cancellation continues. Nothing is left over in any
+    case.
 
-    While stdin and stdout belong to the protocol, what the program prints goes to stderr. `stdio_buffer_limit_bytes` is the longest message
-    that is taken (`Limits.frame`); other options are those of `AgentSideConnection`.
+    While stdin and stdout belong to the protocol, anything that the program prints goes to stderr.
+    `stdio_buffer_limit_bytes` is the longest accepted message (`Limits.frame`); other options are those of
+    `AgentSideConnection`.
     """
     if input_stream is None and output_stream is None:
         from quiesce.wire import stdio
@@ -72,14 +75,15 @@ def connect_to_agent(
     use_unstable_protocol: bool = False,
     **connection_options: Any,
 ) -> ClientSideConnection:
-    """A connection to an agent; use it with `async with`, or close it.
+    """Return a connection to an agent; use it with `async with`, or close it.
 
     ```python
     async with connect_to_agent(MyClient(), writer, reader) as agent:
         await agent.initialize(protocol_version=PROTOCOL_VERSION)
     ```
 
-    `input_stream` is a `quiesce.wire` transport; or the `asyncio.StreamWriter` to the agent, with `output_stream` the `asyncio.StreamReader` from it.
+    `input_stream` is a `quiesce.wire` transport; or the `asyncio.StreamWriter` to the agent, with `output_stream` the
+    `asyncio.StreamReader` from it.
     """
     return ClientSideConnection(
         client, input_stream, output_stream, use_unstable_protocol=use_unstable_protocol, **connection_options
@@ -96,19 +100,21 @@ async def spawn_agent_process(
     transport_kwargs: Mapping[str, Any] | None = None,
     **connection_options: Any,
 ) -> AsyncIterator[tuple[ClientSideConnection, Process]]:
-    """Start an agent as a child process, and connect to it.
+    """Start an agent as a child process and connect to it, in a context manager that stops both.
 
     ```python
     async with spawn_agent_process(MyClient(), "my-agent", "--stdio") as (agent, process):
         await agent.initialize(protocol_version=PROTOCOL_VERSION)
-    # here the agent, and everything that it has started, is gone
+    # here the agent, and every process that it started, has exited
     ```
 
     `env` is added to `default_environment()`; `transport_kwargs` are options of `quiesce.wire.ChildProcess`.
     """
-    way = _child(command, args, env, cwd, transport_kwargs)
-    async with ClientSideConnection(to_client, way, listening=False, **connection_options) as connection:
-        yield connection, way.process
+    transport = _child(command, args, env, cwd, transport_kwargs)
+    async with ClientSideConnection(
+        to_client, transport, listening=False, **connection_options
+    ) as connection:
+        yield connection, transport.process
 
 
 @asynccontextmanager
@@ -121,15 +127,15 @@ async def spawn_client_process(
     transport_kwargs: Mapping[str, Any] | None = None,
     **connection_options: Any,
 ) -> AsyncIterator[tuple[AgentSideConnection, Process]]:
-    """Start a client as a child process, and serve it an agent; as `spawn_agent_process`, the other way round."""
-    way = _child(command, args, env, cwd, transport_kwargs)
-    async with AgentSideConnection(to_agent, way, listening=False, **connection_options) as connection:
-        yield connection, way.process
+    """Start a client as a child process and serve it an agent: `spawn_agent_process` with the roles reversed."""
+    transport = _child(command, args, env, cwd, transport_kwargs)
+    async with AgentSideConnection(to_agent, transport, listening=False, **connection_options) as connection:
+        yield connection, transport.process
 
 
 def default_environment() -> dict[str, str]:
-    """The environment variables that a child process gets unless more are given."""
-    return {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    """Return the environment variables that a child process inherits by default."""
+    return {name: os.environ[name] for name in _INHERITED if name in os.environ}
 
 
 def _child(

@@ -1,8 +1,9 @@
-"""What an agent tells about sessions that its client does not know yet.
+"""Holds back an agent's updates about sessions that its client does not know yet.
 
-A session has no name for the client until `session/new` is answered, and clients are known to hang on updates about a session that they never
-heard of. So what an agent tells before that (its modes, its commands) is held back, and follows the answer. If that is an error, there is no such
-session, and what is held back is dropped with it.
+The client learns a session's id from the answer to `session/new`, and clients are known to hang on updates about a
+session that they have never heard of. So the updates that an agent sends before that answer (its modes, its commands)
+are held back, and follow the answer. If the answer is an error, the session does not exist, and its updates are
+dropped.
 """
 
 from __future__ import annotations
@@ -18,38 +19,41 @@ if TYPE_CHECKING:
 
 
 class Opening:
-    """One `session/new` that is not answered yet."""
+    """One `session/new` that has not been answered yet."""
 
     __slots__ = ("session_id",)
 
     def __init__(self) -> None:
-        self.session_id: str | None = None  # what it will be answered with
+        #: The id in the answer; None until the handler has returned it.
+        self.session_id: str | None = None
 
 
 class NewSessions:
-    """Which sessions the client knows, and what it is to be told about the others."""
+    """Knows which sessions the client has heard of, and holds back the updates about others."""
 
     def __init__(self, send: Callable[[SessionNotification], None]) -> None:
         self.known: set[str] = set()
         self._send = send
         self._openings: set[Opening] = set()
-        self._held: list[SessionNotification] = []
-        self._failed = False  # whether one that was open while these were told has failed
+        self._held_back: list[SessionNotification] = []
+        # Whether one of the `session/new` that were open while updates were held back has failed.
+        self._any_failed = False
 
     @contextmanager
     def opening(self, backend: Backend) -> Iterator[Opening]:
-        """For as long as a `session/new` is handled."""
+        """Cover the handling of one `session/new`."""
         opening = Opening()
         self._openings.add(opening)
         try:
             yield opening
         finally:
-            # Its answer, whatever that is, is sent in this very step; so this comes behind it.
-            backend.call_at(backend.now(), partial(self._answered, opening))
+            # The answer, whatever it is, is sent in the current step of the event loop. A callback runs after it, so
+            # the updates follow the answer. Sending them here would put them before it.
+            backend.call_at(backend.now(), partial(self._on_answered, opening))
 
     @contextmanager
     def in_use(self, session_id: str) -> Iterator[None]:
-        """For as long as something is handled that the client asks about a session. It knows that one; and goes on to, unless this fails."""
+        """Cover the handling of a request about a session, which the client thereby knows; not if the request fails."""
         was_known = session_id in self.known
         self.known.add(session_id)
         try:
@@ -60,24 +64,26 @@ class NewSessions:
             raise
 
     def holds_back(self, note: SessionNotification) -> bool:
-        """Whether this is kept for later, as its session may be a new one."""
+        """Hold the update back if its session may be a new one; return whether it was held back."""
         if not self._openings or note.session_id in self.known:
             return False
-        self._held.append(note)
+        self._held_back.append(note)
         return True
 
-    def _answered(self, opening: Opening) -> None:
+    def _on_answered(self, opening: Opening) -> None:
         self._openings.discard(opening)
         if opening.session_id is not None:
             self.known.add(opening.session_id)
         else:
-            self._failed = True
-        held, self._held = self._held, []
-        for note in held:
+            self._any_failed = True
+        held_back, self._held_back = self._held_back, []
+        for note in held_back:
             if note.session_id in self.known:
                 self._send(note)
             elif self._openings:
-                self._held.append(note)
-            elif not self._failed:
+                self._held_back.append(note)
+            # No `session/new` is open any more. If one has failed, the update is taken to be about its session, which
+            # does not exist. If none has, it is about a session from elsewhere, which the client may know.
+            elif not self._any_failed:
                 self._send(note)
-        self._failed = self._failed and bool(self._openings)
+        self._any_failed = self._any_failed and bool(self._openings)

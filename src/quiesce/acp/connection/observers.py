@@ -1,4 +1,4 @@
-"""Watching what goes over a connection."""
+"""Observers: functions that see every message on a connection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from quiesce.wire.inner import Tap
 
 
 class StreamDirection(str, Enum):  # noqa: UP042 - as users of agent-client-protocol know it
-    """Which way a message went."""
+    """The direction of a message, from this side's point of view."""
 
     INCOMING = "incoming"
     OUTGOING = "outgoing"
@@ -35,14 +35,15 @@ _DIRECTIONS = {"in": StreamDirection.INCOMING, "out": StreamDirection.OUTGOING}
 
 
 def tap_for(observers: Iterable[Observer] | None) -> Tap | None:
-    """What tells these observers of every message; None if there are none."""
-    watching = list(observers or ())
-    if not watching:
+    """Return a tap that passes every message to these observers; None if there are none."""
+    called = list(observers or ())
+    if not called:
         return None
-    for observer in watching:
+    for observer in called:
         if inspect.iscoroutinefunction(observer) or not callable(observer):
             raise TypeError(
-                f"an observer is a plain function of a StreamEvent, called at once for each message, not {observer!r}: "
+                "an observer must be a plain function of a StreamEvent, which is called at once for each message, "
+                f"not {observer!r}: "
                 "let it put what it sees into a queue, and await elsewhere"
             )
 
@@ -50,12 +51,14 @@ def tap_for(observers: Iterable[Observer] | None) -> Tap | None:
         try:
             message = msgspec.json.decode(frame)
         except (ValueError, RecursionError):
-            return  # no message
+            # Not a message. The connection itself deals with that.
+            return
         event = StreamEvent(_DIRECTIONS[direction], message)
-        for observer in watching:
+        for observer in called:
             try:
                 observer(event)
             except Exception:
+                # An observer must not be able to break the connection.
                 logger.exception("an observer of a connection failed")
 
     return tap

@@ -1,4 +1,4 @@
-"""What both ends of an ACP connection have in common: a peer, typed requests, and how it is opened and closed."""
+"""The common part of both ends of an ACP connection: a peer, typed requests, opening and closing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Side:
-    """One end of a connection; it acts as the other end for whoever holds it."""
+    """One end of a connection; its holder uses it as if it were the other end."""
 
     _peer: Peer
 
@@ -44,7 +44,8 @@ class Side:
         on_disconnect: Callable[[Reason], object] | None = None,
     ) -> None:
         self._target = target
-        self._capabilities: Any = None  # of the other side, once it has said
+        # Those of the other side, known after `initialize`.
+        self._capabilities: Any = None
         self._peer = Peer(
             transport,
             requests,
@@ -61,13 +62,14 @@ class Side:
         on_connect = getattr(target, "on_connect", None)
         if callable(on_connect):
             on_connect(self)
+        # Constructing a connection outside an event loop is allowed; then `listening` takes effect with the first use.
         if listening and _in_event_loop():
             self._peer.start()
 
     # Opening and closing
 
     async def __aenter__(self) -> Self:
-        self._begin()
+        self._ensure_started()
         await self._peer.wait_open()
         return self
 
@@ -79,23 +81,24 @@ class Side:
     ) -> None:
         await self._peer.__aexit__(kind, error, traceback)
 
-    def _begin(self) -> None:
+    def _ensure_started(self) -> None:
         if self._peer._opened() is None:
             self._peer.start()
 
     async def listen(self) -> None:
-        """Serve the connection until it ends, whoever ends it. If you are cancelled, it is closed."""
-        self._begin()
+        """Serve the connection until it ends, on either side; if you are cancelled, it is closed."""
+        self._ensure_started()
         try:
             await self._peer.wait_closed()
         except BaseException as error:
             await self.__aexit__(type(error), error, error.__traceback__)
             raise
-        await self.__aexit__(None, None, None)  # raises what has kept it from being opened
+        # Raises the error if the connection could not be opened.
+        await self.__aexit__(None, None, None)
 
     async def wait_closed(self) -> StopReport:
-        """Wait until the connection has ended, whoever ends it, and report."""
-        self._begin()
+        """Wait until the connection has ended, on either side, and return the report."""
+        self._ensure_started()
         return await self._peer.wait_closed()
 
     async def close(
@@ -105,37 +108,41 @@ class Side:
         grace: Grace | None = None,
         reason: Reason | str | None = None,
     ) -> StopReport:
-        """End the connection: what is being answered is cancelled and answered, what waits fails, and nothing is left; from any task."""
-        self._begin()
+        """Close the connection, from any task, and return the report.
+
+        Requests that are being handled are cancelled and answered, your own pending requests fail, and nothing is
+        left over.
+        """
+        self._ensure_started()
         return await self._peer.close(deadline=deadline, grace=grace, reason=reason)
 
     @property
     def closed(self) -> bool:
-        """Whether the connection has ended, or is about to."""
+        """Whether the connection has ended or is ending."""
         return self._peer.closed
 
     @property
     def error(self) -> BaseException | None:
-        """What broke the connection; None if nothing did."""
+        """The error that broke the connection; None if none did."""
         return self._peer.error
 
     @property
     def report(self) -> StopReport | None:
-        """What the last `close()` reported; None before."""
+        """The report of the last `close()`; None before that."""
         return self._peer.report
 
-    # Asking and telling
+    # Requests and notifications to the other side
 
-    async def _ask(
+    async def _send_request(
         self, method: Method, params: Struct, *, lane: str | None = None, late: Late | None = None
     ) -> Any:
         self._check_capability(method)
-        self._begin()
+        self._ensure_started()
         raw = Raw(encode(params))
         kind, name = method.result, method.name
-        return await self._requested(name, raw, lambda result: _read_result(result, kind, name), lane, late)
+        return await self._call(name, raw, lambda result: _read_result(result, kind, name), lane, late)
 
-    async def _requested(
+    async def _call(
         self,
         name: str,
         params: Any,
@@ -149,40 +156,40 @@ class Side:
             raise
         except RpcError as error:
             if isinstance(error, RequestCancelled):
-                await (
-                    checkpoint_if_cancelled()
-                )  # whoever is cancelled with what was asked hears of that instead
-            # By the name that users of agent-client-protocol catch, and by ours.
+                # If the caller's own cancellation withdrew the request, the caller gets that instead of this error.
+                await checkpoint_if_cancelled()
+            # Users of agent-client-protocol catch `RequestError`, users of quiesce.wire `RequestCancelled`: be both.
             kind = RequestCancelledError if isinstance(error, RequestCancelled) else RequestError
             raise kind(error.code, error.message, error.data) from None
 
-    async def _tell(self, name: str, params: Struct) -> None:
-        self._begin()
+    async def _send_notification(self, name: str, params: Struct) -> None:
+        self._ensure_started()
         await self._peer.notify(name, Raw(encode(params)))
 
     def _check_capability(self, method: Method) -> None:
+        # Before `initialize` nothing is known about the other side, and the request may well be answered.
         if method.capability is None or self._capabilities is None:
             return
         value: Any = self._capabilities
         for step in method.capability.split("."):
             value = getattr(value, step, None)
         if value is None or value is False:
-            who = type(self).__name__.replace("SideConnection", "").lower()
-            other = "client" if who == "agent" else "agent"
+            side = type(self).__name__.replace("SideConnection", "").lower()
+            other = "client" if side == "agent" else "agent"
             raise RequestError(
                 -32601,
-                f"{method.name!r} was not sent: the {other} has not said that it can ({method.capability})",
+                f"{method.name!r} was not sent: the {other} has not announced the capability {method.capability}",
                 {"method": method.name},
             )
 
     async def ext_method(self, method: str, params: dict[str, Any]) -> Any:
-        """Ask by a method of your own: it goes out as `_method`."""
-        self._begin()
-        return await self._requested(f"_{method}", params)
+        """Send a request of your own, which is not part of the protocol; its name on the wire is `_method`."""
+        self._ensure_started()
+        return await self._call(f"_{method}", params)
 
     async def ext_notification(self, method: str, params: dict[str, Any]) -> None:
-        """Tell by a method of your own: it goes out as `_method`."""
-        self._begin()
+        """Send a notification of your own, which is not part of the protocol; its name on the wire is `_method`."""
+        self._ensure_started()
         await self._peer.notify(f"_{method}", params)
 
     async def _extension_request(self, method: str, params: Any) -> Any:
@@ -195,23 +202,23 @@ class Side:
     async def _extension_notification(self, method: str, params: Any) -> None:
         handler = handler_of(self._target, "ext_notification") if method.startswith("_") else None
         if handler is None:
-            logger.debug("nobody handles %r", method)
+            logger.debug("no handler for the notification %r", method)
         else:
             await handler(method[1:], params if isinstance(params, dict) else {})
 
 
 def target_of(given: Any, side: Side) -> Any:
-    """The agent or client: itself, or a function that makes it of its connection."""
+    """Return the agent or client: `given` itself, or the result of calling it with its connection."""
     return given(side) if callable(given) else given
 
 
 def transport_of(input_stream: object, output_stream: object) -> Transport:
-    """The way to the other side, of what users of agent-client-protocol pass: where to write, and where to read."""
+    """Return the transport for the two streams that users of agent-client-protocol pass, or for a transport itself."""
     if output_stream is None:
         return as_transport(input_stream)
     if isinstance(input_stream, asyncio.StreamReader) and isinstance(output_stream, asyncio.StreamWriter):
         raise TypeError(
-            "the streams are the wrong way round: first the StreamWriter to write to, then the StreamReader"
+            "the streams are the wrong way round: pass the StreamWriter first, then the StreamReader"
         )
     if isinstance(input_stream, asyncio.StreamWriter) and isinstance(output_stream, asyncio.StreamReader):
         from quiesce.wire import AsyncioStreams
@@ -231,13 +238,14 @@ def transport_of(input_stream: object, output_stream: object) -> Transport:
 
 
 def _read_result(result: Raw, kind: Any, name: str) -> Any:
+    # Some peers answer with nothing or null where the schema has an empty object.
     if not result or bytes(result) == b"null":
-        result = Raw(b"{}")  # some answer nothing where the schema has an empty object
+        result = Raw(b"{}")
     try:
         return decode(result, kind, method=name)
     except ValueError as error:
         raise RequestError.internal_error(
-            {"details": f"the answer to {name} is not what the protocol says: {error}"}
+            {"details": f"the answer to {name} does not conform to the protocol: {error}"}
         ) from error
 
 

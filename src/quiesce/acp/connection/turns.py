@@ -1,13 +1,16 @@
 """The turns of an agent's sessions: which prompts are being answered, and how they are stopped.
 
 Invariants
-- One turn a session. A prompt that comes while the one before is being cancelled waits for its end; one that comes while it runs is refused.
-- There is one way to stop a turn, whoever asks (`session/cancel`, `session/close`, `session/delete`, `$/cancel_request`, the end of the
-  connection): the handler of the prompt is cancelled, and with it its token, which has a callback that does the rest. What was asked of the client
-  for that session is settled, the agent's own `cancel` is called, and the prompt is answered `cancelled`, whatever its handler makes of it.
-- A turn is over when its handler has ended, and the agent's own `cancel` too, which must not fall upon the next one. That one is
-  a clean-up: the end of the connection does not cut it short, and it has no longer than `Grace` gives to one.
-- Where there is no turn, there is nothing to stop: nothing happens, and nothing is remembered for the next one.
+- A session has one turn at a time. A prompt that arrives while the previous turn is being cancelled waits until it has
+  ended; a prompt that arrives while the previous turn runs is rejected.
+- There is one way to stop a turn, no matter what requests it (`session/cancel`, `session/close`, `session/delete`,
+  `$/cancel_request`, the end of the connection): the prompt's handler is cancelled, and with it its token, whose
+  callback does the rest. Requests to the client for that session are settled, the agent's own `cancel` is called, and
+  the prompt is answered `cancelled`, no matter what its handler returns or raises.
+- A turn has ended when its handler has ended and the agent's own `cancel` has too, which must not hit the next turn.
+  That `cancel` is a clean-up: the end of the connection does not interrupt it, and it has as much time as `Grace`
+  gives to one.
+- Where there is no turn, there is nothing to stop: nothing happens, and nothing is remembered for the next turn.
 """
 
 from __future__ import annotations
@@ -25,14 +28,18 @@ if TYPE_CHECKING:
 class Turn:
     """One prompt that is being answered."""
 
-    __slots__ = ("ended", "handlers", "note", "prompt", "session_id", "told")
+    __slots__ = ("agent_notified", "ended", "handlers", "notification", "prompt", "session_id")
 
     def __init__(self, session_id: str, prompt: Incoming) -> None:
         self.session_id = session_id
-        self.prompt = prompt  # the request: `stopped` by every way to stop it
-        self.note = CancelNotification(session_id=session_id)  # for the agent's own `cancel`
-        self.told = False  # whether the agent's own `cancel` has begun
-        self.handlers = 1  # that have not ended: of the prompt, and of its cancel
+        #: The request; its `stopped` is set by every way to stop the turn.
+        self.prompt = prompt
+        #: The argument of the agent's own `cancel`.
+        self.notification = CancelNotification(session_id=session_id)
+        #: Whether the agent's own `cancel` has been called.
+        self.agent_notified = False
+        #: How many handlers have not ended: that of the prompt, and the agent's own `cancel`.
+        self.handlers = 1
         self.ended = WaitQueue()
 
 
@@ -43,24 +50,26 @@ class Turns:
         self._turns: dict[str, Turn] = {}
 
     def get(self, session_id: str) -> Turn | None:
-        """The turn that the session is in; None if it is in none."""
+        """Return the current turn of the session; None if it has none."""
         return self._turns.get(session_id)
 
     async def begin(self, session_id: str, prompt: Incoming) -> Turn:
-        """The turn of this prompt."""
+        """Begin the turn of this prompt; wait for a previous one that is being cancelled, and raise if it is not."""
+        # A loop, because another prompt may have waited for the same turn and begun its own first.
         while (before := self._turns.get(session_id)) is not None:
             if before.prompt.stopped is None:
                 raise RequestError.invalid_request(
                     {
-                        "details": f"session {session_id!r} is still answering a prompt: cancel that first, or wait for it"
+                        "details": f"session {session_id!r} is still answering a prompt: "
+                        "cancel that first, or wait for it"
                     }
                 )
-            await self._end_of(before)
+            await self._wait_for_end(before)
         turn = self._turns[session_id] = Turn(session_id, prompt)
         return turn
 
     def end(self, turn: Turn) -> None:
-        """A handler of it has ended."""
+        """Record that a handler of the turn has ended; the last one ends the turn."""
         turn.handlers -= 1
         if turn.handlers:
             return
@@ -69,10 +78,10 @@ class Turns:
         turn.ended.wake_all()
 
     async def wait_until_idle(self, session_id: str) -> None:
-        """Until the turn that the session is in now is over."""
+        """Wait until the current turn of the session has ended."""
         turn = self._turns.get(session_id)
         if turn is not None:
-            await self._end_of(turn)
+            await self._wait_for_end(turn)
 
-    async def _end_of(self, turn: Turn) -> None:
+    async def _wait_for_end(self, turn: Turn) -> None:
         await turn.ended.wait_until(lambda: self._turns.get(turn.session_id) is not turn)

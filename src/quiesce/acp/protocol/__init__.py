@@ -1,4 +1,4 @@
-"""The methods of ACP, and messages to and from bytes."""
+"""The methods of ACP, and the conversion of messages to and from bytes."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Messages from bytes and into bytes.
+"""Converts messages from bytes and to bytes.
 
-The usual message takes one pass of msgspec, which refuses whatever its types do not describe exactly. Only what it refuses is looked at
-again, as plain values (`schema._reading`), and either understood after all or refused with the reason. Writing is the same: msgspec alone, until
-it comes upon fields that it cannot write (`schema._writing`).
+The usual message takes one pass of msgspec, which rejects anything that its types do not describe exactly. Only a
+rejected message is examined again, as plain values (`schema.reading`), and is then either understood or rejected with
+the reason. Writing works the same way: msgspec alone, until it meets fields that it cannot write (`schema.writing`).
 
-Decoders are made when a type is first read, and kept. Nothing here raises anything but `InvalidMessage`, a ValueError, on account of what a
-peer has sent.
+Decoders are made when a type is first read, and kept. Whatever a peer sends, nothing here raises anything but
+`InvalidMessage`, which is a `ValueError`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ def decode(data: bytes | Raw, kind: type[T], *, method: str | None = None) -> T:
 @overload
 def decode(data: bytes | Raw, kind: Any, *, method: str | None = None) -> Any: ...
 def decode(data: bytes | Raw, kind: Any, *, method: str | None = None) -> Any:
-    """The message of type `kind` in a piece of JSON.
+    """Return the message of type `kind` in a piece of JSON; raise `InvalidMessage` if it is not one.
 
-    `kind` is a class of `quiesce.acp.schema`, one of its unions, or either of them `| None`. `method` is for the error alone.
+    `kind` is a class of `quiesce.acp.schema`, one of its unions, or either of them `| None`. `method` is only used in
+    the error.
     """
     try:
         return (_decoders.get(kind) or _make_decoder(kind))(data)
     except msgspec.ValidationError:
+        # Not necessarily wrong: it may have fields or kinds that this release does not know.
         pass
     except (ValueError, msgspec.DecodeError, RecursionError) as error:
         _refuse(error, method)
@@ -48,7 +50,7 @@ def decode(data: bytes | Raw, kind: Any, *, method: str | None = None) -> Any:
 
 
 def encode(message: Any) -> bytes:
-    """A message, or plain values with messages in them, as JSON."""
+    """Return a message, or plain values with messages in them, as JSON."""
     try:
         return _encode(message)
     except _HasExtraFields:
@@ -62,32 +64,31 @@ def from_dict(kind: type[T], value: Any, *, method: str | None = None) -> T: ...
 @overload
 def from_dict(kind: Any, value: Any, *, method: str | None = None) -> Any: ...
 def from_dict(kind: Any, value: Any, *, method: str | None = None) -> Any:
-    """The message of type `kind` that a dict, as `json.loads` makes it, describes."""
+    """Return the message of type `kind` that a dict describes; the dict is as `json.loads` returns it."""
     return _read(value, kind, method)
 
 
 def to_dict(message: Message) -> dict[str, Any]:
-    """A message as a dict for `json.dumps`, with the names that it has on the wire."""
+    """Return a message as a dict for `json.dumps`, with its names on the wire."""
     value: dict[str, Any] = msgspec.to_builtins(_plain(message))
     return value
 
 
 class _HasExtraFields(Exception):
-    """msgspec has come upon fields that it cannot write."""
+    """Signals that msgspec met fields that it cannot write."""
 
 
 def _on_unwritable(value: Any) -> Any:
     if isinstance(value, ExtraFields):
         raise _HasExtraFields
-    raise TypeError(f"JSON has no way to say {type(value).__name__}: {value!r:.100}")
+    raise TypeError(f"JSON has no representation for {type(value).__name__}: {value!r:.100}")
 
 
 def _on_unreadable(kind: Any, value: Any) -> Any:
     if isinstance(kind, ByShape):
         return read(value, kind)
-    raise ValueError(
-        f"no peer can say {kind.__name__}"
-    )  # but for a field that happens to be called like ours
+    # Reached only if a peer sends a field that happens to have the internal name of ours, such as `(extra)`.
+    raise ValueError(f"a message cannot contain {kind.__name__}")
 
 
 _decoders: dict[Any, Callable[[bytes | Raw], Any]] = {}
@@ -98,14 +99,16 @@ _decode_plain = msgspec.json.Decoder().decode
 def _make_decoder(kind: Any) -> Callable[[bytes | Raw], Any]:
     try:
         decoder = msgspec.json.Decoder(kind, dec_hook=_on_unreadable).decode
-    except TypeError:  # a union that msgspec cannot tell apart by itself
+    except TypeError:
+        # msgspec cannot tell the members of this union apart. A decoder that rejects everything sends each value to the
+        # slow path, so that `decode` needs no special case.
         decoder = msgspec.json.Decoder(_Never).decode
     _decoders[kind] = decoder
     return decoder
 
 
 class _Never(msgspec.Struct, tag="(never)", forbid_unknown_fields=True):
-    """What no message is, so that it is read slowly."""
+    """A type that no message has, so that every message takes the slow path."""
 
     never: None
 

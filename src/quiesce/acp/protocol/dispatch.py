@@ -1,7 +1,8 @@
-"""From a message to a method of somebody's agent or client, and from what it returns to a message.
+"""Calls the methods of an agent or client with messages, and turns their results into messages.
 
-Handlers take the fields of the request as keyword arguments, by the names of the schema. Entries of `meta` are passed too, but never instead
-of a field, whatever the peer calls them. A handler without `**kwargs` gets what it has parameters for.
+Handlers receive the fields of the request as keyword arguments, under the names of the schema. Entries of `meta` are
+passed as well, but never in place of a field, whatever the peer calls them. A handler without `**kwargs` receives
+only the arguments that it has parameters for.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .codec import decode, encode
 
 _NOT_ARGUMENTS: Final = {"field_meta", "type"}
 _EMPTY: Final = Raw(b"{}")
-# Classes may be derived from these, and need not have everything.
+# A class may inherit from these protocols and implement only a part: an inherited declaration is not an implementation.
 _DECLARED: Final = {
     fn
     for face in (interfaces.Agent, interfaces.Client)
@@ -29,15 +30,16 @@ _DECLARED: Final = {
 
 
 def decoder(method: str, kind: Any) -> Callable[[Raw], Any]:
-    """How the parameters of a method are read."""
+    """Return a function that reads the parameters of a method; missing parameters are read as `{}`."""
     return lambda raw: decode(raw or _EMPTY, kind, method=method)
 
 
-_arguments: dict[type, tuple[str, ...]] = {}  # by class, worked out once
+# By message class, collected once.
+_arguments: dict[type, tuple[str, ...]] = {}
 
 
 def fields_of(message: Any) -> dict[str, Any]:
-    """The fields of a message, as arguments."""
+    """Return the fields of a message as keyword arguments."""
     names = _arguments.get(type(message))
     if names is None:
         names = _arguments[type(message)] = tuple(
@@ -51,7 +53,7 @@ def fields_of(message: Any) -> dict[str, Any]:
 def caller(
     fn: Callable[..., Awaitable[Any]], arguments_of: Callable[[Any], dict[str, Any]] = fields_of
 ) -> Callable[[Any], Awaitable[Any]]:
-    """`fn` as a function of the message."""
+    """Return `fn` as a function of the message; `arguments_of` takes the message apart."""
     parameters = inspect.signature(fn).parameters.values()
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
     named = {
@@ -64,7 +66,8 @@ def caller(
         arguments = arguments_of(message)
         if message.field_meta:
             arguments = {**message.field_meta, **arguments}
-            arguments.pop("self", None)  # a method has that already
+            # `fn` is bound, so `self` has a value already; a peer must not be able to cause a TypeError with it.
+            arguments.pop("self", None)
         if not takes_all:
             arguments = {name: value for name, value in arguments.items() if name in named}
         return fn(**arguments)
@@ -73,13 +76,13 @@ def caller(
 
 
 def handler_of(target: object, attribute: str) -> Callable[..., Awaitable[Any]] | None:
-    """The method that handles this; None if the target has none, or has inherited one that only says what it would be."""
+    """Return the method that handles this; None if the target has none, or only inherited its declaration."""
     fn: Callable[..., Awaitable[Any]] | None = getattr(target, attribute, None)
     return fn if callable(fn) and getattr(fn, "__func__", None) not in _DECLARED else None
 
 
 def answer_of(result: Any, method: str, target: object, *, may_be_empty: bool) -> Raw:
-    """What a handler returned, as it is sent."""
+    """Return the result of a handler in the form in which it is sent."""
     if isinstance(result, Struct):
         return Raw(encode(result))
     if result is None and may_be_empty:

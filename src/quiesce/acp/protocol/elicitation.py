@@ -1,4 +1,4 @@
-"""Questions to the user: on the wire they are one flat message, to a handler a text and how it is asked."""
+"""Questions to the user: one flat message on the wire, but a text and a mode for a handler."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quiesce.acp.exceptions import RequestError
 def request_of(
     message: str, mode: s.ElicitationMode, meta: dict[str, Any] | None
 ) -> s.CreateElicitationRequest:
-    """The message for the question `message`, asked in this way."""
+    """Return the request for the question `message`, asked in this `mode`."""
     if isinstance(mode, s.ElicitationFormSessionMode):
         return s.CreateFormSessionElicitationRequest(
             message=message,
@@ -45,12 +45,12 @@ def request_of(
             field_meta=meta,
         )
     raise TypeError(
-        f"a question is asked by one of the Elicitation...Mode classes, not by {type(mode).__name__}"
+        f"the mode of a question must be one of the Elicitation...Mode classes, not {type(mode).__name__}"
     )
 
 
 def mode_of(request: s.CreateElicitationRequest) -> s.ElicitationMode:
-    """How this question is asked."""
+    """Return the mode in which this question is asked."""
     if isinstance(request, s.CreateFormSessionElicitationRequest):
         return s.ElicitationFormSessionMode(
             session_id=request.session_id,
@@ -72,4 +72,6 @@ def mode_of(request: s.CreateElicitationRequest) -> s.ElicitationMode:
         return s.ElicitationUrlRequestMode(
             request_id=request.request_id, elicitation_id=request.elicitation_id, url=request.url
         )
-    raise RequestError.invalid_params({"details": f"there is no way to ask a question by {request.mode!r}"})
+    raise RequestError.invalid_params(
+        {"details": f"questions of the mode {request.mode!r} are not supported"}
+    )

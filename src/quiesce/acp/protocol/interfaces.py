@@ -1,10 +1,11 @@
-"""What an agent does for a client, and a client for an agent.
+"""What a client can ask of an agent, and an agent of a client.
 
-Names, parameters and their order are those of agent-client-protocol's `acp.interfaces`, with what the stable schema has besides (`logout`,
-`delete_session`) and without what it has not (`fork_session`). Either may be implemented in part: a method that is not there is answered with
--32601. What `meta` of a message says comes as further keyword arguments.
+Names, parameters and their order are those of agent-client-protocol's `acp.interfaces`, plus the methods that only
+the stable schema has (`logout`, `delete_session`), minus those that it does not have (`fork_session`). Both may be
+implemented in part: a call to a missing method is answered with -32601. The entries of a message's `meta` arrive as
+further keyword arguments.
 
-The same classes describe both ends: what an agent is given to reach its client is a `Client`, and the other way round.
+The same classes describe both ends: the object through which an agent reaches its client is a `Client`, and vice versa.
 """
 
 from __future__ import annotations
@@ -48,28 +49,28 @@ __all__ = ["Agent", "Client"]
 
 
 class Client(Protocol):
-    """What an agent can ask of a client."""
+    """The methods that an agent can call on a client."""
 
     async def request_permission(
         self, session_id: str, tool_call: ToolCallUpdate, options: list[PermissionOption], **kwargs: Any
     ) -> RequestPermissionResponse:
-        """`session/request_permission`: may this tool be called?"""
+        """`session/request_permission`: ask the user whether this tool may be called."""
         ...
 
     async def session_update(self, session_id: str, update: SessionUpdate, **kwargs: Any) -> None:
-        """`session/update`: something is new about a session."""
+        """`session/update`: report a change in a session."""
         ...
 
     async def write_text_file(
         self, session_id: str, path: str, content: str, **kwargs: Any
     ) -> WriteTextFileResponse | None:
-        """`fs/write_text_file`."""
+        """`fs/write_text_file`: write a text file."""
         ...
 
     async def read_text_file(
         self, session_id: str, path: str, line: int | None = None, limit: int | None = None, **kwargs: Any
     ) -> ReadTextFileResponse:
-        """`fs/read_text_file`: `limit` lines from `line`, of which 1 is the first."""
+        """`fs/read_text_file`: return `limit` lines beginning at `line`; the first line is 1."""
         ...
 
     async def create_terminal(
@@ -82,58 +83,58 @@ class Client(Protocol):
         output_byte_limit: int | None = None,
         **kwargs: Any,
     ) -> CreateTerminalResponse:
-        """`terminal/create`: start a command, and do not wait for it."""
+        """`terminal/create`: start a command without waiting for it."""
         ...
 
     async def terminal_output(
         self, session_id: str, terminal_id: str, **kwargs: Any
     ) -> TerminalOutputResponse:
-        """`terminal/output`: what the command has said so far."""
+        """`terminal/output`: return the output of the command so far."""
         ...
 
     async def release_terminal(
         self, session_id: str, terminal_id: str, **kwargs: Any
     ) -> ReleaseTerminalResponse | None:
-        """`terminal/release`: end the command, if it still runs, and forget the terminal."""
+        """`terminal/release`: stop the command if it is still running, and forget the terminal."""
         ...
 
     async def wait_for_terminal_exit(
         self, session_id: str, terminal_id: str, **kwargs: Any
     ) -> WaitForTerminalExitResponse:
-        """`terminal/wait_for_exit`."""
+        """`terminal/wait_for_exit`: wait until the command has exited."""
         ...
 
     async def kill_terminal(
         self, session_id: str, terminal_id: str, **kwargs: Any
     ) -> KillTerminalResponse | None:
-        """`terminal/kill`: end the command, and keep the terminal."""
+        """`terminal/kill`: stop the command, and keep the terminal."""
         ...
 
     async def create_elicitation(
         self, message: str, mode: ElicitationMode, **kwargs: Any
     ) -> CreateElicitationResponse:
-        """`elicitation/create`: ask the user."""
+        """`elicitation/create`: ask the user a question."""
         ...
 
     async def complete_elicitation(self, elicitation_id: str, **kwargs: Any) -> None:
-        """`elicitation/complete`: the user has done what the address was for."""
+        """`elicitation/complete`: the user has done what the URL was for."""
         ...
 
     async def ext_method(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """A request of somebody's own; `method` is without its leading `_`."""
+        """Handle a request that is an extension; `method` comes without its leading `_`."""
         ...
 
     async def ext_notification(self, method: str, params: dict[str, Any]) -> None:
-        """A notification of somebody's own; `method` is without its leading `_`."""
+        """Handle a notification that is an extension; `method` comes without its leading `_`."""
         ...
 
     def on_connect(self, conn: Agent) -> None:
-        """The connection is made, and this is how to reach the agent."""
+        """Called when the connection is made; `conn` is the way to reach the agent."""
         ...
 
 
 class Agent(Protocol):
-    """What a client can ask of an agent."""
+    """The methods that a client can call on an agent."""
 
     async def initialize(
         self,
@@ -142,7 +143,7 @@ class Agent(Protocol):
         client_info: Implementation | None = None,
         **kwargs: Any,
     ) -> InitializeResponse:
-        """`initialize`: the first request of all."""
+        """`initialize`: the first request on a connection."""
         ...
 
     async def new_session(
@@ -152,7 +153,7 @@ class Agent(Protocol):
         mcp_servers: list[McpServer] | None = None,
         **kwargs: Any,
     ) -> NewSessionResponse:
-        """`session/new`."""
+        """`session/new`: begin a session."""
         ...
 
     async def load_session(
@@ -163,41 +164,41 @@ class Agent(Protocol):
         additional_directories: list[str] | None = None,
         **kwargs: Any,
     ) -> LoadSessionResponse | None:
-        """`session/load`: go on with a session, after its whole history was sent as updates."""
+        """`session/load`: continue a session, after sending its whole history as updates."""
         ...
 
     async def list_sessions(
         self, cwd: str | None = None, cursor: str | None = None, **kwargs: Any
     ) -> ListSessionsResponse:
-        """`session/list`."""
+        """`session/list`: return the stored sessions, one page at a time."""
         ...
 
     async def delete_session(self, session_id: str, **kwargs: Any) -> DeleteSessionResponse | None:
-        """`session/delete`: it is no longer listed, nor can it be loaded."""
+        """`session/delete`: remove the session, so that it is no longer listed and cannot be loaded."""
         ...
 
     async def set_session_mode(
         self, session_id: str, mode_id: str, **kwargs: Any
     ) -> SetSessionModeResponse | None:
-        """`session/set_mode`."""
+        """`session/set_mode`: change the mode of a session."""
         ...
 
     async def set_config_option(
         self, config_id: str, session_id: str, value: str | bool, **kwargs: Any
     ) -> SetSessionConfigOptionResponse | None:
-        """`session/set_config_option`."""
+        """`session/set_config_option`: change an option of a session."""
         ...
 
     async def authenticate(self, method_id: str, **kwargs: Any) -> AuthenticateResponse | None:
-        """`authenticate`."""
+        """`authenticate`: log the user in by one of the methods that the agent named."""
         ...
 
     async def logout(self, **kwargs: Any) -> LogoutResponse | None:
-        """`logout`."""
+        """`logout`: undo `authenticate`."""
         ...
 
     async def prompt(self, session_id: str, prompt: list[ContentBlock], **kwargs: Any) -> PromptResponse:
-        """`session/prompt`: one turn, from what the user says to the reason why the agent stops."""
+        """`session/prompt`: one turn, from the user's message to the reason why the agent stopped."""
         ...
 
     async def resume_session(
@@ -208,11 +209,11 @@ class Agent(Protocol):
         mcp_servers: list[McpServer] | None = None,
         **kwargs: Any,
     ) -> ResumeSessionResponse:
-        """`session/resume`: go on with a session, without its history."""
+        """`session/resume`: continue a session without sending its history."""
         ...
 
     async def close_session(self, session_id: str, **kwargs: Any) -> CloseSessionResponse | None:
-        """`session/close`: stop the session's work, and free what it holds."""
+        """`session/close`: stop the session's work, and release its resources."""
         ...
 
     async def cancel(self, session_id: str, **kwargs: Any) -> None:
@@ -220,13 +221,13 @@ class Agent(Protocol):
         ...
 
     async def ext_method(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """A request of somebody's own; `method` is without its leading `_`."""
+        """Handle a request that is an extension; `method` comes without its leading `_`."""
         ...
 
     async def ext_notification(self, method: str, params: dict[str, Any]) -> None:
-        """A notification of somebody's own; `method` is without its leading `_`."""
+        """Handle a notification that is an extension; `method` comes without its leading `_`."""
         ...
 
     def on_connect(self, conn: Client) -> None:
-        """The connection is made, and this is how to reach the client."""
+        """Called when the connection is made; `conn` is the way to reach the client."""
         ...

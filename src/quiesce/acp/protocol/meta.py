@@ -1,7 +1,7 @@
-"""The methods of the protocol by the keys that agent-client-protocol has for them, and the version that is spoken.
+"""The methods of the protocol, by the keys that agent-client-protocol has for them, and the supported version.
 
-Only methods of the stable schema are here. agent-client-protocol also lists methods of drafts (`providers/*`, `mcp/*`, `nes/*`, `document/*`,
-`session/fork`): agents and clients that want those answer them as extension methods.
+Only methods of the stable schema are here. agent-client-protocol also lists methods of drafts (`providers/*`, `mcp/*`,
+`nes/*`, `document/*`, `session/fork`): agents and clients that need those handle them as extension methods.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final
 
 PROTOCOL_VERSION: Final = 1
 
-# What a client asks or tells an agent.
+# Requests and notifications from a client to an agent.
 AGENT_METHODS: Final = {
     "initialize": "initialize",
     "authenticate": "authenticate",
@@ -27,7 +27,7 @@ AGENT_METHODS: Final = {
     "session_cancel": "session/cancel",
 }
 
-# What an agent asks or tells a client.
+# Requests and notifications from an agent to a client.
 CLIENT_METHODS: Final = {
     "session_request_permission": "session/request_permission",
     "session_update": "session/update",

@@ -1,4 +1,4 @@
-"""The methods of the protocol: what each is called here, what it takes and gives, and what must have been agreed on first."""
+"""The requests of the protocol: their names, their types, and the capability that each of them requires."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ from quiesce.acp import schema as s
 class Method:
     """One request of the protocol."""
 
-    name: str  # on the wire
-    attribute: str  # of the agent or client that handles it
-    params: Any  # types, of which some are unions
+    #: On the wire.
+    name: str
+    #: The method of the agent or client that handles it.
+    attribute: str
+    #: A message class, or a union of several.
+    params: Any
     result: Any
-    capability: str | None = None  # where the other side must have said that it can, as a path of attributes
-    may_be_empty: bool = False  # a handler may return None
+    #: The capability that the other side must have announced, as a path of attributes; None if none is required.
+    capability: str | None = None
+    #: A handler may return None, which is sent as an empty object.
+    may_be_empty: bool = False
 
 
 AGENT: Final = {

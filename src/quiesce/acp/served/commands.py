@@ -1,7 +1,7 @@
 """Commands of a session: in a terminal of the client, if it has some, else as a process tree of ours.
 
-However a command ends (by itself, by its time limit, by a stop of the turn), nothing of it is left when the tool returns, and what it had
-written by then is known.
+However a command ends (by itself, by its time limit, by a stop of the turn), nothing of it is left when the tool
+returns, and what it had written by then is known.
 """
 
 from __future__ import annotations

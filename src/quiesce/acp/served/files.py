@@ -1,6 +1,7 @@
 """The files of a session: the client's, if it offers them, else this machine's; and only those in the session's directories.
 
-Which files those are, and how they are opened, is decided by `quiesce._safe.files`. A client opens files itself; its paths are checked here, too.
+Which files those are, and how they are opened, is decided by `quiesce._safe.files`. A client opens files itself; its
+paths are checked here, too.
 """
 
 from __future__ import annotations

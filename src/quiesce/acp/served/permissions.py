@@ -2,8 +2,9 @@
 
 `allow_always` holds for that tool in that session, as long as it is open. The mode `auto` asks nobody.
 
-What is approved is what was shown: a question carries everything that the call would do, with each character visible, and a file that was shown is
-written only while it is still the same (`note_asked`, `check_approved`). A change that cannot be shown is not asked about: the call is rejected.
+What is approved is what was shown: a question carries everything that the call would do, with each character visible,
+and a file that was shown is written only while it is still the same (`note_asked`, `check_approved`). A change that
+cannot be shown is not asked about: the call is rejected.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the store knows of sessions: the log of a conversation, with an event of our own that says where the session works.
 
-That event is of a kind that conversations do not know, and they keep such events (`UnknownEvent`). A conversation without one is none of ours,
-and is not listed; nor is a session in which nobody has said anything.
+That event is of a kind that conversations do not know, and they keep such events (`UnknownEvent`). A conversation
+without one is none of ours, and is not listed; nor is a session in which nobody has said anything.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What a client may ask of a served agent: where to work, which commands to run, and whether to be asked.
 
-A client over stdin and stdout has started us, and one on a socket in the file system is the same user: they may do all of that anyway. A client that comes over
-the network has shown a token, and no more: it could be a page, a tunnel or another machine, so it gets a folder and questions unless more is allowed.
+A client over stdin and stdout has started us, and one on a socket in the file system is the same user: they may do
+all of that anyway. A client that comes over the network has shown a token, and no more: it could be a page, a tunnel
+or another machine, so it gets a folder and questions unless more is allowed.
 """
 
 from __future__ import annotations

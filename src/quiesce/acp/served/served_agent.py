@@ -1,9 +1,10 @@
 """Any quiesce `Agent`, served over ACP.
 
 Invariants
-- A session is a `Conversation` with the session's id; what was said and done in it is in the store before the client is told that the turn is over.
-- A turn is stopped by cancelling its handler, which the connection does (`turns`): the run is drained, every tool call has its one result, and the
-  client has seen each of them end, before the turn is answered.
+- A session is a `Conversation` with the session's id; what was said and done in it is in the store before the client
+  is told that the turn is over.
+- A turn is stopped by cancelling its handler, which the connection does (`turns`): the run is drained, every tool
+  call has its one result, and the client has seen each of them end, before the turn is answered.
 
 Which sessions there are is in `sessions`, what the client is told of a turn in `updates`.
 """
@@ -58,18 +59,22 @@ class ServedAgent:
     quiesce.run(lambda: run_agent(ServedAgent(agent, store="sessions.db")))
     ```
 
-    - `store`: where sessions are kept: the path of a SQLite file or a `Store`, which several connections may share; None: in memory, and sessions
-      cannot be loaded, listed or deleted.
+    - `store`: where sessions are kept: the path of a SQLite file or a `Store`, which several connections may share;
+      None: in memory, and sessions cannot be loaded, listed or deleted.
     - `name`, `title`, `version`: what the client is told of the agent; the name is the agent's own unless given.
-    - `auth_methods`, `authenticate`: how to authenticate, and an async function of a method's id that does it, or raises. If it is given, nothing else
-      is answered before that.
+    - `auth_methods`, `authenticate`: how to authenticate, and an async function of a method's id that does it, or
+      raises. If it is given, nothing else is answered before that.
     - `context`: what tools are given as their context, or a function of a `Session` that makes it.
-    - `images`: whether the model can be given pictures. `context_window`: how many tokens it takes; if it is known the client is told how many are used.
-    - `mcp_needs_approval`: whether tools of MCP servers that the client names need its approval. They do unless you say otherwise.
-    - `run_config`, `max_turns`: as for a `Conversation`, for each prompt. An `approve` of your own is asked instead of the client.
-    - `folders`: sessions work only in these, and below them. `allow_commands`: whether a client may name MCP servers by a command, which is then run here.
-      `allow_auto`: whether it may choose the mode in which nobody is asked. For clients that come over the network (`transport.client`, and not a socket
-      in the file system) these are the current folder, no and no, unless you say otherwise; for all others any folder, yes and yes.
+    - `images`: whether the model can be given pictures. `context_window`: how many tokens it takes; if it is known
+      the client is told how many are used.
+    - `mcp_needs_approval`: whether tools of MCP servers that the client names need its approval. They do unless you
+      say otherwise.
+    - `run_config`, `max_turns`: as for a `Conversation`, for each prompt. An `approve` of your own is asked instead
+      of the client.
+    - `folders`: sessions work only in these, and below them. `allow_commands`: whether a client may name MCP servers
+      by a command, which is then run here. `allow_auto`: whether it may choose the mode in which nobody is asked. For
+      clients that come over the network (`transport.client`, and not a socket in the file system) these are the
+      current folder, no and no, unless you say otherwise; for all others any folder, yes and yes.
 
     Tools find the session that they work for with `quiesce.acp.tools.current_session()`.
     """

@@ -1,7 +1,7 @@
 """The sessions of one connection: a conversation each, with its id, and what the client has named for it.
 
-What a session opens (its MCP servers) belongs to the connection, and is closed with the session. One that is taken up again while it is open here
-stays open until the new one is there, and if that fails, or is cancelled, it goes on.
+What a session opens (its MCP servers) belongs to the connection, and is closed with the session. One that is taken up
+again while it is open here stays open until the new one is there, and if that fails, or is cancelled, it goes on.
 """
 
 from __future__ import annotations

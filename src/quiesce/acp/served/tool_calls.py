@@ -1,6 +1,7 @@
 """How a tool call looks to the client: its title, its kind, the files that it touches, and what came of it.
 
-What is known of a tool is known by its function (`shown_as`), so that a copy of the tool with other options looks the same.
+What is known of a tool is known by its function (`shown_as`), so that a copy of the tool with other options looks the
+same.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ def shown_as(
     shown_as(search, "search", title=lambda arguments: f"Search for {arguments['query']}")
     ```
 
-    The functions are given the arguments of a call, as the model wrote them. `preview` is an async one that returns tool call content (a diff,
-    say) for whoever is asked to approve the call.
+    The functions are given the arguments of a call, as the model wrote them. `preview` is an async one that returns
+    tool call content (a diff, say) for whoever is asked to approve the call.
     """
     if tool.function is None:
         raise TypeError(

@@ -1,7 +1,8 @@
 """What the client is told of a turn, from the events of the run.
 
 Invariants
-- A tool call is told `pending` when the model has asked for it, `in_progress` when it starts, and `completed` or `failed` exactly once.
+- A tool call is told `pending` when the model has asked for it, `in_progress` when it starts, and `completed` or
+  `failed` exactly once.
 - What a stop has cut is told by `settle`, from the history: there every call has its result.
 """
 
