@@ -113,7 +113,7 @@ def test_the_discriminator_may_be_given_or_not_and_reads_back() -> None:
         assert msgspec.json.encode(without) == msgspec.json.encode(given)
         assert json.loads(msgspec.json.encode(given))[wire_name or ""] == tag
         with pytest.raises(
-            ValueError, match=f"{name} has the {attribute} '{tag}', and cannot have 'something else'"
+            ValueError, match=f"the {attribute} of {name} is '{tag}', and cannot be 'something else'"
         ):
             kind(**fields | {attribute: "something else"})
         checked += 1

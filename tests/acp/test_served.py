@@ -95,7 +95,7 @@ def test_only_an_agent_is_served() -> None:
 
 async def test_one_served_agent_has_one_connection() -> None:
     async with connected(scripted()) as talk:
-        with pytest.raises(RuntimeError, match="make one for each"):
+        with pytest.raises(RuntimeError, match="make one ServedAgent per connection"):
             talk.served.on_connect(talk.conn)
 
 

@@ -95,7 +95,7 @@ async def test_in_the_mode_that_approves_everything_nobody_is_asked() -> None:
         assert len(talk.client.asked) == 1
         with pytest.raises(RequestError) as refused:
             await talk.conn.set_session_mode(session.session_id, "yolo")
-        assert "there are ask, auto" in str(refused.value.data)
+        assert "available: ask, auto" in str(refused.value.data)
     assert made == ["a", "b"]
 
 
@@ -110,7 +110,7 @@ async def test_a_client_that_cannot_ask_has_not_said_yes(caplog: pytest.LogCaptu
     async with connected(helper(call("delete", name="a"), "done", made=made), client) as talk:
         assert await talk.say() == "end_turn"
     assert made == []
-    assert "nobody could be asked whether 'delete' may run" in caplog.text
+    assert "the client could not ask the user whether 'delete' may run" in caplog.text
 
 
 async def test_an_option_that_was_not_offered_is_no_yes() -> None:

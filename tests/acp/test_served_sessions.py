@@ -234,7 +234,7 @@ async def test_of_two_connections_that_write_to_one_session_one_is_told() -> Non
             await other.say(session_id=talk.session_id)
             with pytest.raises(RequestError) as refused:
                 await talk.say()
-            assert "somebody else" in str(refused.value.data)
+            assert "was continued elsewhere" in str(refused.value.data)
             assert refused.value.code == -32600
             with pytest.raises(RequestError, match="not found"):
                 await talk.say()

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from quiesce.acp import schema as s
-from quiesce.acp.served.tool_calls import _looks, look_of
+from quiesce.acp.served.tool_calls import _displays, display_of
 from quiesce.acp.tools import CHARACTERS, LINES, edit_file, read_file, run_command, shown_as, write_file
 from quiesce.agents import Agent, FunctionTool, RunConfig, Runner, function_tool
 from quiesce.models import ToolResult
@@ -144,7 +144,7 @@ async def test_a_command_in_a_terminal_is_ended_when_its_time_is_over() -> None:
     client.command = lambda command: Terminal(command, "so far\n")
     agent = calls(call("run_command", command="sleep 600", timeout_seconds=0.2))
     async with connected(agent, client) as talk:
-        assert await outputs(talk) == ["so far\n[ended after 0.2 s, which was its time limit]"]
+        assert await outputs(talk) == ["so far\n[stopped after 0.2 s, its time limit]"]
     assert client.terminals["terminal-1"].killed
     assert client.terminals["terminal-1"].released
 
@@ -309,7 +309,7 @@ async def test_what_is_no_text_file_is_refused(tmp_path: Path) -> None:
     )
     async with connected(agent, cwd=str(tmp_path)) as talk:
         binary, directory, pipe, huge, *writes = await outputs(talk)
-    assert "is not text in UTF-8" in binary
+    assert "is not UTF-8 text" in binary
     assert "is a folder" in directory
     assert "is not a regular file" in pipe
     assert "no more than" in huge
@@ -332,8 +332,8 @@ async def test_a_command_here_says_what_it_printed_and_how_it_ended(tmp_path: Pa
             "out\nerr\n[exit code 3]",
             "sub",
             "[no output]",
-            "[ended by SIGKILL]",
-            "[ended by signal 35]",
+            "[killed by SIGKILL]",
+            "[killed by signal 35]",
             "[no output]",
         ]
 
@@ -352,7 +352,7 @@ async def test_a_command_here_is_ended_when_its_time_is_over(tmp_path: Path) -> 
     agent = calls(call("run_command", command=command, timeout_seconds=0.2))
     async with connected(agent, cwd=str(tmp_path)) as talk:
         [said] = await outputs(talk)
-    assert said.endswith("[ended after 0.2 s, which was its time limit]")
+    assert said.endswith("[stopped after 0.2 s, its time limit]")
 
 
 @on_this_machine
@@ -441,10 +441,10 @@ def test_how_a_tool_is_shown_is_forgotten_with_the_tool() -> None:
 
     kept = make()
     gc.collect()
-    before = len(_looks)
+    before = len(_displays)
     for _ in range(10):
         make()
     gc.collect()
-    assert len(_looks) == before
+    assert len(_displays) == before
     agent = Agent(name="helper", model=ScriptedModel([]), tools=[replace(kept, name="find")])
-    assert look_of("find", agent).kind == "search"
+    assert display_of("find", agent).kind == "search"

@@ -117,8 +117,8 @@ async def test_a_change_says_in_words_what_a_diff_does_not_show(tmp_path: Path) 
     (tmp_path / "link").symlink_to("real")
     asked = await question(tmp_path, call("write_file", path="link", content="a\nif x:\u202e pass\n"))
     assert texts(asked).split("\n") == [
-        f"{tmp_path}/link is a link: what is written is {tmp_path}/real",
-        "Line 2 has characters that cannot be seen: if x:\\u202e pass",
+        f"{tmp_path}/link is a link: the file that is written is {tmp_path}/real",
+        "Line 2 has invisible characters: if x:\\u202e pass",
     ]
 
 
@@ -127,7 +127,7 @@ async def test_a_change_says_in_words_what_a_diff_does_not_show(tmp_path: Path) 
 async def test_many_lines_with_unseen_characters_do_not_hide_one_more(tmp_path: Path) -> None:
     decoys = "".join(f"line {number}\u200b\n" for number in range(100))
     asked = await question(tmp_path, call("write_file", path="a", content=f"{decoys}rm\u202e\n"))
-    assert "Line 101 has characters that cannot be seen: rm\\u202e" in texts(asked)
+    assert "Line 101 has invisible characters: rm\\u202e" in texts(asked)
 
 
 @pytest.mark.real_time

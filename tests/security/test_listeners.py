@@ -419,7 +419,7 @@ async def test_a_client_over_the_network_starts_no_command_and_is_always_asked(t
     async with over_tcp(folders=[tmp_path]) as conn:
         with pytest.raises(RequestError) as refused:
             await conn.new_session(cwd=str(tmp_path), mcp_servers=[SHELL])
-        assert "not allowed for clients over the network" in str(refused.value.data)
+        assert "clients from the network may not name MCP servers" in str(refused.value.data)
         session = await conn.new_session(cwd=str(tmp_path), mcp_servers=[])
         assert session.modes is not None
         assert [mode.id for mode in session.modes.available_modes] == ["ask"]
@@ -442,7 +442,7 @@ async def test_sessions_work_only_in_the_folders_that_were_named(tmp_path: Path)
         for cwd in (tmp_path, tmp_path / "one" / "..", tmp_path / "one" / "out", Path("/")):
             with pytest.raises(RequestError) as refused:
                 await conn.new_session(cwd=str(cwd), mcp_servers=[])
-            assert "work in there only" in str(refused.value.data)
+            assert "can only work in there" in str(refused.value.data)
         with pytest.raises(RequestError):
             await conn.new_session(cwd=str(tmp_path / "one"), additional_directories=["/etc"], mcp_servers=[])
 

@@ -1,4 +1,4 @@
-"""Short ways to make the messages that agents send most, by the names that users of agent-client-protocol know.
+"""Functions that make the most common messages, under the names that users of agent-client-protocol know.
 
 ```python
 await client.session_update(session_id, update_agent_message_text("On it."))
@@ -82,17 +82,17 @@ def _listed(items: Sequence[Any] | None) -> list[Any] | None:
 
 
 def text_block(text: str) -> TextContentBlock:
-    """Text."""
+    """Make a block of text."""
     return TextContentBlock(text=text)
 
 
 def image_block(data: str, mime_type: str, *, uri: str | None = None) -> ImageContentBlock:
-    """A picture, in base64."""
+    """Make a block with a picture, in base64."""
     return ImageContentBlock(data=data, mime_type=mime_type, uri=uri)
 
 
 def audio_block(data: str, mime_type: str) -> AudioContentBlock:
-    """A sound, in base64."""
+    """Make a block with a sound, in base64."""
     return AudioContentBlock(data=data, mime_type=mime_type)
 
 
@@ -105,105 +105,105 @@ def resource_link_block(
     description: str | None = None,
     title: str | None = None,
 ) -> ResourceContentBlock:
-    """Where something is to be had."""
+    """Make a block that links to a resource."""
     return ResourceContentBlock(
         name=name, uri=uri, mime_type=mime_type, size=size, description=description, title=title
     )
 
 
 def embedded_text_resource(uri: str, text: str, *, mime_type: str | None = None) -> TextResourceContents:
-    """A resource as text, for `resource_block`."""
+    """Make the contents of a text resource, for `resource_block`."""
     return TextResourceContents(uri=uri, text=text, mime_type=mime_type)
 
 
 def embedded_blob_resource(uri: str, blob: str, *, mime_type: str | None = None) -> BlobResourceContents:
-    """A resource in base64, for `resource_block`."""
+    """Make the contents of a binary resource, in base64, for `resource_block`."""
     return BlobResourceContents(uri=uri, blob=blob, mime_type=mime_type)
 
 
 def resource_block(resource: TextResourceContents | BlobResourceContents) -> EmbeddedResourceContentBlock:
-    """A resource itself."""
+    """Make a block that contains a resource."""
     return EmbeddedResourceContentBlock(resource=resource)
 
 
-# What the agent says
+# Messages
 
 
 def update_user_message(content: ContentBlock) -> UserMessageChunk:
-    """A part of what the user said, as when a session is loaded."""
+    """Make an update with a part of the user's message, as it is sent when a session is loaded."""
     return UserMessageChunk(content=content)
 
 
 def update_user_message_text(text: str) -> UserMessageChunk:
-    """A part of what the user said, in text."""
+    """Make an update with a part of the user's message, as text."""
     return update_user_message(text_block(text))
 
 
 def update_agent_message(content: ContentBlock) -> AgentMessageChunk:
-    """A part of what the agent says."""
+    """Make an update with a part of the agent's message."""
     return AgentMessageChunk(content=content)
 
 
 def update_agent_message_text(text: str) -> AgentMessageChunk:
-    """A part of what the agent says, in text."""
+    """Make an update with a part of the agent's message, as text."""
     return update_agent_message(text_block(text))
 
 
 def update_agent_thought(content: ContentBlock) -> AgentThoughtChunk:
-    """A part of what the agent thinks."""
+    """Make an update with a part of the agent's reasoning."""
     return AgentThoughtChunk(content=content)
 
 
 def update_agent_thought_text(text: str) -> AgentThoughtChunk:
-    """A part of what the agent thinks, in text."""
+    """Make an update with a part of the agent's reasoning, as text."""
     return update_agent_thought(text_block(text))
 
 
-# What the agent means to do, and can do
+# Plans, commands and modes
 
 
 def plan_entry(
     content: str, *, priority: PlanEntryPriority = "medium", status: PlanEntryStatus = "pending"
 ) -> PlanEntry:
-    """One thing that the agent means to do, for `update_plan`."""
+    """Make one entry of a plan, for `update_plan`."""
     return PlanEntry(content=content, priority=priority, status=status)
 
 
 def update_plan(entries: Iterable[PlanEntry]) -> AgentPlanUpdate:
-    """All that the agent means to do; it takes the place of what it meant before."""
+    """Make an update with the whole plan of the agent, which replaces the previous plan."""
     return AgentPlanUpdate(entries=list(entries))
 
 
 def update_available_commands(commands: Iterable[AvailableCommand]) -> AvailableCommandsUpdate:
-    """The commands that the user can give from now on."""
+    """Make an update with the commands that the user can give from now on."""
     return AvailableCommandsUpdate(available_commands=list(commands))
 
 
 def update_current_mode(current_mode_id: str) -> CurrentModeUpdate:
-    """The mode that the session is in from now on."""
+    """Make an update with the mode that the session is in from now on."""
     return CurrentModeUpdate(current_mode_id=current_mode_id)
 
 
 def session_notification(session_id: str, update: SessionUpdate) -> SessionNotification:
-    """An update, and whose it is."""
+    """Make the notification that carries an update of a session."""
     return SessionNotification(session_id=session_id, update=update)
 
 
-# Calls of tools
+# Tool calls
 
 
 def tool_content(block: ContentBlock) -> ContentToolCallContent:
-    """Any content, as the output of a tool."""
+    """Make tool output of any content block."""
     return ContentToolCallContent(content=block)
 
 
 def tool_diff_content(path: str, new_text: str, old_text: str | None = None) -> FileEditToolCallContent:
-    """A change of a file, as the output of a tool; without `old_text` the file is new."""
+    """Make tool output that shows a change of a file; without `old_text` the file is new."""
     return FileEditToolCallContent(path=path, new_text=new_text, old_text=old_text)
 
 
 def tool_terminal_ref(terminal_id: str) -> TerminalToolCallContent:
-    """A terminal, as the output of a tool."""
+    """Make tool output that shows a terminal."""
     return TerminalToolCallContent(terminal_id=terminal_id)
 
 
@@ -218,7 +218,7 @@ def start_tool_call(
     raw_input: Any | None = None,
     raw_output: Any | None = None,
 ) -> ToolCallStart:
-    """A tool is called."""
+    """Make an update that reports a new tool call."""
     return ToolCallStart(
         tool_call_id=tool_call_id,
         title=title,
@@ -234,7 +234,7 @@ def start_tool_call(
 def start_read_tool_call(
     tool_call_id: str, title: str, path: str, *, extra_options: Sequence[ToolCallContent] | None = None
 ) -> ToolCallStart:
-    """A tool is called to read a file."""
+    """Make an update that reports a new tool call that reads a file."""
     return start_tool_call(
         tool_call_id,
         title,
@@ -254,7 +254,7 @@ def start_edit_tool_call(
     *,
     extra_options: Sequence[ToolCallContent] | None = None,
 ) -> ToolCallStart:
-    """A tool is called to write `content` to a file."""
+    """Make an update that reports a new tool call that writes `content` to a file."""
     return start_tool_call(
         tool_call_id,
         title,
@@ -277,7 +277,7 @@ def update_tool_call(
     raw_input: Any | None = None,
     raw_output: Any | None = None,
 ) -> ToolCallProgress:
-    """What is new about a call of a tool; None for what is not."""
+    """Make an update about a tool call; None leaves a field unchanged."""
     return ToolCallProgress(
         tool_call_id=tool_call_id,
         title=title,

@@ -1,11 +1,13 @@
-"""What every message has: fields that its class knows, and those that it does not.
+"""The base class of all messages: it has the fields that its class knows, and keeps those that it does not.
 
-A message is a msgspec struct that takes only the fields it knows, so that the usual message is read and written in one pass of msgspec.
-What else the peer has said is kept in `extra_fields`, under the one field that no peer can name: its value is of a class that msgspec
-cannot read or write, so that a message which has some is always read by `reading` and written by `writing`, and one that has none never.
+A message is a msgspec struct that accepts only the fields it knows, so that the usual message is read and written in
+one pass of msgspec. Everything else that the peer sent is kept in `extra_fields`, under a field that no peer can
+set: its value is of a class that msgspec can neither read nor write. So a message with extra fields is always read by
+`reading` and written by `writing`, and a message without them never is.
 
-The same is done for the discriminator (`type`, `sessionUpdate`, …). To msgspec it is the tag of the class; to Python it is a field too, so
-that it can be given to the constructor and read; `tagged` sees to it that it has that one value. Wire names in parentheses are never written.
+The discriminator (`type`, `sessionUpdate`, …) works in a similar way. To msgspec it is the tag of the class; to
+Python it is a field as well, so that it can be passed to the constructor and read. `tagged` makes sure that it has
+that one value. Wire names in parentheses are never written.
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ T = TypeVar("T")
 DEFAULT_ON_ERROR: Final = "default on error"
 DEFAULT_ON_NULL: Final = "default on null"
 
-# What the schema says about a field: a value that is wrong counts as none, and in a list only what is wrong in it is left out.
+# What the schema says about a field: a wrong value counts as none, and of a list only the wrong items are left out.
 Lenient = Annotated[T, DEFAULT_ON_ERROR]
-# `null` counts as the empty list.
+# `null` counts as an empty list.
 NullIsEmpty = Annotated[T, DEFAULT_ON_NULL]
 
 NonNegative: TypeAlias = Annotated[int, Meta(ge=0)]
@@ -35,7 +37,7 @@ UNKNOWN: Final = "(unknown)"
 
 
 class ExtraFields:
-    """The fields that a message's class does not know. Not a dict: msgspec must not know what it is."""
+    """The fields that a message's class does not know. Not a dict, because msgspec must not know how to write it."""
 
     __slots__ = ("fields",)
 
@@ -59,17 +61,17 @@ class Message(
     repr_omit_defaults=True,
     rename="camel",
 ):
-    """What all messages are, and all that they consist of."""
+    """The base class of all messages and of their parts."""
 
     field_meta: Lenient[dict[str, Any] | None] = field(default=None, name="_meta")
     _extra: ExtraFields | UnsetType = field(default=UNSET, name=EXTRA)
 
     @property
     def extra_fields(self) -> dict[str, Any]:
-        """What the peer said beyond the fields of this class, and what of those was not as it should be, by wire name.
+        """The fields, by wire name, that this class does not know, and the values of known fields that were not valid.
 
-        It is written again with the message, except for a field that by then has a value of its own. Assign a dict to say more than
-        the class can.
+        They are written with the message again, except for a field that has got a value of its own meanwhile. Assign
+        a dict to send more than the class can express.
         """
         return {} if isinstance(self._extra, UnsetType) else self._extra.fields
 
@@ -79,16 +81,18 @@ class Message(
 
 
 class UnknownVariant(Message, kw_only=True):
-    """One of several kinds, of a kind that is newer than this release: its discriminator, and all else in `extra_fields`."""
+    """A member of a union whose kind is newer than this release: its discriminator, and all else in `extra_fields`."""
 
-    # Never the default, as a factory makes it: so `writing` writes it, with the kind that it was read with.
+    # The default comes from a factory, so that no value is ever identical to it and msgspec always meets this field. So
+    # `writing` writes the message, with the kind that it was read with.
     _extra: ExtraFields | UnsetType = field(default_factory=ExtraFields, name=EXTRA)
 
 
 class ByShape(type):
-    """The type of a value that is one of several classes, or a list of such, and has no tag that always says which.
+    """The type of a value that is one of several classes, or a list of them, without a tag that always tells which.
 
-    To a type checker it is the union of them. msgspec cannot read such a union, but calls back for a class that it does not know.
+    To a type checker it is the union of them. msgspec cannot read such a union, but calls a hook for a class that it
+    does not know.
     """
 
     variants: tuple[type[Message], ...]
@@ -99,19 +103,22 @@ class ByShape(type):
 
 
 def by_shape(name: str, *variants: type[Message], many: bool = False) -> ByShape:
-    """Make one."""
+    """Make a `ByShape` type of these classes; with `many`, a list of them."""
     return ByShape(name, (), {"variants": variants, "many": many, "__slots__": ()})
 
 
 def tagged(attribute: str, value: str) -> Callable[[Message], None]:
-    """A `__post_init__` that lets a class have no discriminator but its own."""
-    given = attrgetter(attribute)
+    """Return a `__post_init__` that rejects every discriminator but the class's own."""
+    discriminator = attrgetter(attribute)
 
     def __post_init__(self: Message) -> None:  # noqa: N807
-        if (said := given(self)) is value:
+        if (passed := discriminator(self)) is value:
             return
-        if said != value:
-            raise ValueError(f"{type(self).__name__} has the {attribute} {value!r}, and cannot have {said!r}")
-        setattr(self, attribute, value)  # the very string that is the default, which msgspec leaves out
+        if passed != value:
+            raise ValueError(
+                f"the {attribute} of {type(self).__name__} is {value!r}, and cannot be {passed!r}"
+            )
+        # Replaced by the identical string: msgspec leaves a field out only if its value is the default itself.
+        setattr(self, attribute, value)
 
     return __post_init__

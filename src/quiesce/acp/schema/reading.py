@@ -1,9 +1,10 @@
-"""Plain JSON values into messages, slowly and with care: for what msgspec alone refuses.
+"""Converts plain JSON values into messages, slowly and carefully: for messages that msgspec alone rejects.
 
-- Fields that a class does not know go into `extra_fields`; kinds that a union does not know become its `UnknownVariant`. Nothing is lost.
-- Where the schema says that a wrong value counts as none (`Lenient`), the field has its default and the wrong value is in `extra_fields`; of a
-  list, only what is wrong in it is left out.
-- Any other wrong value is an `InvalidMessage` that says where it is, what it is, and what it should have been.
+- Fields that a class does not know go into `extra_fields`; kinds that a union does not know become its
+  `UnknownVariant`. Nothing is lost.
+- Where the schema says that a wrong value counts as none (`Lenient`), the field has its default, and the wrong value
+  is in `extra_fields`; of a list, only the wrong items are left out.
+- Any other wrong value raises an `InvalidMessage` that says where it is, what it is, and what was expected.
 
 Readers are made from the annotations of the classes when they are first needed, and kept.
 """
@@ -19,7 +20,8 @@ from msgspec import NODEFAULT, Meta
 
 from .message import DEFAULT_ON_ERROR, DEFAULT_ON_NULL, ByShape, ExtraFields, Message, UnknownVariant
 
-# Where a value is: where what it is in is, and its name or position there.
+# The position of a value: that of its container, and its name or index there. A linked list, because it costs little
+# to extend, and most positions are never shown.
 Path: TypeAlias = "tuple[Path, str | int] | None"
 Reader: TypeAlias = Callable[[Any, Path], Any]
 
@@ -27,7 +29,10 @@ _WORDS = {str: "a string", int: "an integer", float: "a number", bool: "true or 
 
 
 class InvalidMessage(ValueError):
-    """A message is not what its type says. `method` is whose message it is, `path` which of its fields is wrong ("" for all of it)."""
+    """A message does not conform to its type.
+
+    `method` is the method that the message belongs to; `path` is the field that is wrong, "" for the whole message.
+    """
 
     def __init__(self, path: str, problem: str, expected: str, method: str | None = None) -> None:
         super().__init__(path, problem, expected, method)
@@ -37,18 +42,18 @@ class InvalidMessage(ValueError):
         self.method = method
 
     def __str__(self) -> str:
-        whose = f"{self.method}: " if self.method else ""
+        prefix = f"{self.method}: " if self.method else ""
         where = f"`{self.path}`" if self.path else "the message"
-        return f"{whose}{where} {self.problem}"
+        return f"{prefix}{where} {self.problem}"
 
     def as_data(self) -> dict[str, str]:
-        """What is wrong, as the `data` of an error for the peer."""
+        """Return the problem as the `data` of an error for the peer."""
         named = {"method": self.method, "path": self.path, "problem": self.problem, "expected": self.expected}
         return {name: value for name, value in named.items() if value}
 
 
 def read(value: Any, kind: Any) -> Any:
-    """The message that a plain value is."""
+    """Return the message that a plain value describes."""
     return reader_of(kind)(value, None)
 
 
@@ -56,7 +61,7 @@ _readers: dict[Any, Reader] = {}
 
 
 def reader_of(kind: Any) -> Reader:
-    """What reads values of a type."""
+    """Return the function that reads values of a type."""
     if (reader := _readers.get(kind)) is None:
         reader = _readers[kind] = _make_reader(kind)
     return reader
@@ -76,10 +81,12 @@ def _make_reader(kind: Any) -> Reader:
     if origin is dict:
         return _items(dict, reader_of(arguments[1]))
     if origin is UnionType or origin is Union:
-        rest = tuple(one for one in arguments if one is not NoneType)
-        if len(rest) == 1 or all(isinstance(one, type) and issubclass(one, Message) for one in rest):
-            reader = reader_of(rest[0]) if len(rest) == 1 else _Variants(rest).read
-            return reader if len(rest) == len(arguments) else _or_none(reader)
+        members = tuple(member for member in arguments if member is not NoneType)
+        if len(members) == 1 or all(
+            isinstance(member, type) and issubclass(member, Message) for member in members
+        ):
+            reader = reader_of(members[0]) if len(members) == 1 else _Variants(members).read
+            return reader if len(members) == len(arguments) else _or_none(reader)
     return _value(kind)
 
 
@@ -102,11 +109,12 @@ def _items(container: type[list[Any] | dict[str, Any]], reader: Reader) -> Reade
 
 
 def _value(kind: Any) -> Reader:
-    """Strings, numbers and the like are for msgspec to judge."""
+    """Return a reader for strings, numbers and the like, which leaves them to msgspec."""
 
     def read_value(value: Any, path: Path) -> Any:
         if type(value) is float and value.is_integer() and _plain(kind) is int:
-            value = int(value)  # 1.0 is an integer in JSON's eyes, though not in msgspec's
+            # To JSON 1.0 is an integer, to msgspec it is not.
+            value = int(value)
         try:
             return msgspec.convert(value, kind)
         except msgspec.ValidationError:
@@ -116,14 +124,15 @@ def _value(kind: Any) -> Reader:
 
 
 class _Fields:
-    """Reads objects into one class."""
+    """Reads objects into one message class."""
 
     def __init__(self, kind: type[Message]) -> None:
         self.kind = kind
         self.fields: dict[str, _Field] = {}
         self.tag_field: str | None = kind.__struct_config__.tag_field
         self.tag = kind.__struct_config__.tag
-        self.tag_name = ""  # of an unknown variant: the attribute that is given the tag
+        # For an unknown variant: the attribute that receives the tag.
+        self.tag_name = ""
         for info in msgspec.structs.fields(kind):
             if not info.encode_name.startswith("("):
                 self.fields[info.encode_name] = _Field(info)
@@ -197,7 +206,7 @@ class _Field:
 
 
 class _Variants:
-    """Reads objects into one of several classes: the one whose tag they have, or whose required fields, or the one for what is unknown."""
+    """Reads objects into one of several classes: by their tag, by their required fields, or as the unknown variant."""
 
     def __init__(self, kinds: tuple[type[Message], ...]) -> None:
         self.unknown = next((one for one in kinds if issubclass(one, UnknownVariant)), None)
@@ -222,7 +231,8 @@ class _Variants:
         if self.unknown is not None and not tagged and isinstance(value.get(_tag_field(self.unknown)), str):
             return self.unknown
         if len(candidates) == 1:
-            return candidates[0]  # which says what is missing
+            # Its reader raises the error that names the missing field.
+            return candidates[0]
         if candidates:
             needs = " or ".join(
                 ", ".join(f"`{name}`" for name in sorted(_fields_of(one).required)) for one in candidates
@@ -245,7 +255,7 @@ def _tag_field(kind: type[Message]) -> str:
 
 
 def _wrong(value: Any, path: Path, expected: str) -> InvalidMessage:
-    return InvalidMessage(_text(path), f"must be {expected}, not {_seen(value)}", expected)
+    return InvalidMessage(_text(path), f"must be {expected}, not {_describe(value)}", expected)
 
 
 def _text(path: Path) -> str:
@@ -256,7 +266,7 @@ def _text(path: Path) -> str:
     return "".join(reversed(parts)).removeprefix(".")
 
 
-def _seen(value: Any) -> str:
+def _describe(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, str):
@@ -274,10 +284,10 @@ def _expected(kind: Any) -> str:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         limits = next((one for one in arguments[1:] if isinstance(one, Meta)), Meta())
-        said = _expected(arguments[0])
+        description = _expected(arguments[0])
         if limits.ge is not None:
-            said += f" from {limits.ge}" + (f" to {limits.le}" if limits.le is not None else " up")
-        return said + (" that is not empty" if limits.min_length else "")
+            description += f" from {limits.ge}" + (f" to {limits.le}" if limits.le is not None else " up")
+        return description + (" that is not empty" if limits.min_length else "")
     if origin is Literal:
         return ("one of " if len(arguments) > 1 else "") + ", ".join(map(repr, arguments))
     if origin is UnionType or origin is Union:

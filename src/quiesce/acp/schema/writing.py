@@ -1,6 +1,7 @@
-"""Messages into plain JSON values, slowly: for messages of which some part has fields or a kind that its class does not know.
+"""Converts messages into plain JSON values, slowly: for messages with fields or kinds that their classes do not know.
 
-What is written is what msgspec writes by itself, and the extra fields besides. A field that has a value is not overwritten by an extra one.
+The result is what msgspec writes by itself, plus the extra fields. An extra field never overwrites a field that has a
+value.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from .message import Message, UnknownVariant
 
 
 def plain(value: Any) -> Any:
-    """The JSON value of a message, or of a list or dict that has messages in it."""
+    """Return the JSON value of a message, or of a list or dict that contains messages."""
     if isinstance(value, Message):
         return _plain_message(value)
     if isinstance(value, list | tuple):
@@ -27,7 +28,7 @@ _fields: dict[type[Message], list[tuple[str, str, Any, Any]]] = {}
 
 
 def _fields_of(kind: type[Message]) -> list[tuple[str, str, Any, Any]]:
-    """Attribute, wire name, default and factory of what is written of a class."""
+    """Return the attribute, wire name, default and default factory of each field that is written."""
     if (found := _fields.get(kind)) is None:
         found = _fields[kind] = [
             (info.name, info.encode_name, info.default, info.default_factory)

@@ -1,4 +1,4 @@
-"""Any quiesce agent, served over ACP."""
+"""A quiesce agent served over ACP: sessions, turns, permissions and tools."""
 
 from __future__ import annotations
 

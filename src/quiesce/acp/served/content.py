@@ -1,4 +1,4 @@
-"""What a user says, as content blocks of ACP and as content of a message for the model; and back, for a replay."""
+"""Converts a user's message from content blocks of ACP to content for the model, and back for a replay."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ _DATA = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
 
 
 def content_of(blocks: Sequence[Any], *, images: bool) -> Content:
-    """The message for the model; `RequestError` for a block of a kind that was not offered."""
+    """Return the content for the model; raise `RequestError` for a block of a type that was not announced."""
     parts = [_part(block, images) for block in blocks]
     if not parts:
-        raise RequestError.invalid_params(
-            {"prompt": "there is nothing in it: send at least one content block"}
-        )
+        raise RequestError.invalid_params({"prompt": "it is empty: send at least one content block"})
     if len(parts) == 1 and isinstance(parts[0], Text):
         return parts[0].text
     return parts
@@ -39,7 +37,7 @@ def _part(block: Any, images: bool) -> Text | Image:
         case _:
             kind = getattr(block, "type", None) or type(block).__name__
             raise RequestError.invalid_params(
-                {"prompt": f"this agent takes no content of type {kind!r}: see its promptCapabilities"}
+                {"prompt": f"this agent does not accept content of type {kind!r}: see its promptCapabilities"}
             )
 
 
@@ -54,12 +52,13 @@ def _embedded(resource: Any, images: bool) -> Text | Image:
     kind = resource.mime_type or "application/octet-stream"
     if images and kind.startswith("image/"):
         return Image(f"data:{kind};base64,{resource.blob}")
+    # The size of the decoded bytes, without decoding them.
     size = len(resource.blob) * 3 // 4 - resource.blob[-2:].count("=")
     return Text(f'<resource uri="{resource.uri}" type="{kind}">{size} bytes, not shown</resource>')
 
 
 def blocks_of(content: Content) -> list[Any]:
-    """A message as the client is shown it again."""
+    """Return a message as content blocks, to show it to the client again."""
     if isinstance(content, str):
         return [text_block(content)]
     blocks: list[Any] = []

@@ -1,7 +1,7 @@
-"""The files of a session: the client's, if it offers them, else this machine's; and only those in the session's directories.
+"""The files in a session's directories: the client's if it offers them, else this machine's.
 
-Which files those are, and how they are opened, is decided by `quiesce._safe.files`. A client opens files itself; its
-paths are checked here, too.
+`quiesce._safe.files` decides which files those are, and how they are opened. A client opens its files itself; the
+paths that it is sent are checked here as well.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ from quiesce.wire import RpcError
 
 from .session import Session, client_says, current_session
 
-LARGEST: Final = 8 << 20  # bytes of a file that is read here
+# How many bytes a file may have to be read on this machine.
+LARGEST: Final = 8 << 20
 
 
 class OutsideOfSession(PermissionError):
-    """A path leads out of the directories that the session works in."""
+    """A path leads out of the session's directories."""
 
 
 class NoTextFile(BadPath):
-    """What a path leads to is no text file of a size that can be read."""
+    """A path does not lead to a text file of a size that can be read."""
 
 
 class ClientRefused(OSError):
-    """The client could not do what a tool asked of it."""
+    """The client could not do what a tool requested."""
 
 
 class Files:
-    """Reads and writes for a tool."""
+    """Reads and writes files for a tool."""
 
     def __init__(self, session: Session | None) -> None:
         self._session = session
@@ -42,19 +43,19 @@ class Files:
 
     @classmethod
     def here(cls) -> Files:
-        """Those of the session at hand; outside of ACP, those in the current directory."""
+        """Return the files of the current session; outside of ACP, those in the current directory."""
         return cls(current_session())
 
-    def path(self, given: str) -> str:
-        """The absolute path; `OutsideOfSession` if it leads out of the session's directories."""
+    def path(self, path: str) -> str:
+        """Return the absolute path; raise `OutsideOfSession` if it leads out of the session's directories."""
         try:
-            self._folders.resolve(given)
+            self._folders.resolve(path)
         except OutsideOfFolders as error:
             raise OutsideOfSession(str(error)) from None
-        return os.path.normpath(os.path.join(self.cwd, os.path.expanduser(given)))
+        return os.path.normpath(os.path.join(self.cwd, os.path.expanduser(path)))
 
     async def read(self, path: str, line: int | None = None, limit: int | None = None) -> str:
-        """The text of a file, or `limit` lines of it from `line` on, of which 1 is the first."""
+        """Return the text of a file, or `limit` lines of it beginning at `line`; the first line is 1."""
         session = self._session
         if session is None or not session.can_read_files:
             text = await to_thread(self._read_here, path, name=f"read {path}")
@@ -68,9 +69,9 @@ class Files:
         return answer.content
 
     async def look(self, path: str) -> tuple[str | None, Seen]:
-        """The text of a file, None if there is no file; and what has to be the same when it is written.
+        """Return the text of a file (None if it does not exist), and what must be unchanged when it is written.
 
-        `OSError` if there is a file that cannot be shown: then nobody can approve a change of it.
+        Raises `OSError` for an existing file that cannot be shown, because then a change to it cannot be approved.
         """
         if not self._client_writes:
             seen, before = await to_thread(self._folders.look, path, name=f"look at {path}")
@@ -80,7 +81,8 @@ class Files:
         except FileNotFoundError:
             return None, Seen(self._folders.resolve(path))
         except ClientRefused:
-            # Clients differ in what they say of a file that is not there. Mostly they are on this machine.
+            # Clients differ in how they report a file that does not exist. Most of them run on this machine, so look
+            # here.
             if await to_thread(os.path.lexists, path):
                 raise
             return None, Seen(self._folders.resolve(path))
@@ -88,13 +90,13 @@ class Files:
         return text, Seen(self._folders.resolve(path), digest)
 
     async def write(self, path: str, text: str, seen: Seen) -> None:
-        """Make this the text of a file, new or not; it must still be the file that was `seen`."""
+        """Make `text` the content of a file, new or not, if it is still the file that was `seen`."""
         session = self._session
         if session is None or not session.can_write_files:
             await to_thread(self._folders.write, path, encoded(path, text), seen, name=f"write {path}")
             return
         if self._folders.resolve(path) != seen.path:
-            raise BadPath(f"{path!r} has become a link: nothing was written")
+            raise BadPath(f"{path!r} has become a link meanwhile: nothing was written")
         try:
             await client_says(session.client.write_text_file(session.id, path, text))
         except RpcError as error:
@@ -109,7 +111,7 @@ class Files:
             size = os.fstat(file.fileno()).st_size
             if size > LARGEST:
                 raise NoTextFile(
-                    f"{path!r} has {size} bytes, and no more than {LARGEST} are read: look at parts of it with a command"
+                    f"{path!r} has {size} bytes, and at most {LARGEST} can be read: look at parts of it with a command"
                 )
             return _decoded(file.read(LARGEST), path)
 
@@ -118,7 +120,7 @@ def _decoded(data: bytes, path: str) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise NoTextFile(f"{path!r} is not text in UTF-8") from None
+        raise NoTextFile(f"{path!r} is not UTF-8 text") from None
 
 
 def _refused(what: str, error: RpcError) -> ClientRefused:
@@ -127,7 +129,8 @@ def _refused(what: str, error: RpcError) -> ClientRefused:
 
 
 def lines_of(text: str) -> list[str]:
-    """Lines as editors and clients count them, each with its end. `splitlines` knows more ends than they do: a form feed, for one."""
+    """Return the lines of a text as editors and clients count them, each with its line end."""
+    # Not `splitlines`, which also splits at other characters, such as a form feed.
     return [line + "\n" for line in text.split("\n")[:-1]] + (
         [last] if (last := text.rpartition("\n")[2]) else []
     )

@@ -1,6 +1,6 @@
-"""The MCP servers that a client names for a session: connected with it, and closed with it.
+"""The MCP servers that a client names for a session: connected when it is opened, and closed with it.
 
-They belong to the connection: whatever becomes of the session, they end with that at the latest.
+They belong to the connection: if the session does not close them, the end of the connection does.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 async def connect_servers(named: Sequence[Any], cwd: str, needs_approval: NeedsApproval) -> list[MCPServer]:
-    """All of them, connected; if one cannot be, none is, and the error names it."""
+    """Connect to all of them and return them; if one fails, close the others and raise an error that names it."""
     connected: list[MCPServer] = []
     try:
-        for one in named:
-            server = _server(one, cwd, needs_approval)
+        for description in named:
+            server = _server(description, cwd, needs_approval)
             await server.connect()
             connected.append(server)
     except BaseException as error:
@@ -40,21 +40,26 @@ async def _close(servers: Sequence[MCPServer]) -> None:
         await server.close()
 
 
-def _server(named: Any, cwd: str, needs_approval: NeedsApproval) -> MCPServer:
-    if isinstance(named, s.McpServerStdio):
+def _server(description: Any, cwd: str, needs_approval: NeedsApproval) -> MCPServer:
+    if isinstance(description, s.McpServerStdio):
         params: dict[str, Any] = {
-            "command": named.command,
-            "args": named.args,
-            "env": {one.name: one.value for one in named.env},
+            "command": description.command,
+            "args": description.args,
+            "env": {variable.name: variable.value for variable in description.env},
             "cwd": cwd,
         }
-        return MCPServerStdio(params, cache_tools_list=True, name=named.name, needs_approval=needs_approval)
-    if isinstance(named, s.HttpMcpServer):
-        params = {"url": named.url, "headers": {one.name: one.value for one in named.headers}}
-        return MCPServerStreamableHttp(
-            params, cache_tools_list=True, name=named.name, needs_approval=needs_approval
+        return MCPServerStdio(
+            params, cache_tools_list=True, name=description.name, needs_approval=needs_approval
         )
-    kind = getattr(named, "type", type(named).__name__)
+    if isinstance(description, s.HttpMcpServer):
+        params = {
+            "url": description.url,
+            "headers": {header.name: header.value for header in description.headers},
+        }
+        return MCPServerStreamableHttp(
+            params, cache_tools_list=True, name=description.name, needs_approval=needs_approval
+        )
+    kind = getattr(description, "type", type(description).__name__)
     raise RequestError.invalid_params(
-        {"mcpServers": f"this agent connects to no MCP server of type {kind!r}: see its mcpCapabilities"}
+        {"mcpServers": f"this agent does not support MCP servers of type {kind!r}: see its mcpCapabilities"}
     )

@@ -1,10 +1,10 @@
-"""Who decides whether a tool may run: the user, by way of the client.
+"""Asks the user, through the client, whether a tool may run.
 
-`allow_always` holds for that tool in that session, as long as it is open. The mode `auto` asks nobody.
+`allow_always` holds for that tool in that session while the session is open. In the mode `auto`, the user is not asked.
 
-What is approved is what was shown: a question carries everything that the call would do, with each character visible,
-and a file that was shown is written only while it is still the same (`note_asked`, `check_approved`). A change that
-cannot be shown is not asked about: the call is rejected.
+The user approves what was shown: a question contains everything that the call would do, with every character visible,
+and a file that was shown is written only while it is unchanged (`note_asked`, `check_approved`). If a change cannot
+be shown, the user is not asked, and the call is rejected.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from quiesce.models import ToolCall
 from quiesce.wire import ConnectionEnded, RpcError
 
 from .session import AUTO, Session, current_session
-from .tool_calls import call_shown, previewed
+from .tool_calls import call_fields, preview_of
 
 if TYPE_CHECKING:
     from quiesce.agents import FunctionTool, ToolContext
@@ -36,38 +36,40 @@ _shown_files: ContextVar[list[Seen] | None] = ContextVar("acp_shown_files", defa
 
 
 async def ask_client(context: ToolContext[Any], tool: FunctionTool) -> bool | Rejected:
-    """Whether the user lets this call be made: for `RunConfig(approve=ask_client)`, in what is served over ACP.
+    """Ask the user whether this call may be made: for `RunConfig(approve=ask_client)` in agents served over ACP.
 
     ```python
     researcher.as_tool("research", "Looks things up.", run_config=RunConfig(approve=ask_client))
     ```
 
-    A served agent does so by itself; the run of an agent that is its tool has to be told.
+    A served agent uses it by default; the run of an agent that is a tool of another does not, and has to be configured.
     """
     session = current_session()
     if session is None:
         raise RuntimeError(
-            f"there is no client to ask whether {tool.name!r} may run: `ask_client` is for agents that are served over ACP"
+            f"there is no client to ask whether {tool.name!r} may run: "
+            "`ask_client` only works in agents that are served over ACP"
         )
     if session.mode == AUTO or tool.name in session.allowed:
         return True
     agent = context.agent or session.conversation.agent
     call = ToolCall(context.tool_call_id, tool.name, context.tool_arguments)
     shown: list[Seen] = []
-    before = _shown_files.set(shown)
+    previous = _shown_files.set(shown)
     try:
-        content = await previewed(call, agent)
+        content = await preview_of(call, agent)
     except OSError as error:
         return Rejected(f"Not done: {error}")
     finally:
-        _shown_files.reset(before)
-    asked = s.ToolCallUpdate(status="pending", content=content, **call_shown(call, agent))
+        _shown_files.reset(previous)
+    question = s.ToolCallUpdate(status="pending", content=content, **call_fields(call, agent))
     try:
-        answer = await session.client.request_permission(session.id, asked, _options(tool.name))
+        answer = await session.client.request_permission(session.id, question, _options(tool.name))
     except ConnectionEnded:
         raise
-    except RpcError as error:  # a client that cannot ask: nobody has said yes
-        logger.warning("nobody could be asked whether %r may run: %s", tool.name, error)
+    except RpcError as error:
+        # The client cannot ask, so the user has not agreed.
+        logger.warning("the client could not ask the user whether %r may run: %s", tool.name, error)
         return False
     outcome = answer.outcome
     if not isinstance(outcome, s.AllowedOutcome):
@@ -77,20 +79,21 @@ async def ask_client(context: ToolContext[Any], tool: FunctionTool) -> bool | Re
         session.allowed.add(tool.name)
     if outcome.option_id not in (_ONCE, _ALWAYS):
         return False
+    # The last file that the preview looked at is the one that it shows.
     if shown:
         session.approved.add(call.call_id, shown[-1])
     return True
 
 
 def note_asked(seen: Seen) -> None:
-    """For a preview: this is the file that it shows."""
+    """Record the file that a preview shows."""
     shown = _shown_files.get()
     if shown is not None:
         shown.append(seen)
 
 
 def check_approved(call_id: str, path: str, now: Seen) -> None:
-    """For a tool: `BadPath` if the file is not what was shown when the call was approved."""
+    """Raise `BadPath` if the file is not the one that was shown when this call was approved; for use in a tool."""
     session = current_session()
     shown = session.approved.take(call_id) if session is not None else None
     if shown is not None and shown != now:
@@ -108,6 +111,7 @@ def _options(tool_name: str) -> list[s.PermissionOption]:
 
 
 async def _turn_cancelled(session: Session) -> None:
-    """That is what the outcome `cancelled` means: also if the client does not say so in any other way."""
+    """Stop the turn, because the outcome `cancelled` means that, even if the client sends nothing else to say so."""
     session.conversation.interrupt("the turn was cancelled")
+    # The interrupt cancels this task; until then there is no answer to return.
     await anyio.sleep_forever()

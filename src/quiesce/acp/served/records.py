@@ -1,7 +1,7 @@
-"""What the store knows of sessions: the log of a conversation, with an event of our own that says where the session works.
+"""The sessions in a store: each is the log of a conversation, with an event of our own that records where it works.
 
-That event is of a kind that conversations do not know, and they keep such events (`UnknownEvent`). A conversation
-without one is none of ours, and is not listed; nor is a session in which nobody has said anything.
+Conversations do not know that kind of event, and keep such events unchanged (`UnknownEvent`). A conversation without
+one was not made by a served agent, and is not listed; nor is a session in which the user has not said anything.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KIND: Final = "acp_session"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is known of a session."""
+    """What the store knows about a session."""
 
     cwd: str
     additional_directories: tuple[str, ...]
@@ -39,7 +39,7 @@ class Record:
     updated_at: float
 
     def info(self, session_id: str) -> s.SessionInfo:
-        """As a client is told of it."""
+        """Return the record as the client sees it."""
         return s.SessionInfo(
             session_id=session_id,
             cwd=self.cwd,
@@ -50,14 +50,14 @@ class Record:
 
 
 def new_session_id() -> str:
-    """Sessions are listed by their ids: those of newer ones are greater."""
+    """Return a new id. Sessions are listed by their ids, and newer ones have greater ids."""
     return f"sess_{time.time_ns() // 1_000_000:012x}{secrets.token_hex(8)}"
 
 
 async def write_record(
     store: Store, session_id: str, cwd: str, additional_directories: Sequence[str]
 ) -> None:
-    """Write down where a session works. Nobody else may have its log open."""
+    """Record where a session works. Its log must not be open elsewhere."""
     data = {"event": _KIND, "cwd": cwd, "additional_directories": list(additional_directories)}
     log = store.open(session_id)
     await log.read()
@@ -66,7 +66,7 @@ async def write_record(
 
 
 async def read_record(store: Store, session_id: str) -> Record | None:
-    """What is known of a session; None if there is none of that name."""
+    """Return the record of a session; None if the store has no session with this id."""
     log = store.open(session_id)
     events = await log.read()
     log.close()
@@ -74,37 +74,38 @@ async def read_record(store: Store, session_id: str) -> Record | None:
 
 
 def _record(events: Sequence[Event]) -> Record | None:
-    place: dict[str, Any] | None = None
+    location: dict[str, Any] | None = None
     title: str | None = None
     for event in events:
         if isinstance(event, UnknownEvent) and event.data.get("event") == _KIND:
-            place = event.data
+            # A session that was moved has several; the last one counts.
+            location = event.data
         elif (
             title is None
             and isinstance(event, (ItemAdded, MessageQueued))
             and isinstance(event.item, UserMessage)
         ):
             title = title_of(event.item.content) or "(untitled)"
-    if place is None:
+    if location is None:
         return None
-    return Record(str(place["cwd"]), tuple(place["additional_directories"]), title, events[-1].time)
+    return Record(str(location["cwd"]), tuple(location["additional_directories"]), title, events[-1].time)
 
 
 async def list_records(
     store: Store, cwd: str | None, cursor: str | None, rules: Rules
 ) -> s.ListSessionsResponse:
-    """A page of the sessions that the client may know of, the newest first."""
+    """Return a page of the sessions that the client may see, the newest first."""
     page: list[s.SessionInfo] = []
-    older = sorted(await store.ids(), reverse=True)
+    ids = sorted(await store.ids(), reverse=True)
     if cursor is not None:
-        older = [one for one in older if one < cursor]
-    for place, session_id in enumerate(older):
+        ids = [session_id for session_id in ids if session_id < cursor]
+    for index, session_id in enumerate(ids):
         record = await read_record(store, session_id)
         if record is None or record.title is None or (cwd is not None and record.cwd != cwd):
             continue
-        if not rules.knows(record):
+        if not rules.allows(record):
             continue
         page.append(record.info(session_id))
-        if len(page) == PAGE and place + 1 < len(older):
+        if len(page) == PAGE and index + 1 < len(ids):
             return s.ListSessionsResponse(sessions=page, next_cursor=session_id)
     return s.ListSessionsResponse(sessions=page)

@@ -1,4 +1,4 @@
-"""A history, told to the client again when a session is loaded."""
+"""Replays the history of a session to the client when the session is loaded."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from quiesce.acp.helpers import text_block
 from quiesce.models import AssistantMessage, Item, Reasoning, ToolCall, ToolResult, UserMessage
 
 from .content import blocks_of
-from .tool_calls import call_shown, result_shown
+from .tool_calls import call_fields, result_fields
 
 if TYPE_CHECKING:
     from quiesce.agents import Agent
 
 
 def replay(items: Sequence[Item], agent: Agent[Any]) -> Iterator[Any]:
-    """The updates that a client gets who has missed all of it. Each call is told once, with what came of it."""
-    results: dict[str, deque[ToolResult]] = {}  # some models use an id again
+    """Yield the updates that tell a client the whole history; each tool call is told once, together with its result."""
+    # A queue per id, because some models use an id more than once.
+    results: dict[str, deque[ToolResult]] = {}
     for item in items:
         if isinstance(item, ToolResult):
             results.setdefault(item.call_id, deque()).append(item)
@@ -35,7 +36,9 @@ def replay(items: Sequence[Item], agent: Agent[Any]) -> Iterator[Any]:
             case Reasoning(text=text) if text:
                 yield s.AgentThoughtChunk(content=text_block(text), message_id=message_id)
             case ToolCall(call_id=call_id, name=name):
-                shown = call_shown(item, agent)
-                known = results.get(call_id)
-                came = result_shown(known.popleft(), with_content=False) if known else {"status": "failed"}
-                yield s.ToolCallStart(name=name, **{**shown, **came})
+                fields = call_fields(item, agent)
+                of_call = results.get(call_id)
+                outcome = (
+                    result_fields(of_call.popleft(), with_content=False) if of_call else {"status": "failed"}
+                )
+                yield s.ToolCallStart(name=name, **{**fields, **outcome})

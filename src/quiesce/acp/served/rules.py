@@ -1,8 +1,8 @@
-"""What a client may ask of a served agent: where to work, which commands to run, and whether to be asked.
+"""What a client may request of a served agent: where to work, which commands to run, and whether the user is asked.
 
-A client over stdin and stdout has started us, and one on a socket in the file system is the same user: they may do
-all of that anyway. A client that comes over the network has shown a token, and no more: it could be a page, a tunnel
-or another machine, so it gets a folder and questions unless more is allowed.
+A client over stdin and stdout has started us, and one on a socket in the file system is the same user: both could do
+all of that anyway. A client from the network has only presented a token. It could be a web page, a tunnel or another
+machine, so it is confined to one folder and has to ask, unless more is allowed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Rules:
-    """`None` is decided by who the client is."""
+    """The limits for a client; a value of `None` is replaced by `for_client`."""
 
     def __init__(
         self,
@@ -33,42 +33,39 @@ class Rules:
     ) -> None:
         if folders is not None and (isinstance(folders, (str, os.PathLike)) or not folders):
             raise TypeError(f"folders must be a list of folders, at least one, not {folders!r}")
-        self._given = folders
+        self._folder_names = folders
         self._folders = Folders(folders) if folders is not None else None
         self.allow_commands = allow_commands
         self.allow_auto = allow_auto
 
     def for_client(self, client: Client | None) -> Rules:
-        """The rules for one client."""
-        is_near = client is None or client.is_owner
+        """Return the rules for one client: where a value is None, who the client is decides."""
+        is_local = client is None or client.is_owner
         return Rules(
-            self._given if self._given is not None or is_near else [os.getcwd()],
-            is_near if self.allow_commands is None else self.allow_commands,
-            is_near if self.allow_auto is None else self.allow_auto,
+            self._folder_names if self._folder_names is not None or is_local else [os.getcwd()],
+            is_local if self.allow_commands is None else self.allow_commands,
+            is_local if self.allow_auto is None else self.allow_auto,
         )
 
     def check(self, place: Place) -> None:
-        """An error for what the client may not ask."""
-        for given, canonical in zip(
-            (place.cwd, *(place.directories or ())), place.folders.roots, strict=True
-        ):
+        """Raise `RequestError` if the client may not have a session there."""
+        for path, canonical in zip((place.cwd, *(place.directories or ())), place.folders.roots, strict=True):
             if self._folders is not None and not self._folders.has(canonical):
+                allowed = ", ".join(map(str, self._folder_names or ()))
                 raise RequestError.invalid_params(
-                    {
-                        "cwd": f"{given!r} is not in {', '.join(map(str, self._given or ()))}: sessions work in there only"
-                    }
+                    {"cwd": f"{path!r} is not in {allowed}: sessions can only work in there"}
                 )
         if not self.allow_commands and any(
-            isinstance(one, s.McpServerStdio) for one in place.mcp_servers or ()
+            isinstance(server, s.McpServerStdio) for server in place.mcp_servers or ()
         ):
             raise RequestError.invalid_params(
                 {
-                    "mcpServers": "MCP servers that are started by a command are not allowed for clients over the network"
+                    "mcpServers": "clients from the network may not name MCP servers that are started by a command"
                 }
             )
 
-    def knows(self, record: Record) -> bool:
-        """Whether a stored session is the client's business: it was in the folders that the client may use."""
+    def allows(self, record: Record) -> bool:
+        """Whether the client may see a stored session: only if it worked in folders that the client may use."""
         return self._folders is None or all(
             self._folders.has(os.path.realpath(path)) for path in (record.cwd, *record.additional_directories)
         )

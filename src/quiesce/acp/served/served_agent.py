@@ -1,12 +1,12 @@
-"""Any quiesce `Agent`, served over ACP.
+"""A quiesce `Agent`, served over ACP.
 
 Invariants
-- A session is a `Conversation` with the session's id; what was said and done in it is in the store before the client
-  is told that the turn is over.
-- A turn is stopped by cancelling its handler, which the connection does (`turns`): the run is drained, every tool
-  call has its one result, and the client has seen each of them end, before the turn is answered.
+- A session is a `Conversation` with the session's id; everything that happened in a turn is in the store before the
+  client is told that the turn has ended.
+- A turn is stopped by cancelling its handler, which the connection does (`turns`). Before the turn is answered, the
+  run is drained, every tool call has exactly one result, and the client has seen each of them end.
 
-Which sessions there are is in `sessions`, what the client is told of a turn in `updates`.
+The open sessions are in `sessions`, the updates that the client gets during a turn in `updates`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .records import list_records, new_session_id, read_record
 from .replay import replay
 from .rules import Rules
 from .session import AUTO, MODES, Session, enter_session
-from .sessions import GIVEN_UP, Place, Sessions
+from .sessions import NOT_APPROVED, Place, Sessions
 from .updates import TurnUpdates, title_of
 
 if TYPE_CHECKING:
@@ -53,30 +53,31 @@ MAX_TURNS: Final = 100
 
 
 class ServedAgent:
-    """An `Agent` of quiesce as an agent of ACP, for one connection.
+    """Makes an `Agent` of quiesce an agent of ACP, for one connection.
 
     ```python
     quiesce.run(lambda: run_agent(ServedAgent(agent, store="sessions.db")))
     ```
 
-    - `store`: where sessions are kept: the path of a SQLite file or a `Store`, which several connections may share;
-      None: in memory, and sessions cannot be loaded, listed or deleted.
-    - `name`, `title`, `version`: what the client is told of the agent; the name is the agent's own unless given.
-    - `auth_methods`, `authenticate`: how to authenticate, and an async function of a method's id that does it, or
-      raises. If it is given, nothing else is answered before that.
-    - `context`: what tools are given as their context, or a function of a `Session` that makes it.
-    - `images`: whether the model can be given pictures. `context_window`: how many tokens it takes; if it is known
-      the client is told how many are used.
-    - `mcp_needs_approval`: whether tools of MCP servers that the client names need its approval. They do unless you
-      say otherwise.
-    - `run_config`, `max_turns`: as for a `Conversation`, for each prompt. An `approve` of your own is asked instead
-      of the client.
-    - `folders`: sessions work only in these, and below them. `allow_commands`: whether a client may name MCP servers
-      by a command, which is then run here. `allow_auto`: whether it may choose the mode in which nobody is asked. For
-      clients that come over the network (`transport.client`, and not a socket in the file system) these are the
-      current folder, no and no, unless you say otherwise; for all others any folder, yes and yes.
+    - `store`: where sessions are stored: the path of a SQLite file, or a `Store`, which several connections may
+      share. With None they are in memory only, and cannot be loaded, listed or deleted.
+    - `name`, `title`, `version`: how the agent introduces itself to the client; the name is the agent's own by default.
+    - `auth_methods`, `authenticate`: the ways to authenticate, and an async function that takes the id of one and
+      does it, or raises. If it is given, nothing else is answered before the client has authenticated.
+    - `context`: the context for tools, or a function of a `Session` that makes it.
+    - `images`: whether the model accepts pictures.
+    - `context_window`: how many tokens the model accepts; if given, the client is told how many are used.
+    - `mcp_needs_approval`: whether tools of MCP servers that the client names need its approval; true by default.
+    - `run_config`, `max_turns`: as for a `Conversation`, for each prompt. Your own `approve` replaces the question to
+      the client.
+    - `folders`: the folders in which, and below which, sessions may work.
+    - `allow_commands`: whether a client may name MCP servers by a command, which is then run here.
+    - `allow_auto`: whether a client may choose the mode in which the user is not asked.
 
-    Tools find the session that they work for with `quiesce.acp.tools.current_session()`.
+    For clients from the network (`transport.client`, unless it is on a socket in the file system), the defaults of
+    the last three are the current folder, no and no; for all others any folder, yes and yes.
+
+    Tools get the session that they work for from `quiesce.acp.tools.current_session()`.
     """
 
     def __init__(
@@ -100,9 +101,9 @@ class ServedAgent:
         allow_auto: bool | None = None,
     ) -> None:
         if not isinstance(agent, Agent):
-            raise TypeError(f"what is served is a quiesce.agents.Agent, not {type(agent).__name__}")
+            raise TypeError(f"ServedAgent needs a quiesce.agents.Agent, not {type(agent).__name__}")
         self.agent = agent
-        self._keeps = store is not None
+        self._is_persistent = store is not None
         self._owns_store = isinstance(store, (str, os.PathLike))
         self._store = _store_at(store)
         self._info = s.Implementation(name=name or agent.name, title=title, version=version)
@@ -118,14 +119,19 @@ class ServedAgent:
         self._sessions = Sessions(agent, self._store, context, config, max_turns, mcp_needs_approval)
 
     def on_connect(self, conn: Any) -> None:
-        """The connection is made."""
+        """Called when the connection is made."""
         if self._sessions.client is not None:
-            raise RuntimeError("this ServedAgent has a connection already: make one for each")
+            raise RuntimeError(
+                "this ServedAgent already has a connection: make one ServedAgent per connection"
+            )
         self._sessions.client = conn
         self._rules = self._rules.for_client(getattr(conn, "client", None))
 
     async def close(self) -> None:
-        """Let go of all sessions, and of the store if it was given as a path. The connection's end has stopped whatever was on."""
+        """Close all sessions, and the store if it was given as a path.
+
+        The end of the connection has already stopped all turns.
+        """
         try:
             await self._sessions.close_all()
         finally:
@@ -145,19 +151,19 @@ class ServedAgent:
     async def initialize(
         self, protocol_version: int, client_capabilities: s.ClientCapabilities | None = None, **kwargs: Any
     ) -> s.InitializeResponse:
-        """`initialize`."""
+        """`initialize`: announce the agent's capabilities."""
         self._sessions.capabilities = client_capabilities
-        kept = self._keeps
+        is_persistent = self._is_persistent
         return s.InitializeResponse(
             protocol_version=PROTOCOL_VERSION,
             agent_capabilities=s.AgentCapabilities(
-                load_session=kept,
+                load_session=is_persistent,
                 prompt_capabilities=s.PromptCapabilities(image=self._images, embedded_context=True),
                 mcp_capabilities=s.McpCapabilities(http=find_spec("mcp") is not None),
                 session_capabilities=s.SessionCapabilities(
-                    list=s.SessionListCapabilities() if kept else None,
-                    delete=s.SessionDeleteCapabilities() if kept else None,
-                    resume=s.SessionResumeCapabilities() if kept else None,
+                    list=s.SessionListCapabilities() if is_persistent else None,
+                    delete=s.SessionDeleteCapabilities() if is_persistent else None,
+                    resume=s.SessionResumeCapabilities() if is_persistent else None,
                     close=s.SessionCloseCapabilities(),
                     additional_directories=s.SessionAdditionalDirectoriesCapabilities(),
                 ),
@@ -167,9 +173,9 @@ class ServedAgent:
         )
 
     async def authenticate(self, method_id: str, **kwargs: Any) -> s.AuthenticateResponse:
-        """`authenticate`."""
+        """`authenticate`: call the function that was given for this."""
         if self._authenticate is None:
-            raise RequestError.invalid_request({"details": "this agent needs no authentication"})
+            raise RequestError.invalid_request({"details": "this agent does not need authentication"})
         await self._authenticate(method_id)
         self._needs_authentication = False
         return s.AuthenticateResponse()
@@ -187,7 +193,7 @@ class ServedAgent:
         mcp_servers: list[Any] | None = None,
         **kwargs: Any,
     ) -> s.NewSessionResponse:
-        """`session/new`."""
+        """`session/new`: open a session with an empty history."""
         self._check_authenticated()
         session = await self._sessions.open(
             new_session_id(), self._place(cwd, additional_directories, mcp_servers)
@@ -202,10 +208,10 @@ class ServedAgent:
         additional_directories: list[str] | None = None,
         **kwargs: Any,
     ) -> s.LoadSessionResponse:
-        """`session/load`: all of the history is told before it is answered."""
-        self._check_kept("session/load")
+        """`session/load`: open a stored session, and send its whole history before the answer."""
+        self._check_persistent("session/load")
         place = self._place(cwd, additional_directories, mcp_servers)
-        async with self._sessions.taking_up(session_id, place, self._rules) as session:
+        async with self._sessions.reopening(session_id, place, self._rules) as session:
             for update in replay(session.conversation.items, self.agent):
                 await session.update(update)
         return s.LoadSessionResponse(modes=self._modes(session))
@@ -218,31 +224,33 @@ class ServedAgent:
         mcp_servers: list[Any] | None = None,
         **kwargs: Any,
     ) -> s.ResumeSessionResponse:
-        """`session/resume`: the history is known to the client."""
-        self._check_kept("session/resume")
+        """`session/resume`: open a stored session whose history the client already has."""
+        self._check_persistent("session/resume")
         place = self._place(cwd, additional_directories, mcp_servers)
-        async with self._sessions.taking_up(session_id, place, self._rules) as session:
+        async with self._sessions.reopening(session_id, place, self._rules) as session:
             pass
         return s.ResumeSessionResponse(modes=self._modes(session))
 
     async def list_sessions(
         self, cwd: str | None = None, cursor: str | None = None, **kwargs: Any
     ) -> s.ListSessionsResponse:
-        """`session/list`."""
-        self._check_kept("session/list")
+        """`session/list`: return a page of the stored sessions that the client may see."""
+        self._check_persistent("session/list")
         return await list_records(self._store, cwd, cursor, self._rules)
 
     async def close_session(self, session_id: str, **kwargs: Any) -> s.CloseSessionResponse:
-        """`session/close`: the connection has stopped its turn."""
+        """`session/close`: close the session; the connection has already stopped its turn."""
         await self._sessions.close(self._session(session_id).id)
         return s.CloseSessionResponse()
 
     async def delete_session(self, session_id: str, **kwargs: Any) -> s.DeleteSessionResponse:
-        """`session/delete`: one that is gone already is no error. What else is in the store is not ours to delete."""
-        self._check_kept("session/delete")
+        """`session/delete`: delete a session; a session that does not exist is not an error."""
+        self._check_persistent("session/delete")
+        # Without a record it is a conversation of another program in the same store, which must not be deleted.
         record = await read_record(self._store, session_id) if session_id else None
-        if record is not None and not self._rules.knows(record):
-            return s.DeleteSessionResponse()  # for this client there is none
+        if record is not None and not self._rules.allows(record):
+            # To this client the session does not exist. An error would reveal that it does.
+            return s.DeleteSessionResponse()
         await self._sessions.close(session_id)
         if record is not None:
             await self._store.delete(session_id)
@@ -251,12 +259,14 @@ class ServedAgent:
     async def set_session_mode(
         self, session_id: str, mode_id: str, **kwargs: Any
     ) -> s.SetSessionModeResponse:
-        """`session/set_mode`: ask before tools that need approval, or do not."""
+        """`session/set_mode`: choose whether the user is asked before tools that need approval."""
         session = self._session(session_id)
         modes = self._modes(session).available_modes
         if mode_id not in {mode.id for mode in modes}:
-            there = ", ".join(mode.id for mode in modes)
-            raise RequestError.invalid_params({"modeId": f"there is no mode {mode_id!r}; there are {there}"})
+            available = ", ".join(mode.id for mode in modes)
+            raise RequestError.invalid_params(
+                {"modeId": f"there is no mode {mode_id!r}; available: {available}"}
+            )
         session.mode = mode_id
         return s.SetSessionModeResponse()
 
@@ -267,23 +277,23 @@ class ServedAgent:
         return place
 
     def _modes(self, session: Session) -> s.SessionModeState:
-        """The mode it is in, and those that the client may choose."""
-        there = [mode for mode in MODES if mode.id != AUTO or self._rules.allow_auto]
-        return s.SessionModeState(current_mode_id=session.mode, available_modes=there)
+        """Return the session's mode, and those that the client may choose."""
+        available = [mode for mode in MODES if mode.id != AUTO or self._rules.allow_auto]
+        return s.SessionModeState(current_mode_id=session.mode, available_modes=available)
 
     def _session(self, session_id: str) -> Session:
         self._check_authenticated()
         return self._sessions[session_id]
 
-    def _check_kept(self, method: str) -> None:
+    def _check_persistent(self, method: str) -> None:
         self._check_authenticated()
-        if not self._keeps:
+        if not self._is_persistent:
             raise RequestError.method_not_found(method)
 
     # Turns
 
     async def prompt(self, session_id: str, prompt: list[Any], **kwargs: Any) -> s.PromptResponse:
-        """`session/prompt`."""
+        """`session/prompt`: run the agent for one turn."""
         self._check_authenticated()
         session = self._sessions.to_prompt(session_id)
         session.answering = True
@@ -293,7 +303,8 @@ class ServedAgent:
             await self._sessions.close(session_id)
             raise RequestError.invalid_request(
                 {
-                    "details": f"session {session_id!r} was taken up by somebody else: load it again to go on with it here ({conflict})"
+                    "details": f"session {session_id!r} was continued elsewhere: load it again to continue it here "
+                    f"({conflict})"
                 }
             ) from conflict
         finally:
@@ -311,7 +322,8 @@ class ServedAgent:
         reason: s.StopReason = "end_turn"
         try:
             status = await conversation.arun(on_event=updates.tell)
-            if status == "paused":  # interrupted, by somebody who has not cancelled us
+            # Interrupted by something other than a cancel of this handler.
+            if status == "paused":
                 reason = "cancelled"
             elif updates.finish == "length":
                 reason = "max_tokens"
@@ -329,9 +341,9 @@ class ServedAgent:
         return s.PromptResponse(stop_reason=reason)
 
     async def _settle(self, session: Session, updates: TurnUpdates) -> None:
-        """Whatever has ended the run: each of its calls has ended, in the history and for the client."""
+        """Make sure that each tool call of the run has ended, in the history and for the client."""
         try:
-            await session.conversation.agive_up_pending_actions(GIVEN_UP)
+            await session.conversation.agive_up_pending_actions(NOT_APPROVED)
         finally:
             await updates.settle()
 
@@ -342,16 +354,16 @@ class ServedAgent:
 async def serve_agent(
     agent: Agent[Any], input_stream: Any = None, output_stream: Any = None, **options: Any
 ) -> None:
-    """Serve a quiesce `Agent` over ACP until its client is gone: over stdin and stdout, unless other streams are given.
+    """Serve a quiesce `Agent` over ACP until its client disconnects, over stdin and stdout or the given streams.
 
     ```python
     quiesce.run(lambda: serve_agent(agent, store="sessions.db"))
     ```
 
-    Options are those of `ServedAgent`, and of `run_agent`.
+    The options are those of `ServedAgent` and of `run_agent`.
     """
-    own = inspect.signature(ServedAgent).parameters
-    served = ServedAgent(agent, **{name: options.pop(name) for name in list(options) if name in own})
+    parameters = inspect.signature(ServedAgent).parameters
+    served = ServedAgent(agent, **{name: options.pop(name) for name in list(options) if name in parameters})
     async with served:
         await run_agent(served, input_stream, output_stream, **options)
 

@@ -1,6 +1,6 @@
-"""One session of a served agent, as its tools see it: where it works, and who its client is.
+"""One session of a served agent, as its tools see it: where it works, and its client.
 
-A tool finds its session by `current_session()`, in tasks and in threads; outside of ACP there is none.
+A tool gets its session from `current_session()`, in tasks and in threads; outside of ACP there is none.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _current: ContextVar[Session | None] = ContextVar("acp_session", default=None)
 
 
 class Session:
-    """A session: `cwd` and `additional_directories` are where its tools may work, `client` is the connection to the client.
+    """A session: tools may work in its `cwd` and `additional_directories`; `client` is the connection to the client.
 
     ```python
     session = current_session()
@@ -58,37 +58,41 @@ class Session:
         self.client = client
         self.capabilities = capabilities or s.ClientCapabilities()
         self.mode = ASK
-        self.allowed: set[str] = set()  # tools that the user need not be asked about again
-        self.open_calls: set[str] = set()  # that have not ended for the client
-        self.with_content: set[str] = (
-            set()
-        )  # of these, those whose tool has shown something better than its output
+        #: Tools that the user need not be asked about again.
+        self.allowed: set[str] = set()
+        #: Tool calls that have not ended, as far as the client knows.
+        self.open_calls: set[str] = set()
+        #: Those whose tool has shown content of its own, which replaces the tool's output.
+        self.with_content: set[str] = set()
         self.approved = Approved()
         self.has_title = False
-        self.answering = False  # whether it is in a turn, also before and after the conversation runs
-        self.conversation: Conversation = None  # type: ignore[assignment]  # set as soon as it is open
+        #: Whether the session is in a turn, including the time before and after the conversation runs.
+        self.answering = False
+        #: Set as soon as it is open.
+        self.conversation: Conversation = None  # type: ignore[assignment]
         self.servers: list[MCPServer] = []
 
     @property
     def can_read_files(self) -> bool:
-        """Whether the client reads files for us."""
+        """Whether the client reads files for the agent."""
         return self.capabilities.fs.read_text_file
 
     @property
     def can_write_files(self) -> bool:
-        """Whether the client writes files for us."""
+        """Whether the client writes files for the agent."""
         return self.capabilities.fs.write_text_file
 
     @property
     def has_terminals(self) -> bool:
-        """Whether the client runs commands for us."""
+        """Whether the client runs commands for the agent."""
         return self.capabilities.terminal
 
     async def update(self, update: Any) -> None:
-        """Tell the client what is new. One that is gone need not know: its turn is being stopped."""
+        """Send the client an update; do nothing if it has disconnected."""
         try:
             await self.client.session_update(self.id, update)
         except ConnectionEnded:
+            # The end of the connection is stopping the turn already, so this must not fail as well.
             pass
 
     async def show(
@@ -99,9 +103,10 @@ class Session:
         locations: Sequence[s.ToolCallLocation] | None = None,
         title: str | None = None,
     ) -> None:
-        """Show something for a tool call: a diff, a terminal, which files it touches. `content` then stands in place of the tool's output.
+        """Show something for a tool call: a diff, a terminal, the files it touches.
 
-        Of calls that the client does not know, those of an agent that is itself a tool, it is shown nothing.
+        `content` replaces the tool's output.
+        Nothing is shown for calls that the client does not know: those of an agent that is itself a tool.
         """
         if call_id not in self.open_calls:
             return
@@ -117,9 +122,10 @@ class Session:
         )
 
     async def close(self) -> None:
-        """Close its conversation and its MCP servers. What a turn has left over has had its grace, and stays the connection's."""
+        """Close the session's conversation and MCP servers; anything a turn left over remains with the connection."""
         try:
             if self.conversation is not None:
+                # A turn that left something over has already used up its grace, so do not wait for it again.
                 await self.conversation._close(waits_again=False)
         finally:
             for server in self.servers:
@@ -130,7 +136,11 @@ class Session:
 
 
 async def client_says(answer: Awaitable[T]) -> T:
-    """What the client answers to a tool. If the question was withdrawn because the turn is being stopped, the tool is told that it is to stop."""
+    """Return the client's answer to a tool's request.
+
+    If the request was withdrawn because the turn is being stopped, raise the tool's own cancellation instead of the
+    error.
+    """
     try:
         return await answer
     except RequestCancelled:
@@ -139,10 +149,10 @@ async def client_says(answer: Awaitable[T]) -> T:
 
 
 def current_session() -> Session | None:
-    """The session that the caller, a tool, works for; None outside of ACP."""
+    """Return the session that the calling tool works for; None outside of ACP."""
     return _current.get()
 
 
 def enter_session(session: Session) -> None:
-    """From here on the current task, and all that it starts, works for this session."""
+    """Make this the session of the current task and of everything that it starts."""
     _current.set(session)

@@ -1,7 +1,7 @@
-"""The sessions of one connection: a conversation each, with its id, and what the client has named for it.
+"""The open sessions of one connection: each has a conversation with the session's id, and what the client named for it.
 
-What a session opens (its MCP servers) belongs to the connection, and is closed with the session. One that is taken up
-again while it is open here stays open until the new one is there, and if that fails, or is cancelled, it goes on.
+The MCP servers of a session belong to the connection, and are closed with the session. If a session that is open here
+is loaded again, it stays open until the new one is ready; if that fails or is cancelled, the old one stays in use.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from quiesce.agents import Conversation, MemoryStore
 from .mcp import connect_servers
 from .records import Record, read_record, write_record
 from .session import Session
-from .updates import ShowsStarts
+from .updates import ReportStarts
 
 if TYPE_CHECKING:
     from quiesce.acp import schema as s
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
     from .rules import Rules
 
-GIVEN_UP: Final = "Not started: interrupted before anybody had approved this call."
+NOT_APPROVED: Final = "Not started: interrupted before this call was approved."
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a session shall work, and with which MCP servers: what a client says when it opens one."""
+    """Where a session works, and with which MCP servers: the client's parameters when it opens one."""
 
     cwd: str
     directories: list[str] | None
@@ -46,18 +46,18 @@ class Place:
 
     @cached_property
     def folders(self) -> Folders:
-        """Its folders, looked up once: what is checked is what is used."""
+        """The session's folders, resolved once, so that the folders that are checked are those that are used."""
         return Folders([self.cwd, *(self.directories or ())])
 
     def check(self) -> None:
-        """An error for a path that depends on where somebody stands."""
+        """Raise `RequestError` for a path that is not absolute."""
         for path in (self.cwd, *(self.directories or ())):
             if not os.path.isabs(path) or "\0" in path:
                 raise RequestError.invalid_params({"cwd": f"{path!r} is not an absolute path"})
 
 
 class Sessions:
-    """Those that are open, by id."""
+    """The open sessions, by id."""
 
     def __init__(
         self,
@@ -75,9 +75,11 @@ class Sessions:
         self._max_turns = max_turns
         self._mcp_needs_approval: NeedsApproval = mcp_needs_approval
         self._open: dict[str, Session] = {}
-        self._taken_up: Counter[str] = Counter()  # those that are being taken up again
+        # How often a session is being loaded or resumed at the moment.
+        self._reopening: Counter[str] = Counter()
         self.client: AgentSideConnection | None = None
-        self.capabilities: s.ClientCapabilities | None = None  # the client's
+        #: The client's.
+        self.capabilities: s.ClientCapabilities | None = None
 
     def __len__(self) -> int:
         return len(self._open)
@@ -89,69 +91,70 @@ class Sessions:
         return session
 
     def to_prompt(self, session_id: str) -> Session:
-        """One that may be told something now."""
+        """Return a session that can take a prompt now; raise `RequestError` if it is being loaded."""
         session = self[session_id]
-        if self._taken_up[session_id]:
+        if self._reopening[session_id]:
             raise RequestError.invalid_request(
-                {"details": f"session {session_id!r} is being loaded: wait for that"}
+                {"details": f"session {session_id!r} is being loaded: wait until that is done"}
             )
         return session
 
     async def close(self, session_id: str) -> None:
-        """Close one, if it is open."""
+        """Close a session, if it is open."""
         session = self._open.pop(session_id, None)
         if session is not None:
             await shielded(session.close)
 
     async def close_all(self) -> None:
-        """Close every one."""
+        """Close all sessions."""
         while self._open:
             _, session = self._open.popitem()
             await session.close()
 
     @asynccontextmanager
-    async def taking_up(self, session_id: str, place: Place, rules: Rules) -> AsyncIterator[Session]:
-        """Open one that is in the store. It is open for others when the block ends, in place of the one that was; if the block fails, it is closed."""
+    async def reopening(self, session_id: str, place: Place, rules: Rules) -> AsyncIterator[Session]:
+        """Open a stored session for the block; if the block succeeds it replaces the open one, else it is closed."""
         place.check()
         record = await read_record(self._store, session_id) if session_id else None
-        if record is None or not rules.knows(record):
+        if record is None or not rules.allows(record):
             raise RequestError.resource_not_found(session_id)
         self._check_idle(session_id)
-        self._taken_up[session_id] += 1
+        self._reopening[session_id] += 1
         try:
             session = await self._make(session_id, place, record)
             try:
                 session.has_title = record.title is not None
-                await session.conversation.agive_up_pending_actions(GIVEN_UP)
+                await session.conversation.agive_up_pending_actions(NOT_APPROVED)
                 yield session
             except BaseException:
                 await shielded(session.close)
                 raise
         finally:
-            self._taken_up -= Counter([session_id])
-        await self._put(session)
+            # Subtracting a Counter also removes the entry when it reaches zero.
+            self._reopening -= Counter([session_id])
+        await self._replace(session)
 
     def _check_idle(self, session_id: str) -> None:
         session = self._open.get(session_id)
         if session is not None and (session.answering or session.conversation.status == "running"):
             raise RequestError.invalid_request(
-                {"details": f"session {session_id!r} is answering a prompt: cancel that first"}
+                {"details": f"session {session_id!r} is answering a prompt: cancel it first"}
             )
 
     async def open(self, session_id: str, place: Place) -> Session:
-        """Open a new one."""
+        """Open a new session."""
         place.check()
         session = await self._make(session_id, place)
-        await self._put(session)
+        await self._replace(session)
         return session
 
-    async def _put(self, session: Session) -> None:
-        before = self._open.get(session.id)
+    async def _replace(self, session: Session) -> None:
+        previous = self._open.get(session.id)
         self._open[session.id] = session
-        if before is not None:
-            await shielded(before.close)
+        if previous is not None:
+            await shielded(previous.close)
 
-    async def _make(self, session_id: str, place: Place, known: Record | None = None) -> Session:
+    async def _make(self, session_id: str, place: Place, record: Record | None = None) -> Session:
         assert self.client is not None
         directories = place.directories or []
         session = Session(session_id, place.cwd, directories, self.client, self.capabilities, place.folders)
@@ -160,7 +163,8 @@ class Sessions:
             context = self._context(session) if callable(self._context) else self._context
             if inspect.isawaitable(context):
                 context = await context
-            if known is None or (known.cwd, known.additional_directories) != (place.cwd, tuple(directories)):
+            location = (place.cwd, tuple(directories))
+            if record is None or (record.cwd, record.additional_directories) != location:
                 await write_record(self._store, session_id, place.cwd, directories)
             session.conversation = await self._conversation(session, context)
         except BaseException:
@@ -178,10 +182,10 @@ class Sessions:
             store=self._store,
             conversation_id=session.id,
             context=context,
-            hooks=ShowsStarts(),
+            hooks=ReportStarts(),
             run_config=self._config,
             max_turns=self._max_turns,
         )
-        # It reads its log, and waits for the disk to do so.
+        # Making a conversation reads its log, which blocks on the disk.
         in_memory = isinstance(self._store, MemoryStore)
         return make() if in_memory else await to_thread(make, name="open conversation")

@@ -1,7 +1,7 @@
-"""How a tool call looks to the client: its title, its kind, the files that it touches, and what came of it.
+"""How a tool call looks to the client: its title, its kind, the files that it touches, and its result.
 
-What is known of a tool is known by its function (`shown_as`), so that a copy of the tool with other options looks the
-same.
+The display of a tool is registered for its function (`shown_as`), so that a copy of the tool with other options looks
+the same.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _TITLE_LIMIT = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Display:
     """How the calls of a tool are shown."""
 
     kind: s.ToolKind = "other"
     title: Callable[[Arguments], str] | None = None
     locations: Callable[[Arguments], Sequence[s.ToolCallLocation]] | None = None
-    preview: Preview | None = None  # what it is about to do, for who has to approve it
+    #: Shows what the call is about to do to the person who has to approve it.
+    preview: Preview | None = None
 
 
-_AS_IT_IS = Look()
-_looks: WeakKeyDictionary[Callable[..., Any], Look] = (
-    WeakKeyDictionary()
-)  # agents may be made for each client
+_DEFAULT = Display()
+# Weak, because a program may make an agent, with its tools, for each client.
+_displays: WeakKeyDictionary[Callable[..., Any], Display] = WeakKeyDictionary()
 
 
 def shown_as(
@@ -51,28 +51,28 @@ def shown_as(
     locations: Callable[[Arguments], Sequence[s.ToolCallLocation]] | None = None,
     preview: Preview | None = None,
 ) -> FunctionTool:
-    """Say how the calls of a tool are shown to a client; returns the tool.
+    """Set how the calls of a tool are shown to a client, and return the tool.
 
     ```python
     shown_as(search, "search", title=lambda arguments: f"Search for {arguments['query']}")
     ```
 
-    The functions are given the arguments of a call, as the model wrote them. `preview` is an async one that returns
-    tool call content (a diff, say) for whoever is asked to approve the call.
+    The functions receive the arguments of a call as the model wrote them. `preview` is an async function that returns
+    tool call content (a diff, for example) for the person who is asked to approve the call.
     """
     if tool.function is None:
         raise TypeError(
-            f"tool {tool.name!r} was made by hand: only what `function_tool` has made can be shown as something"
+            f"tool {tool.name!r} was made by hand: shown_as only works with tools made by `function_tool`"
         )
-    _looks[tool.function] = Look(kind, title, locations, preview)
+    _displays[tool.function] = Display(kind, title, locations, preview)
     return tool
 
 
-def look_of(name: str, agent: Agent[Any]) -> Look:
-    """How the calls of the agent's tool of that name are shown; it may also be one of an agent that it hands over to."""
+def display_of(name: str, agent: Agent[Any]) -> Display:
+    """Return the display of a tool of the agent, or of an agent that it hands over to, by the tool's name."""
     tool = _find(name, agent, set())
     function = tool.function if tool is not None else None
-    return _looks.get(function, _AS_IT_IS) if function is not None else _AS_IT_IS
+    return _displays.get(function, _DEFAULT) if function is not None else _DEFAULT
 
 
 def _find(name: str, agent: Agent[Any], seen: set[int]) -> FunctionTool | None:
@@ -88,7 +88,7 @@ def _find(name: str, agent: Agent[Any], seen: set[int]) -> FunctionTool | None:
 
 
 def arguments_of(text: str) -> Arguments:
-    """What the model wrote, if it is an object."""
+    """Return the arguments that the model wrote; an empty dict if they are not a JSON object."""
     plain = _plain(text)
     return plain if isinstance(plain, dict) else {}
 
@@ -101,54 +101,57 @@ def _plain(text: str) -> Any:
     return plain if not is_deep(plain) else text
 
 
-def call_shown(call: ToolCall, agent: Agent[Any]) -> dict[str, Any]:
-    """The fields that describe a call: for a `tool_call`, and for a permission request."""
-    look, arguments = look_of(call.name, agent), arguments_of(call.arguments)
+def call_fields(call: ToolCall, agent: Agent[Any]) -> dict[str, Any]:
+    """Return the fields that describe a call, for a `tool_call` and for a permission request."""
+    display, arguments = display_of(call.name, agent), arguments_of(call.arguments)
     return {
         "tool_call_id": call.call_id,
-        "title": _made(look.title, arguments, None) or exact(call.name),
-        "kind": look.kind,
-        "locations": list(_made(look.locations, arguments, ())) or None,
+        "title": _computed(display.title, arguments, None) or exact(call.name),
+        "kind": display.kind,
+        "locations": list(_computed(display.locations, arguments, ())) or None,
         "raw_input": _plain(call.arguments),
     }
 
 
-def _made(make: Callable[[Arguments], Any] | None, arguments: Arguments, otherwise: Any) -> Any:
-    """The model may have written anything: what cannot be shown is not."""
+def _computed(make: Callable[[Arguments], Any] | None, arguments: Arguments, default: Any) -> Any:
+    """Return `make(arguments)`, or `default` if that fails: the model may have written anything."""
     if make is None:
-        return otherwise
+        return default
     try:
-        made = make(arguments)
+        value = make(arguments)
     except Exception:
-        return otherwise
-    return both_ends(without_line_ends(exact(made)), _TITLE_LIMIT) if isinstance(made, str) else made
+        return default
+    return both_ends(without_line_ends(exact(value)), _TITLE_LIMIT) if isinstance(value, str) else value
 
 
-async def previewed(call: ToolCall, agent: Agent[Any]) -> list[Any]:
-    """What the call is about to do, all of it: as its tool shows it, else its arguments.
+async def preview_of(call: ToolCall, agent: Agent[Any]) -> list[Any]:
+    """Return everything that the call is about to do: the preview of its tool, or else its arguments.
 
-    `OSError` if its tool says that what it would change cannot be shown.
+    Raises `OSError` if the tool cannot show what it would change.
     """
-    preview = look_of(call.name, agent).preview
+    preview = display_of(call.name, agent).preview
     if preview is not None:
         try:
             return list(await preview(arguments_of(call.arguments)))
         except OSError:
             raise
-        except Exception:  # arguments that make no sense: the tool will say so
+        except Exception:
+            # The arguments make no sense. The tool itself reports that better than an error here would.
             pass
     return [tool_content(code_block(exact(f"{call.name} {call.arguments}")))]
 
 
 def code_block(text: str) -> s.TextContentBlock:
-    """Text that a client shows as it is: most take text for Markdown, in which lines are joined, and link definitions and comments vanish."""
+    """Return a block of text that a client shows unchanged."""
+    # Most clients render text as Markdown, which joins lines, and drops link definitions and comments. A code block
+    # keeps them; its fence is longer than any in the text, so that the text cannot end it.
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return text_block(f"{fence}\n{text}\n{fence}")
 
 
-def result_shown(result: ToolResult, *, with_content: bool) -> dict[str, Any]:
-    """The fields that say what came of a call. `with_content`: its tool has shown something better than its output."""
+def result_fields(result: ToolResult, *, with_content: bool) -> dict[str, Any]:
+    """Return the fields for the result of a call; `with_content` if its tool has shown content of its own."""
     raw: Mapping[str, Any] = {"outcome": result.outcome, "output": result.output}
     finished = result.outcome == "finished"
     content = None if with_content and finished else [tool_content(text_block(result.output))]
