@@ -147,7 +147,7 @@ async def test_nothing_happens_before_the_first_event_is_asked_for() -> None:
 async def test_a_script_that_is_too_short_says_so() -> None:
     model = ScriptedModel(["one"], name="critic")
     await answer(model)
-    with pytest.raises(ScriptExhausted, match="'critic' was asked 2 times, and its script has 1 turn"):
+    with pytest.raises(ScriptExhausted, match="'critic' got 2 requests, but its script has 1 turn"):
         await answer(model)
 
 

@@ -34,5 +34,5 @@ def test_a_client_that_leaves_takes_its_handler_and_its_model_call_along() -> No
     assert not left
     ordinary, ours = done.stdout.split("with quiesce:\n")
     assert re.search(r"1 listener\(s\), and wrote [1-9]\d* words for nobody", ordinary)
-    assert ours.count("stopped (disconnect: the client has gone)") == 2
+    assert ours.count("stopped (disconnect: the client disconnected)") == 2
     assert ours.count("0 listener(s), and wrote 0 words for nobody") == 2

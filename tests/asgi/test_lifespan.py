@@ -90,7 +90,7 @@ async def test_requests_have_time_to_come_to_their_end_and_hear_their_token_at_o
         stopped = anyio.current_time()
         server = server_of({"state": state})
         assert server is not None
-        server.end(Reason("shutdown", "SIGTERM"))  # as a signal does
+        server.stop(Reason("shutdown", "SIGTERM"))  # as a signal does
         await anyio.sleep(5)
         assert heard == [pytest.approx(stopped, abs=0.1)]
     assert reports.kinds == ["shutdown"]
@@ -170,7 +170,7 @@ async def test_what_was_spawned_in_the_scope_of_the_server_outlives_its_request_
         await asking(Client(), state).ask(StopOnDisconnect(app))
         assert not ended
     assert anyio.current_time() - started < 1  # the time to cooperate is for requests
-    assert ended == ["shutdown: the server ended"]
+    assert ended == ["shutdown: the server stopped"]
     assert reports[0].clean
 
 

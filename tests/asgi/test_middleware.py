@@ -33,10 +33,10 @@ async def test_a_handler_is_cancelled_when_its_client_has_gone_before_the_first_
     started = anyio.current_time()
     await client.ask(watched_app)
     assert anyio.current_time() - started == pytest.approx(1, abs=0.1)
-    assert [str(reason) for reason in seen] == ["disconnect: the client has gone"]
+    assert [str(reason) for reason in seen] == ["disconnect: the client disconnected"]
     assert reports.kinds == ["disconnect"]
     assert reports[0].clean
-    assert str(reports[0]).startswith("scope 'POST /ask' stopped (disconnect: the client has gone)")
+    assert str(reports[0]).startswith("scope 'POST /ask' stopped (disconnect: the client disconnected)")
     assert [str(outcome) for outcome in reports[0].outcomes] == ["POST /ask: cancelled"]
     assert client.status == 499  # nobody hears it but middleware in between
 
@@ -232,7 +232,7 @@ async def test_a_request_that_the_server_cancels_cleans_up_and_is_reported(times
         await anyio.sleep(0.1)
     await request.wait()
     assert request.state == "cancelled"
-    assert seen == ["cancelled: the server gave the request up"]
+    assert seen == ["cancelled: the server cancelled the request"]
     assert reports.kinds == ["cancelled"]
     assert reports[0].clean
     assert (await server.close()).clean

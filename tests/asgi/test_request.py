@@ -52,7 +52,7 @@ async def test_when_the_client_goes_the_call_is_cancelled_and_clientgone_is_rais
     current_scope().spawn(after, 1, client.go)
     with pytest.raises(ClientGone, match="answer was stopped"):
         await unless_disconnected(request, answer)
-    assert seen == ["disconnect: the client has gone"]
+    assert seen == ["disconnect: the client disconnected"]
 
 
 async def test_a_call_that_ignores_its_cancel_is_given_up_and_named(caplog: pytest.LogCaptureFixture) -> None:

@@ -172,7 +172,7 @@ async def test_a_sync_endpoint_hears_its_token_and_keeps_its_handler_until_its_t
         await until(lambda: len(seen) == 1, "the thread runs")
         await client.aclose()
         await until(lambda: len(reports) == 1, "the stop is reported")
-        assert seen == ["begun", "disconnect: the client has gone", "ended"]
+        assert seen == ["begun", "disconnect: the client disconnected", "ended"]
         assert reports[0].clean
 
 

@@ -122,8 +122,8 @@ def test_a_server_that_is_told_to_end_ends_and_leaves_nothing_upstream(
     run_in("hypercorn", main)
     if server == "hypercorn-worker" and signals == [TERM]:
         # The signal goes to the parent process, and its workers are told by a flag that no application sees.
-        assert "stream ended, cancelled: the server gave the request up" in output[0]
-        assert "worker ended, shutdown: the server ended" in output[0]
+        assert "stream ended, cancelled: the server cancelled the request" in output[0]
+        assert "worker ended, shutdown: the server stopped" in output[0]
     elif len(signals) == 1:
         name = signals[0].name
         assert f"stream ended, shutdown: {name}" in output[0]

@@ -1,7 +1,8 @@
-"""Web servers: a handler ends when its client has gone, and everything ends when the server does.
+"""For web servers: a handler stops when its client disconnects, and everything stops when the server does.
 
-`StopOnDisconnect` is pure ASGI middleware, `lifespan` the server's own scope, `unless_disconnected` the same for one
-call in one endpoint. They work with anything that speaks ASGI: FastAPI, Starlette, uvicorn, hypercorn; on asyncio and trio.
+`StopOnDisconnect` is pure ASGI middleware, `lifespan` opens a scope for the whole server, and `unless_disconnected`
+stops one call in one endpoint. They work with anything that speaks ASGI (FastAPI, Starlette, uvicorn, hypercorn), on
+asyncio and trio.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""One connection, read ahead: the only way to hear that a client has gone is to ask for its next message.
+"""One connection, read ahead: the only way to learn that a client has disconnected is to ask for its next message.
 
-- The server's `receive` has one reader, which is us. What it gives goes to the application in order.
-- We are ahead of the application by a few messages or 64 KiB, no more: a client that sends faster than it is read is held
-  back by the server, as before. While it is held back, nobody can hear that it has gone; the end of the body, or
-  the application's next read, brings that back.
-- Some servers do something when the first message is asked for: they tell a client that waits for permission to
-  send its body (`Expect: 100-continue`) to go on. Such a request is not read before the application asks.
-- Once the client has gone, that is what the application is told, whenever it asks.
-- When the request is over, whoever of it is still there can neither hear nor say anything: the server has gone on.
+- The server's `receive` has one reader, which is us. Its messages go to the application in order.
+- We read at most a few messages or 64 KiB ahead of the application: a client that sends faster than it is read is
+  slowed down by the server, as without us. Meanwhile its disconnect cannot be noticed, until the end of the body or
+  the application's next read.
+- Some servers do something when the first message is requested: they tell a client that waits for permission to send
+  its body (`Expect: 100-continue`) to proceed. Such a request is not read before the application asks for it.
+- Once the client has disconnected, the application is told so whenever it asks.
+- When the request has ended, anything that is left over of it can neither receive nor send: the server has moved on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from quiesce.kernel.inner import WaitQueue, current_backend
+from quiesce.kernel.inner import WaitQueue
 
 from .types import AsgiScope, Message, Receive, Send
 
@@ -24,87 +24,93 @@ BYTES_AHEAD = 64 * 1024
 
 
 class ClientGone(ConnectionError):
-    """The client has gone, or its request is over, and what was being done for it is to end."""
+    """The client disconnected, or its request has ended, and the work for it has to stop."""
 
 
 class Connection:
-    """`receive` and `send` for the application; `wait_until_gone` for its owner."""
+    """`receive` and `send` for the application, and `wait_for_disconnect` for the owner of the request."""
 
     def __init__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         self.is_websocket = scope["type"] == "websocket"
-        self.is_begun = False  # something was answered
-        self.is_answered = False  # the response is complete: what follows is none of the client's business
-        self.is_gone = False
-        self.is_over = False
-        self.on_call: Callable[[], object] | None = None  # called whenever the application calls
+        self.response_started = False
+        #: The response is complete: a disconnect after that stops nothing.
+        self.response_complete = False
+        self.disconnected = False
+        self.ended = False
+        #: Called whenever the application calls `receive` or `send`.
+        self.on_call: Callable[[], object] | None = None
         self._kind = "websocket" if self.is_websocket else "http"
         self._receive = receive
         self._send = send
         self._messages: deque[Message] = deque()
         self._bytes = 0
-        self._goodbye: Message = {"type": f"{self._kind}.disconnect"}
+        # What the application is sent if the server does not provide a message of its own.
+        self._disconnect_message: Message = {"type": f"{self._kind}.disconnect"}
         if self.is_websocket:
-            self._goodbye["code"] = 1006
+            self._disconnect_message["code"] = 1006
         self._failure: Exception | None = None
         self._is_body_read = False
-        self._is_read_directly = False
+        self._reads_directly = False
         self._has_trailers = False
         self._readers = 0
-        self._backend = current_backend()
         self._changed = WaitQueue()
-        self._is_asked = not any(
+        # False until the application asks, if reading would make the server invite the body.
+        self._may_start_reading = not any(
             name == b"expect" and value.lower() == b"100-continue" for name, value in scope.get("headers", ())
         )
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the application is waiting for a message, and will hear by itself that the client has gone."""
+        """Whether the application is waiting for a message, and will itself be told that the client disconnected."""
         return self._readers > 0 and not self._messages
 
-    async def wait_until_gone(self) -> bool:
-        """Read until the client has gone: True. False if that cannot be heard. Run by one task.
+    async def wait_for_disconnect(self) -> bool:
+        """Read until the client disconnects, and return True; return False if that cannot be noticed.
 
-        The application is told by `tell`, so that whoever is to be cancelled can be cancelled first.
+        Only one task may run this. The caller then calls `wake`, after it has cancelled the handler: an application
+        that was told first would react to the disconnect before the cancel.
         """
         while True:
             while not self._may_read():
                 await self._changed.wait()
             try:
                 message = await self._receive()
-            except Exception as error:  # the application's, who would have asked
+            except Exception as error:
+                # The application would have got this error if it had called `receive` itself, so it gets it.
                 self._failure = error
                 return False
             kind = message["type"]
             if kind == "http.disconnect" or kind == "websocket.disconnect":
-                self._goodbye = message
-                self.is_gone = True
+                self._disconnect_message = message
+                self.disconnected = True
                 return True
             self._messages.append(message)
             self._bytes += _size(message)
+            # A message after the end of the body: something that we do not know, and must not collect without limit.
             if self._is_body_read:
-                return False  # after its end a body has gone on: no messages that we could go on collecting
+                return False
             self._is_body_read = kind == "http.request" and not message.get("more_body")
-            self.tell()
+            self.wake()
 
     def _may_read(self) -> bool:
-        if not self._is_asked:
+        if not self._may_start_reading:
             return False
-        # After the end of a body only the client's leave can come.
+        # After the end of the body only a disconnect can come, so that there is no limit to observe.
         return self._is_body_read or (len(self._messages) < MESSAGES_AHEAD and self._bytes < BYTES_AHEAD)
 
     async def receive(self) -> Message:
-        """The application's `receive`."""
+        """Return the next message; the application's `receive`."""
         if self.on_call is not None:
             self.on_call()
-        if not self._is_asked:
-            self._is_asked = True
-            self.tell()
+        if not self._may_start_reading:
+            self._may_start_reading = True
+            self.wake()
         while not self._messages:
-            if self.is_gone or self.is_over:
-                return self._goodbye
+            if self.disconnected or self.ended:
+                return self._disconnect_message
             if self._failure is not None:
                 raise self._failure
-            if self._is_read_directly:
+            if self._reads_directly:
                 return await self._receive()
             self._readers += 1
             try:
@@ -113,43 +119,44 @@ class Connection:
                 self._readers -= 1
         message = self._messages.popleft()
         self._bytes -= _size(message)
-        self.tell()
+        self.wake()
         return message
 
     async def send(self, message: Message) -> None:
-        """The application's `send`."""
-        if self.is_over:
-            raise ClientGone(f"the request is over: nobody takes its {message['type']!r} any more")
+        """Send a message; the application's `send`."""
+        if self.ended:
+            raise ClientGone(f"the request has ended: its {message['type']!r} cannot be sent any more")
         if self.on_call is not None:
             self.on_call()
-        self._note(message)
+        self._track_response(message)
         await self._send(message)
 
-    def _note(self, message: Message) -> None:
-        """Before it is sent: the client may go as soon as it has it."""
-        kind = message["type"].removeprefix("websocket.")  # of a websocket that is denied with a response
+    def _track_response(self, message: Message) -> None:
+        # Called before the message is sent: the client may disconnect as soon as it has it.
+        # A websocket that is denied with an HTTP response sends the same messages with a prefix.
+        kind = message["type"].removeprefix("websocket.")
         if kind == "http.response.body":
-            self.is_answered = not message.get("more_body") and not self._has_trailers
+            self.response_complete = not message.get("more_body") and not self._has_trailers
         elif kind == "http.response.start":
-            self.is_begun = True
+            self.response_started = True
             self._has_trailers = bool(message.get("trailers"))
         elif kind == "http.response.trailers":
-            self.is_answered = not message.get("more_trailers")
+            self.response_complete = not message.get("more_trailers")
         elif kind == "http.response.pathsend" or kind == "close":
-            self.is_begun = self.is_answered = True
+            self.response_started = self.response_complete = True
 
     def leave_reading_to_the_application(self) -> None:
-        """Nobody reads ahead any more."""
-        self._is_read_directly = True
-        self.tell()
+        """Stop reading ahead; from now on the application's `receive` calls the server's."""
+        self._reads_directly = True
+        self.wake()
 
     def end(self) -> None:
-        """The request is over."""
-        self.is_over = True
-        self.tell()
+        """End the request: `receive` then returns a disconnect, and `send` raises."""
+        self.ended = True
+        self.wake()
 
-    def tell(self) -> None:
-        """Something has changed: whoever waits looks again."""
+    def wake(self) -> None:
+        """Make everything that waits check the state again."""
         self._changed.wake_all()
 
 

@@ -1,9 +1,10 @@
-"""The middleware: each request in a scope of its own, stopped when its client has gone.
+"""The middleware: runs each request in a scope of its own, which is stopped when the client disconnects.
 
-- The handler runs in a task of its own. So the request can be over though the handler is not: one that ignores its cancel
-  is named when the grace is over, and stays owned, by the server's scope if there is one.
-- All requests are stopped at once when the server's scope is: each hears its token, none waits for the one before.
-- What the handler raises is raised to the server: the error itself, not a group.
+- The handler runs in a task of its own. So the request can end although the handler has not: a handler that ignores its
+  cancel is named when the grace has expired, and stays owned, by the server's scope if there is one.
+- When the server's scope is stopped, all requests are stopped at once: each has its token cancelled, and none waits for
+  another.
+- An exception of the handler is raised to the server as it is, not in a group.
 """
 
 from __future__ import annotations
@@ -31,29 +32,30 @@ from .server import server_of
 from .thread_hold import ThreadHold
 from .types import AsgiApp, AsgiScope, Message, Receive, Send
 
-WATCHED = "quiesce.watched"  # in the ASGI scope of a request that a middleware further out watches already
-GONE = Reason("disconnect", "the client has gone")
-OVER = Reason("parent", "the request is over")
-GIVEN_UP = Reason("cancelled", "the server gave the request up")
+# In the ASGI scope of a request that an outer instance of the middleware watches already.
+WATCHED = "quiesce.watched"
+DISCONNECTED = Reason("disconnect", "the client disconnected")
+ENDED = Reason("parent", "the request has ended")
+CANCELLED_BY_SERVER = Reason("cancelled", "the server cancelled the request")
 
 
 class StopOnDisconnect:
-    """ASGI middleware: when the client has gone, the handler is cancelled, cleans up, and is reported.
+    """ASGI middleware that cancels the handler when its client disconnects, lets it clean up, and reports the stop.
 
     ```python
     app = FastAPI(lifespan=quiesce.asgi.lifespan())
     app.add_middleware(quiesce.asgi.StopOnDisconnect)
     ```
 
-    The handler runs in a `Scope`: what it opens with `quiesce.stream`, `own`, `to_thread`, `Process` ends with it, and
-    `current_token()` says why, also in threads. It does not matter whether the response has begun, streams, or is
-    computed in one go, nor which middleware stands between; put this one outermost. A client that goes after it has
-    its whole answer stops nothing: background tasks run on. A websocket's handler that is waiting for a message
-    gets to know by that; any other is cancelled.
+    The handler runs in a `Scope`: what it opens with `quiesce.stream`, `own`, `to_thread` or `Process` ends with it,
+    and `current_token()` says why, in threads too. It does not matter whether the response has started, is streamed
+    or is computed in one go, nor which other middleware is installed; make this one the outermost. A client that
+    disconnects after it has received its whole answer stops nothing: background tasks keep running. A websocket's
+    handler that is waiting for a message learns of the disconnect from that message; any other handler is cancelled.
 
-    `on_stop(report, scope)` is called after each request that was stopped or left something behind, with the
-    `StopReport` and the ASGI scope; without it, the report is logged (a warning if something is left). `grace` holds the
-    deadlines of such a stop. A stop of the whole server has those of `lifespan`.
+    `on_stop(report, scope)` is called after each request that was stopped or left something over, with the
+    `StopReport` and the ASGI scope; without it, the report is logged (as a warning if something is left over).
+    `grace` has the deadlines of such a stop. A stop of the whole server has those of `lifespan`.
     """
 
     def __init__(
@@ -76,8 +78,8 @@ class StopOnDisconnect:
         scope[WATCHED] = True
         connection = Connection(scope, receive, send)
         server = server_of(scope)
-        if server is not None and server.is_ending:
-            return await _say_that_it_is_over(connection, send)
+        if server is not None and server.is_stopping:
+            return await _send_final_answer(connection, send)
         name = f"{scope.get('method', 'WEBSOCKET')} {scope.get('path', '')}"
         owner = await Scope.open(
             name,
@@ -90,37 +92,42 @@ class StopOnDisconnect:
             server.add(owner)
         handler = owner.spawn(self.app, scope, connection.receive, connection.send, name=name)
         try:
-            await self._until_over(owner, handler, connection, scope)
+            await self._run_to_end(owner, handler, connection, scope)
             if handler.state is FAILED:
                 raise_unchanged(handler._value)
-            if owner.reason is not OVER:
-                await _say_that_it_is_over(connection, send)
+            if owner.reason is not ENDED:
+                await _send_final_answer(connection, send)
             elif handler.state is CANCELLED:
-                handler.result()  # raises: it cancelled itself, which only the server can make sense of
+                # The handler cancelled itself, without a stop. Only the server can make sense of that, so raise it.
+                handler.result()
         finally:
             if server is not None:
                 server.remove(owner)
-            del handler  # an error has this frame in its traceback, which must not hold the error
+            # A raised error refers to this frame by its traceback; without this, the frame would refer to the error.
+            del handler
         return None
 
-    async def _until_over(
+    async def _run_to_end(
         self, owner: Scope, handler: Handle, connection: Connection, scope: AsgiScope
     ) -> None:
-        """The handler has ended, or is given up; in either case what it owned has ended, or is reported."""
+        """Wait until the handler has ended or its stop has expired; whatever it owned has then ended or is reported."""
         core = owner._opened()
-        connection.on_call = ThreadHold(handler).look
+        connection.on_call = ThreadHold(handler).check
         try:
-            if not handler.done and not core.closed:  # an eager task may have done it all by now
-                watch = owner.spawn(_stop_when_gone, connection, owner, self._grace)
-                watch._label = None  # plumbing, not to be named in reports
+            # An eager task may have ended already.
+            if not handler.done and not core.closed:
+                watch = owner.spawn(_stop_on_disconnect, connection, owner, self._grace)
+                # Without a label, because it is not part of the application and must not appear in reports.
+                watch._label = None
                 await wait_for_end(core, handler, watch)
-                if not connection.is_gone:
+                if not connection.disconnected:
                     connection.leave_reading_to_the_application()
             await wait_for_end(core, handler)
         except BaseException as error:
             if not is_cancel(error):
-                raise  # we are being thrown away, and cannot wait: the scope notices that
-            owner.cancel(GIVEN_UP, grace=self._grace)
+                # GeneratorExit, for one: this coroutine is being discarded and cannot wait. The scope notices that.
+                raise
+            owner.cancel(CANCELLED_BY_SERVER, grace=self._grace)
             try:
                 await self._close(owner, connection, scope)
             finally:
@@ -131,14 +138,14 @@ class StopOnDisconnect:
         core = owner._opened()
         try:
             if core.state is not EXPIRED:
-                await owner.close(reason=OVER, grace=self._grace)
+                await owner.close(reason=ENDED, grace=self._grace)
         finally:
             connection.end()
             report = owner.report or core.report()
-            if owner.reason is not OVER or is_trouble(report):
-                self._tell(report, scope)
+            if owner.reason is not ENDED or is_trouble(report):
+                self._hand_over(report, scope)
 
-    def _tell(self, report: StopReport, scope: AsgiScope) -> None:
+    def _hand_over(self, report: StopReport, scope: AsgiScope) -> None:
         if self._on_stop is not None:
             try:
                 self._on_stop(report, scope)
@@ -149,44 +156,48 @@ class StopOnDisconnect:
 
 
 async def wait_for_end(core: ScopeCore, *children: Handle) -> None:
-    """Until one of these children of `core` has ended, or its stop is out of time."""
+    """Wait until one of these children of `core` has ended, or the stop of `core` has expired."""
     for child in children:
         when_ended(child, core.wake)
     await core.waiters.wait_until(lambda: any(child.done for child in children) or core.is_over())
 
 
-async def _stop_when_gone(connection: Connection, owner: Scope, grace: Grace) -> None:
-    if await connection.wait_until_gone():
-        if not connection.is_answered and not (connection.is_websocket and connection.is_awaited):
-            owner.cancel(GONE, grace=grace)
-        connection.tell()
+async def _stop_on_disconnect(connection: Connection, owner: Scope, grace: Grace) -> None:
+    if await connection.wait_for_disconnect():
+        if not connection.response_complete and not (connection.is_websocket and connection.is_awaited):
+            owner.cancel(DISCONNECTED, grace=grace)
+        connection.wake()
 
 
 def raised_below(handle: Handle, error: BaseException) -> None:
-    """The handler's error is raised to the server, which reports it."""
+    """Do nothing with the handler's error: it is raised to the server, which reports it."""
 
 
-async def _say_that_it_is_over(connection: Connection, send: Send) -> None:
-    """An answer for a request that has none, if only for those between us and the server: logs, other middleware."""
-    if connection.is_begun:
+async def _send_final_answer(connection: Connection, send: Send) -> None:
+    """Answer a request that has no answer yet, if only for logs and other middleware between us and the server."""
+    if connection.response_started:
         return
     messages: list[Message]
     if connection.is_websocket:
-        messages = [] if connection.is_gone else [{"type": "websocket.close", "code": 1012}]
-    elif connection.is_gone:
-        messages = _response(499, b"the client has gone\n")
+        messages = [] if connection.disconnected else [{"type": "websocket.close", "code": 1012}]
+    elif connection.disconnected:
+        messages = _response(499, b"the client disconnected\n")
     else:
         messages = _response(503, b"the server is shutting down\n", (b"retry-after", b"1"))
     try:
         for message in messages:
             await send(message)
     except Exception:
-        logger.debug("nobody took the answer to a request that is over", exc_info=True)
+        logger.debug("the answer to a request that has ended could not be sent", exc_info=True)
 
 
 def _response(status: int, text: bytes, *headers: tuple[bytes, bytes]) -> list[Message]:
-    told = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close"), *headers]
+    all_headers = [
+        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"connection", b"close"),
+        *headers,
+    ]
     return [
-        {"type": "http.response.start", "status": status, "headers": told},
+        {"type": "http.response.start", "status": status, "headers": all_headers},
         {"type": "http.response.body", "body": text},
     ]

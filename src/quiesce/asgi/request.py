@@ -1,4 +1,4 @@
-"""One call in one endpoint, given up when the client has gone."""
+"""Stops one call in one endpoint when the client disconnects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quiesce.kernel.inner import (
 )
 
 from .connection import ClientGone
-from .middleware import GONE, OVER, raised_below, wait_for_end
+from .middleware import DISCONNECTED, ENDED, raised_below, wait_for_end
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 async def unless_disconnected(
     request: Any, fn: Callable[..., Awaitable[T]], *args: Any, grace: Grace | None = None
 ) -> T:
-    """`await fn(*args)`, unless the client goes first: then it is cancelled, and `ClientGone` is raised.
+    """Return `await fn(*args)`; if the client disconnects first, cancel it and raise `ClientGone`.
 
     ```python
     @app.post("/ask")
@@ -34,7 +34,7 @@ async def unless_disconnected(
     ```
 
     For endpoints of applications without `StopOnDisconnect`. The body must have been read before (FastAPI does that for
-    declared parameters): the next thing that the client can say is that it is gone.
+    declared parameters), so that the next message of the client is its disconnect.
     """
     check_grace(grace)
     owner = await Scope.open(f"call of {label_of(fn)}", on_error="report", on_child_error=raised_below)
@@ -43,15 +43,16 @@ async def unless_disconnected(
     async def watch() -> None:
         while (await request.receive())["type"] not in ("http.disconnect", "websocket.disconnect"):
             pass
-        owner.cancel(GONE, grace=grace)
+        owner.cancel(DISCONNECTED, grace=grace)
 
     call = owner.spawn(fn, *args)
     try:
+        # Without a label, because it is not part of the application and must not appear in reports.
         owner.spawn(watch)._label = None
         await wait_for_end(core, call)
     finally:
         if not core.is_over():
-            await owner.close(reason=OVER)
+            await owner.close(reason=ENDED)
         report = owner.report or core.report()
         if is_trouble(report):
             log_report(report)
@@ -61,8 +62,11 @@ async def unless_disconnected(
             return result
         if call.state is FAILED:
             raise_unchanged(call._value)
-        if owner.reason is GONE:
-            raise ClientGone(f"the client has gone; {call.name} was stopped")
-        raise RuntimeError(f"{call.name} was cancelled, and the client is still there ({owner.reason})")
+        if owner.reason is DISCONNECTED:
+            raise ClientGone(f"the client disconnected; {call.name} was stopped")
+        raise RuntimeError(
+            f"{call.name} was cancelled, although the client has not disconnected ({owner.reason})"
+        )
     finally:
+        # A raised error refers to this frame by its traceback; without this, the frame would refer to the error.
         del call

@@ -1,10 +1,11 @@
-"""Signals, heard besides the server.
+"""Listens to signals in addition to the server.
 
-A server that is told to end waits for its connections first and asks the application afterwards, so that a stream
-without end keeps it up for ever. The signal itself must therefore reach the requests. Servers take signals in different
-ways (a handler, a file descriptor, a task); a handler that calls the one before it disturbs none of them.
+A server that is told to stop first waits for its connections and only then asks the application to shut down, so that
+one endless stream keeps it waiting forever. So the signal itself must reach the requests. Servers handle signals in
+different ways (a handler, a file descriptor, a task); a handler that calls the previous one disturbs none of them.
 
-A handler runs between any two bytecodes, perhaps in the middle of what it wants to stop: it only asks the loop to.
+A handler runs between any two bytecodes, perhaps in the middle of the code that it wants to stop. So it only
+schedules the stop in the event loop.
 """
 
 from __future__ import annotations
@@ -25,33 +26,35 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def pass_signals_to(server: Server) -> Callable[[], None]:
-    """End `server` on SIGINT and SIGTERM, and let whoever had them before have them too. Returns what undoes it.
+    """Stop `server` on SIGINT and SIGTERM, and call the previous handlers as well; return a function that undoes this.
 
-    Where a signal would end the process at once (nobody had it), that comes when the server has closed; or at once,
-    if the signal comes again. Only the main thread has signals: elsewhere this does nothing.
+    If the default action of a signal would kill the process (no handler was installed), that happens when the server
+    has closed, or at once if the signal comes again. Only the main thread can handle signals: elsewhere this does
+    nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         return lambda: None
-    soon = _scheduler()
-    before: dict[int, Any] = {}
-    came: set[int] = set()
+    call_soon = _scheduler()
+    previous: dict[int, Any] = {}
+    received: set[int] = set()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         reason = Reason("shutdown", signal.Signals(number).name)
-        soon(lambda: server.end(reason))
-        handler = before[number]
+        call_soon(lambda: server.stop(reason))
+        handler = previous[number]
         if callable(handler):
             handler(number, frame)
         elif handler is signal.SIG_DFL:
-            if number in came:
+            if number in received:
                 die(number)
-            soon(
+            # In the root scope, because the server's own scope is closed before this ends.
+            call_soon(
                 lambda: root_core(current_backend()).spawn(die_later, (number,), "the signal", caller_site())
             )
-        came.add(number)
+        received.add(number)
 
     async def die_later(number: int) -> None:
-        await server.wait_until_ended()
+        await server.wait_until_stopped()
         die(number)
 
     def die(number: int) -> None:
@@ -59,37 +62,38 @@ def pass_signals_to(server: Server) -> Callable[[], None]:
         signal.raise_signal(number)
 
     def undo() -> None:
-        for number, handler in before.items():
+        for number, handler in previous.items():
+            # Another handler may have been installed since, which must stay.
             if signal.getsignal(number) is on_signal:
                 signal.signal(number, handler)
 
     for number in SIGNALS:
         handler = signal.getsignal(number)
-        # Ignored on purpose, as in the background of a script; or installed from C, and not to be called from here.
+        # SIG_IGN: ignored on purpose, as in the background of a script. None: installed from C, so it cannot be called.
         if handler is not signal.SIG_IGN and handler is not None:
-            before[number] = handler
+            previous[number] = handler
             signal.signal(number, on_signal)
     return undo
 
 
 def _scheduler() -> Callable[[Callable[[], object]], object]:
-    """What has the loop call a function soon, wakes it for that, and may be called in a signal handler."""
+    """Return a function that makes the loop call another one soon, wakes the loop, and is safe in a signal handler."""
     if current_backend().name == "asyncio":
         loop = asyncio.get_running_loop()
 
-        def soon(fn: Callable[[], object]) -> None:
+        def call_soon(fn: Callable[[], object]) -> None:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(fn)
 
-        return soon
+        return call_soon
     import trio
 
     token = trio.lowlevel.current_trio_token()
 
-    def soon_on_trio(fn: Callable[[], object]) -> None:
+    def call_soon_on_trio(fn: Callable[[], object]) -> None:
         try:
             token.run_sync_soon(fn)
         except trio.RunFinishedError:
             pass
 
-    return soon_on_trio
+    return call_soon_on_trio

@@ -1,4 +1,4 @@
-"""For tests of agents: a model that answers from a script, and needs no network."""
+"""For tests of agents: a model that answers from a script and needs no network."""
 
 from __future__ import annotations
 

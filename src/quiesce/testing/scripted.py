@@ -1,4 +1,4 @@
-"""A model that answers from a script, and remembers what it was asked."""
+"""A model that answers from a script, and records the requests that it got."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from quiesce.models import (
 
 
 class ScriptExhausted(Exception):
-    """The model was asked more often than its script has turns."""
+    """The model got more requests than its script has turns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A turn in full: pieces of text to stream, tool calls, and what the provider says it has cost."""
+    """A complete turn: pieces of text to stream, tool calls, and the usage that the provider reports."""
 
     pieces: Sequence[str] = ()
     calls: Sequence[ToolCall] = ()
@@ -48,7 +48,7 @@ Turn: TypeAlias = (
 
 
 def call(name: str, call_id: str | None = None, /, **arguments: Any) -> ToolCall:
-    """A tool call, as a turn of a script or a part of one. Its id is made up, unless you give one.
+    """Return a tool call, for use as a turn of a script or a part of one; its id is generated unless you give one.
 
     ```python
     ScriptedModel([call("add", a=1, b=2), "It is 3."])
@@ -59,10 +59,10 @@ def call(name: str, call_id: str | None = None, /, **arguments: Any) -> ToolCall
 
 @dataclass(slots=True)
 class ScriptedModel:
-    """A model that gives the turns of a script, one a request.
+    """A model that gives the turns of a script, one per request.
 
-    A turn is a str, a `call`, a list of those, an exception to raise, an `Answer`, or an async function of the request that
-    returns one of these. `requests` holds what it was asked.
+    A turn is a str, a `call`, a list of those, an exception to raise, an `Answer`, or an async function of the request
+    that returns one of these. `requests` has all requests so far.
 
     ```python
     model = ScriptedModel([call("weather", city="Paris"), "It rains."])
@@ -82,21 +82,21 @@ class ScriptedModel:
 
     @property
     def remaining(self) -> int:
-        """How many turns nobody has asked for yet."""
+        """How many turns have not been used yet."""
         return max(0, len(self._script) - len(self.requests))
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        """The next turn."""
+        """Answer the request with the next turn of the script."""
         turn_number = len(self.requests)
         self.requests.append(request)
         if turn_number >= len(self._script):
             raise ScriptExhausted(
-                f"model {self.name!r} was asked {turn_number + 1} times, and its script has "
-                f"{len(self._script)} turns: add one, or look why it was asked again"
+                f"model {self.name!r} got {turn_number + 1} requests, but its script has "
+                f"{len(self._script)} turns: add one, or find out why it was called again"
             )
         turn = self._script[turn_number]
         while callable(turn) and not _is_an_error(turn):
-            turn = await _written_for(turn, request)
+            turn = await _turn_from(turn, request)
         if _is_an_error(turn):
             raise cast(BaseException, turn)
         if isinstance(turn, Answer):
@@ -115,23 +115,23 @@ class ScriptedModel:
             for piece in answer.pieces:
                 yield TextDelta(piece)
             yield ItemDone(AssistantMessage("".join(answer.pieces)))
-        for asked in answer.calls:
-            yield ItemDone(asked if asked.call_id else self._numbered(asked))
+        for tool_call in answer.calls:
+            yield ItemDone(tool_call if tool_call.call_id else self._numbered(tool_call))
         usage = answer.usage or Usage(requests=1)
         yield ResponseDone(usage, answer.finish or ("tool_calls" if answer.calls else "stop"))
 
-    def _numbered(self, asked: ToolCall) -> ToolCall:
+    def _numbered(self, tool_call: ToolCall) -> ToolCall:
         self._calls += 1
-        return ToolCall(f"call_{self._calls}", asked.name, asked.arguments)
+        return ToolCall(f"call_{self._calls}", tool_call.name, tool_call.arguments)
 
 
 def _is_an_error(turn: object) -> bool:
     return isinstance(turn, BaseException) or (isinstance(turn, type) and issubclass(turn, BaseException))
 
 
-async def _written_for(turn: Callable[[ModelRequest], Any], request: ModelRequest) -> Turn:
-    written = turn(request)
-    if inspect.isawaitable(written):
-        written = await written
-    answer: Turn = written
-    return answer
+async def _turn_from(function: Callable[[ModelRequest], Any], request: ModelRequest) -> Turn:
+    result = function(request)
+    if inspect.isawaitable(result):
+        result = await result
+    turn: Turn = result
+    return turn
