@@ -95,6 +95,7 @@ class ScriptedModel:
                 f"{len(self._script)} turns: add one, or find out why it was called again"
             )
         turn = self._script[turn_number]
+        # An exception class is callable too, but is to be raised.
         while callable(turn) and not _is_an_error(turn):
             turn = await _turn_from(turn, request)
         if _is_an_error(turn):

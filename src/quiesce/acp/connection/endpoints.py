@@ -56,6 +56,7 @@ async def run_agent(
     if stdio_buffer_limit_bytes is not None:
         limits = connection_options.get("limits") or Limits()
         connection_options["limits"] = replace(limits, frame=stdio_buffer_limit_bytes)
+    # Not listening yet: `listen` starts the connection, and raises if it cannot be opened.
     connection = AgentSideConnection(
         agent,
         input_stream,

@@ -207,9 +207,9 @@ class Side:
             await handler(method[1:], params if isinstance(params, dict) else {})
 
 
-def target_of(given: Any, side: Side) -> Any:
-    """Return the agent or client: `given` itself, or the result of calling it with its connection."""
-    return given(side) if callable(given) else given
+def target_of(target: Any, side: Side) -> Any:
+    """Return the agent or client: `target` itself, or the result of calling it with its connection."""
+    return target(side) if callable(target) else target
 
 
 def transport_of(input_stream: object, output_stream: object) -> Transport:

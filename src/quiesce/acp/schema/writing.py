@@ -48,6 +48,7 @@ def _plain_message(message: Message) -> dict[str, Any]:
         written[config.tag_field or ""] = config.tag
     for name, wire_name, default, factory in _fields_of(kind):
         value = getattr(message, name)
+        # The same fields that msgspec omits by `omit_defaults`: unchanged defaults, and empty lists and dicts.
         if value is default or (factory in (list, dict) and type(value) is factory and not value):
             continue
         written[wire_name] = plain(value)

@@ -27,6 +27,7 @@ async def connect_servers(named: Sequence[Any], cwd: str, needs_approval: NeedsA
             await server.connect()
             connected.append(server)
     except BaseException as error:
+        # Also on a cancel: without a session, nothing would close them before the connection ends.
         if connected:
             await shielded(_close, connected)
         if isinstance(error, (MCPServerError, ImportError)):

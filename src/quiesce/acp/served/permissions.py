@@ -2,9 +2,9 @@
 
 `allow_always` holds for that tool in that session while the session is open. In the mode `auto`, the user is not asked.
 
-The user approves what was shown: a question contains everything that the call would do, with every character visible,
-and a file that was shown is written only while it is unchanged (`note_asked`, `check_approved`). If a change cannot
-be shown, the user is not asked, and the call is rejected.
+The user approves what was shown: a question contains everything that the call would do, with every character
+visible, and a file that was shown is written only while it is unchanged (`note_asked`, `check_approved`). If a
+change cannot be shown, the user is not asked, and the call is rejected.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ async def ask_client(context: ToolContext[Any], tool: FunctionTool) -> bool | Re
         return True
     agent = context.agent or session.conversation.agent
     call = ToolCall(context.tool_call_id, tool.name, context.tool_arguments)
-    shown: list[Seen] = []
-    previous = _shown_files.set(shown)
+    shown_files: list[Seen] = []
+    previous = _shown_files.set(shown_files)
     try:
         content = await preview_of(call, agent)
     except OSError as error:
@@ -80,23 +80,23 @@ async def ask_client(context: ToolContext[Any], tool: FunctionTool) -> bool | Re
     if outcome.option_id not in (_ONCE, _ALWAYS):
         return False
     # The last file that the preview looked at is the one that it shows.
-    if shown:
-        session.approved.add(call.call_id, shown[-1])
+    if shown_files:
+        session.approved.add(call.call_id, shown_files[-1])
     return True
 
 
 def note_asked(seen: Seen) -> None:
     """Record the file that a preview shows."""
-    shown = _shown_files.get()
-    if shown is not None:
-        shown.append(seen)
+    shown_files = _shown_files.get()
+    if shown_files is not None:
+        shown_files.append(seen)
 
 
 def check_approved(call_id: str, path: str, now: Seen) -> None:
     """Raise `BadPath` if the file is not the one that was shown when this call was approved; for use in a tool."""
     session = current_session()
-    shown = session.approved.take(call_id) if session is not None else None
-    if shown is not None and shown != now:
+    approved = session.approved.take(call_id) if session is not None else None
+    if approved is not None and approved != now:
         raise BadPath(f"{path!r} has changed since it was approved: nothing was written")
 
 

@@ -51,6 +51,7 @@ class Record:
 
 def new_session_id() -> str:
     """Return a new id. Sessions are listed by their ids, and newer ones have greater ids."""
+    # Milliseconds in hexadecimal, of fixed width, so that ids sort by age.
     return f"sess_{time.time_ns() // 1_000_000:012x}{secrets.token_hex(8)}"
 
 
@@ -107,5 +108,6 @@ async def list_records(
             continue
         page.append(record.info(session_id))
         if len(page) == PAGE and index + 1 < len(ids):
+            # The last id of the page, not its number: sessions that are added or deleted meanwhile shift no page.
             return s.ListSessionsResponse(sessions=page, next_cursor=session_id)
     return s.ListSessionsResponse(sessions=page)

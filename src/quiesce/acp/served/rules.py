@@ -50,6 +50,7 @@ class Rules:
     def check(self, place: Place) -> None:
         """Raise `RequestError` if the client may not have a session there."""
         for path, canonical in zip((place.cwd, *(place.directories or ())), place.folders.roots, strict=True):
+            # The resolved path decides, so that a link cannot lead out of the allowed folders.
             if self._folders is not None and not self._folders.has(canonical):
                 allowed = ", ".join(map(str, self._folder_names or ()))
                 raise RequestError.invalid_params(

@@ -300,6 +300,7 @@ class ServedAgent:
         try:
             return await self._answer(session, prompt)
         except StoreConflict as conflict:
+            # Its conversation no longer matches the store, so it cannot be continued.
             await self._sessions.close(session_id)
             raise RequestError.invalid_request(
                 {
@@ -313,6 +314,7 @@ class ServedAgent:
     async def _answer(self, session: Session, prompt: list[Any]) -> s.PromptResponse:
         content = content_of(prompt, images=self._images)
         enter_session(session)
+        # Some models reuse the ids of tool calls: an approval must not outlive its turn.
         session.approved.clear()
         conversation, updates = session.conversation, TurnUpdates(session, self._context_window)
         await conversation.asend_message(UserMessage(content))

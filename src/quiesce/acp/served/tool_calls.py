@@ -75,14 +75,14 @@ def display_of(name: str, agent: Agent[Any]) -> Display:
     return _displays.get(function, _DEFAULT) if function is not None else _DEFAULT
 
 
-def _find(name: str, agent: Agent[Any], seen: set[int]) -> FunctionTool | None:
-    seen.add(id(agent))
+def _find(name: str, agent: Agent[Any], visited: set[int]) -> FunctionTool | None:
+    visited.add(id(agent))
     for tool in agent.tools:
         if tool.name == name:
             return tool
     for target in agent.handoffs:
         other: Any = getattr(target, "agent", target)
-        if id(other) not in seen and (found := _find(name, other, seen)) is not None:
+        if id(other) not in visited and (found := _find(name, other, visited)) is not None:
             return found
     return None
 

@@ -42,59 +42,59 @@ _DATA = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w=.+-]+)*;base64,(.*)", re.DO
 def body(request: ModelRequest, at: Endpoint, *, max_tokens: int) -> dict[str, Any]:
     """Return the JSON body of a request; `max_tokens` applies if the settings have none."""
     settings = request.settings
-    made: dict[str, Any] = {
+    payload: dict[str, Any] = {
         "model": at.model,
         "max_tokens": settings.max_tokens if settings.max_tokens is not None else max_tokens,
         "messages": messages(request.items),
         "stream": True,
     }
     if request.instructions:
-        made["system"] = request.instructions
+        payload["system"] = request.instructions
     if request.tools:
-        made["tools"] = [
+        payload["tools"] = [
             {"name": tool.name, "description": tool.description, "input_schema": dict(tool.parameters)}
             for tool in request.tools
         ]
         choice = _choice(settings)
         if choice is not None:
-            made["tool_choice"] = choice
+            payload["tool_choice"] = choice
     output: dict[str, Any] = {}
     if request.output is not None:
         output["format"] = {"type": "json_schema", "schema": dict(request.output.schema)}
     if settings.reasoning_effort is not None:
         output["effort"] = settings.reasoning_effort
-    numbers = {
+    optional = {
         "temperature": settings.temperature,
         "top_p": settings.top_p,
         "stop_sequences": list(settings.stop) if settings.stop is not None else None,
         "output_config": output or None,
     }
-    made.update((name, value) for name, value in numbers.items() if value is not None)
-    return made
+    payload.update((name, value) for name, value in optional.items() if value is not None)
+    return payload
 
 
 def _choice(settings: ModelSettings) -> dict[str, Any] | None:
     choice, parallel = settings.tool_choice, settings.parallel_tool_calls
     if choice is None and parallel is None:
         return None
-    made: dict[str, Any]
+    tool_choice: dict[str, Any]
     if choice in (None, "auto"):
-        made = {"type": "auto"}
+        tool_choice = {"type": "auto"}
     elif choice == "required":
-        made = {"type": "any"}
+        tool_choice = {"type": "any"}
     elif choice == "none":
         return {"type": "none"}
     else:
-        made = {"type": "tool", "name": choice}
+        tool_choice = {"type": "tool", "name": choice}
     if parallel is not None:
-        made["disable_parallel_tool_use"] = not parallel
-    return made
+        tool_choice["disable_parallel_tool_use"] = not parallel
+    return tool_choice
 
 
 def messages(items: Sequence[Item]) -> list[dict[str, Any]]:
     """Return the conversation as alternating messages of user and assistant."""
     ids = CallIds()
-    made: list[dict[str, Any]] = []
+    converted: list[dict[str, Any]] = []
     for side, group in turns_of(items, _is_ours):
         if side == "model":
             role, blocks = "assistant", [_block(item, ids) for item in group]
@@ -104,15 +104,15 @@ def messages(items: Sequence[Item]) -> list[dict[str, Any]]:
             role, blocks = "user", _content(group)
         # Results and the user's next message have the same role here. Two messages of one role in a row are merged,
         # which also puts the results first.
-        if made and made[-1]["role"] == role:
-            made[-1]["content"] += blocks
+        if converted and converted[-1]["role"] == role:
+            converted[-1]["content"] += blocks
         else:
-            made.append({"role": role, "content": blocks})
-    if not made or made[0]["role"] != "user":
-        made.insert(0, _user_message(BEGIN))
-    if made[-1]["role"] != "user":
-        made.append(_user_message(GO_ON))
-    return made
+            converted.append({"role": role, "content": blocks})
+    if not converted or converted[0]["role"] != "user":
+        converted.insert(0, _user_message(BEGIN))
+    if converted[-1]["role"] != "user":
+        converted.append(_user_message(GO_ON))
+    return converted
 
 
 def _user_message(text: str) -> dict[str, Any]:

@@ -50,6 +50,7 @@ class CallDeadline:
                 raise
             raise self._timeout_error() from error
 
+    # `asyncio.timeout_at` and trio's own scope instead of anyio's: see the third invariant.
     async def _wait_on_trio(self, fn: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> T:
         import trio
 

@@ -52,6 +52,8 @@ class Exchange:
             self._response = await self._post()
             self._pieces = self._response.aiter_bytes()
             content_type = str(self._response.headers.get("content-type") or "").partition(";")[0].strip()
+            # Only types that rule out a stream: some servers send their streams under another one. `read` notices the
+            # rest.
             if content_type == "application/json" or content_type.startswith("text/html"):
                 while len(self._head) < HEAD and not self._ended:
                     await self._next_piece()

@@ -120,12 +120,15 @@ class ProviderModel(ABC):
         try:
             client = self._own_clients.current()
         except ImportError:
+            # A package is missing (for a SOCKS proxy, say), and the message already names it.
             raise
         except Exception as error:
             raise translate(error, self._endpoint(None)) from error
         return client, self._endpoint(client)
 
     async def _post(self, client: Any, body: dict[str, Any]) -> Any:
+        # The client's generic method, not the typed one of its resource: we parse the events ourselves, because other
+        # servers deviate from the official types.
         streamed = await client.post(
             self.path,
             cast_to=object,

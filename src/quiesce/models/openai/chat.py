@@ -29,12 +29,12 @@ LONGEST_ID = 40
 
 def body(request: ModelRequest, at: Endpoint, *, include_usage: bool) -> dict[str, Any]:
     """Return the JSON body of a request."""
-    made: dict[str, Any] = {"model": at.model, "messages": messages(request, at), "stream": True}
+    payload: dict[str, Any] = {"model": at.model, "messages": messages(request, at), "stream": True}
     if include_usage:
-        made["stream_options"] = {"include_usage": True}
+        payload["stream_options"] = {"include_usage": True}
     settings = request.settings
     if request.tools:
-        made["tools"] = [
+        payload["tools"] = [
             {
                 "type": "function",
                 "function": {
@@ -47,11 +47,11 @@ def body(request: ModelRequest, at: Endpoint, *, include_usage: bool) -> dict[st
             for tool in request.tools
         ]
         if settings.tool_choice is not None:
-            made["tool_choice"] = _choice(settings.tool_choice)
+            payload["tool_choice"] = _choice(settings.tool_choice)
         if settings.parallel_tool_calls is not None:
-            made["parallel_tool_calls"] = settings.parallel_tool_calls
+            payload["parallel_tool_calls"] = settings.parallel_tool_calls
     if request.output is not None:
-        made["response_format"] = {
+        payload["response_format"] = {
             "type": "json_schema",
             "json_schema": {
                 "name": request.output.name,
@@ -59,8 +59,8 @@ def body(request: ModelRequest, at: Endpoint, *, include_usage: bool) -> dict[st
                 "strict": request.output.strict,
             },
         }
-    made.update(_numbers(settings, at))
-    return made
+    payload.update(_optional_fields(settings, at))
+    return payload
 
 
 def _choice(choice: str) -> str | dict[str, Any]:
@@ -69,24 +69,24 @@ def _choice(choice: str) -> str | dict[str, Any]:
     return {"type": "function", "function": {"name": choice}}
 
 
-def _numbers(settings: ModelSettings, at: Endpoint) -> dict[str, Any]:
+def _optional_fields(settings: ModelSettings, at: Endpoint) -> dict[str, Any]:
     # OpenAI's newer models reject the old name of the limit; other servers know only that one.
     limit = "max_completion_tokens" if ".openai." in at.url or "//api.openai.com" in at.url else "max_tokens"
-    numbers = {
+    optional = {
         "temperature": settings.temperature,
         "top_p": settings.top_p,
         limit: settings.max_tokens,
         "stop": list(settings.stop) if settings.stop is not None else None,
         "reasoning_effort": settings.reasoning_effort,
     }
-    return {name: value for name, value in numbers.items() if value is not None}
+    return {name: value for name, value in optional.items() if value is not None}
 
 
 def messages(request: ModelRequest, at: Endpoint) -> list[dict[str, Any]]:
     """Return the conversation, beginning with the instructions as a system message."""
-    made: list[dict[str, Any]] = []
+    converted: list[dict[str, Any]] = []
     if request.instructions:
-        made.append({"role": "system", "content": request.instructions})
+        converted.append({"role": "system", "content": request.instructions})
     ids = CallIds(LONGEST_ID)
 
     # Reasoning goes back only to the model that wrote it.
@@ -96,16 +96,16 @@ def messages(request: ModelRequest, at: Endpoint) -> list[dict[str, Any]]:
 
     for side, items in turns_of(request.items, is_ours):
         if side == "user":
-            made.append({"role": "user", "content": _content(items)})
+            converted.append({"role": "user", "content": _content(items)})
         elif side == "model":
-            made.append(_assistant(items, ids))
+            converted.append(_assistant(items, ids))
         else:
-            made += [
+            converted += [
                 {"role": "tool", "tool_call_id": ids(item.call_id), "content": item.output}
                 for item in items
                 if isinstance(item, ToolResult)
             ]
-    return made
+    return converted
 
 
 def _content(items: list[Item]) -> str | list[dict[str, Any]]:

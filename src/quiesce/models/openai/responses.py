@@ -35,19 +35,19 @@ def body(request: ModelRequest, at: Endpoint) -> dict[str, Any]:
             at,
             "the Responses API has no stop sequences: use api='chat', or leave out ModelSettings(stop=...)",
         )
-    made: dict[str, Any] = {
+    payload: dict[str, Any] = {
         "model": at.model,
         "input": input_items(request),
         "stream": True,
         "store": False,
     }
     if request.instructions:
-        made["instructions"] = request.instructions
+        payload["instructions"] = request.instructions
     # A model that does not reason rejects the request if its reasoning is asked for.
     if _REASONING_MODELS.match(at.model) or settings.reasoning_effort is not None:
-        made["include"] = ["reasoning.encrypted_content"]
+        payload["include"] = ["reasoning.encrypted_content"]
     if request.tools:
-        made["tools"] = [
+        payload["tools"] = [
             {
                 "type": "function",
                 "name": tool.name,
@@ -58,11 +58,11 @@ def body(request: ModelRequest, at: Endpoint) -> dict[str, Any]:
             for tool in request.tools
         ]
         if settings.tool_choice is not None:
-            made["tool_choice"] = _choice(settings.tool_choice)
+            payload["tool_choice"] = _choice(settings.tool_choice)
         if settings.parallel_tool_calls is not None:
-            made["parallel_tool_calls"] = settings.parallel_tool_calls
+            payload["parallel_tool_calls"] = settings.parallel_tool_calls
     if request.output is not None:
-        made["text"] = {
+        payload["text"] = {
             "format": {
                 "type": "json_schema",
                 "name": request.output.name,
@@ -70,14 +70,14 @@ def body(request: ModelRequest, at: Endpoint) -> dict[str, Any]:
                 "strict": request.output.strict,
             }
         }
-    numbers = {
+    optional = {
         "temperature": settings.temperature,
         "top_p": settings.top_p,
         "max_output_tokens": settings.max_tokens,
         "reasoning": {"effort": settings.reasoning_effort} if settings.reasoning_effort is not None else None,
     }
-    made.update((name, value) for name, value in numbers.items() if value is not None)
-    return made
+    payload.update((name, value) for name, value in optional.items() if value is not None)
+    return payload
 
 
 def _choice(choice: str) -> str | dict[str, Any]:
@@ -87,13 +87,13 @@ def _choice(choice: str) -> str | dict[str, Any]:
 def input_items(request: ModelRequest) -> list[dict[str, Any]]:
     """Return the conversation as input items."""
     ids = CallIds()
-    made: list[dict[str, Any]] = []
+    converted: list[dict[str, Any]] = []
     for side, items in turns_of(request.items, _is_ours):
         if side == "user":
-            made.append({"type": "message", "role": "user", "content": _content(items)})
+            converted.append({"type": "message", "role": "user", "content": _content(items)})
         else:
-            made += [_item(item, ids) for item in items]
-    return made
+            converted += [_item(item, ids) for item in items]
+    return converted
 
 
 def _is_ours(reasoning: Reasoning) -> bool:

@@ -25,6 +25,7 @@ class ModelError(Exception):
         retry_after: float | None = None,
         request_id: str | None = None,
     ) -> None:
+        # The message quotes the provider, which may quote the key.
         super().__init__(without_secrets(message))
         self.model = model
         self.status = status
