@@ -36,10 +36,10 @@ _DIRECTIONS = {"in": StreamDirection.INCOMING, "out": StreamDirection.OUTGOING}
 
 def tap_for(observers: Iterable[Observer] | None) -> Tap | None:
     """Return a tap that passes every message to these observers; None if there are none."""
-    called = list(observers or ())
-    if not called:
+    watchers = list(observers or ())
+    if not watchers:
         return None
-    for observer in called:
+    for observer in watchers:
         if inspect.iscoroutinefunction(observer) or not callable(observer):
             raise TypeError(
                 "an observer must be a plain function of a StreamEvent, which is called at once for each message, "
@@ -54,7 +54,7 @@ def tap_for(observers: Iterable[Observer] | None) -> Tap | None:
             # Not a message. The connection itself deals with that.
             return
         event = StreamEvent(_DIRECTIONS[direction], message)
-        for observer in called:
+        for observer in watchers:
             try:
                 observer(event)
             except Exception:

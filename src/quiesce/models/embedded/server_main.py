@@ -24,8 +24,8 @@ OPTIONAL = {"cors_origins": "none", "ui": False, "offline": True, "cache_ram_mib
 def main() -> None:
     """Serve until stdin ends."""
     request: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
-    # Native code writes to descriptor 1 directly. So that descriptor becomes stderr, and a copy of it carries the
-    # reply.
+    # Native code writes to descriptor 1 directly. So that descriptor becomes stderr, and the reply
+    # goes to a copy of the original.
     reply_descriptor = os.dup(1)
     os.dup2(2, 1)
     try:

@@ -13,8 +13,8 @@ MOST_IDLE = 100
 def make_http_client(default: Any, keeps_connections: bool) -> Any:
     """Make an HTTP client with the defaults of an official client, which keeps connections between calls or does not.
 
-    `default` is the official client's own HTTP client class. Which HTTP library that comes from
-    depends on the official client's version.
+    `default` is the official client's own HTTP client class. Which HTTP library that comes from depends
+    on the official client's version.
     """
     # `default` is a subclass that the official package defines; its first base is the client class of the HTTP library.
     library = default.__mro__[1].__module__.partition(".")[0]

@@ -38,6 +38,7 @@ class CallDeadline:
         """Return `await fn(*args)`; raise `ModelTimeoutError` if the deadline passes first."""
         if self._seconds is None:
             return await fn(*args)
+        # The backends' own timeouts, because anyio's would cancel repeatedly on asyncio.
         if self._backend.name == "trio":
             return await self._wait_on_trio(fn, args)
         timer = asyncio.timeout_at(self._at)
@@ -50,7 +51,6 @@ class CallDeadline:
                 raise
             raise self._timeout_error() from error
 
-    # `asyncio.timeout_at` and trio's own scope instead of anyio's: see the third invariant.
     async def _wait_on_trio(self, fn: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> T:
         import trio
 
