@@ -17,7 +17,7 @@ from quiesce.acp.helpers import tool_terminal_ref
 from quiesce.kernel.inner import Tail
 from quiesce.wire import RpcError
 
-from .session import client_says
+from .session import client_answer
 
 if TYPE_CHECKING:
     from quiesce.agents import ToolContext
@@ -98,14 +98,14 @@ async def run_in_terminal(
 ) -> Ran:
     """Run the command in a terminal of the client, where the user sees it."""
     client = session.client
-    created = await client_says(
+    created = await client_answer(
         client.create_terminal(session.id, SHELL, ["-c", command], cwd=cwd, output_byte_limit=OUTPUT_LIMIT)
     )
     terminal = _Terminal(session, created.terminal_id)
     try:
         await session.show(context.tool_call_id, content=[tool_terminal_ref(terminal.id)])
         with anyio.move_on_after(seconds) as limit:
-            exited = await client_says(client.wait_for_terminal_exit(session.id, terminal.id))
+            exited = await client_answer(client.wait_for_terminal_exit(session.id, terminal.id))
             terminal.ran.exit_code, terminal.ran.signal = exited.exit_code, exited.signal
         terminal.ran.timed_out = limit.cancelled_caught
     finally:

@@ -15,7 +15,7 @@ from quiesce._safe.files import BadPath, Folders, OutsideOfFolders, Seen, encode
 from quiesce.acp.exceptions import RESOURCE_NOT_FOUND
 from quiesce.wire import RpcError
 
-from .session import Session, client_says, current_session
+from .session import Session, client_answer, current_session
 
 # How many bytes a file may have to be read on this machine.
 LARGEST: Final = 8 << 20
@@ -61,7 +61,7 @@ class Files:
             text = await to_thread(self._read_here, path, name=f"read {path}")
             return _lines(text, line, limit) if line is not None or limit is not None else text
         try:
-            answer = await client_says(session.client.read_text_file(session.id, path, line, limit))
+            answer = await client_answer(session.client.read_text_file(session.id, path, line, limit))
         except RpcError as error:
             if error.code == RESOURCE_NOT_FOUND:
                 raise FileNotFoundError(f"there is no file {path!r}") from error
@@ -98,7 +98,7 @@ class Files:
         if self._folders.resolve(path) != seen.path:
             raise BadPath(f"{path!r} has become a link meanwhile: nothing was written")
         try:
-            await client_says(session.client.write_text_file(session.id, path, text))
+            await client_answer(session.client.write_text_file(session.id, path, text))
         except RpcError as error:
             raise _refused(f"write {path!r}", error) from error
 

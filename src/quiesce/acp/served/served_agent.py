@@ -295,7 +295,7 @@ class ServedAgent:
     async def prompt(self, session_id: str, prompt: list[Any], **kwargs: Any) -> s.PromptResponse:
         """`session/prompt`: run the agent for one turn."""
         self._check_authenticated()
-        session = self._sessions.to_prompt(session_id)
+        session = self._sessions.ready_for_prompt(session_id)
         session.answering = True
         try:
             return await self._answer(session, prompt)

@@ -105,8 +105,8 @@ class Session:
     ) -> None:
         """Show something for a tool call: a diff, a terminal, the files it touches.
 
-        `content` replaces the tool's output.
-        Nothing is shown for calls that the client does not know: those of an agent that is itself a tool.
+        `content` replaces the tool's output. Nothing is shown for calls that the client does not know: those of an
+        agent that is itself a tool.
         """
         if call_id not in self.open_calls:
             return
@@ -135,7 +135,7 @@ class Session:
         return f"<Session {self.id!r} in {self.cwd!r}>"
 
 
-async def client_says(answer: Awaitable[T]) -> T:
+async def client_answer(answer: Awaitable[T]) -> T:
     """Return the client's answer to a tool's request.
 
     If the request was withdrawn because the turn is being stopped, raise the tool's own cancellation instead of the

@@ -90,7 +90,7 @@ class Sessions:
             raise RequestError.resource_not_found(session_id)
         return session
 
-    def to_prompt(self, session_id: str) -> Session:
+    def ready_for_prompt(self, session_id: str) -> Session:
         """Return a session that can take a prompt now; raise `RequestError` if it is being loaded."""
         session = self[session_id]
         if self._reopening[session_id]:

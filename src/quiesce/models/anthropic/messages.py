@@ -39,11 +39,11 @@ NOTHING = "(An empty message.)"
 _DATA = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w=.+-]+)*;base64,(.*)", re.DOTALL)
 
 
-def body(request: ModelRequest, at: Endpoint, *, max_tokens: int) -> dict[str, Any]:
+def body(request: ModelRequest, endpoint: Endpoint, *, max_tokens: int) -> dict[str, Any]:
     """Return the JSON body of a request; `max_tokens` applies if the settings have none."""
     settings = request.settings
     payload: dict[str, Any] = {
-        "model": at.model,
+        "model": endpoint.model,
         "max_tokens": settings.max_tokens if settings.max_tokens is not None else max_tokens,
         "messages": messages(request.items),
         "stream": True,

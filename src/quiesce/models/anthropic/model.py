@@ -82,11 +82,11 @@ class AnthropicModel(ProviderModel):
             missing_key=("Could not resolve authentication method",),
         )
 
-    def _body(self, request: ModelRequest, at: Endpoint) -> dict[str, Any]:
-        return messages.body(request, at, max_tokens=self._max_tokens)
+    def _body(self, request: ModelRequest, endpoint: Endpoint) -> dict[str, Any]:
+        return messages.body(request, endpoint, max_tokens=self._max_tokens)
 
-    def _reader(self, request: ModelRequest, at: Endpoint) -> Reader:
-        return AnthropicReader(request, at)
+    def _reader(self, request: ModelRequest, endpoint: Endpoint) -> Reader:
+        return AnthropicReader(request, endpoint)
 
     @property
     def _stream_class(self) -> Any:

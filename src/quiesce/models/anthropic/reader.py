@@ -60,7 +60,7 @@ class AnthropicReader(Reader):
         elif kind == "message_stop":
             self.is_complete = True
         elif kind == "error":
-            raise of_event(data.get("error") or data, self.at)
+            raise of_event(data.get("error") or data, self.endpoint)
 
     def _start_block(self, index: int, block: Any) -> Iterator[ModelEvent]:
         kind = block.get("type")

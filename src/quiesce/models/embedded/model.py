@@ -48,7 +48,7 @@ from quiesce.models.words import (
 
 from .fetch import OnProgress, fetch
 from .server import EmbeddedServer
-from .weights import SMOLLM2, are_there, are_whole
+from .weights import SMOLLM2, has_right_size, is_intact
 
 if TYPE_CHECKING:
     from quiesce import StopReport
@@ -118,12 +118,12 @@ class EmbeddedModel:
     @staticmethod
     def is_fetched() -> bool:
         """Whether the weights are in the user's cache, judged by the file's size alone."""
-        return are_there(SMOLLM2)
+        return has_right_size(SMOLLM2)
 
     @staticmethod
     async def is_whole() -> bool:
         """Whether the weights are in the user's cache and intact. Reads the whole file, once per process."""
-        return await to_thread(are_whole, SMOLLM2)
+        return await to_thread(is_intact, SMOLLM2)
 
     @staticmethod
     async def fetch(on_progress: OnProgress | None = None) -> Path:

@@ -89,15 +89,15 @@ def cache_folder() -> Path:
 _verified: dict[Path, tuple[str, int, int, int]] = {}
 
 
-def are_there(weights: Weights) -> bool:
-    """Whether a file of the right size exists; `are_whole` verifies its checksum as well."""
+def has_right_size(weights: Weights) -> bool:
+    """Whether a file of the right size exists; `is_intact` verifies its checksum as well."""
     try:
         return weights.path.stat().st_size == weights.size
     except OSError:
         return False
 
 
-def are_whole(weights: Weights) -> bool:
+def is_intact(weights: Weights) -> bool:
     """Whether the file exists and is intact. Reads the whole file the first time: call it in a thread."""
     path = weights.path
     try:

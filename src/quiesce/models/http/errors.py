@@ -43,7 +43,7 @@ class Endpoint:
     missing_key: tuple[str, ...] = ()
 
 
-def translate(error: Exception, at: Endpoint) -> ModelError:
+def translate(error: Exception, endpoint: Endpoint) -> ModelError:
     """Return the error to raise for `error`, which the caller makes its cause."""
     if isinstance(error, ModelError):
         return error
@@ -53,47 +53,48 @@ def translate(error: Exception, at: Endpoint) -> ModelError:
         response = getattr(error, "response", None)
         headers = getattr(response, "headers", None) or {}
         return of_status(
-            status, body_message(getattr(error, "body", None)) or str(error), at, headers, body=error
+            status, body_message(getattr(error, "body", None)) or str(error), endpoint, headers, body=error
         )
-    if any(part in str(error) for part in at.missing_key):
+    if any(part in str(error) for part in endpoint.missing_key):
         return ModelAuthenticationError(
-            f"model {at.name!r} has no key for {at.provider}: set {at.key_variable}, or pass api_key=. "
-            "(For a local server, any text will do.)",
-            model=at.name,
+            f"model {endpoint.name!r} has no key for {endpoint.provider}: set {endpoint.key_variable}, "
+            "or pass api_key=. (For a local server, any text will do.)",
+            model=endpoint.name,
         )
     if "PoolTimeout" in _class_names(error):
         return ModelConnectionError(
-            f"model {at.name!r}: all connections of its HTTP client are in use, and none became free in time: "
+            f"model {endpoint.name!r}: all connections of its HTTP client are in use, and none became free in time: "
             "raise the client's limits, or make fewer calls at the same time",
-            model=at.name,
+            model=endpoint.name,
         )
     if "ReadTimeout" in _class_names(error):
         return ModelTimeoutError(
-            f"model {at.name!r}: {at.url} sent nothing for longer than the read timeout of its HTTP client: "
-            "give the client a longer timeout",
-            model=at.name,
+            f"model {endpoint.name!r}: {endpoint.url} sent nothing for longer than the read timeout "
+            "of its HTTP client: give the client a longer timeout",
+            model=endpoint.name,
         )
     if "ConnectError" in _class_names(error) or "ConnectTimeout" in _class_names(error):
         return ModelConnectionError(
-            f"model {at.name!r}: cannot connect to {at.url} ({_root_message(error)}): "
+            f"model {endpoint.name!r}: cannot connect to {endpoint.url} ({_root_message(error)}): "
             "is the server running, and is base_url its address?",
-            model=at.name,
+            model=endpoint.name,
         )
     if kinds & {"APIConnectionError", "TransportError", "RequestError", "StreamError"} or isinstance(
         error, OSError
     ):
         return ModelConnectionError(
-            f"model {at.name!r}: the connection to {at.url} broke ({_root_message(error)}): try again",
-            model=at.name,
+            f"model {endpoint.name!r}: the connection to {endpoint.url} broke ({_root_message(error)}): try again",
+            model=endpoint.name,
         )
     return ModelError(
-        f"model {at.name!r}: the client of {at.provider} failed: {type(error).__name__}: {_quote(str(error))}",
-        model=at.name,
+        f"model {endpoint.name!r}: the client of {endpoint.provider} failed: "
+        f"{type(error).__name__}: {_quote(str(error))}",
+        model=endpoint.name,
     )
 
 
 def of_status(
-    status: int, message: str, at: Endpoint, headers: Mapping[str, str], *, body: object = None
+    status: int, message: str, endpoint: Endpoint, headers: Mapping[str, str], *, body: object = None
 ) -> ModelError:
     """Return the error for a response with this HTTP status; `message` is the provider's own."""
     message = _quote(message)
@@ -101,14 +102,14 @@ def of_status(
     if status == 401:
         make, advice = (
             ModelAuthenticationError,
-            f"the key is missing or wrong: set {at.key_variable}, or pass api_key=",
+            f"the key is missing or wrong: set {endpoint.key_variable}, or pass api_key=",
         )
     elif status == 403:
         make, advice = ModelAuthenticationError, "the key is not allowed to make this request"
     elif status == 404:
         make, advice = (
             ModelNotFoundError,
-            f"does this server have a model named {at.model!r}, and is base_url {at.url!r} right?",
+            f"does this server have a model named {endpoint.model!r}, and is base_url {endpoint.url!r} right?",
         )
     elif status == 429 and _is_out_of_quota(message, body):
         make, advice = ModelRateLimitError, "the account has no credit left; waiting does not help"
@@ -129,8 +130,8 @@ def of_status(
     if wait is not None and make in (ModelRateLimitError, ModelOverloadedError):
         advice += f" (it asks to wait {wait:g} s)"
     error = make(
-        f"model {at.name!r}: {at.provider} answered {status}: {message} - {advice}",
-        model=at.name,
+        f"model {endpoint.name!r}: {endpoint.provider} answered {status}: {message} - {advice}",
+        model=endpoint.name,
         status=status,
         retry_after=wait,
         request_id=headers.get("x-request-id") or headers.get("request-id"),
@@ -160,7 +161,7 @@ _STATUS_OF_KIND = {
 }
 
 
-def of_event(error: object, at: Endpoint) -> ModelError:
+def of_event(error: object, endpoint: Endpoint) -> ModelError:
     """Return the error that a provider reported inside a stream that had begun well."""
     message = body_message(error) or "no reason given"
     fields = error if isinstance(error, Mapping) else {}
@@ -170,35 +171,37 @@ def of_event(error: object, at: Endpoint) -> ModelError:
         kinds = (fields.get("code"), fields.get("type"))
         status = next((_STATUS_OF_KIND[kind] for kind in kinds if kind in _STATUS_OF_KIND), None)
     if status is not None:
-        return of_status(status, message, at, {}, body=error)
+        return of_status(status, message, endpoint, {}, body=error)
     return ModelOverloadedError(
-        f"model {at.name!r}: {at.provider} failed in the middle of its answer: {_quote(message)} - try again",
-        model=at.name,
+        f"model {endpoint.name!r}: {endpoint.provider} failed in the middle of its answer: "
+        f"{_quote(message)} - try again",
+        model=endpoint.name,
     )
 
 
-def ended_early(at: Endpoint) -> ModelConnectionError:
+def ended_early(endpoint: Endpoint) -> ModelConnectionError:
     """Return the error for a stream that ended before the answer did."""
     return ModelConnectionError(
-        f"model {at.name!r}: {at.url} ended its stream before the answer was complete: try again",
-        model=at.name,
+        f"model {endpoint.name!r}: {endpoint.url} ended its stream before the answer was complete: try again",
+        model=endpoint.name,
     )
 
 
-def not_a_stream(at: Endpoint, content_type: str, head: str) -> ModelBehaviorError:
+def not_a_stream(endpoint: Endpoint, content_type: str, head: str) -> ModelBehaviorError:
     """Return the error for a response that is not a stream of events."""
     return ModelBehaviorError(
-        f"model {at.name!r}: {at.url} did not answer with a stream of events but with "
+        f"model {endpoint.name!r}: {endpoint.url} did not answer with a stream of events but with "
         f"{content_type or 'something else'}: {_quote(head) or '(nothing)'} - "
         "does this server support streaming, and is base_url right?",
-        model=at.name,
+        model=endpoint.name,
     )
 
 
-def garbage(at: Endpoint, text: str) -> ModelBehaviorError:
+def unreadable_event(endpoint: Endpoint, text: str) -> ModelBehaviorError:
     """Return the error for an event that does not conform to the provider's API."""
     return ModelBehaviorError(
-        f"model {at.name!r}: {at.url} sent an event that cannot be read: {_quote(text)}", model=at.name
+        f"model {endpoint.name!r}: {endpoint.url} sent an event that cannot be read: {_quote(text)}",
+        model=endpoint.name,
     )
 
 
@@ -248,6 +251,6 @@ def _quote(text: str) -> str:
     return text if len(text) <= LONGEST_QUOTE else text[:LONGEST_QUOTE] + " [...]"
 
 
-def bad_parameter(at: Endpoint, what: str) -> ModelRequestError:
+def bad_parameter(endpoint: Endpoint, what: str) -> ModelRequestError:
     """Return the error for a setting that the API does not support; `what` says which, and what to do."""
-    return ModelRequestError(f"model {at.name!r}: {what}", model=at.name)
+    return ModelRequestError(f"model {endpoint.name!r}: {what}", model=endpoint.name)

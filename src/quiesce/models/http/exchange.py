@@ -21,7 +21,7 @@ from quiesce._safe.printed import logger
 from quiesce.models.words import ModelError, ModelTimeoutError
 
 from .deadline import CallDeadline
-from .errors import Endpoint, garbage, not_a_stream, translate
+from .errors import Endpoint, not_a_stream, translate, unreadable_event
 from .sse import EventStream, EventTooLong, ServerEvent
 
 RELEASED_WITHIN = 5.0
@@ -36,9 +36,9 @@ HEAD = 2000
 class Exchange:
     """One attempt at one call."""
 
-    def __init__(self, post: Callable[[], Awaitable[Any]], at: Endpoint) -> None:
+    def __init__(self, post: Callable[[], Awaitable[Any]], endpoint: Endpoint) -> None:
         self._post = post
-        self._at = at
+        self._endpoint = endpoint
         self._response: Any = None
         self._pieces: AsyncGenerator[bytes, None] | None = None
         self._ended = False
@@ -57,11 +57,11 @@ class Exchange:
             if content_type == "application/json" or content_type.startswith("text/html"):
                 while len(self._head) < HEAD and not self._ended:
                     await self._next_piece()
-                raise not_a_stream(self._at, content_type, self._head.decode(errors="replace"))
+                raise not_a_stream(self._endpoint, content_type, self._head.decode(errors="replace"))
         except ModelError:
             raise
         except Exception as error:
-            raise translate(error, self._at) from error
+            raise translate(error, self._endpoint) from error
 
     async def read(self) -> list[ServerEvent] | None:
         """Return the next events, at least one; None at the end of the stream."""
@@ -73,14 +73,14 @@ class Exchange:
                     self._any_events = True
                     return events
         except EventTooLong as error:
-            raise garbage(self._at, str(error)) from error
+            raise unreadable_event(self._endpoint, str(error)) from error
         except ModelError:
             raise
         except Exception as error:
-            raise translate(error, self._at) from error
+            raise translate(error, self._endpoint) from error
         if not self._any_events:
             content_type = str(self._response.headers.get("content-type") or "")
-            raise not_a_stream(self._at, content_type, self._head.decode(errors="replace"))
+            raise not_a_stream(self._endpoint, content_type, self._head.decode(errors="replace"))
         return None
 
     async def end(self) -> None:
@@ -90,7 +90,7 @@ class Exchange:
         try:
             await shielded(self._wait_for_the_end, within=RELEASED_WITHIN)
         except (TimeoutError, ChildCancelled) as error:
-            logger.debug("%s did not end its stream after the answer: %r", self._at.url, error)
+            logger.debug("%s did not end its stream after the answer: %r", self._endpoint.url, error)
 
     async def release(self) -> None:
         """Close the response if it is open; no cancel interrupts this, and it takes a bounded time."""
@@ -106,8 +106,8 @@ class Exchange:
         except TimeoutError:
             logger.warning(
                 "model %r: the connection to %s could not be closed within %g s",
-                self._at.name,
-                self._at.url,
+                self._endpoint.name,
+                self._endpoint.url,
                 RELEASED_WITHIN,
             )
 
@@ -115,7 +115,7 @@ class Exchange:
         async with Scope("the end of a stream", on_error="report") as scope:
             reading = scope.spawn(self._read_to_the_end)
             try:
-                await CallDeadline(ENDED_WITHIN, self._at.name).wait_for(reading.wait)
+                await CallDeadline(ENDED_WITHIN, self._endpoint.name).wait_for(reading.wait)
             except ModelTimeoutError:
                 # The reading task is not cancelled: it may just have failed, and a cancel would interrupt its clean-up.
                 # Closing the connection ends it as well.
@@ -127,7 +127,7 @@ class Exchange:
                 await self._next_piece()
         except Exception as error:
             self._ended = True
-            logger.debug("%s broke the connection after the answer: %r", self._at.url, error)
+            logger.debug("%s broke the connection after the answer: %r", self._endpoint.url, error)
 
     async def _next_piece(self) -> bytes:
         """Return the next bytes of the response, b"" at its end."""
@@ -148,7 +148,7 @@ class Exchange:
         try:
             await self._response.aclose()
         except Exception as error:
-            logger.debug("closing the connection to %s failed: %r", self._at.url, error)
+            logger.debug("closing the connection to %s failed: %r", self._endpoint.url, error)
         try:
             if self._pieces is not None:
                 for _ in range(LAST_PIECES):
@@ -157,5 +157,5 @@ class Exchange:
         except Exception as end:
             # A closed response ends its iterator in one of several ways: StopAsyncIteration, or an error about the
             # close.
-            logger.debug("the stream from %s ended with %r", self._at.url, end)
+            logger.debug("the stream from %s ended with %r", self._endpoint.url, end)
         self._ended = True

@@ -56,11 +56,11 @@ class ProviderModel(ABC):
         """Describe the server for errors; `client` is None if no client could be made."""
 
     @abstractmethod
-    def _body(self, request: ModelRequest, at: Endpoint) -> dict[str, Any]:
+    def _body(self, request: ModelRequest, endpoint: Endpoint) -> dict[str, Any]:
         """Return the JSON body of the request, in the provider's format."""
 
     @abstractmethod
-    def _reader(self, request: ModelRequest, at: Endpoint) -> Reader:
+    def _reader(self, request: ModelRequest, endpoint: Endpoint) -> Reader:
         """Return a reader for one answer."""
 
     @property
@@ -85,14 +85,14 @@ class ProviderModel(ABC):
     ) -> AsyncGenerator[ModelEvent, None]:
         settings = request.settings
         retries = Retries(settings.max_retries)
-        client, at = self._client()
-        body = self._body(request, at)
+        client, endpoint = self._client()
+        body = self._body(request, endpoint)
         if settings.extra:
             body.update(settings.extra)
         while True:
-            exchange, any_events = Exchange(partial(self._post, client, body), at), False
+            exchange, any_events = Exchange(partial(self._post, client, body), endpoint), False
             try:
-                reader = self._reader(request, at)
+                reader = self._reader(request, endpoint)
                 await exchange.open()
                 while not reader.is_complete and (events := await exchange.read()) is not None:
                     for kind, text in events:

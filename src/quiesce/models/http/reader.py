@@ -22,7 +22,7 @@ from quiesce.models.words import (
     Usage,
 )
 
-from .errors import Endpoint, ended_early, garbage
+from .errors import Endpoint, ended_early, unreadable_event
 
 
 @dataclass(slots=True)
@@ -41,8 +41,8 @@ class CallSoFar:
 class Reader(ABC):
     """Reads one answer. `is_complete` becomes true when the provider has marked the end of the answer."""
 
-    def __init__(self, request: ModelRequest, at: Endpoint) -> None:
-        self.at = at
+    def __init__(self, request: ModelRequest, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
         self.taken_ids = {item.call_id for item in request.items if isinstance(item, ToolCall)}
         self.is_complete = False
         self.finish: str | None = None
@@ -61,14 +61,14 @@ class Reader(ABC):
         try:
             data = decode_json(text)
         except msgspec.DecodeError as error:
-            raise garbage(self.at, text) from error
+            raise unreadable_event(self.endpoint, text) from error
         if not isinstance(data, dict):
-            raise garbage(self.at, text)
+            raise unreadable_event(self.endpoint, text)
         try:
             yield from self.read_data(kind, data)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             # The JSON has another shape than the API documents. Readers index it freely instead of checking every step.
-            raise garbage(self.at, text) from error
+            raise unreadable_event(self.endpoint, text) from error
 
     @abstractmethod
     def read_data(self, kind: str, data: dict[str, Any]) -> Iterator[ModelEvent]:
@@ -78,7 +78,7 @@ class Reader(ABC):
         """Yield the remaining items and `ResponseDone`; raise if the stream ended before the answer was complete."""
         yield from self.remaining_items()
         if not self.is_complete and self.finish is None:
-            raise ended_early(self.at)
+            raise ended_early(self.endpoint)
         finish = "refusal" if self.refuses else self.finish or "stop"
         # Some servers report "stop" after tool calls.
         if self.any_calls and finish == "stop":

@@ -27,9 +27,13 @@ PROVIDER = "openai-chat"
 LONGEST_ID = 40
 
 
-def body(request: ModelRequest, at: Endpoint, *, include_usage: bool) -> dict[str, Any]:
+def body(request: ModelRequest, endpoint: Endpoint, *, include_usage: bool) -> dict[str, Any]:
     """Return the JSON body of a request."""
-    payload: dict[str, Any] = {"model": at.model, "messages": messages(request, at), "stream": True}
+    payload: dict[str, Any] = {
+        "model": endpoint.model,
+        "messages": messages(request, endpoint),
+        "stream": True,
+    }
     if include_usage:
         payload["stream_options"] = {"include_usage": True}
     settings = request.settings
@@ -59,7 +63,7 @@ def body(request: ModelRequest, at: Endpoint, *, include_usage: bool) -> dict[st
                 "strict": request.output.strict,
             },
         }
-    payload.update(_optional_fields(settings, at))
+    payload.update(_optional_fields(settings, endpoint))
     return payload
 
 
@@ -69,9 +73,13 @@ def _choice(choice: str) -> str | dict[str, Any]:
     return {"type": "function", "function": {"name": choice}}
 
 
-def _optional_fields(settings: ModelSettings, at: Endpoint) -> dict[str, Any]:
+def _optional_fields(settings: ModelSettings, endpoint: Endpoint) -> dict[str, Any]:
     # OpenAI's newer models reject the old name of the limit; other servers know only that one.
-    limit = "max_completion_tokens" if ".openai." in at.url or "//api.openai.com" in at.url else "max_tokens"
+    limit = (
+        "max_completion_tokens"
+        if ".openai." in endpoint.url or "//api.openai.com" in endpoint.url
+        else "max_tokens"
+    )
     optional = {
         "temperature": settings.temperature,
         "top_p": settings.top_p,
@@ -82,7 +90,7 @@ def _optional_fields(settings: ModelSettings, at: Endpoint) -> dict[str, Any]:
     return {name: value for name, value in optional.items() if value is not None}
 
 
-def messages(request: ModelRequest, at: Endpoint) -> list[dict[str, Any]]:
+def messages(request: ModelRequest, endpoint: Endpoint) -> list[dict[str, Any]]:
     """Return the conversation, beginning with the instructions as a system message."""
     converted: list[dict[str, Any]] = []
     if request.instructions:
@@ -92,7 +100,7 @@ def messages(request: ModelRequest, at: Endpoint) -> list[dict[str, Any]]:
     # Reasoning goes back only to the model that wrote it.
     def is_ours(reasoning: Reasoning) -> bool:
         data = reasoning.data or {}
-        return reasoning.provider == PROVIDER and data.get("model") == at.model
+        return reasoning.provider == PROVIDER and data.get("model") == endpoint.model
 
     for side, items in turns_of(request.items, is_ours):
         if side == "user":

@@ -35,7 +35,7 @@ class ChatReader(Reader):
     def read_data(self, kind: str, data: dict[str, Any]) -> Iterator[ModelEvent]:
         """Yield the events that one chunk leads to."""
         if kind == "error" or data.get("error") or data.get("object") == "error":
-            raise of_event(data.get("error") or data, self.at)
+            raise of_event(data.get("error") or data, self.endpoint)
         if self.response_id is None and isinstance(data.get("id"), str):
             self.response_id = data["id"]
         for choice in data.get("choices") or ():
@@ -102,7 +102,7 @@ class ChatReader(Reader):
         if not self.is_complete and self.finish is None:
             return
         if self._thoughts:
-            data = {"field": self._thought_field, "model": self.at.model}
+            data = {"field": self._thought_field, "model": self.endpoint.model}
             yield ItemDone(Reasoning("".join(self._thoughts), PROVIDER, data))
         yield from self.message_done()
         for call in self._calls:

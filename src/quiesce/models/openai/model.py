@@ -89,13 +89,13 @@ class OpenAIModel(ProviderModel):
             missing_key=("Missing credentials", "api_key client option must be set"),
         )
 
-    def _body(self, request: ModelRequest, at: Endpoint) -> dict[str, Any]:
+    def _body(self, request: ModelRequest, endpoint: Endpoint) -> dict[str, Any]:
         if not self._chat:
-            return responses.body(request, at)
-        return chat.body(request, at, include_usage=self._include_usage)
+            return responses.body(request, endpoint)
+        return chat.body(request, endpoint, include_usage=self._include_usage)
 
-    def _reader(self, request: ModelRequest, at: Endpoint) -> Reader:
-        return ChatReader(request, at) if self._chat else ResponsesReader(request, at)
+    def _reader(self, request: ModelRequest, endpoint: Endpoint) -> Reader:
+        return ChatReader(request, endpoint) if self._chat else ResponsesReader(request, endpoint)
 
     @property
     def _stream_class(self) -> Any:

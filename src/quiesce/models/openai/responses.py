@@ -27,16 +27,16 @@ PROVIDER = "openai-responses"
 _REASONING_MODELS = re.compile(r"^(o\d|gpt-[5-9]|codex|computer-use)")
 
 
-def body(request: ModelRequest, at: Endpoint) -> dict[str, Any]:
+def body(request: ModelRequest, endpoint: Endpoint) -> dict[str, Any]:
     """Return the JSON body of a request; raise `ModelRequestError` for a setting that this API does not support."""
     settings = request.settings
     if settings.stop is not None:
         raise bad_parameter(
-            at,
+            endpoint,
             "the Responses API has no stop sequences: use api='chat', or leave out ModelSettings(stop=...)",
         )
     payload: dict[str, Any] = {
-        "model": at.model,
+        "model": endpoint.model,
         "input": input_items(request),
         "stream": True,
         "store": False,
@@ -44,7 +44,7 @@ def body(request: ModelRequest, at: Endpoint) -> dict[str, Any]:
     if request.instructions:
         payload["instructions"] = request.instructions
     # A model that does not reason rejects the request if its reasoning is asked for.
-    if _REASONING_MODELS.match(at.model) or settings.reasoning_effort is not None:
+    if _REASONING_MODELS.match(endpoint.model) or settings.reasoning_effort is not None:
         payload["include"] = ["reasoning.encrypted_content"]
     if request.tools:
         payload["tools"] = [

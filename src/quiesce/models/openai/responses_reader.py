@@ -63,9 +63,9 @@ class ResponsesReader(Reader):
         elif kind in ("response.completed", "response.incomplete"):
             yield from self._response_done(part(data, "response"))
         elif kind == "response.failed":
-            raise of_event(part(data, "response").get("error") or "", self.at)
+            raise of_event(part(data, "response").get("error") or "", self.endpoint)
         elif kind == "error" or data.get("error"):
-            raise of_event(data.get("error") or data, self.at)
+            raise of_event(data.get("error") or data, self.endpoint)
 
     def _set_response_id(self, response: Any) -> None:
         if isinstance(response.get("id"), str):
