@@ -34,7 +34,7 @@ class Display:
     kind: s.ToolKind = "other"
     title: Callable[[Arguments], str] | None = None
     locations: Callable[[Arguments], Sequence[s.ToolCallLocation]] | None = None
-    #: Shows what the call is about to do to the person who has to approve it.
+    #: For the person who has to approve a call: shows what it is about to do.
     preview: Preview | None = None
 
 
