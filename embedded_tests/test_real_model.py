@@ -62,7 +62,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Callable[[], Awaitable[None
 
 def server_of(model: EmbeddedModel) -> tuple[int, int, str]:
     """The pid, port and key of its idle server."""
-    server = model._mine().idle[0]
+    server = model._of_this_loop().idle[0]
     return server.pid, server._port, server._key
 
 
@@ -219,7 +219,7 @@ import sys, quiesce
 from quiesce.models import EmbeddedModel
 async def main():
     model = await EmbeddedModel().open()
-    print(model._mine().idle[0].pid, flush=True)
+    print(model._of_this_loop().idle[0].pid, flush=True)
     if sys.argv[1:] == ["wait"]:
         import anyio
         await anyio.sleep_forever()
