@@ -54,9 +54,9 @@ def offer() -> None:
 
 
 def from_above(module: str, name: str) -> Any:
-    """What a lower room asks of a higher one: imported by its name, when it is asked for.
+    """Import `name` of a higher room for a lower one, by its name and at the time of the call.
 
-    Imports go downward. Where a call has to go up (a scope does not know which event loops there are), this says so.
+    Imports go downward. Use this in the few places where a call has to go up: a scope does not know which event loops exist.
     """
     return getattr(import_module(module), name)
 
