@@ -1,4 +1,13 @@
-"""What the packages above the kernel may use of it besides its public words."""
+"""What the packages above the kernel may use of it besides its public words.
+
+Nothing else of the kernel is imported from outside, and no private attribute of its objects is used there:
+whoever needs something new adds a word here, which says what is meant. Mostly they are of one of these kinds:
+
+- the event loop at hand (`current_backend`), waits (`WaitQueue`) and ends (`when_ended`);
+- the core of a scope (`core_of`), children with rules of their own, and what is left when a stop is over;
+- bases for what is opened, owned and closed (`Cancellable`, `SessionFace`), and what they hold;
+- checks of arguments, reasons and cancellations, as the kernel makes them itself.
+"""
 
 from __future__ import annotations
 
@@ -8,57 +17,66 @@ from quiesce._lazy import offer
 
 if TYPE_CHECKING:
     from .base import (
-        DEFAULT_GRACE,
-        EXPIRED,
-        OPEN,
-        SETTLED,
         FreshWaiter,
-        Rung,
         Site,
         Timer,
         Waiter,
         WaitQueue,
+        add_failures,
         as_reason,
-        caller_site,
         check_grace,
         check_seconds,
+        failures_of,
         is_cancel,
         label_of,
         raise_unchanged,
-        site_of,
         users_site,
         without_cancels,
     )
     from .calls import GuardedCall, is_aftermath
-    from .contain import AdoptedProcess, leads_to, spawner_of
-    from .loops import AsyncioBackend, AsyncioHandle
-    from .own import ContextManagerOwner, GeneratorOwner, Owned, StreamIterator, check_context_manager
-    from .process import CHUNK, LARGEST, Argv, Tail
+    from .contain import belongs_to, spawner_of
+    from .loops import AsyncioBackend
+    from .own import (
+        GeneratorOwner,
+        Holding,
+        SessionFace,
+        StreamIterator,
+        fail_closing,
+        forget_failure,
+        is_closing,
+        make_holding,
+        start_holding,
+    )
+    from .process import Tail, duplicate_pipes, read_last_output
     from .program import check_no_loop_runs, note_ages, stop_program
     from .scope import (
-        CANCELLED,
-        FAILED,
-        FINISHED,
         Backend,
+        Cancellable,
         Child,
+        DelayedCancel,
         OpenScope,
         ScopeCore,
-        close_core,
+        ask_to_leave,
+        bind_scope,
+        cancel_without_deadline,
+        children_left,
+        core_of,
         counts_of,
         current_backend,
-        current_core,
-        current_node,
-        face_of,
+        has_lost_its_loop,
+        insist,
+        is_cleaning_up,
         is_trouble,
+        leftovers_in,
         listeners,
         log_report,
-        reason_of_block,
-        root_core,
+        root_scope,
+        runs_inside,
+        spawn_unnamed,
         stop_asked_for,
         wait_settled,
         when_ended,
-        who_waits_for,
     )
-    from .threads import Delivery, ThreadChild, call_in_thread, run_in_thread, slots_for
+    from .threads import call_in_thread, run_in_thread, slots_for
 
 offer()

@@ -1,4 +1,4 @@
-"""Errors and warnings for people who use the kernel in a way that cannot work."""
+"""Errors and warnings for calls of the kernel that cannot work: what is wrong, and what to write instead."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from .source_places import label_of
 
 
 def warn_of_leak(message: str) -> None:
-    """A ResourceWarning from a callback; where warnings are errors it is unraisable, as in `__del__`."""
+    """Issue a `ResourceWarning` from a callback. Never raises: an error is reported as unraisable."""
+    # With `-W error` the warning is an exception, and no caller is there to catch it. Raised in a callback of
+    # the event loop it would end a stop halfway, so it takes the way that Python has for errors in `__del__`.
     try:
         warnings.warn(message, ResourceWarning, stacklevel=2)
     except ResourceWarning as error:
@@ -22,7 +24,7 @@ def warn_of_leak(message: str) -> None:
 
 
 class _Unraisable(NamedTuple):
-    """What `sys.unraisablehook` takes; Python has no way to make one."""
+    """The argument of `sys.unraisablehook`: Python's own class for it cannot be instantiated."""
 
     exc_type: type[BaseException]
     exc_value: BaseException
@@ -32,15 +34,21 @@ class _Unraisable(NamedTuple):
 
 
 def is_async(fn: object) -> bool:
-    """Whether a call of `fn` gives a coroutine, as far as one can see without calling it."""
-    code = getattr(fn, "__code__", None)  # a function's, or that of a bound method
+    """Whether `fn(...)` returns a coroutine, as far as that is visible without a call."""
+    # Called for every spawn, so the usual case reads the flag itself: `iscoroutinefunction` first unwraps
+    # methods and partials. Bound methods have `__code__` too.
+    code = getattr(fn, "__code__", None)
     if code is not None:
         return bool(code.co_flags & CO_COROUTINE)
     return iscoroutinefunction(fn) or (callable(fn) and iscoroutinefunction(type(fn).__call__))
 
 
-class Begun:
-    """A function that was called to see whether it is async: it gives what that call gave."""
+class StartedCall:
+    """A call made early, to see whether the function is async; calling this object returns its awaitable.
+
+    A wrapper, a `partial` or an object with `__call__` does not show whether it returns an awaitable. Calling
+    it right away turns the mistake into an error where `spawn` stands, instead of one in a child.
+    """
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self.__qualname__ = label_of(fn)
@@ -62,16 +70,16 @@ class Begun:
     def __del__(self) -> None:
         close = getattr(getattr(self, "_awaitable", None), "close", None)
         if close is not None:
-            close()  # its task was cancelled before its first step
+            close()  # the task was cancelled before its first step, so nothing ever awaited it
 
 
 def check_function(verb: str, fn: object) -> None:
-    """An error that explains, where a coroutine was passed instead of a function."""
+    """Raise a `TypeError` that says what to write, if `fn` is a coroutine or anything else but a function."""
     if callable(fn):
         return
     close = getattr(fn, "close", None)
     if hasattr(fn, "cr_code") and close is not None:
-        close()  # nobody will await it now; without this Python warns about that too
+        close()  # or Python warns, besides this error, that it was never awaited
         raise TypeError(
             f"{verb} takes an async function and its arguments, not a coroutine: write "
             f"{verb}({label_of(fn)}, ...) instead of {verb}({label_of(fn)}(...))"

@@ -1,4 +1,8 @@
-"""What the owners of other people's code have in common: errors that cross from one task into another."""
+"""Cancellations and other errors that cross from one task into another.
+
+Owner tasks run code of any library, and pass its errors on to the task that uses it. Those errors arrive as
+they were raised: the same object, with its own context and without frames of the kernel on top.
+"""
 
 from __future__ import annotations
 
@@ -6,35 +10,33 @@ import sys
 from asyncio import CancelledError
 from collections.abc import Sequence
 from types import CodeType
-from typing import TYPE_CHECKING, NoReturn, cast
-
-if TYPE_CHECKING:
-    pass
+from typing import NoReturn, cast
 
 
 def is_cancel(error: BaseException) -> bool:
-    """Whether `error` is a backend's cancellation. Other people's exceptions may be no `Exception` either: those of pytest are not."""
+    """Whether `error` is the cancellation of asyncio or trio. A group is not one, whatever it contains."""
+    # `not isinstance(error, Exception)` would be shorter, and wrong: pytest's `Failed` is not one either.
     if isinstance(error, (Exception, BaseExceptionGroup)):
         return False
     if isinstance(error, CancelledError):
         return True
-    trio = sys.modules.get("trio")
+    trio = sys.modules.get("trio")  # if nothing has imported it, `error` cannot be its cancellation
     return trio is not None and isinstance(error, trio.Cancelled)
 
 
 def without_cancels(error: BaseException) -> BaseException | None:
-    """What remains of `error`, or of the group that it is, without cancellations."""
+    """`error` without cancellations, which may be a smaller group; None if nothing else is in it."""
     if isinstance(error, BaseExceptionGroup):
         return cast("BaseExceptionGroup[BaseException]", error).split(is_cancel)[1]
     return None if is_cancel(error) else error
 
 
 LEAVES_PROGRAM = (SystemExit, KeyboardInterrupt)
-"""What a child raises to end the program: handed on as itself, so that the exit status is the child's."""
+"""What a child raises to end the program. It is passed on unchanged, so that its exit status is kept."""
 
 
 def raise_leaving(leaving: BaseException, scope: str, failures: Sequence[BaseException]) -> NoReturn:
-    """End the program with what a child raised; what else has failed is a note on it."""
+    """Raise `leaving`, with which a child ends the program; the other failures are notes on it."""
     for failure in failures:
         if failure is not leaving:
             leaving.add_note(f"also failed in scope {scope!r}: {failure!r}")
@@ -42,16 +44,18 @@ def raise_leaving(leaving: BaseException, scope: str, failures: Sequence[BaseExc
 
 
 def raise_unchanged(error: BaseException, context: BaseException | None = None) -> NoReturn:
-    """Raise an exception of another task without making what happens here its context."""
+    """Raise an exception of another task with its own context, or `context` if it has none."""
+    # A plain `raise` would set `__context__` to whatever is being handled here, and a reader of the traceback
+    # would take our clean-up for the cause.
     context = context if error.__context__ is None else error.__context__
     try:
         raise error
     finally:
         error.__context__ = context
-        del error, context  # or the error would hold itself, by way of this frame
+        del error, context  # or the error would refer to itself, through this frame in its traceback
 
 
 def hide_frame(error: BaseException, code: CodeType) -> None:
-    """Take an owner's frame off the top of a traceback: it says nothing to who will read that."""
+    """Remove the frames of `code` from the top of the traceback: those of an owner task explain nothing."""
     while error.__traceback__ is not None and error.__traceback__.tb_frame.f_code is code:
         error.__traceback__ = error.__traceback__.tb_next

@@ -1,7 +1,8 @@
-"""What the kernel needs of an event loop: a clock, timers, waits, and a way in from other threads; and which one is running.
+"""What the kernel needs from an event loop: a clock, timers, waits, a way in from other threads.
 
-There is one object per event loop (asyncio) or run (trio). What scopes need besides is in `kernel.scope.backend`, which this is the
-lower half of: tokens and reasons know no scopes.
+There is one object per event loop (asyncio) or run (trio); `current_event_loop` finds the one that runs the
+caller. This is the lower half of `kernel.scope.backend`, which adds what scopes need: tokens and wait queues
+know nothing of scopes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Timer(Protocol):
-    """Something scheduled that can be taken back."""
+    """A scheduled call that can be cancelled."""
 
     def cancel(self) -> object: ...
 
@@ -35,10 +36,10 @@ class Waiter(Protocol):
 
 
 class FreshWaiter(Waiter, Protocol):
-    """One that `make_waiter` has made."""
+    """A waiter as `make_waiter` returns it. `signal` is what to await, without a coroutine in between."""
 
     @property
-    def signal(self) -> Awaitable[None]: ...  # what to await, without a detour
+    def signal(self) -> Awaitable[None]: ...
 
 
 class EventLoop(ABC):
@@ -46,7 +47,7 @@ class EventLoop(ABC):
 
     @abstractmethod
     def now(self) -> float:
-        """The loop's clock."""
+        """The time by the loop's clock, in seconds."""
 
     @abstractmethod
     def call_at(self, when: float, fn: Callable[[], object]) -> Timer:
@@ -54,11 +55,11 @@ class EventLoop(ABC):
 
     @abstractmethod
     def run_from_anywhere(self, fn: Callable[[], object]) -> None:
-        """Run `fn()` in the loop's thread: at once if this is it, else soon. A dead loop is ignored."""
+        """Run `fn()` in the loop's thread: at once if called from there, else soon; not if it has ended."""
 
     @abstractmethod
     def is_running(self) -> bool:
-        """Whether there is a thread that runs this loop. From any thread."""
+        """Whether some thread is running this loop. Callable from any thread."""
 
     @abstractmethod
     def is_current(self) -> bool:
@@ -66,24 +67,28 @@ class EventLoop(ABC):
 
     @abstractmethod
     def current_task(self) -> object:
-        """The task at hand, or None in a plain callback."""
+        """The running task, or None in a plain callback."""
 
     @abstractmethod
     def make_waiter(self) -> FreshWaiter:
-        """A fresh wait for the task at hand."""
+        """A new waiter for the running task."""
 
     @abstractmethod
     async def wait_through(self, ready: Callable[[], bool], queue: WaitQueue) -> BaseException | None:
-        """Wait in `queue` until `ready()`, however often the caller is cancelled meanwhile.
+        """Wait in `queue` until `ready()` is true, even if the caller is cancelled meanwhile.
 
-        Returns the caller's own cancellation, if there was one, for the caller to raise when it is done.
+        Returns the caller's own cancellation, if there was one: raise it when your clean-up is done.
         """
 
-    async def checkpoint_if_cancelled(self) -> None:  # noqa: B027 - asyncio delivers a cancel by itself, at the next await
-        """On trio, raise the cancellation that is pending for the caller. Trio runs a task up to its first checkpoint, cancelled or not."""
+    async def checkpoint_if_cancelled(self) -> None:  # noqa: B027 - on asyncio there is nothing to do
+        """Raise the cancellation that is pending for the caller, if any, on trio.
+
+        Trio runs a task up to its first checkpoint even if it was cancelled before it started. asyncio raises
+        the cancellation by itself, at the next await.
+        """
 
     async def reraise(self, cancelled: BaseException | None) -> None:
-        """Raise the caller's own cancellation that `wait_through` kept: the very same exception."""
+        """Raise the cancellation that `wait_through` has returned: the same exception object."""
         if cancelled is not None:
             raise cancelled
 
@@ -97,7 +102,7 @@ class EventLoop(ABC):
 
     @abstractmethod
     def stop_waiting_for(self, fd: int) -> None:
-        """`fd` is about to be closed: let whoever waits for it look again."""
+        """Wake all tasks that wait for `fd`, because it is about to be closed."""
 
 
 _get_running_loop: Callable[[], asyncio.AbstractEventLoop | None] = asyncio._get_running_loop
@@ -106,16 +111,19 @@ _modules = sys.modules
 
 
 def _running_on_trio() -> EventLoop | None:
-    """The trio run that runs the caller. Replaces itself when it is first used: this is asked for with every scope."""
+    """The trio run that runs the caller, if any."""
+    # Replaces itself at the first call, because every new scope calls it. The import cannot stand at the top:
+    # it would point upward, and would load trio in programs that do not use it.
     global _running_on_trio
     _running_on_trio = from_above("quiesce.kernel.loops.trio_loop", "running_backend")
     return _running_on_trio()
 
 
 def current_event_loop() -> EventLoop:
-    """The event loop that runs the caller; an error if there is none."""
+    """The event loop that runs the caller; a `RuntimeError` if there is none."""
     loop = _get_running_loop()
-    # A trio run in guest mode lives inside an asyncio loop: there, a callback without a task.
+    # In guest mode, trio runs inside callbacks of an asyncio loop. So with trio imported, a running asyncio
+    # loop without a current task may be either; with a current task it is asyncio.
     if "trio" in _modules and (loop is None or _current_task(loop) is None):
         found = _running_on_trio()
         if found is not None:

@@ -1,4 +1,4 @@
-"""The ladder of a stop: one object holds every deadline."""
+"""The ladder of a stop: one object holds all of its deadlines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Self
 
 
 class Rung(IntEnum):
-    """How far a stop has climbed."""
+    """The step that a stop has reached."""
 
     COOPERATE = 0
     CANCEL = 1
@@ -23,7 +23,7 @@ COOPERATE, CANCEL, TERMINATE = Rung.COOPERATE, Rung.CANCEL, Rung.TERMINATE
 
 
 def check_seconds(name: str, value: float) -> float:
-    """`value` as seconds, or an error that names the parameter."""
+    """`value` as seconds; an error that names the parameter if it is not a number of 0 or more."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number of seconds, not {type(value).__name__}")
     if math.isnan(value) or value < 0:
@@ -42,9 +42,8 @@ class Grace:
     | `terminate` | cancelled once more | waited for no longer | SIGTERM to the tree |
     | `kill` | – | – | SIGKILL to the tree |
 
-    What is still there after the last step is named in the `StopReport` and stays owned.
-    Everything of quiesce that waits during a stop takes its seconds from here; the
-    default bounds a stop to five seconds in all.
+    What is still running after the last step is named in the `StopReport` and stays owned. Every wait of
+    quiesce during a stop is bounded by these steps; with the defaults, a stop takes five seconds at most.
 
     ```python
     patient = Grace(cancel=30)            # a slow flush may take half a minute
@@ -60,7 +59,9 @@ class Grace:
     _offsets: tuple[float, float, float, float] = field(init=False, repr=False, compare=False)
 
     def __new__(cls, *steps: float, **named: float) -> Self:
-        """An error that explains, where a step has no name: the first is `cooperate`, which nobody means by a bare number."""
+        """Raise an error that says how to name the steps, if there are positional arguments."""
+        # `kw_only` alone would raise "takes 1 positional argument but 2 were given". The number most likely
+        # meant the time to clean up, `cancel`; the first field is `cooperate`.
         if steps:
             raise TypeError(
                 f"Grace takes its steps by name: Grace(cancel={steps[0]!r}), for example, not Grace({steps[0]!r})"
@@ -76,7 +77,7 @@ class Grace:
 
     @property
     def total(self) -> float:
-        """Seconds from the first signal to giving up."""
+        """Seconds from the first signal to the end of the last step."""
         return self.cooperate + self.cancel + self.terminate + self.kill
 
     def within(self, seconds: float) -> Grace:
@@ -86,7 +87,7 @@ class Grace:
         if math.isinf(seconds):
             return replace(self, cancel=math.inf)
         if math.isinf(total):
-            # An endless step takes all there is except for the finite ones, at their shares.
+            # An endless step cannot be scaled. The default's proportions are as good as any.
             return Grace(cancel=3.0, terminate=1.0, kill=1.0).within(seconds)
         if total == 0:
             return Grace(cancel=seconds, terminate=0.0, kill=0.0)
@@ -105,7 +106,7 @@ class Grace:
 
 
 def check_grace(grace: Grace | None) -> Grace | None:
-    """`grace`, or an error that says what to write instead of a number."""
+    """`grace` itself; a `TypeError` that says what to write if it is a number, for example."""
     if grace is not None and not isinstance(grace, Grace):
         raise TypeError(
             f"grace must be a Grace, not {type(grace).__name__}: for example Grace(cancel=10), or pass deadline="

@@ -1,4 +1,4 @@
-"""Why something was stopped, and who asked."""
+"""Why something was stopped, and who asked for it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ KINDS: Final[tuple[str, ...]] = get_args(Kind)
 class Reason:
     """Who asked for a stop, and why.
 
-    The kind says who, the message is for people, and `error` holds the exception
-    behind an `"error"`:
+    The kind says who asked, the message is for people, and `error` is the exception behind a reason of the
+    kind `"error"`:
 
     | kind | who asked |
     |---|---|
@@ -22,9 +22,9 @@ class Reason:
     | `timeout` | a deadline of ours, or a trio deadline |
     | `disconnect` | the other side went away, or the terminal (SIGHUP) |
     | `shutdown` | the program is ending (SIGTERM, the end of `run`) |
-    | `error` | something beside it failed |
-    | `parent` | its owner ended, and so does all that it owned |
-    | `cancelled` | somebody's `cancel()`; asyncio does not say more |
+    | `error` | a sibling, or the body of the block, failed |
+    | `parent` | its owner ended, and with it everything that it owned |
+    | `cancelled` | a `cancel()` of other code; asyncio does not say more |
 
     ```python
     await scope.close(reason=Reason("user", "Esc pressed"))
@@ -36,7 +36,8 @@ class Reason:
     kind: Kind
     message: str = ""
     error: BaseException | None = None
-    text: str = field(init=False, repr=False, compare=False)  # what str() gives; read for every child
+    # What `str()` returns. A field, because a stop reads it once per child.
+    text: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -49,7 +50,7 @@ class Reason:
 
 
 def as_reason(reason: Reason | str | None, default: Reason) -> Reason:
-    """A `Reason` for whatever a caller passed: a plain string is the user's message."""
+    """The `Reason` that a caller means: a plain string is a user's message, None is `default`."""
     if reason is None:
         return default
     if isinstance(reason, Reason):

@@ -1,8 +1,8 @@
-"""What a stop did, and what it left."""
+"""What a stop did, and what it left running."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -17,9 +17,9 @@ Row: TypeAlias = tuple[object, State, BaseException | None]
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """Something that a stop could not end: what it is, where it was made, where it is stuck.
+    """Something that a stop could not end: what it is, where it was made, and where it is stuck.
 
-    It stays owned: closing again waits for it again.
+    It stays owned by its scope: closing the scope again waits for it again.
 
     ```python
     report = await scope.close(deadline=0.1)
@@ -55,13 +55,13 @@ class Outcome:
 class StopReport(Printed):
     """What a stop did.
 
-    - `reason`: why it was stopped; None if it simply came to its end.
+    - `reason`: why it was stopped; None if nothing stopped it and its block just ended.
     - `elapsed`: seconds from the first signal to this report.
-    - `outcomes`: one `Outcome` for each child that was there when the stop began, and for each
-      that had failed before. Children that had ended well before are only counted, in `ended`.
-    - `left`: a `Leftover` for each thing that is still there.
-    - `unseen`: what may be left, but could not be looked at: processes that the system does not show us, a thread that
-      others have started.
+    - `outcomes`: one `Outcome` for each child that was running when the stop began, and for each child that
+      had failed before. Children that had finished before are only counted, in `ended`.
+    - `left`: a `Leftover` for everything that is still running.
+    - `unseen`: what may be left but could not be checked: processes that the system does not show to us, or
+      threads that a library started.
     - `clean`: nothing is left, nothing is unseen, and no child failed while it was being stopped.
     - `errors`: what the children raised. `close()` never raises them.
     - `notes`: what else happened, such as a child that blocked the event loop's thread.
@@ -80,15 +80,16 @@ class StopReport(Printed):
     ended: int
     notes: Sequence[str] = ()
     unseen: tuple[str, ...] = ()
-    # Rows of (function or name, state, error): `Outcome`s are made when somebody reads them, and nothing here
-    # leads back to the scope, which would keep each in the other's way until the collector comes.
+    # Rows of (function or name, state, error); `Outcome`s are made when they are read, as most reports of a
+    # clean stop never are. Handles would be the obvious thing to keep, but they refer to the scope, which
+    # refers to its last report: a cycle that only the garbage collector could free.
     _rows: Sequence[Row] = field(default=(), repr=False)
     _failures: Sequence[tuple[str, BaseException]] = field(default=(), repr=False)
     _failed_while_stopping: int = field(default=0, repr=False)
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is left, nothing is unseen, and every clean-up came to its end."""
+        """Whether nothing is left, nothing is unseen, and no clean-up failed."""
         return not (self.left or self.unseen or self._failed_while_stopping)
 
     @property
@@ -98,7 +99,7 @@ class StopReport(Printed):
 
     @property
     def outcomes(self) -> list[Outcome]:
-        """How each child ended."""
+        """How each child ended: first those that failed before the stop, then those that it stopped."""
         listed = [Outcome(label_of(label), state, error) for label, state, error in self._rows]
         known = {id(outcome.error) for outcome in listed}
         earlier = [Outcome(name, "failed", error) for name, error in self._failures if id(error) not in known]
@@ -113,14 +114,25 @@ class StopReport(Printed):
             how, counts = "ended", {"children": self.ended, **counts}
         elif self.ended and not counts:
             counts["ended before"] = self.ended
-        told = ", ".join(f"{count} {state}" for state, count in counts.items())
-        told = f"{told}, " if told else ""
+        totals = ", ".join(f"{count} {state}" for state, count in counts.items())
+        totals = f"{totals}, " if totals else ""
         left = f"{len(self.left)} left" if self.left else "nothing left"
         if self.unseen:
             left += ", as far as can be seen"
-        lines = [f"scope {self.name!r} {how}: {told}{left}"]
+        lines = [f"scope {self.name!r} {how}: {totals}{left}"]
         lines += [f"  left: {leftover}" for leftover in self.left]
         lines += [f"  unseen: {unseen}" for unseen in self.unseen]
         lines += [f"  failed: {name}: {error!r}" for name, error in self._failures]
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(map(printed_line, lines))
+
+
+def failures_of(report: StopReport) -> Sequence[tuple[str, BaseException]]:
+    """The name and the error of each child that failed."""
+    return report._failures
+
+
+def add_failures(report: StopReport, failures: Iterable[tuple[str, BaseException]]) -> None:
+    """Add failures from elsewhere that belong in this report, except errors that it has already."""
+    known = {id(error) for error in report.errors}
+    report._failures = (*report._failures, *(failure for failure in failures if id(failure[1]) not in known))

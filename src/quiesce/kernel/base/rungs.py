@@ -1,4 +1,8 @@
-"""When each rung of a stop is over: arithmetic on the ends of the four steps of a `Grace`."""
+"""When each rung of a stop ends: arithmetic on the ends of the four steps of a `Grace`.
+
+Pure functions: they know neither a clock nor a scope. `Ends` are times by the clock of the event loop, one
+for each of the steps cooperate, cancel, terminate, kill.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +14,22 @@ from .grace import Grace, Rung
 Ends: TypeAlias = tuple[float, float, float, float]
 
 NO_ENDS: Ends = (inf, inf, inf, inf)
-STALLED = 0.1  # seconds by which an alarm is late only if the loop had no turn
-TURN = 0.1  # the seconds, at most, that each step that is left has after that
-TO_TERMINATE = 0.8  # the least share of what a nested ladder has for its last two steps
+# Seconds. An alarm that is later than this means that the event loop was blocked.
+STALLED = 0.1
+# Seconds that each remaining step gets after the loop was blocked, unless it is shorter anyway.
+TURN = 0.1
+# The least share that "terminate" gets of the time that a nested ladder has for its last two steps.
+TO_TERMINATE = 0.8
 
 
 def halved(ends: Ends, now: float) -> Ends:
-    """Half of what is left of each step."""
+    """The same ladder with half of the time that is left for each step."""
     first, second, third, fourth = ends
     return (first + now) / 2, (second + now) / 2, (third + now) / 2, (fourth + now) / 2
 
 
 def entered_at(rung: Rung, ends: Ends, grace: Grace, now: float) -> Ends:
-    """Another ladder, entered at the rung that we stand on."""
+    """The ladder of `grace`, entered now at `rung`; the rungs below keep their ends."""
     steps = (grace.cooperate, grace.cancel, grace.terminate, grace.kill)
     changed, end = list(ends), now
     for step in range(rung, Rung.EXPIRED):
@@ -33,7 +40,11 @@ def entered_at(rung: Rung, ends: Ends, grace: Grace, now: float) -> Ends:
 
 
 def after_a_stall(rung: Rung, ends: Ends, now: float) -> Ends:
-    """Time in which the loop stood still was nobody's to clean up in: each step that is left has a turn, or all of its time if that is shorter."""
+    """The ladder after the loop was blocked: each step that is left gets `TURN` seconds, or its own length.
+
+    No child could use the time during which the loop was blocked. Without this, several steps could be due at
+    once, and a child would be cancelled a second time before it ever ran its clean-up.
+    """
     changed, end = list(ends), now
     for step in range(rung, Rung.EXPIRED):
         length = ends[step] - ends[step - 1] if step else TURN
@@ -44,23 +55,26 @@ def after_a_stall(rung: Rung, ends: Ends, now: float) -> Ends:
 
 
 def earlier(one: Ends, other: Ends) -> Ends:
-    """Whichever is earlier, step by step."""
+    """The earlier end of each step."""
     first, second, third, fourth = map(min, one, other)
     return first, second, third, fourth
 
 
 def fitted(inner: Ends, outer: Ends, now: float) -> Ends:
-    """A nested ladder inside another: the last step is left to those who wait for it.
+    """A nested ladder, made to end within `outer`.
 
-    Its time to clean up is not shortened; what comes after is squeezed into what remains, most of it for a
-    process to heed SIGTERM: one that is killed is gone at once, however deep it is nested.
+    The time to clean up is kept; the steps after it are squeezed into what remains. Most of that goes to
+    "terminate", in which a process responds to SIGTERM: SIGKILL takes effect at once, however deeply nested.
     """
+    # It ends before the last step of `outer`, which the owner needs to see that it has ended and to report.
     limit = outer[2] if outer[2] > now else outer[3]
     if inner[3] <= limit:
         return inner
     cleaned_up = min(inner[1], outer[1])
     if not now < cleaned_up < limit:
-        cleaned_up = now  # no time for it is left, or there is nothing else
+        cleaned_up = now  # the time to clean up is over, or would leave none for the steps after it
     rest = inner[3] - cleaned_up
     share = max((inner[2] - cleaned_up) / rest, TO_TERMINATE) if 0 < rest < inf else TO_TERMINATE
-    return min(inner[0], cleaned_up), cleaned_up, cleaned_up + (limit - cleaned_up) * share, limit
+    # Not later than the limit: the sum may be rounded up, if all of the rest is for SIGTERM.
+    terminated = min(cleaned_up + (limit - cleaned_up) * share, limit)
+    return min(inner[0], cleaned_up), cleaned_up, terminated, limit

@@ -1,9 +1,9 @@
-"""Where something was made, and where it is stuck.
+"""Where in the source something was made, and where it is stuck.
 
-A creation site is kept as the caller's `(code, lasti)`: two references, no frame kept alive, the
-line worked out only when somebody reads it. Where a suspended coroutine is stuck is read off the
-chain of what awaits what; async generators hide behind helper objects that expose no attribute, so
-that link alone is followed through the garbage collector's view of them.
+The place where a thing was made is kept as the caller's `(code, lasti)`: two references, which keep no frame
+alive; the line number is computed when it is read. The place where a coroutine is suspended is found by
+following the chain of what awaits what. Async generators stand behind helper objects without attributes, so
+that one link is followed through the garbage collector's list of referents.
 """
 
 from __future__ import annotations
@@ -20,27 +20,31 @@ from typing import Any, TypeAlias
 Site: TypeAlias = tuple[CodeType, int]
 
 KERNEL_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_OUR_FOLDER = os.path.dirname(KERNEL_FOLDER[:-1]) + os.sep
 _MACHINERY = (
     os.path.dirname(asyncio.__file__) + os.sep,
     os.path.join("site-packages", "anyio") + os.sep,
     os.path.join("site-packages", "trio") + os.sep,
 )
+# How the names of our modules begin. `quiesce-chat` is another distribution, but what it makes on behalf of a
+# program was made, for its user, where that program called it.
+OUR_MODULES = ("quiesce.", "quiesce_chat.")
 _HAS_FAST_LOCALS = 1  # `inspect.CO_OPTIMIZED`: the code of a function
 
 
 def is_machinery(frame: FrameType) -> bool:
-    """Frames that say how something waits, not who: ours and the event loops'."""
+    """Whether `frame` belongs to the kernel or an event loop: it shows how something waits, not what does."""
     path = frame.f_code.co_filename
     return path.startswith(KERNEL_FOLDER) or any(part in path for part in _MACHINERY)
 
 
 def site_of(frame: FrameType) -> Site:
-    """The point that `frame` is executing now."""
+    """The place that `frame` has reached."""
     return frame.f_code, frame.f_lasti
 
 
 def caller_site() -> Site:
-    """The nearest caller outside the kernel's own files."""
+    """The place of the nearest caller outside the kernel."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(KERNEL_FOLDER):
         frame = frame.f_back
@@ -48,9 +52,13 @@ def caller_site() -> Site:
 
 
 def users_site() -> Site:
-    """The nearest caller outside all of quiesce: where the user has made it, however many of our own stand between."""
+    """The place of the nearest caller outside quiesce: in the user's own code."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("quiesce."):
+    # By path first: to ask for the name of the module takes three calls.
+    while frame.f_back is not None and (
+        frame.f_code.co_filename.startswith(_OUR_FOLDER)
+        or str(frame.f_globals.get("__name__")).startswith(OUR_MODULES)
+    ):
         frame = frame.f_back
     return site_of(frame)
 
@@ -80,17 +88,16 @@ def _place(code: CodeType, line: int | None) -> str:
 
 
 def describe_frame(frame: FrameType) -> str:
-    """Where `frame` is now."""
+    """Where `frame` is now, as `path/file.py:12 in function`."""
     return _place(frame.f_code, frame.f_lineno)
 
 
 def variables_of(frame: FrameType) -> dict[str, Any]:
-    """The variables of a function that runs, perhaps in another thread; nothing is kept of them.
-
-    Up to 3.12 a frame keeps the dictionary that `f_locals` gives, and with it what the function has deleted since: the worker of a
-    pool would hold the arguments of its last call until the next one. So that dictionary is emptied here. Not that of a frame which
-    is traced, because a debugger writes it back into the variables; nor that of a module or a class, where it is the variables.
-    """
+    """A copy of the local variables of a running function, perhaps of another thread."""
+    # Up to 3.12 a frame keeps the dictionary that `f_locals` returns, and so keeps alive what the function
+    # has deleted since: a worker of a pool would hold the arguments of its last call until the next one. So
+    # that dictionary is emptied here. Not that of a traced frame, because a debugger writes it back into the
+    # variables; nor that of a module or a class, where the dictionary *is* the variables.
     found = frame.f_locals
     if (
         sys.version_info >= (3, 13)
@@ -104,7 +111,7 @@ def variables_of(frame: FrameType) -> dict[str, Any]:
 
 
 def awaiting_frames(awaitable: object) -> Iterator[FrameType]:
-    """The frames of a suspended coroutine, from the outermost to where it waits."""
+    """The frames of a suspended coroutine, from the outermost to the one in which it waits."""
     seen: set[int] = set()
     link: Any = awaitable
     while link is not None and id(link) not in seen:
@@ -116,6 +123,8 @@ def awaiting_frames(awaitable: object) -> Iterator[FrameType]:
         elif isinstance(link, AsyncGeneratorType):
             frame, link = link.ag_frame, link.ag_await
         else:
+            # What `asend()` of a generator or `__await__()` of a coroutine returns, for example. If such an
+            # object refers to several, which one it awaits would be a guess, and no answer is better.
             behind = [
                 found
                 for found in gc.get_referents(link)
@@ -127,7 +136,7 @@ def awaiting_frames(awaitable: object) -> Iterator[FrameType]:
 
 
 def stuck_at(awaitable: object, thread: int | None = None) -> str:
-    """Where a coroutine waits, or what it runs in `thread`: the innermost frame that is nobody's machinery."""
+    """Where a coroutine waits, or where `thread` is if it is running: the innermost frame of user code."""
     if getattr(awaitable, "cr_running", False):
         return thread_stuck_at(thread)
     frames = list(awaiting_frames(awaitable))
@@ -138,7 +147,7 @@ def stuck_at(awaitable: object, thread: int | None = None) -> str:
 
 
 def thread_stuck_at(ident: int | None) -> str:
-    """Where a thread is now: its innermost frame that is not an event loop's or ours."""
+    """Where a thread is now: its innermost frame outside the kernel and the event loops."""
     frame = sys._current_frames().get(ident) if ident is not None else None
     innermost = frame
     while frame is not None:
@@ -149,7 +158,7 @@ def thread_stuck_at(ident: int | None) -> str:
 
 
 def label_of(fn: object) -> str:
-    """A name for a function, or for whatever stands in for one."""
+    """The name of a function, of an object that is used as one, or the given name itself."""
     if isinstance(fn, str):
         return fn
     if fn is None:

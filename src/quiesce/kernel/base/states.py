@@ -3,16 +3,16 @@
 | state      | spawn    | event                        | next       |
 |------------|----------|------------------------------|------------|
 | open       | accepted | cancel, close, child failed¹ | stopping   |
-| open       | accepted | body over and children gone  | settled    |
-| stopping   | refused  | last child and nested gone   | settled    |
-| stopping   | refused  | ladder at its end            | expired    |
+| open       | accepted | body and children ended      | settled    |
+| stopping   | refused  | children and nested² ended   | settled    |
+| stopping   | refused  | the ladder ran out           | expired    |
 | expired    | refused  | close again                  | stopping   |
-| expired    | refused  | last child and nested gone   | settled    |
+| expired    | refused  | children and nested² ended   | settled    |
 | settled    | refused  | close again                  | settled    |
 
-¹ with `on_error="stop"`.
+¹ with `on_error="stop"`. ² nested scopes.
 
-Settled means empty. A scope whose time ran out is not settled: it keeps what is left.
+Settled means empty. A scope whose time ran out is not settled: it keeps what is left over.
 """
 
 from __future__ import annotations

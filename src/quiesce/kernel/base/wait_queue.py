@@ -1,18 +1,20 @@
 """Tasks that wait until something has changed.
 
-A queue is what trio calls a parking lot: it holds tasks, and whoever changes the state that they wait for wakes them. It has no
-lock and no state of its own. It needs none: everything here happens in the thread of one event loop, so nothing can change between
-the look at a condition and the wait.
+A queue is what trio calls a parking lot: tasks wait in it, and code that changes the state they wait for
+wakes them. It has no lock and no state of its own, and needs none: everything here happens in the thread of
+one event loop, so nothing can change between checking a condition and waiting.
 
 Rules
 -----
-- A task that is cancelled while it waits is off the queue when its cancellation goes on.
-- A task waits for one wake-up, and looks again: `wait_until` does that. Wake-ups in vain are allowed, lost ones are not. asyncio can
-  wake a task and cancel it in the same turn; the wake-up then goes to the next task.
-- Tasks are woken in the order in which they came. Those who come meanwhile wait for the next wake-up.
+- A task that is cancelled while it waits has left the queue when its cancellation is raised.
+- A task waits for one wake-up and then checks its condition again; `wait_until` does that. Needless wake-ups
+  are allowed, lost ones are not. asyncio can wake and cancel a task in the same turn; the wake-up then goes
+  to the next task.
+- Tasks are woken in the order in which they came. Those that come while others are being woken wait for the
+  next wake-up.
 
-An `anyio.Event` per change would do as well. It would cost a checkpoint and an object for each wait, and the state would have to be
-looked at again all the same.
+One `anyio.Event` per change would do as well. It would cost a checkpoint and an object per wait, and tasks
+would still have to check their condition again.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from .event_loop import Waiter
 
 
-class WaitQueue:
+class WaitQueue(list["Waiter"]):
     """Tasks of one event loop that wait until something has changed.
 
     ```python
@@ -39,55 +41,54 @@ class WaitQueue:
     ```
     """
 
-    __slots__ = ("_waiters",)
-
-    def __init__(self) -> None:
-        # A list: there are rarely more than two, and looking through those is quicker than hashing.
-        self._waiters: list[Waiter] = []
-
-    def __len__(self) -> int:
-        """How many tasks wait."""
-        return len(self._waiters)
+    # It is a list instead of having one: every scope has a queue and checks again and again whether a task
+    # waits in it, and would pay for each method that only passes the question on. Not a dict, because there
+    # are rarely more than two tasks in it, and searching those is quicker than hashing.
+    __slots__ = ()
 
     async def wait(self, *, first: bool = False) -> None:
-        """Wait for one wake-up; with `first`, before the tasks that wait already. Look again when it returns."""
+        """Wait for one wake-up, then check your condition again. With `first`, wait ahead of the others."""
         waiter = current_event_loop().make_waiter()
-        self._waiters.insert(0 if first else len(self._waiters), waiter)
+        self.insert(0 if first else len(self), waiter)
         try:
             await waiter
         except BaseException:
             if not self.discard(waiter):
-                self.wake_one()  # this task was woken, and will make nothing of it
+                self.wake_one()  # this task was woken and cannot use it: pass the wake-up on
             raise
 
     async def wait_until(self, ready: Callable[[], object]) -> None:
-        """Wait until `ready()` is true. It is asked before the first wait, and after each wake-up."""
+        """Wait until `ready()` is true. It is called before the first wait and after each wake-up."""
         while not ready():
             await self.wait()
 
     def wake_all(self) -> None:
-        """Let all who wait look again."""
-        waiters, self._waiters = self._waiters, []
+        """Wake all tasks that wait now."""
+        if len(self) == 1:  # nearly always, and in every stop
+            self.pop().wake()
+            return
+        # Copied and cleared before the first is woken: whatever a wake-up runs may wait here again, and must
+        # not be woken for the same change.
+        waiters = self[:]
+        self.clear()
         for waiter in waiters:
             waiter.wake()
 
     def wake_one(self) -> bool:
-        """Let the one who has waited longest look again; False if nobody waits."""
-        if not self._waiters:
+        """Wake the task that has waited longest. False if none waits."""
+        if not self:
             return False
-        self._waiters.pop(0).wake()
+        self.pop(0).wake()
         return True
 
-    # For code that awaits by its own means
+    # For code that makes and awaits its own waiter
 
-    def add(self, waiter: Waiter) -> None:
-        """Have `waiter` woken with the others."""
-        self._waiters.append(waiter)
+    add = list.append  # `wake_all` and `wake_one` then wake this waiter too
 
     def discard(self, waiter: Waiter) -> bool:
-        """Take `waiter` off the queue; False if it was woken already."""
+        """Remove `waiter` from the queue. False if it was woken already."""
         try:
-            self._waiters.remove(waiter)
+            self.remove(waiter)
         except ValueError:
             return False
         return True

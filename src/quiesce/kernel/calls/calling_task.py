@@ -1,12 +1,12 @@
-"""The task that made a scope for the length of one call, and waits for it.
+"""The task that makes a scope for the duration of one call, and waits for it.
 
-`guarded` and `shielded` are calls, not blocks: the caller's context stays its own, nobody interrupts it, and
-it leaves when the scope is over. Two things depend on knowing who it is. A closer deep inside the scope
-must not wait for this caller, which waits for that closer (`who_waits_for` asks `host` for it). And
-what a child raises belongs to the caller, as long as the call lasts; from what the call had to leave
-behind, errors go to the log.
+`guarded` and `shielded` are calls, not blocks: they do not change the caller's context, the scope never
+cancels the caller, and the call returns when the scope has settled or expired. Two things depend on knowing
+the caller's task. A closer deep inside the scope must not wait for this caller, which waits for that closer
+(`who_waits_for` finds it as the `host`). And what a child raises belongs to the caller as long as the call
+lasts; errors of what the call had to leave running go to the log.
 
-The block of an `Inflight` is like that too: its handlers do not run in its context, and never interrupt it.
+The block of an `Inflight` is similar: its handlers do not run in its context, and never cancel its body.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def owner_of(backend: Backend, scope: Scope | None) -> ScopeCore:
-    """The scope that owns what a call opens: the one that it was given, or the current one."""
+    """The scope that owns what a call opens: `scope` if it is given, or the current scope."""
     if scope is None:
         return current_core(backend)
     owner = scope._opened()
@@ -33,33 +33,33 @@ def owner_of(backend: Backend, scope: Scope | None) -> ScopeCore:
 
 
 class CallingTask(BlockTask):
-    """Whoever waits, in the end, for a scope that is not its context."""
+    """The task that waits for a scope which is not its current scope."""
 
-    leaving = True  # there is no body that would use what is nested
+    leaving = True  # there is no body that could be using the nested scopes
 
     def __init__(self, core: ScopeCore) -> None:
-        # Without `enter`: that puts the scope into the context of the task at hand, as for a body.
+        # Without `enter`, which would make `core` the current scope of this task, as for a body.
         self._core = core
         self.task = core.backend.current_task()
         self.failures: list[tuple[Handle, BaseException]] = []
-        self.over = False
-        core.host = self
+        self.has_returned = False
+        core.enter_block(self)
 
     def is_current(self) -> bool:
         """Whether the calling code runs in this task."""
         return self._core.backend.current_task() is self.task
 
     def may_leave(self) -> bool:
-        """Whoever waits here, waits for itself."""
+        """Whether the event loop is running."""
         return self._core.backend.is_current()
 
     def cancel_body(self, reason: Reason) -> bool:
-        """There is none. It sees the end of the children, and that is all it waits for."""
+        """Always False: there is no body, and the caller only waits for the children, which are stopped."""
         return False
 
     def child_failed(self, handle: Handle, error: BaseException) -> None:
-        """Keep what a child raised, and let the caller look."""
-        if self.over:
+        """Keep what a child raised, and wake the caller; log it if the call has returned."""
+        if self.has_returned:
             logger.error(
                 "%s in %r failed after the call had returned", handle.name, self._core.label, exc_info=error
             )
@@ -67,12 +67,12 @@ class CallingTask(BlockTask):
             self.failures.append((handle, error))
             self._core.wake()
 
-    def children_gone(self) -> bool:
-        """Whether the work is done, or its time is over."""
+    def has_ended(self) -> bool:
+        """Whether all children have ended, or the time of the scope is over."""
         return not self._core.children or self._core.is_over()
 
     async def leave(self, error: BaseException | None) -> BaseException | None:
-        """End the scope and wait until it is over; returns the caller's own cancellation."""
+        """Stop the scope and wait until it has settled or expired; returns the caller's own cancellation."""
         self.begin_to_leave(error)
         if self._core.state is SETTLED:
             return error
@@ -80,7 +80,9 @@ class CallingTask(BlockTask):
         return late if error is None else error
 
     async def wait_until(self, ready: Callable[[], bool]) -> BaseException | None:
-        """Wait through cancels, and through a Ctrl-C that trio raises here; returns the first of them."""
+        """Wait until `ready()`, through cancels and Ctrl-C; returns the first of them, if any."""
+        # `wait_through` deals with cancels. But trio raises a Ctrl-C in the main task wherever that is, so
+        # also here, where it would leave the children behind.
         interrupted: BaseException | None = None
         while True:
             try:
@@ -90,11 +92,12 @@ class CallingTask(BlockTask):
             else:
                 return late if interrupted is None else interrupted
 
-    def go(self) -> None:
-        """The call returns. What it leaves is named, stays owned, and has the log for its errors."""
-        self.over = True
-        self._core.host = None
+    def finish(self) -> None:
+        """The call is about to return. What is left over is logged, stays owned, and logs its own errors."""
+        self.has_returned = True
+        self._core.leave_block()
         if self._core.state is SETTLED:
-            self._core.on_child_error = None  # nobody is left to fail; and it would hold us, as we hold it
+            # No child is left that could fail, and the callback would make a reference cycle.
+            self._core.when_child_fails(None)
         else:
             log_report(self._core.report())

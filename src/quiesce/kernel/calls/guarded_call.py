@@ -1,19 +1,19 @@
-"""A primary with guards beside it.
+"""A primary function with guards that run at the same time.
 
 Rules
 -----
-- All start together. The first failure, of whatever kind, stops everybody else; it is raised, as itself, when
-  all of them have ended.
-- No result before the last guard has returned. A guard that was cancelled has not returned: its call has
-  failed, and so has the whole.
-- A guard's verdict beats every other error. A verdict is an error that a guard raised of its own accord:
-  before the stop, or after it but not while it was handling its cancellation.
-- What is not raised is a note on what is.
+- All start together. The first failure of any kind stops all the others. It is raised, as itself and not in a
+  group, when all of them have ended.
+- There is no result before the last guard has returned. A guard that was cancelled has not returned: it has
+  failed, and so has the whole call.
+- A guard's verdict takes precedence over every other error. A verdict is an error that a guard raised on its
+  own: before the stop, or after it but not while it was handling its cancellation.
+- Every error that is not raised is a note on the one that is.
 
-Why the stop comes one turn of the event loop after the failure: if a primary and its guard fail at the same
-moment, both are ready to run, and a cancel sent from the first one's last step would take the place of what
-the other was about to raise. One turn later both have spoken, and the verdict can win. The caller's own task
-does the stopping, and waking it takes exactly that turn.
+Why the stop comes one turn of the event loop after the failure: if the primary and a guard fail at the same
+moment, both are ready to run. A cancel sent from the last step of the first would replace what the other was
+about to raise. One turn later both have raised, and the verdict can take precedence. The caller's own task
+does the stopping, and waking it takes exactly that one turn.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ async def guarded(
     scope: Scope | None = None,
     grace: Grace | None = None,
 ) -> T:
-    """Run `primary` with `guards` beside it; return its result when every guard has returned.
+    """Run `primary` and `guards` together; return the result of `primary` when every guard has returned.
 
     ```python
     answer = await guarded(
@@ -64,12 +64,13 @@ async def guarded(
     ```
 
     Any failure stops all the others, waits for their clean-up, and is raised as itself, never in a group. If
-    several fail, a guard's verdict comes first and the others are notes on it. Cancel the caller, and all of
-    them are stopped before the cancellation goes on. What ignores its cancellation for longer than `grace`
-    (the owner's, unless given) is logged by name and stays owned by `scope` (the current scope, unless given).
+    several fail, the error of a guard is raised and the others are notes on it. If you are cancelled, all of
+    them have been stopped when your cancellation is raised. A function that ignores its cancellation for
+    longer than `grace` (by default the owner's) is logged by name and stays owned by `scope` (by default the
+    current scope).
 
-    Each is an async function without arguments; `functools.partial` supplies them. What they start in
-    `current_scope()` belongs to the call: its result is held for those tasks too.
+    Each is an async function without arguments; use `functools.partial` to supply some. What they start in
+    `current_scope()` belongs to the call: it waits for those tasks too.
     """
     _check_functions(primary, *guards)
     name = f"guarded {label_of(primary)}"
@@ -78,7 +79,7 @@ async def guarded(
 
 def _check_functions(*functions: Function) -> None:
     refused: TypeError | None = None
-    for fn in functions:  # to the last: each coroutine passed by mistake wants to be closed
+    for fn in functions:  # all of them: the check closes each coroutine that was passed by mistake
         try:
             check_function("guarded", fn)
         except TypeError as exc:
@@ -89,9 +90,9 @@ def _check_functions(*functions: Function) -> None:
 
 
 class GuardedCall(CallingTask):
-    """One call of `guarded`: who takes part, and what has gone wrong so far."""
+    """One call of `guarded`: its functions, and what has failed so far."""
 
-    __slots__ = ("_functions", "primary", "quitters", "ranks", "taking_part")
+    __slots__ = ("_functions", "cancelled_first", "handles", "primary", "ranks")
 
     @classmethod
     def begin(
@@ -103,7 +104,7 @@ class GuardedCall(CallingTask):
         grace: Grace | None,
         site: Site,
     ) -> GuardedCall:
-        """The call with its scope, before anything has started."""
+        """A call with its scope, before anything has started."""
         backend = current_backend()
         owner = owner_of(backend, scope)
         core = backend.make_core(
@@ -113,108 +114,115 @@ class GuardedCall(CallingTask):
 
     def __init__(self, core: ScopeCore, primary: Function, guards: Sequence[Function], site: Site) -> None:
         super().__init__(core)
-        core.on_child_error = self.child_failed
+        core.when_child_fails(self.child_failed)
         self._functions = (*guards, primary)
         make_handle = core.backend.make_handle
-        # All are known before the first one starts: an eager one may fail in its first step.
-        self.taking_part = [make_handle(core, fn, site) for fn in self._functions]  # who is waited for
-        self.primary = self.taking_part[-1]
-        self.quitters: Sequence[Handle] = ()  # cancelled, though we had not stopped them
-        self.ranks: list[int] = []  # one a failure: 0 a guard's verdict, 1 an error, 2 an aftermath
+        # All handles exist before the first function starts: an eager one may fail in its first step.
+        self.handles = [make_handle(core, fn, site) for fn in self._functions]
+        self.primary = self.handles[-1]
+        self.cancelled_first: Sequence[Handle] = ()  # those that were cancelled before we stopped anything
+        # One for each of `failures`: 0 for a guard's verdict, 1 for another error, 2 for a failed clean-up.
+        self.ranks: list[int] = []
 
     def child_failed(self, handle: Handle, error: BaseException) -> None:
-        """Judge an error when it comes: later one cannot tell what was there first."""
-        if not self.over:
-            aftermath = self._core.closed and is_aftermath(error)
-            is_guard = handle is not self.primary and handle in self.taking_part
-            self.ranks.append(2 if aftermath else 0 if is_guard else 1)
+        """Keep an error, with its rank."""
+        # Ranked as it comes: later there is no way to find out whether the stop or the error was first.
+        if not self.has_returned:
+            in_clean_up = self._core.closed and is_aftermath(error)
+            is_guard = handle is not self.primary and handle in self.handles
+            self.ranks.append(2 if in_clean_up else 0 if is_guard else 1)
         super().child_failed(handle, error)
 
     def has_failed(self) -> bool:
-        """Whether there was an error, or somebody was cancelled whom we did not stop."""
+        """Whether there was an error, or a function was cancelled that we did not stop."""
         if self.failures:
             return True
-        for handle in self.taking_part:  # noqa: SIM110 - asked for at every turn
+        for handle in self.handles:  # noqa: SIM110 - called at every turn
             if handle.state is CANCELLED:
                 return True
         return False
 
-    def has_all_that_was_asked_for(self) -> bool:
-        """Whether everybody has returned, and nothing has failed."""
+    def has_succeeded(self) -> bool:
+        """Whether all functions have returned, and nothing has failed."""
         if self.failures:
             return False
-        for handle in self.taking_part:  # noqa: SIM110 - asked for in every call
+        for handle in self.handles:  # noqa: SIM110 - called once per call
             if handle.state is not FINISHED:
                 return False
         return True
 
     def face(self) -> Scope:
-        """Its scope, for whoever wants to stop it from elsewhere, or look at it afterwards."""
+        """Its scope, for code that stops it from elsewhere, or looks at it afterwards."""
         face = Scope(self._core.name)
         face._core = self._core
         return face
 
     async def result(self) -> object:
-        """Do it: the primary's result when every guard has returned, or the error that counts."""
+        """Run the call: returns the primary's result when every guard has returned, or raises the verdict."""
         error, value = await self.failure(), getattr(self.primary, "_value", None)
         if error is None:
             return value
         try:
             raise error
         finally:
-            del error, value, self  # or it would hold itself, by way of this frame
+            del error, value, self  # or the error would refer to itself, through this frame in its traceback
 
     async def failure(self) -> BaseException | None:
-        """Do it, and return the error that counts: the caller's own cancel, a verdict, whatever has failed."""
+        """Run the call; returns the error to raise: the caller's own cancel, a verdict, or another one."""
         interrupted = await self.leave(await self._run())
-        self.go()
+        self.finish()
         if interrupted is not None:
             return self.annotated(interrupted)
-        if self.has_all_that_was_asked_for():
+        if self.has_succeeded():
             return None
         _, error = self.verdict()
         return None if error is None else self.annotated(error)
 
     async def _run(self) -> BaseException | None:
-        """Start all, wait until the first failure or the last end, and stop who is left.
+        """Start all, wait for the first failure or the last end, and stop those that are still running.
 
-        Returns what came at the caller meanwhile.
+        Returns a cancellation, or another interrupt, that was raised in the caller meanwhile.
         """
         core = self._core
-        if core.backend.name == "trio":  # it may have a cancel pending: then start nothing
+        if core.backend.name == "trio":  # a cancel of the caller may be pending: then start nothing
             cancelled = await self.wait_until(lambda: True)
             if cancelled is not None:
                 return cancelled
         try:
-            for handle, fn in zip(self.taking_part, self._functions, strict=True):
+            for handle, fn in zip(self.handles, self._functions, strict=True):
                 self._start(handle, fn)
             while core.children and not core.closed and not self.has_failed():
                 await core.waiters.wait()
         except BaseException as exc:
-            if not core.backend.is_current():  # the loop is gone, and the collector closes what it left
+            if not core.backend.is_current():  # the loop has ended, and the garbage collector closes this
                 raise
             return exc
         if self.has_failed() and not core.closed:
-            self.quitters = [handle for handle in self.taking_part if handle.state == CANCELLED]
+            # Before the stop: after it, every function that is still running will be cancelled as well.
+            self.cancelled_first = [handle for handle in self.handles if handle.state == CANCELLED]
             who, error = self.verdict()
             core.stop(Reason("error", f"{who} failed: {error!r}", error))
         return None
 
     def _start(self, handle: Handle, fn: Function) -> None:
         if self._core.closed or self.has_failed():
-            handle.state = CANCELLED  # an eager guard has failed: begin nothing that would have to be stopped
+            handle.state = CANCELLED  # an eager guard has failed: start nothing that would have to be stopped
         else:
+            # A child that ends by a cancel from outside wakes no one by itself while others are running; here
+            # it is a failure, and the caller has to stop the others.
             handle._on_end(self._core.wake)
-            self._core.children[handle] = None
+            self._core.add(handle)
             self._core.start(handle, fn, ())
 
     def verdict(self) -> tuple[str, BaseException | None]:
-        """The error to raise, if any, and whose it is."""
+        """The error to raise, if any, and the name of the function that it is from."""
+        # In this order: a guard's verdict, another error, a function that was cancelled from outside, and
+        # only then a clean-up that failed, because that is a consequence of the stop and not its cause.
         best = min(self.ranks, default=2)
         if best < 2:
             handle, error = self.failures[self.ranks.index(best)]
             return handle.name, error
-        for handle in (*self.quitters, *self.taking_part):
+        for handle in (*self.cancelled_first, *self.handles):
             if handle.state is not FINISHED and handle.error is None:
                 return handle.name, ChildCancelled(handle.name, handle.reason)
         if self.failures:
@@ -222,7 +230,7 @@ class GuardedCall(CallingTask):
         return self.primary.name, None
 
     def annotated(self, error: BaseException) -> BaseException:
-        """`error`, with a note for each other one."""
+        """`error`, with a note for each of the others."""
         for handle, other in self.failures:
             if other is not error:
                 error.add_note(f"{handle.name} also failed: {other!r}")
@@ -230,7 +238,7 @@ class GuardedCall(CallingTask):
 
 
 def is_aftermath(error: BaseException) -> bool:
-    """Whether it was raised while a cancellation was being handled: a clean-up that failed."""
+    """Whether `error` was raised while a cancellation was being handled: by a clean-up that failed."""
     if isinstance(error, BaseExceptionGroup) and all(is_aftermath(member) for member in error.exceptions):
         return True
     seen: set[int] = set()

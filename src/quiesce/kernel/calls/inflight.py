@@ -1,11 +1,12 @@
-"""Handlers by id: what a server is working on, and may be asked to stop working on.
+"""Handlers by id: the requests that a server is working on, and may have to cancel.
 
-An id is known from before its handler's first step (eager handlers may cancel themselves in it) until the
-handler's last, when the handle calls its `_Entry`. That one hook sees every end: a
-handler that returned, failed, was cancelled, or never ran because the cancel came first. The id is free again
-before anybody hears of the end, so that whoever hears of it may use the id again.
+An id is in the table from before the first step of its handler, because an eager handler may cancel itself in
+that step, until the handle calls its `_Entry` at the end of the handler. That callback sees every end: a
+handler that returned, failed, was cancelled, or never ran because the cancel came first. A `finally` in the
+handler would miss the last of these. The id is free again before any other code learns of the end, so that
+such code may use the id again.
 
-Children refer to the table and the callback, not to the `Inflight`: if its users drop it, its scope notices.
+Handlers refer to the table and the callback, not to the `Inflight`: so its scope notices when it is dropped.
 """
 
 from __future__ import annotations
@@ -15,11 +16,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, TypeVarTuple, Unpack
 
 from quiesce._safe.printed import logger
-from quiesce.kernel.base import Reason, Site, caller_site, check_function, label_of
+from quiesce.kernel.base import SETTLED, Reason, caller_site, check_function, label_of
 from quiesce.kernel.scope import (
     FAILED,
-    PENDING,
-    RUNNING,
+    Closable,
     Handle,
     OpenScope,
     Scope,
@@ -32,7 +32,7 @@ from quiesce.kernel.scope import (
 from .calling_task import CallingTask, owner_of
 
 if TYPE_CHECKING:
-    from quiesce.kernel.base import Grace, StopReport
+    from quiesce.kernel.base import Grace
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
@@ -40,11 +40,11 @@ OnError: TypeAlias = Callable[[Any, BaseException], object]  # Any: ids are what
 
 
 class DuplicateId(ValueError):
-    """Raised by `Inflight.start` for an id whose handler still runs."""
+    """Raised by `Inflight.start` for an id whose handler is still running."""
 
 
-class Inflight:
-    """The handlers that are at work, each by the id of its request.
+class Inflight(Closable):
+    """The handlers that are running, each by the id of its request.
 
     ```python
     async with Inflight("requests") as inflight:
@@ -52,12 +52,13 @@ class Inflight:
             if message.kind == "request":
                 inflight.start(message.id, handle, message)
             elif message.kind == "cancel":
-                inflight.cancel(message.id)     # unknown, or done already: nothing happens
+                inflight.cancel(message.id)     # does nothing if the id is unknown, or done
     ```
 
-    An id is forgotten when its handler is done, and may then be used again. A handler that fails disturbs
-    nobody: its error goes to `on_error(id, error)`, or to the log, and into the report. The end of the block
-    cancels whoever is left and waits for the clean-up; or `await Inflight.open()` … `await inflight.close()`.
+    An id is forgotten when its handler has ended, and may then be used again. A handler that fails does not
+    affect the others: its error goes to `on_error(id, error)`, or to the log, and into the report. The end of
+    the block cancels the handlers that are still running and waits for their clean-up. Without a block, use
+    `await Inflight.open()` and `await inflight.close()`.
     """
 
     __slots__ = ("_handles", "_on_error", "_owner", "_scope")
@@ -73,7 +74,7 @@ class Inflight:
         if on_error is not None and not callable(on_error):
             raise TypeError(f"on_error must be a function of an id and an error, not {on_error!r}")
         self._scope = OpenScope(
-            name or "inflight", on_error="report", on_child_error=_told_already, grace=grace, scope=scope
+            name or "inflight", on_error="report", on_child_error=_ignore_error, grace=grace, scope=scope
         )
         self._owner = scope
         self._on_error = on_error
@@ -88,7 +89,7 @@ class Inflight:
         grace: Grace | None = None,
         on_error: OnError | None = None,
     ) -> Self:
-        """One without a block: whoever holds it closes it, from any task."""
+        """An `Inflight` without a block: close it yourself, from any task."""
         made = cls(name, scope=scope, grace=grace, on_error=on_error)
         made._bind()
         return made
@@ -97,25 +98,28 @@ class Inflight:
         backend = current_backend()
         return self._scope._bind(backend, owner_of(backend, self._owner), caller_site())
 
+    def _find_core(self) -> ScopeCore | None:
+        return self._scope._core
+
+    def _how_to_open(self) -> Exception:
+        return RuntimeError(
+            f"{self.name!r} is not open yet: use `async with Inflight(...)` or `await Inflight.open(...)`"
+        )
+
     # Looking
 
     @property
     def name(self) -> str:
-        """What it is called in reports."""
+        """Its name in reports."""
         return self._scope.name
 
     @property
     def state(self) -> str:
-        """As a scope's: `"new"`, `"open"`, `"stopping"`, `"expired"` or `"settled"`."""
+        """The state of its scope: `"new"`, `"open"`, `"stopping"`, `"expired"` or `"settled"`."""
         return self._scope.state
 
-    @property
-    def report(self) -> StopReport | None:
-        """What the last `close()` or the end of the block reported; None before."""
-        return self._scope.report
-
     def get(self, id: Hashable) -> Handle | None:  # noqa: A002
-        """The handle of the handler at work on `id`; None if there is none."""
+        """The handle of the handler that is running for `id`; None if there is none."""
         return self._handles.get(_hashable(id))
 
     def __contains__(self, id: Hashable) -> bool:  # noqa: A002
@@ -125,10 +129,10 @@ class Inflight:
         return len(self._handles)
 
     def __iter__(self) -> Iterator[Hashable]:
-        return iter(tuple(self._handles))  # of this moment: handlers come and go
+        return iter(tuple(self._handles))  # a copy: handlers start and end during the iteration
 
     def __bool__(self) -> bool:
-        return True  # an empty one is still one
+        return True  # even if empty: `if inflight:` asks whether there is one
 
     # Using
 
@@ -140,10 +144,11 @@ class Inflight:
     ) -> Handle[T]:
         """Start `fn(*args)`, an async function, as the handler of `id`.
 
-        Raises `DuplicateId` if there is one at work, `ScopeClosed` if this is closed; nothing was started then.
+        Raises `DuplicateId` if one is running for `id`, and `ScopeClosed` if this is closed. Nothing was
+        started then.
         """
         check_function("start", fn)
-        core, handles = self._scope._opened(), self._handles
+        core, handles = self._open_core(), self._handles
         if _hashable(id) in handles:
             raise DuplicateId(
                 f"{self.name!r} is still working on id {id!r}, with {handles[id].name!r}, "
@@ -153,6 +158,7 @@ class Inflight:
             raise core.refusal(f"start {label_of(fn)!r} for id {id!r} in")
         if not core.backend.is_current():
             raise RuntimeError(f"{self.name!r} belongs to another event loop: start from a task of its own")
+        # The entry before the start: an eager handler may end in its first step, and remove the entry there.
         handle = core.backend.make_handle(core, f"{label_of(fn)} {id!r}", caller_site())
         handle._on_end(_Entry(handles, id, handle, self._on_error))
         handles[id] = handle
@@ -163,53 +169,13 @@ class Inflight:
             raise
         return handle
 
-    def _start(
-        self,
-        core: ScopeCore,
-        id: Hashable,  # noqa: A002
-        label: str,
-        site: Site,
-        fn: Callable[..., Awaitable[object]],
-        args: tuple[Any, ...],
-        never_begun: Callable[[], object],
-    ) -> None:
-        """The same, for those in the house who know that the id is free, the scope open, and the loop this one.
-
-        `fn` says itself that it has begun (`_begun`) and that it is done (`_done`), which is quicker than to be watched. If it ends without
-        having begun, `never_begun` is called.
-        """
-        handle = core.spawn(fn, args, label, site)
-        state = handle.state
-        if state == PENDING:
-            handle._on_end(never_begun)
-        if state in (PENDING, RUNNING):  # an eager one may have ended
-            self._handles[id] = handle
-
-    def _begun(self, id: Hashable) -> None:  # noqa: A002
-        handle = self._handles.get(id)
-        if handle is not None:
-            handle._at_end = None
-
-    def _done(self, id: Hashable) -> None:  # noqa: A002
-        self._handles.pop(id, None)
-
     def cancel(self, id: Hashable, reason: Reason | str | None = None) -> bool:  # noqa: A002
-        """Cancel the handler of `id`, from any thread; False, and nothing else, if there is none."""
+        """Cancel the handler of `id`; from any thread. False if there is none, and nothing happens."""
         handle = self.get(id)
         if handle is None or handle.done:
             return False
         handle.cancel(reason)
         return True
-
-    async def close(
-        self,
-        *,
-        deadline: float | None = None,
-        grace: Grace | None = None,
-        reason: Reason | str | None = None,
-    ) -> StopReport:
-        """Cancel every handler, wait until each has cleaned up, and report; as `Scope.close()`."""
-        return await self._scope.close(deadline=deadline, grace=grace, reason=reason)
 
     async def __aenter__(self) -> Self:
         CallingTask(self._bind())
@@ -221,26 +187,21 @@ class Inflight:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        core = self._scope._opened()
-        host = core.host
-        if host is None or not host.may_leave():  # the loop is gone, and the collector closes what it left
-            return
+        core = self._open_core()
         try:
-            why = Reason("parent", f"the block of {self.name!r} ended")
-            if error is not None:
-                why = host.reason_of(error)
-            await self._scope.close(reason=why)
+            await super().__aexit__(kind, error, traceback)
         finally:
-            core.host = None
-            if core.last_report is not None and is_trouble(core.last_report):
-                log_report(core.last_report)
+            core.leave_block()
+            report = core.last_report
+            if report is not None and core.state is SETTLED and is_trouble(report):
+                log_report(report)  # a clean-up failed; leftovers were logged already
 
     def __repr__(self) -> str:
         return f"<Inflight {self.name!r} {self.state}, {len(self)} at work>"
 
 
 class _Entry:
-    """Called when the handler has ended: strikes the id off, and passes its error on."""
+    """The callback for the end of a handler: removes the id from the table, and passes on the error."""
 
     __slots__ = ("handle", "handles", "key", "on_error")
 
@@ -257,6 +218,7 @@ class _Entry:
         self.on_error = on_error
 
     def __call__(self) -> None:
+        # First the id, then the error: `on_error` may start another handler with the same id.
         if self.handles.get(self.key) is self.handle:
             del self.handles[self.key]
         if self.handle.state != FAILED:
@@ -271,8 +233,8 @@ class _Entry:
             logger.exception("on_error of %r failed for id %r", self.handle._core.label, self.key)
 
 
-def _told_already(handle: Handle, error: BaseException) -> None:
-    """The entry has told it, with the id."""
+def _ignore_error(handle: Handle, error: BaseException) -> None:
+    """Do nothing: the `_Entry` has passed the error on, with the id."""
 
 
 def _hashable(id: Hashable) -> Hashable:  # noqa: A002

@@ -1,18 +1,18 @@
-"""Clean-up that is not cut short.
+"""Clean-up that is not interrupted.
 
-The clean-up runs in a task of its own, in a small scope that hangs below the owner but is not stopped with it
-(`late`): it is when the owner stops that it is needed. So whoever cancels the caller, once or five times,
-reaches only the caller's wait. Two more things would reach the clean-up itself, and may not:
+The clean-up runs in a task of its own, in a small scope that belongs to the owner but is not stopped with it
+(`shielded`): the time when the owner stops is when clean-up is needed. So a cancel of the caller, once or
+five times, reaches only the caller's wait. Two more things would reach the clean-up itself, and must not:
 
-- the end of `asyncio.run` or `trio.run`, which cancels whatever is left: a child of a `late` scope is not;
-- the caller's token, which is cancelled by then. The clean-up has a token of its own, or a tool that looks
-  at `current_token()` would refuse to work in it.
+- The end of `asyncio.run` or `trio.run` cancels all tasks that are left, but not those of a shielded scope.
+- The caller's token is cancelled by then. The clean-up has a token of its own; otherwise a tool that checks
+  `current_token()` would refuse to work in it.
 
-At the very end of a trio run, where the async generators that are left are finalised, no task can be started
-any more: there the clean-up runs in the caller's own task, under a shield with the same deadline.
+At the very end of a trio run, when the remaining async generators are finalised, no task can be started any
+more. There the clean-up runs in the caller's own task, under a shield with the same deadline.
 
-What bounds it is its own time alone. When that is over it is cancelled, once, and has the `terminate` seconds
-of the owner's `Grace` to react; then it is left to the owner, which names it in its report.
+Only its own time bounds it. When that is over it is cancelled, once, and has the `terminate` seconds of the
+owner's `Grace` to respond. After that it is left to the owner, which names it in its report.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from quiesce._safe.printed import logger
 from quiesce.kernel.base import (
     DEFAULT_GRACE,
     OPEN,
+    OUR_MODULES,
     CancelToken,
     Grace,
     Reason,
@@ -52,7 +53,7 @@ async def shielded(
     within: float | None = None,
     scope: Scope | None = None,
 ) -> T:
-    """Run `fn(*args)` to its end, however often the caller is cancelled meanwhile; return its result.
+    """Run `fn(*args)` to its end, even if you are cancelled meanwhile; return its result.
 
     ```python
     try:
@@ -61,14 +62,14 @@ async def shielded(
         await shielded(connection.say_goodbye, within=2)
     ```
 
-    Your cancellation is raised when `fn` has ended. `fn` runs in its own task, in a copy of your context.
-    Its error is raised as itself; if you were cancelled too, the cancellation is raised and the error is its
+    Your cancellation is raised when `fn` has ended. `fn` runs in its own task, in a copy of your context. Its
+    error is raised as itself; if you were cancelled too, the cancellation is raised and the error is its
     cause.
 
-    `within` bounds it, in seconds; by default it has as long as the owner's `Grace` gives to a clean-up
-    (`Grace.cancel`). When that is over, `fn` is cancelled once and `TimeoutError` is raised. If it then ignores
-    even its cancellation, it is logged, and `scope` (the current scope, unless given) goes on owning it. The
-    owner may be stopping, or have ended: that is what this is for.
+    `within` bounds it, in seconds; by default it has the time that the owner's `Grace` gives to a clean-up
+    (`Grace.cancel`). When that is over, `fn` is cancelled once and `TimeoutError` is raised. If it ignores
+    its cancellation too, it is logged, and `scope` (by default the current scope) still owns it. The owner
+    may be stopping, or settled: that is when `shielded` is needed.
     """
     check_function("shielded", fn)
     if within is not None:
@@ -86,13 +87,14 @@ async def shielded(
         grace=owner.grace,
         parent=owner,
         token_above=CancelToken(),
-        late=True,
+        shielded=True,
     )
     call = CallingTask(core)
-    core.on_child_error = call.child_failed
+    core.when_child_fails(call.child_failed)
     handle = backend.make_handle(core, fn, site)
-    core.children[handle] = None
-    handle._on_stop = lambda rung: rung is not Rung.CANCEL  # cancelled once, and never again by us
+    core.add(handle)
+    # One cancel when its time is over, and none at the later rungs: a second would interrupt its clean-up.
+    handle._on_stop = lambda rung: rung is not Rung.CANCEL
     try:
         core.start(handle, fn, args)
     except BaseException:
@@ -100,11 +102,11 @@ async def shielded(
         raise
     expiry = partial(_expire, handle, Reason("timeout", f"it took longer than {seconds:g} s"))
     timer = backend.call_at(backend.now() + seconds, expiry) if seconds < math.inf else None
-    cancelled = await call.wait_until(call.children_gone)
+    cancelled = await call.wait_until(call.has_ended)
     if timer is not None:
         timer.cancel()
     late = await call.leave(None)
-    call.go()
+    call.finish()
     for other, failure in call.failures:
         if other is not handle:
             logger.error("%s in %r failed", other.name, core.label, exc_info=failure)
@@ -121,7 +123,10 @@ async def shielded(
 
 
 def _expire(handle: Handle, reason: Reason) -> None:
+    """The time of the clean-up is over: cancel it."""
     core = handle._core
+    # As a stop of its scope, so that what the clean-up has opened ends too. If that scope is being stopped
+    # already (the clean-up may have closed it itself), a stop would change nothing: cancel the task directly.
     if core.state is OPEN:
         core.stop(reason, Grace(cooperate=0.0, cancel=core.grace.terminate, terminate=0.0, kill=0.0))
     else:
@@ -140,24 +145,26 @@ def _error_of(handle: Handle) -> BaseException | None:
         return ChildCancelled(handle.name, reason)
     how = "was cancelled"
     if not handle.done:
-        # Ours wait on for what somebody else does not end, such as a thread: they are not what is deaf.
-        is_ours = (getattr(handle._label, "__module__", None) or "").startswith("quiesce.")
+        # A clean-up of quiesce itself waits for something else that does not end, such as a thread. To say
+        # that it ignores its cancellation would blame the wrong code.
+        is_ours = (getattr(handle._label, "__module__", None) or "").startswith(OUR_MODULES)
         how = f"{'still waits' if is_ours else 'ignores its cancellation'}, at {handle._stuck_at()}"
     return TimeoutError(f"the clean-up {handle.name!r} {how}: {reason.message}")
 
 
 def _is_too_late_for_a_task() -> bool:
-    """Whether this is the very end of a trio run, where the generators that are left are finalised."""
+    """Whether this is the very end of a trio run, when the remaining async generators are finalised."""
     trio = sys.modules.get("trio")
     if trio is None or not trio.lowlevel.in_trio_task():
         return False
     try:
         return getattr(current_backend(), "over", False)
-    except RuntimeError:  # it was not in use so far, and cannot begin now
+    except RuntimeError:  # this run has no backend, and none can be made now
         return True
 
 
 async def _run_in_place(fn: Callable[..., Awaitable[T]], args: tuple[Any, ...], seconds: float) -> T:
+    """Run the clean-up in the caller's own task, on trio."""
     import trio
 
     with trio.CancelScope(deadline=trio.current_time() + seconds, shield=True):

@@ -1,4 +1,4 @@
-"""`contain`: tasks, threads and processes that other people's code started."""
+"""`contain`: tasks, threads and processes that other code started."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from quiesce._lazy import offer
 
 if TYPE_CHECKING:
-    from .adopted_process import AdoptedProcess
+    from .adopted_process import belongs_to
     from .adopted_thread import at_work_for
-    from .ancestry import leads_to
     from .child_processes import spawner_of
     from .containment import Containment, contain
     from .owner_processes import OwnerProcesses

@@ -1,11 +1,13 @@
-"""Somebody else's process tree, as a child of the containment that it was started from.
+"""A process tree of other code, as a child of the containment that it was started from.
 
-It has a scope of its own, nested in the containment's, and a ladder of its own: nothing happens to it while the tasks of
-the block clean up, for whoever has started it has the first chance to end it, by the end of its input or as it
-pleases. When they are gone, or their time is over, the tree gets SIGTERM, then SIGKILL, with the seconds of `Grace`. SIGKILL
-is repeated as long as anybody is found: whoever forks while the tree is being killed does not get away.
+It has a scope of its own, nested in the containment's, and a ladder of its own. Nothing happens to it while
+the tasks of the block clean up: the code that started it has the first chance to end it, by closing its input
+or in its own way. When those tasks have ended, or their time is over, the tree gets SIGTERM, then SIGKILL,
+with the seconds of `Grace`. SIGKILL is repeated as long as a member is found, so that a process that forks
+meanwhile does not escape.
 
-Its exit is not awaited but looked for. The descriptor that tells of it is somebody else's, and so is the right to reap it.
+Its exit is polled, not awaited: the descriptor that reports it belongs to other code, and so does the right
+to reap it.
 """
 
 from __future__ import annotations
@@ -15,63 +17,63 @@ from typing import Any
 from weakref import WeakSet
 
 from quiesce.kernel.base import EXPIRED, SETTLED, STOPPING, Grace, Reason, Rung, Site
-from quiesce.kernel.scope import CANCELLED, RUNNING, Child, ScopeCore
+from quiesce.kernel.process import LookInterval
+from quiesce.kernel.scope import CANCELLED, RUNNING, Child, Handle, ScopeCore
 
 from .adopted_tree import AdoptedTree
-
-# Seconds between two looks at a tree: at first, while it is being stopped, and when that was in vain.
-_LOOK_SOON, _LOOK_AGAIN, _LOOK_SELDOM = 0.001, 0.02, 0.25
+from .ancestry import leads_to
 
 
 class AdoptedProcess(Child):
-    """A tree that somebody else has started. Quiet until it is told to go."""
+    """A tree that other code started. It is left alone until `stop`."""
 
-    __slots__ = ("__weakref__", "_killed", "_looking", "_pause", "transport", "tree")
+    __slots__ = ("__weakref__", "_interval", "_is_polled", "_killed", "transport", "tree")
 
     _kind = "process"
 
     def __init__(self, containment: ScopeCore, tree: AdoptedTree, transport: Any, site: Site | None) -> None:
-        grace = containment.grace  # from the second rung on; the first is its starter's
-        # Accepted though the containment may be stopping, and stopped by nobody but us.
+        # Without the first rung: during that one, the code that started it has its chance.
+        grace = containment.grace
+        # Shielded: a containment that is being stopped still takes it, and only `stop` stops it.
         core = containment.backend.make_core(
             name=tree.name,
             site=site,
             on_error="report",
             grace=Grace(cancel=0.0, terminate=grace.terminate, kill=grace.kill),
             parent=containment,
-            late=True,
+            shielded=True,
         )
-        core.opener = None
+        core.disown_opener()
         super().__init__(core, tree.name, site)
         self.state = RUNNING
         self.tree = tree
         self.transport = transport
-        self._killed = self._looking = False
-        self._pause = _LOOK_SOON
-        core.children[self] = None
-        watched.add(self)
+        self._killed = self._is_polled = False
+        self._interval = LookInterval()
+        core.add(self)
+        adopted_processes.add(self)
 
     def is_gone(self) -> bool:
-        """Whether nobody of the tree is left, and whoever is to reap it has done so."""
+        """Whether all of the tree has exited, and the event loop that is to reap it has done so."""
         reaped = self.transport is None or self.transport.get_returncode() is not None
         return not self.tree.members() and reaped
 
     def is_waited_for(self) -> bool:
-        """Whether its time is not over."""
+        """Whether its stop is not over: neither settled nor expired."""
         return not self._core.is_over()
 
     def dismiss(self) -> None:
-        """It has ended without our help."""
-        self._core.children.clear()
+        """Let go of a tree that has exited by itself."""
+        self._core.forget_children()
         self._core.settle()
 
-    def tell_to_go(self, reason: Reason) -> None:
-        """Its starter has had its chance."""
+    def stop(self, reason: Reason) -> None:
+        """Begin the ladder: the code that started it has had its chance."""
         if not self._core.closed:
             self._core.stop(reason)
 
     def _climb(self, rung: Rung) -> None:
-        """SIGTERM, SIGKILL."""
+        """Send SIGTERM, send SIGKILL: one per rung."""
         if self._core.reason is not None:
             self._note_reason(self._core.reason)
         if rung is Rung.TERMINATE:
@@ -79,17 +81,17 @@ class AdoptedProcess(Child):
         elif rung is Rung.KILL:
             self.tree.signal(signal.SIGKILL)
             self._killed = True
-        self._pause = _LOOK_SOON
-        if not self._looking:
-            self._looking = True
-            self._look()
+        self._interval.restart()
+        if not self._is_polled:
+            self._is_polled = True
+            self._poll()
 
     def _abandon(self) -> None:
-        """Nobody waits: SIGTERM at once, unless it had that."""
+        """Send SIGTERM at once, unless it was sent: no task will wait for the ladder."""
         if self._core.rung < Rung.TERMINATE:
             self.tree.signal(signal.SIGTERM)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         core = self._core
         if core.state is SETTLED:
             return
@@ -99,26 +101,34 @@ class AdoptedProcess(Child):
         if core.rung >= Rung.KILL:
             self.tree.signal(signal.SIGKILL)
         if core.state is EXPIRED and core.parent is not None:
-            core.parent.wake()  # nothing to wait for here
+            core.parent.wake()  # the containment waits for it no longer
         backend = core.backend
-        backend.call_at(backend.now() + self._pause, self._look)
-        self._pause = min(self._pause * 2, _LOOK_AGAIN if core.state is STOPPING else _LOOK_SELDOM)
+        seconds = self._interval.next(in_stop=core.state is STOPPING)
+        backend.call_at(backend.now() + seconds, self._poll)
 
     def _end(self) -> None:
         transport, self.transport = self.transport, None
         if transport is not None:
-            transport.close()  # what nobody has read is read by nobody now
+            transport.close()  # output that was not read until now is lost
         containment = self._core.parent
         if self._killed and containment is not None:
-            leader = self.tree.leader
-            note = f"process {self.tree.name!r} (pid {leader.pid}) did not heed SIGTERM and was killed with its tree"
-            containment.notes = [*containment.notes, note]
+            leader = f"process {self.tree.name!r} (pid {self.tree.leader.pid})"
+            containment.add_notes([f"{leader} did not respond to SIGTERM and was killed with its tree"])
         self.state = CANCELLED
         self._ended()
 
     def _stuck_at(self) -> str:
-        """Who is still there."""
+        """The processes that are still alive."""
         return self.tree.describe()
 
 
-watched: WeakSet[AdoptedProcess] = WeakSet()  # by whichever containment
+adopted_processes: WeakSet[AdoptedProcess] = WeakSet()  # of all containments
+
+
+def belongs_to(child: Child, handle: Handle) -> bool:
+    """Whether `child` is `handle` itself, or something that it has started."""
+    if isinstance(child, AdoptedProcess):
+        # It belongs to the scope around the children. If several of them were stopped, it counts for each.
+        around = child._core.parent
+        return around is handle._core or leads_to(around, handle)
+    return leads_to(child, handle)

@@ -1,10 +1,10 @@
-"""Other people's tasks, on asyncio: whose they are, and one of them as a child of a containment.
+"""Tasks of other code, on asyncio: which containment they belong to, and one of them as its child.
 
-Whose a task is says the context that it runs in: everything started from inside a containment, however
-deep, has a copy of a context in which `current_node` leads to it. Python 3.11 cannot show a task's context;
-there a task factory notes it when the task is made (`TaskStarts`). It misses tasks made by calling
-`asyncio.Task(...)` by hand, and those made while somebody else's factory stands in place of ours. (It also learns
-of processes that are started: see `process_starters`.)
+A task belongs where its context says: everything that is started inside a containment, at any depth, has a
+copy of a context in which `current_node` leads to it. Python 3.11 cannot show a task's context; there a task
+factory notes it when the task is made (`TaskStarts`). That misses tasks made by calling `asyncio.Task(...)`
+directly, and those made while a factory of other code has replaced ours. (It also notes processes that are
+started: see `process_starters`.)
 """
 
 from __future__ import annotations
@@ -24,44 +24,45 @@ from .process_starters import note_start
 
 
 class AdoptedTask(Child):
-    """Somebody else's task, as a child of the containment that it was found in."""
+    """A task of other code, as a child of the containment that it was found in."""
 
-    __slots__ = ("_task", "around", "asked", "cleaning_up", "told", "waits_for_us")
+    __slots__ = ("_task", "around", "awaits_block", "cancel_is_forwarded", "cancels_sent", "cleaning_up")
 
     def __init__(self, core: ScopeCore, task: Task, around: Any = None) -> None:
         before = _adoption_of(task)
         if before is not None:
             before.give_away()
-        birth = _birth_of(task)
-        super().__init__(core, label_of(task.get_coro()), birth[1] if birth is not None else None)
+        start = _start_of(task)
+        super().__init__(core, label_of(task.get_coro()), start[1] if start is not None else None)
         self.state = RUNNING
         self._task = task
-        self.asked = 0
-        self.around = around  # anyio's scope that the containment is in
-        self.told = False  # another task will hand its own cancel on to it
-        self.cleaning_up = False  # it is handling somebody's cancel already
-        self.waits_for_us = False  # it awaits the task that leaves the block: its cancel would be ours
-        _note(task, "_quiesce_adopted", self)
-        core.children[self] = None
+        self.cancels_sent = 0
+        self.around = around  # the anyio scope that the containment is in
+        self.cancel_is_forwarded = False  # another task, which is cancelled too, forwards its cancel to it
+        self.cleaning_up = False  # it is handling an earlier cancel
+        self.awaits_block = False  # it awaits the task that exits the block, and would forward a cancel to it
+        _set(task, "_quiesce_adopted", self)
+        core.add(self)
         task.add_done_callback(self._done)
         for future in gathered_in(task):
             future.add_done_callback(_retrieve_cancellation)
 
     def _climb(self, rung: Rung) -> None:
-        """One cancel for its clean-up, a second when its time is over: from us, or handed on to it."""
+        """One cancel for its clean-up, a second when its time is over: from us, or forwarded to it."""
         if self._core.reason is not None:
             self._note_reason(self._core.reason)
-        if self.waits_for_us:
+        if self.awaits_block:
             return
-        if rung is Rung.CANCEL and not (self.asked or self.told or self.cleaning_up):
-            self.asked = 1
+        if rung is Rung.CANCEL and not (self.cancels_sent or self.cancel_is_forwarded or self.cleaning_up):
+            self.cancels_sent = 1
             self._cancel_unless_shielded()
-        elif rung is (Rung.KILL if self.told else Rung.TERMINATE):
-            self.asked = 2
+        # The second cancel is forwarded, too. One of our own comes a rung later, if that was in vain.
+        elif rung is (Rung.KILL if self.cancel_is_forwarded else Rung.TERMINATE):
+            self.cancels_sent = 2
             self._cancel()
 
     def _cancel_unless_shielded(self) -> None:
-        if self.asked > 1 or self._task.done():
+        if self.cancels_sent > 1 or self._task.done():
             return
         shield = outermost_shield(self._task, self.around)
         if shield is None:
@@ -70,8 +71,8 @@ class AdoptedTask(Child):
             when_left(shield, self._cancel_unless_shielded)
 
     def _is_cleaning_up(self) -> bool:
-        """Whether it was cancelled: by us, or by somebody before us."""
-        return self.asked > 0 or self.told or self.cleaning_up
+        """Whether it was cancelled: by us, by another task, or before the stop."""
+        return self.cancels_sent > 0 or self.cancel_is_forwarded or self.cleaning_up
 
     def _cancel(self) -> None:
         self._task.cancel(self.reason.text if self.reason is not None else None)
@@ -86,17 +87,17 @@ class AdoptedTask(Child):
         self._ended()
 
     def give_away(self) -> None:
-        """A containment further out takes over what this one could not end."""
+        """Let an outer containment take over a task that this one could not end."""
         self._task.remove_done_callback(self._done)
-        self._core.children.pop(self, None)
+        self._core.discard(self)
         self._core.progress()
 
     def _stuck_at(self) -> str:
-        """Where the task waits."""
+        """The line where the task waits."""
         return stuck_at(self._task.get_coro())
 
     def _leftovers(self) -> list[Leftover]:
-        """With where it was made, as far as anybody has noted that."""
+        """The task, with the line that made it where that is known."""
         made_at = describe(self._site)
         if self._site is None:
             for frame in reversed(getattr(self._task, "_source_traceback", None) or ()):  # in debug mode
@@ -107,19 +108,19 @@ class AdoptedTask(Child):
 
 
 def adopter_of(task: Task) -> ScopeCore | None:
-    """The containment's scope that has this task already."""
+    """The scope of the containment that has adopted this task, if one has."""
     adopted = _adoption_of(task)
     return adopted._core if adopted is not None else None
 
 
-# What is known of a task is kept on the task. A dict of weak keys would keep it for ever: what we know of it
-# leads back to it.
+# What we know about a task is stored on the task itself. A WeakKeyDictionary would keep the task alive
+# forever, because the stored values refer to it.
 
 
-def _note(task: Any, name: str, value: object) -> None:
+def _set(task: Any, name: str, value: object) -> None:
     try:
         setattr(task, name, value)
-    except AttributeError:  # somebody's own class of tasks, with slots
+    except AttributeError:  # a task class of other code, with slots
         pass
 
 
@@ -127,34 +128,35 @@ def _adoption_of(task: Any) -> AdoptedTask | None:
     return getattr(task, "_quiesce_adopted", None)
 
 
-def _birth_of(task: Any) -> tuple[Node, Site] | None:
-    return getattr(task, "_quiesce_birth", None)
+def _start_of(task: Any) -> tuple[Node, Site] | None:
+    return getattr(task, "_quiesce_task_start", None)
 
 
 def _retrieve_cancellation(future: asyncio.Future[Any]) -> None:
-    """`gather` keeps a cancelled member as an error, and asyncio would complain if nobody looks at it."""
+    # `gather` keeps the cancel of a member as its error, and asyncio logs an error that was never retrieved.
     if not future.cancelled() and isinstance(future._exception, CancelledError):
         future.exception()
 
 
-# Whose ------------------------------------------------------------------------------------------------------
+# Which containment a task belongs to
 
 
 def is_kernels_own(task: Task) -> bool:
-    """Whether it is the task of a child, which belongs to its scope."""
+    """Whether it is the task of a child, which its scope stops."""
     return isinstance(task, OwnedTask) or getattr(task.get_coro(), "cr_code", None) is run_child.__code__
 
 
 def node_of(task: Task) -> Node | None:
-    """What the task belongs to: the node in whose context it was made."""
+    """The node that the task belongs to: that of the context in which it was made."""
     node: Node | None
     if sys.version_info >= (3, 12):
         node = task.get_context().get(current_node)
     else:
-        birth = _birth_of(task)
-        node = birth[0] if birth is not None else None
+        start = _start_of(task)
+        node = start[0] if start is not None else None
+    # In a task that is inside a block of its own, the context has the scope of that block: go out of it.
     while isinstance(node, ScopeCore) and node.host is not None and getattr(node.host, "task", None) is task:
-        node = node.host.outer  # it is inside a block of its own
+        node = node.host.outer
     return node
 
 
@@ -162,37 +164,38 @@ _ASYNCIO = asyncio.__path__[0]
 
 
 class TaskStarts:
-    """A task factory that notes in whose context each task is made, and where."""
+    """A task factory that notes in whose context each task is made, and on which line."""
 
-    # Any throughout: other people's factories and coroutines, as asyncio hands them over.
+    # Any throughout: factories and coroutines of other code, as asyncio passes them.
     def __init__(self, inner: Any) -> None:
-        self.quiesce_inner = inner  # so that the kernel sees what would be there without us
+        self.quiesce_inner = inner  # by this name the kernel finds the factory that it replaces
         self.users = 0
-        self.of_tasks = 0  # how many of these want to know of tasks, and not only of processes
+        self.task_users = 0  # those of the users that need the starts of tasks, and not only of processes
 
     @classmethod
     def begin(cls, loop: asyncio.AbstractEventLoop, *, tasks: bool = True) -> TaskStarts | None:
-        """Note the starts of `loop` from now on; not needed where a task can show its context."""
-        births: TaskStarts | None = None
+        """Note the starts in `loop` from now on; None where it is not needed: from Python 3.12 on."""
+        starts: TaskStarts | None = None
         if sys.version_info < (3, 12):
             factory: Any = loop.get_task_factory()
-            births = factory if isinstance(factory, TaskStarts) else cls(factory)
-            if births is not factory:
-                loop.set_task_factory(births)
-            births.users += 1
-            births.of_tasks += tasks
-        return births
+            starts = factory if isinstance(factory, TaskStarts) else cls(factory)
+            if starts is not factory:
+                loop.set_task_factory(starts)
+            starts.users += 1
+            starts.task_users += tasks
+        return starts
 
     def end(self, loop: asyncio.AbstractEventLoop, *, tasks: bool = True) -> None:
-        """The last user takes it out; if somebody has wrapped it meanwhile, it only passes on."""
+        """Stop noting for one user; the last one restores the old factory."""
         self.users -= 1
-        self.of_tasks -= tasks
+        self.task_users -= tasks
         factory: Any = loop.get_task_factory()
+        # If another factory has wrapped this one meanwhile, it stays, and only passes calls on.
         if not self.users and factory is self:
             loop.set_task_factory(self.quiesce_inner)
 
     def __call__(self, loop: asyncio.AbstractEventLoop, coro: Any, **kwargs: Any) -> Any:
-        """As asyncio calls it: with a `context` if the task is to have one of its own."""
+        """Make a task, as asyncio calls it: with a `context` if the task is to have one of its own."""
         inner = self.quiesce_inner
         task = asyncio.Task(coro, loop=loop, **kwargs) if inner is None else inner(loop, coro, **kwargs)
         if not self.users:
@@ -200,9 +203,9 @@ class TaskStarts:
         context: Context | None = kwargs.get("context")
         node = current_node.get() if context is None else context.get(current_node)
         note_start(coro, node)
-        if self.of_tasks and node is not None:
+        if self.task_users and node is not None:
             frame = sys._getframe(1)
             while frame.f_back is not None and frame.f_code.co_filename.startswith(_ASYNCIO):
                 frame = frame.f_back
-            _note(task, "_quiesce_birth", (node, site_of(frame)))
+            _set(task, "_quiesce_task_start", (node, site_of(frame)))
         return task

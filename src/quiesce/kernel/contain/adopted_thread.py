@@ -1,7 +1,7 @@
-"""Work of somebody else's thread, as a child of the containment that it was started from.
+"""Work in a thread of other code, as a child of the containment that it was started from.
 
 It cannot be stopped, only waited for: until the time for clean-up is over, as for a thread of ours. Its token
-(`current_token()` in its context) has been cancelled with the containment. Nobody tells when it ends, so it is looked at.
+(`current_token()` in its context) was cancelled with the containment. Its end is not reported but polled.
 """
 
 from __future__ import annotations
@@ -13,21 +13,19 @@ from typing import Any
 from weakref import WeakSet
 
 from quiesce.kernel.base import Leftover, Rung, label_of, thread_stuck_at
+from quiesce.kernel.process import LookInterval
 from quiesce.kernel.scope import FINISHED, PENDING, RUNNING, Child, Node, ScopeCore
 
-from .ancestry import descends, is_nobodys
+from .ancestry import descends, never_foreign
 from .busy_threads import ThreadWork, all_work, still_at
 
-# Seconds between two looks at a thread: at first, while it is waited for, and when that was in vain.
-_LOOK_SOON, _LOOK_AGAIN, _LOOK_SELDOM = 0.001, 0.02, 0.25
-
-PERHAPS = "an unknown place, while the block ran, perhaps not by it"
+UNKNOWN_PLACE = "an unknown place, while the block ran, perhaps not by it"
 
 
 class AdoptedThread(Child):
-    """What a thread does, as its containment sees it."""
+    """The work of a thread of other code."""
 
-    __slots__ = ("__weakref__", "_pause", "work")
+    __slots__ = ("__weakref__", "_interval", "work")
 
     _kind = "thread"
 
@@ -35,44 +33,49 @@ class AdoptedThread(Child):
         super().__init__(core, work.label, None)
         self.state = RUNNING
         self.work = work
-        self._pause = _LOOK_SOON
-        core.children[self] = None
-        _watched.add(self)
-        self._look()
+        self._interval = LookInterval()
+        core.add(self)
+        _adopted_threads.add(self)
+        self._poll()
 
     def _climb(self, rung: Rung) -> None:
-        """There is nothing to be done to it."""
+        """Nothing can be done to a thread but to note why."""
         if self._core.reason is not None:
             self._note_reason(self._core.reason)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         core = self._core
         if still_at(self.work):
-            core.backend.call_at(core.backend.now() + self._pause, self._look)
-            self._pause = min(self._pause * 2, _LOOK_AGAIN if core.rung < Rung.TERMINATE else _LOOK_SELDOM)
+            seconds = self._interval.next(in_stop=core.rung < Rung.TERMINATE)
+            core.backend.call_at(core.backend.now() + seconds, self._poll)
             return
         self.state, self._value = FINISHED, None
         self._ended()
 
     def _stuck_at(self) -> str:
-        """Where the thread is now."""
+        """The line where the thread is now."""
         return thread_stuck_at(self.work.thread.ident)
 
 
-_watched: WeakSet[AdoptedThread] = WeakSet()  # by whichever containment
+_adopted_threads: WeakSet[AdoptedThread] = WeakSet()  # of all containments
 _NOTHING: frozenset[Any] = frozenset()
-_named: WeakSet[Any] = WeakSet()  # work of pools that a block has named, though perhaps not its own
+_reported_work: WeakSet[Any] = WeakSet()  # of pools: what a report has named as perhaps the block's
 
 
 def at_work_for(core: ScopeCore) -> list[str]:
-    """What threads of others go on with for `core`, though who has started it there has ended: its await was cancelled."""
-    known = [child.work.what for child in _watched if child.state == RUNNING]
+    """The work that threads of other code still do for `core`, though the task that awaited it has ended."""
+    known = _adopted_items()
     return [
-        f"the end of thread {label_of(work.label)!r}, which others started: it is at {thread_stuck_at(work.thread.ident)}"
+        f"the end of thread {label_of(work.label)!r}, which other code started: it is at "
+        + thread_stuck_at(work.thread.ident)
         for work in all_work()
-        if not (work.owned or work.what in known or _is_awaited(work.node))
-        and descends(work.node, core, is_nobodys)
+        if not (work.owned or work.item in known or _is_awaited(work.node))
+        and descends(work.node, core, never_foreign)
     ]
+
+
+def _adopted_items() -> list[object]:
+    return [child.work.item for child in _adopted_threads if child.state == RUNNING]
 
 
 def _is_awaited(node: Node | None) -> bool:
@@ -82,46 +85,47 @@ def _is_awaited(node: Node | None) -> bool:
 class BlockThreads:
     """The threads of one block."""
 
-    __slots__ = ("_before", "_named_before", "_unsure")
+    __slots__ = ("_doubtful_work", "_reported_before", "_threads_before")
 
     def __init__(self) -> None:
-        self._before = frozenset(threading.enumerate())
-        self._named_before = frozenset(_named) if _named else _NOTHING
-        self._unsure: list[ThreadWork] = []
+        self._threads_before = frozenset(threading.enumerate())
+        self._reported_before = frozenset(_reported_work) if _reported_work else _NOTHING
+        self._doubtful_work: list[ThreadWork] = []
 
     def was_there_before(self, thread: Thread) -> bool:
-        """Whether it is older than the block."""
-        return thread in self._before
+        """Whether the thread is older than the block."""
+        return thread in self._threads_before
 
     def adopt(self, core: ScopeCore, contains: Callable[[Node | None], bool]) -> list[AdoptedThread]:
-        """Take for children what threads do for the block, and note what they may be doing for it."""
-        self._unsure = []
-        at_work = all_work()
-        if not at_work:
+        """Adopt the work that threads do for the block, and note the work that they may be doing for it."""
+        self._doubtful_work = []
+        busy = all_work()
+        if not busy:
             return []
         found: list[AdoptedThread] = []
-        known = [child.work.what for child in _watched if child.state == RUNNING]
-        for work in at_work:
-            if work.owned or work.what in known:
+        known = _adopted_items()
+        for work in busy:
+            if work.owned or work.item in known:
                 continue
             if work.context is None:
                 if self._may_be_ours(work):
-                    self._unsure.append(work)
+                    self._doubtful_work.append(work)
             elif contains(work.node):
                 found.append(AdoptedThread(core, work))
         return found
 
     def _may_be_ours(self, work: ThreadWork) -> bool:
-        """Nobody can say whose it is; but it is new, or was given up by whoever awaited it."""
-        if work.thread not in self._before:
+        # It has no context that says whose it is. It may be ours if its thread is new, or if the task that
+        # awaited it was cancelled; but one that an earlier report has named is not ours.
+        if work.thread not in self._threads_before:
             return True
-        return work.abandoned and work.what not in self._named_before
+        return work.abandoned and work.item not in self._reported_before
 
-    def perhaps_left(self) -> list[Leftover]:
-        """What is still busy and may have been started by the block."""
-        left = [work for work in self._unsure if still_at(work)]
-        _named.update(work.what for work in left if work.pooled)
+    def possible_leftovers(self) -> list[Leftover]:
+        """The work that still goes on and may have been started by the block."""
+        left = [work for work in self._doubtful_work if still_at(work)]
+        _reported_work.update(work.item for work in left if work.pooled)
         return [
-            Leftover("thread", label_of(work.label), PERHAPS, thread_stuck_at(work.thread.ident))
+            Leftover("thread", label_of(work.label), UNKNOWN_PLACE, thread_stuck_at(work.thread.ident))
             for work in left
         ]

@@ -1,16 +1,17 @@
-"""Which of other people's tasks, on asyncio, wait for which others.
+"""Which tasks of other code await which others, on asyncio.
 
-It decides who must not be cancelled by us:
+It decides which tasks we must not cancel:
 
-- A cancel of a task goes on to whatever it awaits, and a TaskGroup hands it to its tasks. Two cancels for
-  one stop would cut clean-ups in half, so who gets it from another is left out.
-- Who is in the middle of handling a cancellation has had its cancel, and so have those that it awaits.
+- A cancel of a task goes on to what it awaits, and a TaskGroup forwards it to its tasks. Two cancels for one
+  stop would interrupt a clean-up, so a task that gets one from another task is left out.
+- A task that is handling a cancellation has had its cancel, and so have the tasks that it awaits.
 - A task that awaits *us* would pass its cancel on to us.
 
-It is read off `_fut_waiter` and the done-callbacks; where those are missing (other people's task classes) nothing
-breaks but the courtesy. From 3.14 on asyncio has a public graph of this, `asyncio.capture_call_graph`, which does not do:
-for `gather` and `shield` it names the task that called them, not the one that awaits them, if any does, and it does not
-tell who hands a cancel on (`gather`, a TaskGroup) from who does not (`wait`, `shield`).
+It is read from `_fut_waiter` and the done-callbacks. A task class of other code may lack those: its tasks may
+then be cancelled twice, but nothing breaks. From 3.14 on asyncio has a public graph,
+`asyncio.capture_call_graph`, which is not enough: for `gather` and `shield` it names the task that called
+them, not the one that awaits them, and it does not tell which ones forward a cancel (`gather`, a TaskGroup)
+and which do not (`wait`, `shield`).
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from functools import partial
 from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType
 from typing import Any, TypeAlias, cast
 
-Task: TypeAlias = "asyncio.Task[Any]"  # Any: other people's results
+Task: TypeAlias = "asyncio.Task[Any]"  # Any: other code's results
 
 
 class AwaitGraph:
-    """Which of some tasks await which others of them."""
+    """Which of the given tasks await which others of them."""
 
     def __init__(self, tasks: Collection[Task]) -> None:
         self.forwards: dict[Task, set[Task]] = {task: set() for task in tasks}
@@ -39,27 +40,27 @@ class AwaitGraph:
                 group = getattr(callback, "__self__", None)
                 if isinstance(group, asyncio.TaskGroup):
                     self.forwards.get(cast(Any, group)._parent_task, set()).add(task)
-                for held in _held_by(callback):
-                    waiter = waiting.get(id(held))
+                for captured in _captured_by(callback):
+                    waiter = waiting.get(id(captured))
                     if waiter is not None:
-                        # A partial is that of `wait_for` in 3.11, which hands the cancel on.
+                        # Only `wait_for` of 3.11 uses a partial, and it forwards a cancel; the others do not.
                         (self.forwards if isinstance(callback, partial) else self.awaits)[waiter].add(task)
         for task, inner in self.forwards.items():
             self.awaits[task] |= inner
 
-    def told_by_others(self, tellers: Iterable[Task]) -> set[Task]:
-        """Who is cancelled if these are, because one of them hands its cancel on."""
-        return {inner for task in tellers for inner in self.forwards[task] if inner is not task}
+    def cancelled_through(self, tasks: Iterable[Task]) -> set[Task]:
+        """The tasks that are cancelled when `tasks` are, because one of those forwards its cancel to them."""
+        return {inner for task in tasks for inner in self.forwards[task] if inner is not task}
 
     def leading_to(self, task: Task) -> set[Task]:
-        """Whose cancel would end up at `task`."""
+        """The tasks whose cancel would be forwarded to `task`, directly or through others."""
         found = {task}
         while more := {other for other, inner in self.forwards.items() if inner & found} - found:
             found |= more
         return found - {task}
 
     def cleaning_up(self, tasks: Iterable[Task]) -> set[Task]:
-        """Who of these is handling a cancellation, and everybody that those wait for."""
+        """Those of `tasks` that are handling a cancellation, and all tasks that those await."""
         found = {task for task in tasks if is_cleaning_up(task)}
         while more := {inner for task in found for inner in self.awaits[task]} - found:
             found |= more
@@ -85,34 +86,37 @@ def _callbacks_of(task: Task) -> list[Callable[..., Any]]:
     return [callback for callback, _ in getattr(task, "_callbacks", None) or ()]
 
 
-def _held_by(callback: Callable[..., Any]) -> Iterator[object]:
-    """What a done-callback will do something to: `wait_for`, `wait`, `shield` and `gather` have one each."""
+def _captured_by(callback: Callable[..., Any]) -> Iterator[object]:
+    """The objects that a done-callback acts on: with `wait_for`, `wait`, `shield` and `gather`, a future."""
     if isinstance(callback, partial):
         yield from callback.args
     elif isinstance(callback, FunctionType):
-        for cell in callback.__closure__ or ():
-            try:
-                yield cell.cell_contents
-            except ValueError:  # still empty
-                pass
+        yield from closure_of(callback)
+
+
+def closure_of(fn: object) -> Iterator[object]:
+    """The variables of the enclosing functions that `fn` uses, as far as they have a value."""
+    for cell in getattr(fn, "__closure__", None) or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # still empty
+            pass
 
 
 def gathered_in(task: Task) -> list[asyncio.Future[Any]]:
     """The futures of `gather` that this task is a member of."""
     return [
-        held
+        captured
         for callback in _callbacks_of(task)
-        for held in _held_by(callback)
-        if isinstance(held, asyncio.Future) and task in getattr(held, "_children", ())
+        for captured in _captured_by(callback)
+        if isinstance(captured, asyncio.Future) and task in getattr(captured, "_children", ())
     ]
 
 
 def is_cleaning_up(task: Task) -> bool:
-    """Whether it has been cancelled and is inside an `except` or `finally` because of that.
-
-    A suspended coroutine refers to the exception that it is handling; one that swallowed its cancel and went on
-    does not.
-    """
+    """Whether it was cancelled and is inside an `except` or `finally` because of that."""
+    # The count of its cancels alone does not say: a task that swallowed its cancel and goes on has it too.
+    # But a suspended coroutine refers to the exception that it is handling, and one that goes on does not.
     if not task.cancelling():
         return False
     link: Any = task.get_coro()

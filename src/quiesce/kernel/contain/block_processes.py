@@ -1,12 +1,14 @@
 """Which of our child processes belong to a block: those whose starter's context descends from it.
 
-The starter is known by what an event loop has kept (`process_starters`), or, for a plain `subprocess` in a sync tool, by the
-thread that it runs in: the kernel tells which thread has started a process, the thread's stack whose work that
-thread does now (`busy_threads`), and a variable there that the work has this very process in its hands.
+The starter is known from what an event loop has kept (`process_starters`). For a plain `subprocess` in a sync
+tool, it is known from the thread: Linux tells which thread started a process, the thread's stack shows whose
+work that thread is doing now (`busy_threads`), and a variable there shows that this work has this very
+process.
 
-Where none of it says anything, the process may be anybody's. It is then named, not ended, unless the block was opened with
-`processes="all"`. Nobody's business at all are processes that were there before the block, those of the kernel's own trees, the
-guard, and the servers that `multiprocessing` keeps for the whole program.
+Where none of these is conclusive, the process may be the block's or not. It is then named and not stopped,
+unless the block was opened with `processes="all"`. Never considered are processes that are older than the
+block, those of the kernel's own trees, the guard, and the servers that `multiprocessing` keeps for the whole
+program.
 """
 
 from __future__ import annotations
@@ -24,10 +26,10 @@ from quiesce.kernel.base import Leftover, Reason
 from quiesce.kernel.process import Proc, descendants, procfs
 from quiesce.kernel.scope import Node, ScopeCore
 
-from .adopted_process import AdoptedProcess, watched
-from .adopted_thread import PERHAPS, BlockThreads
+from .adopted_process import AdoptedProcess, adopted_processes
+from .adopted_thread import UNKNOWN_PLACE, BlockThreads
 from .adopted_tree import AdoptedTree
-from .busy_threads import holds, work_of
+from .busy_threads import has_in_variable, work_of
 from .process_starters import Start, known_starts
 
 Choice: TypeAlias = Literal["known", "all", "none"]
@@ -41,7 +43,7 @@ _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 class BlockProcesses:
     """The processes of one block."""
 
-    __slots__ = ("_before", "_began", "_blind", "_choice", "_loop", "_threads", "_unsure", "adopted")
+    __slots__ = ("_began", "_choice", "_doubtful_trees", "_loop", "_older", "_threads", "_unseen", "adopted")
 
     def __init__(
         self,
@@ -50,89 +52,92 @@ class BlockProcesses:
         threads: BlockThreads | None = None,
         since: int | None = None,
     ) -> None:
-        """`since` when it is about, in clock ticks since boot; now, unless it is said."""
-        self._blind = "" if choice == "none" else cannot_look()
-        self._choice = "none" if self._blind else choice
+        """Older processes than `since`, in clock ticks since boot, do not count (default: now)."""
+        self._unseen = "" if choice == "none" else cannot_look()
+        self._choice = "none" if self._unseen else choice
         self._loop = loop
         self._threads = threads
-        self._unsure: list[AdoptedTree] = []
+        self._doubtful_trees: list[AdoptedTree] = []
         self.adopted: list[AdoptedProcess] = []
-        self._before: frozenset[int] = frozenset()
+        self._older: frozenset[int] = frozenset()
         self._began = since if since is not None else ticks_since_boot()
         if self._choice == "none" or since is not None:
             return
+        # A start time is only as exact as a clock tick: so also note the processes that exist now.
         try:
-            self._before = frozenset(descendants.ours())
+            self._older = frozenset(descendants.ours())
         except OSError as error:
-            self.give_up(error)
+            self.stop_looking(error)
 
     def adopt(self, core: ScopeCore, contains: Contains) -> None:
-        """Take for children what the block has started, and note what it may have started. Nothing is done to them yet."""
-        self._unsure = []
+        """Adopt the processes that the block started, and note those that it may have started. Stops none."""
+        self._doubtful_trees = []
         if self._choice == "none":
             return
         try:
-            for proc, start, is_ours in self._judged(contains):
+            for proc, start, is_ours in self._attribute(contains):
                 if is_ours or (is_ours is None and self._choice == "all"):
                     _, transport, site = start or Start(None, None)
                     self.adopted.append(AdoptedProcess(core, AdoptedTree(proc), transport, site))
                 elif is_ours is None:
-                    self._unsure.append(AdoptedTree(proc))
+                    self._doubtful_trees.append(AdoptedTree(proc))
             for child in self.adopted:
-                child.tree.members()  # see them while their parents live
-            if self.adopted or self._unsure:
-                self._blind = self._blind or procfs.hidden()
+                child.tree.members()  # to have seen its descendants while their parents live
+            if self.adopted or self._doubtful_trees:
+                self._unseen = self._unseen or procfs.hidden()
         except OSError as error:
-            self.give_up(error)
+            self.stop_looking(error)
 
     def known(self, contains: Contains) -> list[Proc]:
-        """Those that are the block's beyond doubt, and in nobody's hands. Nothing is done to them."""
+        """The processes that are the block's for certain and were not adopted. Nothing is done to them."""
         if self._choice == "none":
             return []
         try:
-            return [proc for proc, _, is_ours in self._judged(contains) if is_ours]
+            return [proc for proc, _, is_ours in self._attribute(contains) if is_ours]
         except OSError as error:
-            self.give_up(error)
+            self.stop_looking(error)
             return []
 
-    def _judged(self, contains: Contains) -> list[tuple[Proc, Start | None, bool | None]]:
-        """Each new process, what is known of its start, and whether it is ours; None if nobody can say."""
+    def _attribute(self, contains: Contains) -> list[tuple[Proc, Start | None, bool | None]]:
+        """Each new process, what is known about its start, and whether it is ours (None: unknown)."""
         new = self._new()
         starts = known_starts(self._loop) if new else {}
-        judged: list[tuple[Proc, Start | None, bool | None]] = []
+        attributed: list[tuple[Proc, Start | None, bool | None]] = []
         for proc, thread in new:
             start = starts.get(proc.pid)
             is_ours = contains(start.node) if start is not None else self._by_thread(proc, thread, contains)
-            judged.append((proc, start, is_ours))
-        return judged
+            attributed.append((proc, start, is_ours))
+        return attributed
 
     def _new(self) -> list[tuple[Proc, int]]:
-        """The living among our children that were not there before and are in nobody's hands; each with its thread."""
-        # An older one is an orphan that was given to us, if we are the first process of a container.
+        """Our living children that are younger than the block and not adopted; each with its thread."""
+        # By start time too: an orphan that we get as pid 1 of a container may be older than the block.
         pids = {
-            pid: thread for pid, thread in descendants.since(self._began).items() if pid not in self._before
+            pid: thread for pid, thread in descendants.since(self._began).items() if pid not in self._older
         }
         if not pids:
             return []
-        taken = {child.tree.leader for child in watched}
+        adopted = {child.tree.leader for child in adopted_processes}
         procs = [(proc, thread) for pid, thread in pids.items() if (proc := procfs.look_up(pid)) is not None]
-        if len(procs) < len(pids):  # gone since they were listed, or not shown to us
-            self._blind = self._blind or procfs.hidden()
+        if len(procs) < len(pids):  # some have exited since they were listed, or are hidden from us
+            self._unseen = self._unseen or procfs.hidden()
         return [
             (proc, thread)
             for proc, thread in procs
-            if not (proc.zombie or not proc.starttime or proc in taken)
+            if not (proc.zombie or not proc.starttime or proc in adopted)
         ]
 
-    def give_up(self, error: Exception) -> None:
-        """Look no more; the report will say so."""
+    def stop_looking(self, error: Exception) -> None:
+        """Look for no more processes; the report will say so."""
         self._choice = "none"
-        self._blind = f"they could not be looked for: {error}"
+        self._unseen = f"they could not be looked for: {error}"
 
     def _by_thread(self, proc: Proc, number: int, contains: Contains) -> bool | None:
-        """Whether a process that no loop knows of is ours; None if nobody can say."""
+        """Whether a process that no event loop knows is ours; None if that cannot be determined."""
         if _is_of_the_program(proc):
             return False
+        # The main thread inherits the children of threads that have ended, and ours runs every task of the
+        # loop: that one of them has the process proves nothing.
         if number in (descendants.NO_THREAD, threading.main_thread().native_id, threading.get_native_id()):
             return None
         thread = next((one for one in threading.enumerate() if one.native_id == number), None)
@@ -141,21 +146,22 @@ class BlockProcesses:
         work = work_of(thread, sys._current_frames())
         if work is None:
             return None
+        # A pooled thread may have started it for an earlier caller, unless its work now has it in a variable.
         if work.context is not None:
-            return contains(work.node) if not work.pooled or holds(thread, proc.pid) else None
+            return contains(work.node) if not work.pooled or has_in_variable(thread, proc.pid) else None
         if not work.pooled and self._threads is not None and self._threads.was_there_before(thread):
             return False
         return None
 
     def unseen(self) -> str:
-        """Why some may be left of which nobody knows; empty if all were looked at, or none were to be."""
-        return self._blind if self._blind and descendants.have_any() else ""
+        """Why there may be more processes than were found; empty if all were seen, or none looked for."""
+        return self._unseen if self._unseen and descendants.have_any() else ""
 
-    # Ending them
+    # Stopping
 
-    def tell_to_go(self, reason: Reason) -> list[AdoptedProcess]:
-        """End those that are still there; returns those that were not told before."""
-        told: list[AdoptedProcess] = []
+    def stop(self, reason: Reason) -> list[AdoptedProcess]:
+        """Stop the adopted processes that still run; returns those that were not being stopped already."""
+        stopped: list[AdoptedProcess] = []
         for child in list(self.adopted):
             if child._core.closed:
                 continue
@@ -163,36 +169,36 @@ class BlockProcesses:
                 self.adopted.remove(child)
                 child.dismiss()
             else:
-                told.append(child)
-        for child in told:
-            child.tell_to_go(reason)
-        return told
+                stopped.append(child)
+        for child in stopped:
+            child.stop(reason)
+        return stopped
 
-    def perhaps_left(self) -> list[Leftover]:
-        """What still runs and may have been started by the block."""
+    def possible_leftovers(self) -> list[Leftover]:
+        """The processes that still run and may have been started by the block."""
         return [
-            Leftover("process", tree.name, PERHAPS, tree.describe())
-            for tree in self._unsure
+            Leftover("process", tree.name, UNKNOWN_PLACE, tree.describe())
+            for tree in self._doubtful_trees
             if tree.members()
         ]
 
 
 def ticks_since_boot() -> int:
-    """Now, as start times of processes are counted; 0 where that is not known."""
+    """The present time in the unit of process start times; 0 where that is unknown."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS) if _HAS_BOOT_TIME else 0
 
 
 @cache
 def cannot_look() -> str:
-    """Why this system does not show its processes; empty if it does, as Linux in /proc."""
+    """Why this system does not show its processes; empty if it does, as Linux does in /proc."""
     return procfs.unavailable() or ("" if _HAS_BOOT_TIME else "it cannot be known when a process was started")
 
 
 def _is_of_the_program(proc: Proc) -> bool:
-    """Whether it belongs to the kernel, or to `multiprocessing`, which keeps two servers for everybody."""
+    """Whether it belongs to the kernel, or is one of the two servers of `multiprocessing`."""
     guardian: Any = sys.modules.get("quiesce.kernel.process.guardian")
     if guardian is not None:
-        tags = procfs._tags(proc.pid)
+        tags = procfs.tags_of(proc.pid)
         program = guardian.program_id()
         if procfs.GUARD_TAG in tags or any(tag.startswith(f"{program}.") for tag in tags):
             return True

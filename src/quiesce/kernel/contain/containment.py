@@ -1,20 +1,20 @@
-"""Containment: at the end of a block, the tasks that other people's code started inside it.
+"""`contain`: when a block ends, stop the tasks that other code started inside it.
 
-Two scopes, one in the other. The inner one is in the context of the body, so that what is opened in the block
-hangs below it, and tasks of others can be told by it. The outer one belongs to the owner. From the
-beginning it has one child, the block itself (`_Block`): whoever stops the owner stops the body by it, and waits
-until the block has been left. At the end of the block the tasks that are found become its children too, and
-from there on the ladder, the waiting and the report are those of every scope.
+There are two scopes, one inside the other. The inner one is in the context of the body, so that what is
+opened in the block hangs below it, and tasks of other code are recognised by it. The outer one belongs to the
+owner. From the beginning it has one child, the block itself (`_Block`): through it a stop of the owner stops
+the body, and waits until the block has been exited. At the end of the block the tasks that are found become
+its children too. From there on the ladder, the waiting and the report are those of every scope.
 
-- Each task is cancelled once, by us or by another task that hands its own cancel on (see `await_graph`), and
+- Each task is cancelled once, by us or by another task that forwards its own cancel (see `await_graph`), and
   once more when its time is over.
-- When those that were found are gone, there may be new ones: it is over when a look finds none. Only then
-  what was opened in the block is stopped: they may have been using it.
-- Tasks of the kernel's own belong to their scopes, and those in a containment further in to that one, as
-  long as its block lasts. Those that a predicate keeps are not touched; a containment further out will
-  find them, and also whatever could not be ended here.
-- A cancel of the body's task that code inside has swallowed is still counted by the task
-  (`Task.cancelling`): it is raised again at the end.
+- When the tasks that were found have ended, there may be new ones: it is finished when a look finds none.
+  Only then what was opened in the block is stopped, since those tasks may have been using it.
+- Tasks of the kernel's own belong to their scopes. Those in an inner containment belong to that one as long
+  as its block lasts. Tasks that the predicate keeps are not touched; an outer containment will find them, and
+  also whatever could not be ended here.
+- A cancel of the body's task that code inside has swallowed is still counted by the task (`Task.cancelling`):
+  it is raised again at the end.
 - Processes and threads that were started inside come after the tasks: see `threads_and_processes`.
 """
 
@@ -23,7 +23,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from asyncio import CancelledError
-from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
@@ -36,7 +35,7 @@ from quiesce.kernel.loops import AsyncioBlockTask, AsyncioHandle
 from quiesce.kernel.scope import RUNNING, Child, Node, ScopeCore, current_backend, is_trouble, log_report
 
 from .adopted_task import AdoptedTask, TaskStarts, adopter_of, is_kernels_own, node_of
-from .ancestry import descends, is_nobodys, open_blocks
+from .ancestry import descends, never_foreign, open_blocks
 from .await_graph import AwaitGraph, Task
 from .block_processes import CHOICES, Choice
 from .threads_and_processes import ThreadsAndProcesses
@@ -54,7 +53,7 @@ def contain(
     scope: Scope | None = None,
     name: str | None = None,
 ) -> Containment:
-    """A block that no task outlives, whoever started it, nor a process; for asyncio.
+    """A block that no task and no process outlives, no matter which code started it; for asyncio.
 
     ```python
     async with contain() as box:
@@ -62,36 +61,37 @@ def contain(
     print(box.report)                       # they have been cancelled and have cleaned up
     ```
 
-    At the end of the block, every task that was started inside it, at any depth, is cancelled once and has its
-    `grace` (the owner's, unless given) to clean up; what is left after that is in `box.report`, and stays owned
-    by `scope` (the current scope, unless given). `keep(task)` says True for tasks to leave alone. If code inside
-    has swallowed a cancellation of the task at hand, it is raised at the end of the block.
+    At the end of the block, every task that was started inside it, at any depth, is cancelled once and has
+    its `grace` (default: the owner's) to clean up. What is left after that is in `box.report`, and stays
+    owned by `scope` (default: the current scope). `keep(task)` returns True for tasks to leave alone. If code
+    inside swallowed a cancellation of the current task, it is raised at the end of the block.
 
-    A process that was started inside it, and is still there when the tasks are gone, is ended with its whole tree. A
-    thread that works for the block is waited for until the time for clean-up is over, and then named. `processes` says
-    which ones are ended: `"known"`, those that are known to be the block's (others that may be are named in the
-    report); `"all"`, also those of which nobody can say who started them; `"none"`, none: they are not looked for.
+    A process that was started inside, and still runs when the tasks have ended, is stopped with its whole
+    tree. A thread that works for the block is waited for until the time for clean-up is over, and then named.
+    `processes` says which processes are stopped: `"known"`, those that are known to be the block's (others
+    that may be are named in the report); `"all"`, also those whose starter cannot be determined; `"none"`,
+    none: they are not looked for.
 
     A task belongs to the block if its context descends from it. That misses tasks made with a context from
     elsewhere, `create_task(..., context=Context())`; on Python 3.11 also those made by `asyncio.Task(...)`
-    instead of `create_task`, and those made after somebody has replaced the loop's task factory.
+    instead of `create_task`, and those made after other code has replaced the loop's task factory.
     """
     return Containment(keep, processes, grace, scope, name)
 
 
 class Containment:
-    """What `async with contain() as box` gives: its `report`, when the block has been left."""
+    """What `async with contain() as box` gives: its `report`, when the block has been exited."""
 
     __slots__ = (
-        "_births",
         "_block",
         "_inner",
-        "_kept",
+        "_is_used",
+        "_kept_tasks",
         "_options",
-        "_outside",
         "_processes",
         "_scope",
-        "_used",
+        "_task_starts",
+        "_threads_and_processes",
         "report",
     )
 
@@ -109,8 +109,8 @@ class Containment:
             raise ValueError(f"processes must be one of {', '.join(map(repr, CHOICES))}, not {processes!r}")
         self._options = (keep, grace, scope, name or "containment")
         self._processes: Choice = processes
-        self._used = False
-        self._kept: WeakSet[Task] = WeakSet()
+        self._is_used = False
+        self._kept_tasks: WeakSet[Task] = WeakSet()
         self.report: StopReport | None = None
 
     async def __aenter__(self) -> Self:
@@ -118,31 +118,33 @@ class Containment:
         _, grace, scope, name = self._options
         if backend.name != "asyncio":
             raise RuntimeError(
-                "contain() is for asyncio, where anybody can start a task that nobody owns. On trio that cannot "
-                "happen: every task lives in a nursery, which waits for it. Use a nursery, or a Scope"
+                "contain() is for asyncio, where any code can start a task that has no owner. On trio that "
+                "cannot happen: every task lives in a nursery, which waits for it. Use a nursery, or a Scope"
             )
-        if self._used:
+        if self._is_used:
             raise RuntimeError(f"containment {name!r} was used before: make a new one with contain()")
         owner, site = owner_of(backend, scope), site_of(sys._getframe(1))
-        self._used = True
+        self._is_used = True
         self._scope = core = backend.make_core(
             name=name, site=site, on_error="report", grace=grace or owner.grace, parent=owner
         )
         self._inner = inner = backend.make_core(
             name=name, site=site, on_error="report", grace=core.grace, parent=core
         )
-        inner.host = backend.make_host(inner)
-        if inner.host.generator is not None:
+        host = backend.make_host(inner)
+        inner.enter_block(host)
+        if host.generator is not None:
             inner.settle()
             core.settle()
             raise RuntimeError(
-                "contain() cannot stand inside an async generator: it runs in its consumer's context, and the "
-                "consumer's tasks would be taken for its own. Put contain() around the loop that consumes it"
+                "contain() cannot be used inside an async generator: it runs in its consumer's context, and "
+                "the consumer's tasks would be taken for its own. Put contain() around the loop that consumes it"
             )
-        self._outside = ThreadsAndProcesses(core, self._processes, self._has_started, cast(Any, backend).loop)
-        self._block = _Block(core, inner, site, self._outside)
+        loop = cast(Any, backend).loop
+        self._threads_and_processes = ThreadsAndProcesses(core, self._processes, self._has_started, loop)
+        self._block = _Block(core, inner, site, self._threads_and_processes)
         open_blocks.add(inner)
-        self._births = TaskStarts.begin(cast(Any, backend).loop)
+        self._task_starts = TaskStarts.begin(loop)
         return self
 
     async def __aexit__(
@@ -153,107 +155,105 @@ class Containment:
     ) -> bool:
         inner = self._inner
         host = cast(AsyncioBlockTask, inner.host)
-        if not host.may_leave():  # the loop is gone, and the collector closes what it left
+        if not host.may_leave():  # the loop was dropped, and the garbage collector closes the block
             return False
         try:
-            late = await self._drain(error)
+            late = await self._stop_contents(error)
             cancelled = await host.leave(error if late is None or isinstance(error, CancelledError) else late)
             self._finish()
         finally:
             host.restore_context()
-            inner.host = None
+            inner.leave_block()
             open_blocks.discard(inner)
-            if self._births is not None:
-                self._births.end(cast(Any, inner.backend).loop)
+            if self._task_starts is not None:
+                self._task_starts.end(cast(Any, inner.backend).loop)
         if cancelled is None and error is None and host.is_current():
             cancelled = await _swallowed_cancel(host)
         if cancelled is not None and cancelled is not error:
             raise cancelled
-        # A cancel that is not to be raised was our own, sent because the owner stopped the block.
+        # The body's cancel was our own, sent because the owner stopped the block: it ends here.
         return cancelled is None and isinstance(error, CancelledError)
 
     # The end of the block
 
-    async def _drain(self, error: BaseException | None) -> BaseException | None:
-        """Stop all that is inside, however often we are cancelled; returns the first of those cancels."""
+    async def _stop_contents(self, error: BaseException | None) -> BaseException | None:
+        """Stop all that is inside, through any cancels of our own; returns the first of those."""
         core, inner, host = self._scope, self._inner, self._inner.host
         assert host is not None
         reason = Reason("parent", f"the block of {core.label!r} ended")
         if error is not None:
             reason = host.reason_of(error)
         self._block.leaving = True
-        core.closers[self._block] = 1  # it waits for the others, and nobody for it
+        core.closers[self._block] = 1  # the block itself waits here: the stop must not wait for it
         self._adopt()
         if self._adopted() or inner.children or inner.nested:
-            # Before anybody is cancelled: afterwards it does not show any more whose something was.
-            self._outside.look()
-        self._see_who_is_cancelled()
+            # Before any task is cancelled: once a task has ended, nothing shows which processes it started.
+            self._threads_and_processes.look()
+        self._cancel_adopted()
         if core.state is EXPIRED:
             core.resume(core.grace)
         core.stop(reason)
         inner.stop(core.reason or reason, body=False)
-        outside = self._outside
+        others = self._threads_and_processes
         cancelled: BaseException | None = None
-        seen: tuple[object, ...] = ()
+        acted_on: tuple[object, ...] = ()
 
-        def is_news() -> bool:
-            return core.is_over() or (*standing(), outside.is_all_that_is_left()) != seen
+        def has_changed() -> bool:
+            return core.is_over() or (*situation(), others.are_all_that_is_left()) != acted_on
 
-        def standing() -> tuple[object, ...]:
-            return core.ended, core.rung, len(core.nested), outside.waited_for()
+        def situation() -> tuple[object, ...]:
+            return core.ended, core.rung, len(core.nested), others.waited_for()
 
         while not core.is_over():
-            all_else_is_gone = outside.is_all_that_is_left()
+            only_others_left = others.are_all_that_is_left()
             if not self._adopted() and not self._adopt():
-                if not all_else_is_gone:
-                    # Nobody uses it any more: what was opened in the block may go.
+                if not only_others_left:
+                    # No task can be using what was opened in the block any more: now it is stopped.
                     host.leaving = True
                     inner.progress()
-                elif not outside.drain():
+                elif not others.stop():
                     break
-            self._see_who_is_cancelled()
-            seen = (*standing(), all_else_is_gone)  # if that has changed just now, it is news
-            late = await core.backend.wait_through(is_news, core.waiters)
+            self._cancel_adopted()
+            # `only_others_left` as it was above: if that has changed since, the wait returns at once.
+            acted_on = (*situation(), only_others_left)
+            late = await core.backend.wait_through(has_changed, core.waiters)
             cancelled = late if cancelled is None else cancelled
-        if core.is_over():  # out of time: name also those that nobody has seen so far
+        # Out of time: take over also what inner containments have not ended, so that the report names it.
+        if core.is_over():
             self._adopt(at_last=True)
-            outside.look(at_last=True)
-            self._see_who_is_cancelled()
+            others.look(at_last=True)
+            self._cancel_adopted()
         return cancelled
 
     def _adopted(self) -> dict[Task, AdoptedTask]:
-        """Who is there, and does not wait for us to leave."""
-        children = self._scope.children
-        return {
-            child._task: child
-            for child in children
-            if isinstance(child, AdoptedTask) and not child.waits_for_us
-        }
+        """The adopted tasks that have not ended, without those that wait for the block to be exited."""
+        adopted = [child for child in self._scope.children if isinstance(child, AdoptedTask)]
+        return {child._task: child for child in adopted if not child.awaits_block}
 
     def _adopt(self, *, at_last: bool = False) -> list[AdoptedTask]:
-        """Look for tasks that are ours; `at_last` also in containments inside that have not ended."""
-        core, host_task = self._scope, cast(AsyncioBlockTask, self._inner.host).task
+        """Adopt new tasks of the block; `at_last` also those of inner containments that have not ended."""
+        core, host = self._scope, cast(AsyncioBlockTask, self._inner.host)
         found: list[AdoptedTask] = []
         for task in asyncio.all_tasks():
-            if task is host_task or task is asyncio.current_task() or task in self._kept:
+            if task is host.task or task is asyncio.current_task() or task in self._kept_tasks:
                 continue
             if is_kernels_own(task) or adopter_of(task) is core or not self._contains(node_of(task), at_last):
                 continue
             if self._keeps(task):
-                self._kept.add(task)
+                self._kept_tasks.add(task)
             else:
-                found.append(AdoptedTask(core, task, cast(AsyncioBlockTask, self._inner.host).around))
-        if core.closed:
-            core.stopped = [*core.stopped, *found]
+                found.append(AdoptedTask(core, task, host.around))
+        core.include_in_report(found)
         return found
 
     def _contains(self, node: Node | None, at_last: bool) -> bool:
-        """Whether a context with this node descends from the block, by way of the scopes that own it."""
-        return descends(node, self._inner, is_nobodys if at_last else open_blocks.__contains__)
+        """Whether work with this node belongs to the block: its scopes and their owners lead up to it."""
+        return descends(node, self._inner, never_foreign if at_last else open_blocks.__contains__)
 
     def _has_started(self, at_last: bool, node: Node | None) -> bool:
-        """Whether a process or a thread with this node is ours. Whoever is kept may need what it has started."""
-        return self._contains(node, at_last) and all(task.done() for task in self._kept)
+        """Whether a process or a thread with this node is ours to stop."""
+        # Not while a kept task runs: it may need what the block has started.
+        return self._contains(node, at_last) and all(task.done() for task in self._kept_tasks)
 
     def _keeps(self, task: Task) -> bool:
         keep = self._options[0]
@@ -263,81 +263,77 @@ class Containment:
             logger.exception("keep of containment %r failed for %r: it is not kept", self._scope.label, task)
             return False
 
-    def _see_who_is_cancelled(self) -> None:
-        """Cancel those that have not been, except for whom another one hands its cancel on to."""
+    def _cancel_adopted(self) -> None:
+        """Cancel the adopted tasks, each once, except those that get their cancel from another task."""
         core, us, adopted = self._scope, asyncio.current_task(), self._adopted()
         assert us is not None
-        if all(child.asked for child in adopted.values()):
+        if all(child.cancels_sent for child in adopted.values()):
             return
-        # The block's own children are being cancelled too, and may hand that on.
+        # The block's own children are being cancelled too, and may forward that.
         own = [
             child._task for child in self._inner.children if isinstance(child, AsyncioHandle) and child._task
         ]
-        waits = AwaitGraph([*adopted, *own, us])
-        for task in waits.leading_to(us) & adopted.keys():
+        graph = AwaitGraph([*adopted, *own, us])
+        # A task that awaits ours would pass its cancel on to us. It ends when the block has been exited.
+        for task in graph.leading_to(us) & adopted.keys():
             child = adopted.pop(task)
-            child.waits_for_us = True
+            child.awaits_block = True
             core.closers[child] = 1
-        told, cleaning_up = waits.told_by_others([*adopted, *own]), waits.cleaning_up([*adopted, *own])
+        tasks = [*adopted, *own]
+        forwarded, cleaning_up = graph.cancelled_through(tasks), graph.cleaning_up(tasks)
         for task, child in adopted.items():
-            child.told = task in told
+            child.cancel_is_forwarded = task in forwarded
             child.cleaning_up = task in cleaning_up
             if core.closed and core.rung >= Rung.CANCEL:
                 child._climb(Rung.CANCEL)
 
     def _finish(self) -> None:
-        """Take the block out; what is there besides is left."""
+        """Take the block out of the owner's scope, and report what is left."""
         core, inner = self._scope, self._inner
-        excused = core.who_waits_for(core.closers)
-        core.children.pop(self._block, None)
-        core.closers.clear()
-        core.stopped = [child for child in (*core.stopped, *inner.stopped) if child is not self._block]
-        if inner.failures:
-            core.failures = deque([*(core.failures or ()), *inner.failures])
-            core.failed += inner.failed
-        core.progress()
-        self._outside.say_what_is_unseen()
-        self.report = core.report(excused)
-        self.report.left = [*self.report.left, *self._outside.perhaps_left()]
+        waiting_for_us = core.who_waits_for(core.closers)
+        core.take_over(inner, self._block)
+        self._threads_and_processes.note_unseen()
+        self.report = core.report(waiting_for_us)
+        self.report.left = [*self.report.left, *self._threads_and_processes.possible_leftovers()]
         if is_trouble(self.report):
             log_report(self.report)
 
 
 class _Block(Child):
-    """The block, as a child of the owner's scope: it ends by being left."""
+    """The block as a child of the owner's scope: it ends when it is exited."""
 
-    __slots__ = ("inner", "leaving", "outside")
+    __slots__ = ("inner", "leaving", "threads_and_processes")
 
     _kind = "containment"
 
-    def __init__(self, core: ScopeCore, inner: ScopeCore, site: Site, outside: ThreadsAndProcesses) -> None:
+    def __init__(self, core: ScopeCore, inner: ScopeCore, site: Site, others: ThreadsAndProcesses) -> None:
         super().__init__(core, core.label, site)
-        self.outside = outside
+        self.threads_and_processes = others
         self.state = RUNNING
         self.inner = inner
         self.leaving = False
-        core.children[self] = None
+        core.add(self)
 
     def _climb(self, rung: Rung) -> None:
-        """Stop the body. Where it does not leave in time, the processes that it may be waiting for go."""
-        self.outside.climb(rung)
+        """Stop the body; if it does not exit in time, also the processes that it may be waiting for."""
+        self.threads_and_processes.climb(rung)
         host = self.inner.host
         if host is not None and not self.leaving and self._core.reason is not None:
             host.interrupt(self._core.reason)
 
     def _stuck_at(self) -> str:
-        """Where the body is."""
+        """The line where the body is."""
         host = cast(AsyncioBlockTask | None, self.inner.host)
         return stuck_at(host.task.get_coro()) if host is not None else "its end"
 
 
 async def _swallowed_cancel(host: AsyncioBlockTask) -> BaseException | None:
-    """The cancel of the task that was sent since the block began and has not come through."""
+    """A cancel that was sent to the body's task since the block began, and was not raised out of the body."""
     if host.task.cancelling() <= host.cancels_before:
         return None
     try:
-        # It may just not have been delivered yet. And a cancelled anyio scope, which knows its cancel only by
-        # the exception that it sent, sends another one on every turn of the loop.
+        # It may not have been delivered yet. And a cancelled anyio scope sends a cancel on every turn of the
+        # loop, and recognises only an exception that it sent itself: so prefer that one to one of our own.
         await asyncio.sleep(0)
     except CancelledError as exc:
         return exc

@@ -1,17 +1,19 @@
-"""The processes that were started by what an owner task holds: `own`'s context manager, `stream`'s generator. On asyncio.
+"""The processes that an owner task started, for `own`'s context manager or `stream`'s generator; on asyncio.
 
-They are known by the context of their start, as a containment knows its own: whatever the owner task and the tasks below it
-have started. What the users of the held thing start is theirs, and what a held thing further in has started is that one's.
+They are known by the context of their start, as in a containment: whatever the owner task and the tasks below
+it have started. What the users of the owned thing start is theirs, and what an owner task further in has
+started is its own.
 
-Four looks, each a single system call while this program has no child process at all:
+It looks four times, each time with a single system call if this program has no child process at all:
 
-- when it can be used: what has been started by then is made known to the guard, should this program be killed;
-- when the stop begins, before anybody is asked to leave: whoever loses its parent by the clean-up must have been seen before;
-- when the time to leave is over: SIGTERM to the trees, for it may be these that do not let the clean-up come to its end;
-- when the owner has ended: what is there now was left.
+- when the owned thing can be used: the guard learns of what has been started, in case this program is killed;
+- when the stop begins, before the owner task is asked to exit: a process that the clean-up orphans must have
+  been seen;
+- when the time to exit is over: SIGTERM to the trees, which may be what the clean-up is waiting for;
+- when the owner task has ended: what still runs was left over.
 
-What cannot be said to be ours is not named either, other than in a containment's report: a held thing may live as long as the
-program, and all that the program starts meanwhile might be meant.
+A process that may not be ours is not even named, other than in a containment's report: the owned thing may
+live as long as the program, and then everything that the program starts would be in doubt.
 """
 
 from __future__ import annotations
@@ -35,93 +37,93 @@ if TYPE_CHECKING:
 class OwnerProcesses:
     """The processes of one owner task."""
 
-    __slots__ = ("_began", "_births", "_core", "_guarded", "_loop", "_processes")
+    __slots__ = ("_began", "_core", "_guarded_leaders", "_loop", "_processes", "_task_starts")
 
     def __init__(self, core: ScopeCore) -> None:
         self._core = core
         self._loop: Any = getattr(core.backend, "loop", None)  # trio has none
         self._processes: BlockProcesses | None = None
-        self._guarded: list[Proc] | None = None
-        self._births: TaskStarts | None = None
+        self._guarded_leaders: list[Proc] = []
+        self._task_starts: TaskStarts | None = None
         self._began = ticks_since_boot()
 
     @classmethod
     def begin(cls, core: ScopeCore) -> OwnerProcesses | None:
-        """Those of the owner task that is about to start; None on trio, where nothing keeps who has started what."""
+        """The processes of an owner task that is about to start; None on trio, which records no starters."""
         if core.backend.name != "asyncio":
             return None
-        held = cls(core)
-        if sys.version_info < (3, 12) and isinstance(held._loop, asyncio.BaseEventLoop):
-            held._births = TaskStarts.begin(held._loop, tasks=False)
-            core.on_settled = held._settled
-        return held
+        processes = cls(core)
+        if sys.version_info < (3, 12) and isinstance(processes._loop, asyncio.BaseEventLoop):
+            processes._task_starts = TaskStarts.begin(processes._loop, tasks=False)
+            core.when_settled(processes._forget)
+        return processes
 
     def guard(self) -> None:
-        """Have the guard know of what has been started by now."""
+        """Register the processes that have been started so far with the guard."""
         if not descendants.have_any():
             return
-        processes = self._all()
+        processes = self._block_processes()
         try:
             found = processes.known(self._is_ours)
         except Exception as error:
-            processes.give_up(error)
+            processes.stop_looking(error)
             return
         if found and self._core.state is not SETTLED:
-            self._hand_to_guard(found)
+            self._register(found)
 
-    def _hand_to_guard(self, found: list[Proc]) -> None:
+    def _register(self, leaders: list[Proc]) -> None:
         from quiesce.kernel.process import guardian
 
-        new = [proc for proc in found if proc not in (self._guarded or ())]
-        self._guarded = [*(self._guarded or ()), *new]
-        self._core.on_settled = self._settled
+        new = [proc for proc in leaders if proc not in self._guarded_leaders]
+        self._guarded_leaders += new
+        self._core.when_settled(self._forget)
         for proc in new:
             guardian.register_tree(proc)
 
     def look(self) -> None:
-        """Take what is ours for nested scopes; nothing happens to it yet."""
+        """Adopt the processes that are ours as nested scopes; nothing is stopped yet."""
         core = self._core
         if core.state is not SETTLED and descendants.have_any() and core.backend.is_current():
-            processes = self._all()
+            processes = self._block_processes()
             try:
                 processes.adopt(core, self._is_ours)
-            except Exception as error:  # an event loop of another make: that must not break a stop
-                processes.give_up(error)
+            # Broad: this reads the internals of whatever event loop it is, and must not break a stop.
+            except Exception as error:
+                processes.stop_looking(error)
 
     def tell_to_go(self) -> None:
-        """Look again, and end those that are still there."""
+        """Look again, and stop the processes that still run."""
         self.look()
-        core = self._core
-        if self._processes is not None and (why := self._processes.unseen()):
+        core, processes = self._core, self._processes
+        if processes is not None and (why := processes.unseen()):
             note_unseen(core, f"processes that were started in {core.label!r}", why)
-        if self._processes is not None and core.backend.is_current():  # if not, the loop is gone
-            told = self._processes.tell_to_go(core.reason or Reason("parent", f"{core.label!r} ended"))
-            if told and core.closed:
-                core.stopped = [*core.stopped, *told]
-            if told:
-                # The event loop may be about to end, and nobody there to send the SIGKILL: then the end of the program does.
-                self._hand_to_guard([child.tree.leader for child in told])
+        if processes is not None and core.backend.is_current():  # if not, the loop has ended
+            stopped = processes.stop(core.reason or Reason("parent", f"{core.label!r} ended"))
+            if stopped:
+                core.include_in_report(stopped)
+                # If the event loop ends now, it sends no SIGKILL any more: then the end of the program does.
+                self._register([child.tree.leader for child in stopped])
 
-    def _all(self) -> BlockProcesses:
+    def _block_processes(self) -> BlockProcesses:
         if self._processes is None:
             self._processes = BlockProcesses("known", self._loop, since=self._began)
         return self._processes
 
     def _is_ours(self, node: Node | None) -> bool:
-        return descends(node, self._core, _is_anothers)
+        return descends(node, self._core, _claims_its_work)
 
-    def _settled(self) -> None:
-        if self._guarded:
+    def _forget(self) -> None:
+        if self._guarded_leaders:
             from quiesce.kernel.process import guardian
 
-            for proc in self._guarded:
+            for proc in self._guarded_leaders:
                 guardian.forget_tree(proc)
-        if self._births is not None:
-            self._births.end(self._loop, tasks=False)
+        if self._task_starts is not None:
+            self._task_starts.end(self._loop, tasks=False)
 
 
-def _is_anothers(core: ScopeCore) -> bool:
-    """Whether it is a containment's that has not been left, or that of an owner task that has not ended."""
+def _claims_its_work(core: ScopeCore) -> bool:
+    """Whether it is the scope of a containment that is still open, or of an owner task that has not ended."""
     if core in open_blocks:
         return True
     owners = (getattr(getattr(child, "_on_stop", None), "__self__", None) for child in core.children)

@@ -1,4 +1,4 @@
-"""The scope on asyncio and on trio."""
+"""What scopes need from an event loop, for asyncio and for trio."""
 
 from __future__ import annotations
 

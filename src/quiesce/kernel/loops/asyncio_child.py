@@ -1,13 +1,14 @@
 """A child task on asyncio.
 
-Why a child is a coroutine of ours around the user's function: it contains `SystemExit`, keeps the error, and
-reports its own end from its last step. That costs less than a done-callback (which the loop has to
-schedule) and needs no look at the task afterwards. Only a task cancelled before its first step never gets
-there; that case is seen when it is cancelled, and gets a callback of its own.
+Why a coroutine of ours runs around the user's function: it contains `SystemExit`, keeps the error, and
+reports the end of the child in its own last step. A done-callback would do the same for more, because the
+loop has to schedule it, and would have to ask the task how it ended. Only a task that is cancelled before its
+first step never gets that far; it is recognised when it is cancelled, and gets a callback then.
 
-Why a task class of ours: `asyncio.run` ends by cancelling every task again, which would cut a clean-up in
-half. A second cancel that comes while the loop is not running is that one, and is ignored by a child that is
-already being stopped. Cancels inside a running loop (timeouts, other people's scopes) pass as always.
+Why a task class of ours: `asyncio.run` ends by cancelling every task, which would interrupt a clean-up that
+is under way. That cancel comes while the loop is not running, so it can be told from others, and a child that
+is already being stopped ignores it. Cancels in a running loop (timeouts, other libraries' scopes) pass as
+usual.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ if TYPE_CHECKING:
 class AsyncioHandle(Handle):
     """A child task on asyncio."""
 
-    __slots__ = ("_interrupted", "_task")
+    __slots__ = ("_interrupted_block", "_task")
 
     def __init__(self, core: ScopeCore, label: object, site: Site | None) -> None:
-        # Written out flat, without the calls to the bases: this is the hot path of `spawn`.
+        # Written out, without calls of the base classes: this is the hot path of `spawn`.
         self._core = core
         self._label = label
         self._site = site
@@ -50,66 +51,68 @@ class AsyncioHandle(Handle):
         self.reason = None
         self._at_end = None
         self._token = None
-        self._hurry = None
+        self._second_cancel = None
         self._on_stop = None
         self._asked = 0
-        self._deferred = 0
-        self._withheld = False
+        self._cancel_holds = 0
+        self._has_held_cancel = False
         self._task: asyncio.Task[None] | None = None
-        self._interrupted: AsyncioBlockTask | None = None  # a block in this task that is being stopped
+        self._interrupted_block: AsyncioBlockTask | None = (
+            None  # a block in this task whose body we cancelled
+        )
 
     def _deliver_cancel(self) -> None:
         """Cancel the task; while it is still inside its eager first step there is none yet."""
         task = self._task
         if task is None:
             return
-        if self._interrupted is not None and self._asked < 2:
-            # Its block is cleaning up after a cancel already: this one is due when the block is left.
-            self._interrupted.owed = True
+        if self._interrupted_block is not None and self._asked < 2:
+            # A block in it is already cleaning up after a cancel. This one is due when that block is exited.
+            self._interrupted_block.task_cancel_is_due = True
             return
         if self.state is PENDING:
             task.remove_done_callback(self._never_started)
             task.add_done_callback(self._never_started)
         if self._asked < 2 and may_enter_one(task):
-            task.get_loop().call_soon(self._awaits_now)
+            task.get_loop().call_soon(self._cancel_at_await)
             return
         if self._asked < 2 and (shield := outermost_shield(task)) is not None:
-            self._withheld = True
-            when_left(shield, self._shield_left)
+            self._has_held_cancel = True
+            when_left(shield, self._shield_exited)
             return
-        self._withheld = False
+        self._has_held_cancel = False
         plain_cancel(task, self.reason.text if self.reason is not None else None)
 
-    def _awaits_now(self) -> None:
-        """It ran when its cancel was due; now it awaits something, perhaps in a shield or in a close of its own scope."""
-        if self._deferred:
-            self._withheld = True
+    def _cancel_at_await(self) -> None:
+        """Cancel a task that was running: it now awaits something, perhaps in a shield or a `close()`."""
+        if self._cancel_holds:
+            self._has_held_cancel = True
         elif self._asked < 2 and not self.done:
             self._deliver_cancel()
 
-    def _shield_left(self) -> None:
-        """It has left the shield that its cancel waits for, and may be in another one."""
-        if self._withheld and not self._deferred and not self.done:
-            self._withheld = False
+    def _shield_exited(self) -> None:
+        """It has exited the shield that its cancel waits for. It may be in another one by now."""
+        if self._has_held_cancel and not self._cancel_holds and not self.done:
+            self._has_held_cancel = False
             self._deliver_cancel()
 
-    def _runs_in(self, task: object) -> bool:
-        """Whether `task` is this child's own."""
-        return self._task is task
+    def _task_at_work(self) -> object:
+        """The task that runs it."""
+        return self._task
 
     def _stuck_at(self) -> str:
-        """Where the task waits."""
+        """Where in the source the task waits."""
         return stuck_at(self._task.get_coro(), self._core.backend.thread) if self._task else "not started"
 
     def _never_started(self, task: asyncio.Task[None]) -> None:
-        """Done-callback for a task that may have been cancelled before its first step."""
+        """The done-callback of a task that may have been cancelled before its first step."""
         if self.state == PENDING:
             self.state = CANCELLED
             self._task = None
             self._ended()
 
 
-plain_cancel = asyncio.Task.cancel  # without the detour through `OwnedTask.cancel`
+plain_cancel = asyncio.Task.cancel  # not that of `OwnedTask`
 
 
 class OwnedTask(asyncio.Task[None]):
@@ -120,7 +123,7 @@ class OwnedTask(asyncio.Task[None]):
     handle: AsyncioHandle
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """As ever, except for the sweep at the end of `asyncio.run`: see the top of this module."""
+        """Cancel; but in a clean-up, ignore the cancel at the end of `asyncio.run`: see this module."""
         handle = self.handle
         if handle.state == PENDING:
             self.remove_done_callback(handle._never_started)
@@ -133,16 +136,16 @@ class OwnedTask(asyncio.Task[None]):
         return super().cancel(msg)
 
     def set_name(self, value: object) -> None:
-        """It is called that in reports too."""
+        """Set the name of the task, and of the child in reports."""
         self.handle._label = str(value)
 
     def get_name(self) -> str:
-        """The child's name, worked out only when somebody looks."""
+        """The name of the child, computed when it is read."""
         return self.handle.name
 
 
 class EagerTask(OwnedTask):
-    """The same, run up to its first await while it is being made."""
+    """The task of a child that runs up to its first await while it is being made."""
 
     __slots__ = ("_coroutine",)
 
@@ -150,16 +153,19 @@ class EagerTask(OwnedTask):
         self, handle: AsyncioHandle, coro: Any, loop: asyncio.AbstractEventLoop, context: Context | None
     ) -> None:
         self._coroutine = coro
-        self.handle = handle  # its body may look for it, or cancel it, before the constructor returns
+        # Before the constructor: the coroutine runs inside it, and may look for its handle or cancel it.
+        self.handle = handle
         handle._task = self
         super().__init__(coro, loop=loop, context=context, eager_start=True)  # type: ignore[call-arg, unused-ignore]
 
     def get_coro(self) -> Any:
-        """As ever, at any time: that of 3.12.1 crashes the process before the constructor has run and after an eager end."""
+        """The coroutine, at any time."""
+        # That of Python 3.12.1 crashes the process before the constructor has run, and after an eager end.
         return self._coroutine
 
 
 async def run_child(handle: AsyncioHandle, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """Run the function of a child, keep how it ends, and report that to its scope."""
     handle.state = RUNNING
     current_node.set(handle)
     try:
@@ -173,10 +179,10 @@ async def run_child(handle: AsyncioHandle, fn: Callable[..., Any], args: tuple[A
         raise
     except BaseException as exc:
         if isinstance(exc, GeneratorExit) and not handle._core.backend.is_current():
-            handle.state = CANCELLED  # the loop is gone and the collector closes the coroutine
+            handle.state = CANCELLED  # the loop has ended, and the garbage collector closes the coroutine
             raise
         handle._fail(exc)
-        if isinstance(exc, KeyboardInterrupt):
+        if isinstance(exc, KeyboardInterrupt):  # asyncio then ends the whole loop with it
             raise
     finally:
         handle._task = None
@@ -184,6 +190,7 @@ async def run_child(handle: AsyncioHandle, fn: Callable[..., Any], args: tuple[A
         core.children.pop(handle, None)
         state: str = handle.state
         if core.children and handle._at_end is None and state is not FAILED and not core.closers:
-            core.ended += 1  # nobody to tell
+            # The common case of `child_ended`, written out: others are still running, no callback, no error.
+            core.ended += 1
         else:
             core.child_ended(handle)

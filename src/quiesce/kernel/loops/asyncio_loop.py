@@ -1,4 +1,9 @@
-"""The kernel on asyncio: bare tasks, futures and callbacks; no task group and no owner task underneath."""
+"""The kernel on asyncio: bare tasks, futures and callbacks, without a task group or an owner task.
+
+Three paths are written out for speed, in this module and in `asyncio_child`: a spawn, the first cancel of all
+children, and the exit of an empty block. Each handles only the common case, and leaves the rest to the method
+of `ScopeCore` that it stands for.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +12,14 @@ import sys
 from asyncio import CancelledError, Future, InvalidStateError
 from collections.abc import Callable, Generator, Sequence
 from contextvars import Context
+from inspect import CO_COROUTINE
 from types import FrameType
 from typing import Any
 
 from quiesce.kernel.base import CANCEL, OPEN, SETTLED, Reason, Site, Timer, WaitQueue, is_async
-from quiesce.kernel.scope import RUNNING, Backend, Child, Handle, Options, ScopeCore, current_node
+from quiesce.kernel.scope import RUNNING, Backend, Child, Handle, Scope, ScopeCore, current_node
 
-from .anyio_shields import give_up, is_known, table, take_as_own
+from .anyio_shields import add_kernel_shield, discard_kernel_shield, is_known, table
 from .asyncio_block import AsyncioBlockTask, AsyncioCallerTask
 from .asyncio_child import AsyncioHandle, EagerTask, OwnedTask, plain_cancel, run_child
 
@@ -22,7 +28,7 @@ _current_task = asyncio.current_task
 
 
 class AsyncioCore(ScopeCore):
-    """A scope on asyncio: the same, with `spawn` written out flat for the common case."""
+    """A scope on asyncio: `spawn` and `cancel_once` are written out for the common case."""
 
     __slots__ = ()
 
@@ -37,39 +43,44 @@ class AsyncioCore(ScopeCore):
         """Start a child task."""
         loop: asyncio.AbstractEventLoop = self.backend.loop  # type: ignore[attr-defined]
         factory = loop.get_task_factory()
+        # True for nearly every function, and cheaper than a call of `is_async`.
+        try:
+            has_flag = fn.__code__.co_flags & CO_COROUTINE
+        except AttributeError:
+            has_flag = 0
         if (
             self.state is not OPEN
             or _get_running_loop() is not loop
-            # A containment's makes what would be made without it: on 3.11 it is there as long as anything is owned.
+            # The task factory of `contain()` makes the same tasks as there would be without it. (On 3.11 it
+            # is installed as long as anything is owned.) Any other factory takes the general way.
             or (factory is not None and getattr(factory, "quiesce_inner", factory) is not None)
             or context is not None
-            or not is_async(fn)
+            or not (has_flag or is_async(fn))
         ):
             return super().spawn(fn, args, name, site, context)
         handle = AsyncioHandle(self, name or fn, site)
-        # A name, though nobody ever sees this one: asyncio would make one up, and that costs.
+        # `get_name` of `OwnedTask` returns the child's name. This one only keeps asyncio from making one up,
+        # which takes time.
         handle._task = task = OwnedTask(run_child(handle, fn, args), loop=loop, name="child")
         task.handle = handle
         self.children[handle] = None
         return handle
 
     def cancel_once(self, children: Sequence[Child], reason: Reason) -> None:
-        """The first rung for all of them, with the common case flat."""
+        """Cancel all `children` for the first time, with the common case written out."""
         text = reason.text
-        in_scopes = table()  # whoever is in one of anyio's may be shielded
-        # Whoever runs now may enter one before it awaits. From 3.12 on that may be several: an eager task runs inside its maker.
-        may_shield = is_known()
-        running = _current_task(self.backend.loop) if may_shield else None  # type: ignore[attr-defined]
-        several = may_shield and sys.version_info >= (3, 12)
+        in_scopes = table()  # a task that is in a cancel scope of anyio may be shielded
         for child in children:
             if (
                 type(child) is AsyncioHandle
                 and child.state is RUNNING
                 and (task := child._task) is not None
-                and not (child._asked or child._deferred or child._on_stop or child._interrupted)
+                and not (child._asked or child._cancel_holds or child._on_stop or child._interrupted_block)
                 and not (in_scopes and task in in_scopes)
-                and task is not running
-                and not (several and getattr(task.get_coro(), "cr_running", False))
+                # A task that is running may enter a shield before its next await: the current task and, from
+                # 3.12 on, the tasks in which eager tasks are being made. One that waits for a future is not
+                # running. `_climb` looks closer at the others.
+                and (task._fut_waiter is not None or not is_known())  # type: ignore[attr-defined]
             ):
                 if child.reason is None:
                     child.reason = reason
@@ -81,31 +92,40 @@ class AsyncioCore(ScopeCore):
                 child._climb(CANCEL)
 
 
-class AsyncioBlock(AsyncioCore, AsyncioBlockTask):  # type: ignore[override]  # its `lifecycle` is itself
-    """The scope of an `async with Scope()`: its own host, as one object is cheaper than two."""
+class AsyncioBlock(AsyncioCore, AsyncioBlockTask):  # type: ignore[override]  # its `_core` is itself
+    """The scope of an `async with Scope()` and its `BlockTask` in one: one object costs less than two."""
 
     __slots__ = ("cancels_before", "task")
 
     def __init__(
-        self, backend: AsyncioBackend, options: Options, parent: ScopeCore | None, entered_by: FrameType
+        self, backend: AsyncioBackend, scope: Scope, parent: ScopeCore | None, entered_by: FrameType
     ) -> None:
-        name, on_error, on_child_error, grace, token, _ = options
-        self.take_task(_current_task(backend.loop))  # first, as it may refuse
-        site = entered_by.f_code, entered_by.f_lasti
-        AsyncioCore.__init__(self, backend, name, site, on_error, on_child_error, grace, parent, token)
+        # First, because it may raise: `AsyncioCore.__init__` registers the scope with its owner.
+        self.take_task(_current_task(backend.loop))
+        AsyncioCore.__init__(
+            self,
+            backend,
+            scope._name,
+            (entered_by.f_code, entered_by.f_lasti),
+            scope._on_error,
+            scope._on_child_error,
+            scope._grace,
+            parent,
+            scope._outer_token,
+        )
         self.enter(self, entered_by)
         self.host = self
 
     def may_leave(self) -> bool:
-        """asyncio does not mind which task leaves."""
-        return self.backend.is_current()
+        """Whether the event loop is running: asyncio does not care which task exits."""
+        return _get_running_loop() is self.backend.loop  # type: ignore[attr-defined]
 
     def let_go(self) -> None:
-        """The task may fail later, with the scope in its frame: they would hold each other."""
+        """Drop the reference to the task: if it fails later, its traceback refers to the scope."""
         self.task = None  # type: ignore[assignment]
 
     def leave_if_empty(self) -> bool:
-        """The quick way out, where there is nobody to wait for and nobody to tell."""
+        """Settle and exit at once, if there is nothing to wait for, to wake or to call. Else False."""
         if (
             self.state is not OPEN
             or self.nested
@@ -117,49 +137,48 @@ class AsyncioBlock(AsyncioCore, AsyncioBlockTask):  # type: ignore[override]  # 
         self.state = SETTLED
         if current_node.get() is self:
             current_node.set(self.opener)
-        self.host = self.face = None
-        self.let_go()
+        self.host = self.face = self.task = None  # type: ignore[assignment]  # as `let_go`
         return True
 
 
 class FutureWaiter:
-    """A wait on a future of our own: a CancelledError that comes out of it is the waiter's.
+    """One wait for a future of our own: a `CancelledError` out of it is that of the waiting task.
 
-    A plain future inside, not a subclass of one: tasks wait for those by a path that is much slower.
+    It has a future and is not one: tasks wait for a subclass of `Future` in a much slower way.
     """
 
     __slots__ = ("signal",)
 
-    signal: asyncio.Future[None]  # set by who makes it: an `__init__` would cost as much as the future
+    # Set by the code that makes a waiter: an `__init__` would cost as much as the future.
+    signal: asyncio.Future[None]
 
     def wake(self) -> None:
-        """Let the waiter go on."""
+        """Wake the waiting task."""
         try:
             self.signal.set_result(None)
-        except (InvalidStateError, RuntimeError):  # cancelled, or the loop is closed: nobody waits any more
+        except (InvalidStateError, RuntimeError):  # cancelled, or the loop is closed: no task waits any more
             pass
 
     def __await__(self) -> Generator[Any, None, None]:
         return self.signal.__await__()
 
     async def wait(self) -> None:
-        """Until `wake`."""
+        """Wait for `wake`."""
         await self.signal
 
 
 def _enter_anyio_shield() -> Any:
-    """Inside a cancelled anyio scope a task is cancelled again on every turn of the loop.
-
-    Waiting on through that burns a core; anyio's own shield makes it stop. If anyio was never imported,
-    nobody can be inside one of its scopes.
-    """
+    """Enter a shield of anyio, if anyio is imported."""
+    # In a cancelled scope of anyio, a task is cancelled again in every turn of the loop. To wait on through
+    # that uses a whole core; a shield of anyio's own stops it. If anyio was never imported, no task can be in
+    # one of its scopes.
     if "anyio" not in sys.modules:
         return None
     import anyio
 
     shield = anyio.CancelScope(shield=True)
     shield.__enter__()
-    take_as_own(shield)
+    add_kernel_shield(shield)
     return shield
 
 
@@ -172,33 +191,35 @@ class AsyncioBackend(Backend):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        # Straight to the loop, past the method below: it is on the path of every stop.
+        # Hides the method below, and saves a call: every stop reads the clock several times.
         self.now = loop.time  # type: ignore[method-assign]
-        self._polls_first = not isinstance(loop, asyncio.BaseEventLoop)  # uvloop
-        self._contexts: dict[int, AsyncioHandle] = {}  # given for a child that runs in it now
+        # uvloop runs the callbacks of file descriptors before the tasks that are ready.
+        self._polls_first = not isinstance(loop, asyncio.BaseEventLoop)
+        # The contexts that users have passed to `spawn`, by `id()`, and the child that runs in each now.
+        self._contexts: dict[int, AsyncioHandle] = {}
         self._fd_waiters: dict[int, list[tuple[FutureWaiter, Callable[[int], object]]]] = {}
         super().__init__()
 
     def now(self) -> float:
-        """The loop's clock."""
+        """The time by the loop's clock."""
         return self.loop.time()
 
     def call_at(self, when: float, fn: Callable[[], object]) -> Timer:
-        """As the loop's."""
+        """Run `fn()` at `when`, by the loop's own timers."""
         return self.loop.call_at(when, fn)
 
     def run_from_anywhere(self, fn: Callable[[], object]) -> None:
-        """At once in the loop's own thread, else soon."""
+        """Run `fn()` at once in the loop's own thread, or soon from another."""
         if _get_running_loop() is self.loop:
             fn()
             return
         try:
             self.loop.call_soon_threadsafe(fn)
-        except RuntimeError:  # the loop is closed: there is nobody left to tell
+        except RuntimeError:  # the loop is closed: nothing is left that `fn` could act on
             pass
 
     def is_running(self) -> bool:
-        """As the loop's own."""
+        """Whether some thread is running this loop."""
         return self.loop.is_running()
 
     def is_current(self) -> bool:
@@ -206,27 +227,28 @@ class AsyncioBackend(Backend):
         return _get_running_loop() is self.loop
 
     def current_task(self) -> object:
-        """The task at hand."""
+        """The running task, or None in a plain callback."""
         return asyncio.current_task(self.loop)
 
     def is_adopted_and_cancelled(self) -> bool:
-        """Whether the task at hand is somebody else's that a containment has cancelled."""
+        """Whether the running task was started by a library, and cancelled by a `contain()` block."""
         adopted = getattr(asyncio.current_task(self.loop), "_quiesce_adopted", None)
         return adopted is not None and adopted._is_cleaning_up()
 
     def make_waiter(self) -> FutureWaiter:
-        """A fresh future."""
+        """A new waiter, with a future."""
         waiter = FutureWaiter()
         waiter.signal = Future(loop=self.loop)
         return waiter
 
     async def wait_through(self, ready: Callable[[], bool], queue: WaitQueue) -> BaseException | None:
-        """Wait on fresh futures until ready, keeping the first cancellation for later."""
+        """Wait for one future after the other until `ready()`; returns the first cancellation, if any."""
         cancelled: BaseException | None = None
         shield: Any = None
         try:
             while not ready():
-                waiter = self.make_waiter()
+                waiter = FutureWaiter()
+                waiter.signal = Future(loop=self.loop)
                 queue.add(waiter)
                 try:
                     await waiter.signal
@@ -237,26 +259,26 @@ class AsyncioBackend(Backend):
                         shield = _enter_anyio_shield()
         finally:
             if shield is not None:
-                give_up(shield)
+                discard_kernel_shield(shield)
                 shield.__exit__(None, None, None)
         return cancelled
 
-    def open_block(self, options: Options, parent: ScopeCore | None, entered_by: FrameType) -> ScopeCore:
-        """Its own host."""
-        return AsyncioBlock(self, options, parent, entered_by)
+    def open_block(self, scope: Scope, parent: ScopeCore | None, entered_by: FrameType) -> ScopeCore:
+        """Make the core of `scope`, which is its own `BlockTask` here."""
+        return AsyncioBlock(self, scope, parent, entered_by)
 
     def make_handle(self, core: ScopeCore, label: object, site: Site) -> AsyncioHandle:
-        """A handle for a child to come."""
+        """A handle for a child that is not started yet."""
         return AsyncioHandle(core, label, site)
 
     def start(
         self, handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...], context: Context | None = None
     ) -> None:
-        """Make the task; it may have run, and even ended, when this returns (eager tasks)."""
+        """Make the task. It may have run, and even ended, when this returns (eager tasks)."""
         assert isinstance(handle, AsyncioHandle)
         loop = self.loop
         factory: Any = loop.get_task_factory()
-        while hasattr(factory, "quiesce_inner"):  # a containment's: look behind it
+        while hasattr(factory, "quiesce_inner"):  # that of a `contain()` block: find the one behind it
             factory = factory.quiesce_inner
         if context is not None:
             self._check_is_free(context)
@@ -279,7 +301,7 @@ class AsyncioBackend(Backend):
     async def _run_child_in(
         self, context: Context, handle: AsyncioHandle, fn: Callable[..., Any], args: tuple[Any, ...]
     ) -> None:
-        """Run it in somebody's context, which has our mark only as long as that lasts."""
+        """Run a child in the context of a caller, whose current node is changed only as long as it runs."""
         before = current_node.get()
         self._contexts[id(context)] = handle
         try:
@@ -289,20 +311,22 @@ class AsyncioBackend(Backend):
             current_node.set(before)
 
     def _check_is_free(self, context: Context) -> None:
-        """What a child opens is found by its context: two that run in one would be taken for each other."""
+        """Raise if a child is running in `context`."""
+        # The current child is found by the context, so two children that share one would be mistaken for each
+        # other: what one opens would belong to the other.
         other = self._contexts.get(id(context))
         if other is not None:
             raise RuntimeError(
-                f"the context that was given is that of {other.name!r}, which runs: wait for its end, or give "
-                "each child one of its own, context=context.copy()"
+                f"the context that was given is that of {other.name!r}, which is running: wait for its end, or "
+                "give each child one of its own, context=context.copy()"
             )
 
     async def wait_readable(self, fd: int) -> None:
-        """One reader a file descriptor, as asyncio has it."""
+        """Wait until `fd` can be read. asyncio allows one reader per file descriptor."""
         await self._wait_fd(fd, self.loop.add_reader, self.loop.remove_reader)
 
     async def wait_writable(self, fd: int) -> None:
-        """One writer a file descriptor, as asyncio has it."""
+        """Wait until `fd` can be written. asyncio allows one writer per file descriptor."""
         await self._wait_fd(fd, self.loop.add_writer, self.loop.remove_writer)
 
     async def _wait_fd(self, fd: int, add: Callable[..., object], remove: Callable[[int], object]) -> None:
@@ -310,8 +334,8 @@ class AsyncioBackend(Backend):
         waiting = self._fd_waiters.setdefault(fd, [])
         waiting.append((waiter, remove))
         if self._polls_first:
-            # Woken before its ready queue runs, the task would look as if it never waited, and anyio,
-            # which cancels only tasks that wait, would never get at it.
+            # If such a loop woke the task right away, the task would not be waiting for a future whenever
+            # anyio looks at it. anyio cancels only tasks that do, so a busy reader would never be cancelled.
             add(fd, self.loop.call_soon, waiter.wake)
         else:
             add(fd, waiter.wake)
@@ -325,7 +349,7 @@ class AsyncioBackend(Backend):
                 self._fd_waiters.pop(fd, None)
 
     def stop_waiting_for(self, fd: int) -> None:
-        """Take it out of the selector while it is still ours, and wake the waiters."""
+        """Take `fd` out of the selector while it is still open, and wake the tasks that wait for it."""
         waiting = self._fd_waiters.pop(fd, [])
         for waiter, remove in waiting:
             remove(fd)

@@ -1,19 +1,19 @@
-"""The kernel on trio: one owner for the whole run.
+"""The kernel on trio: one owner task for the whole run.
 
-A trio task lives in somebody's nursery, and a nursery belongs to the task that opened it. So that scopes
-have no such affinity, one system task a run owns one nursery for the children of all scopes. It also
-keeps the timers, as it has nothing else to do.
+A trio task lives in a nursery, and a nursery belongs to the task that opened it. A nursery per scope would
+bind each scope to the task that opened it. So there is one system task per run, the owner, with one nursery
+for the children of all scopes. It also keeps the timers, because it has nothing else to do.
 
-- Each child has a cancel scope of its own; the nursery's is never touched.
-- Nothing may escape from a child: an exception in a system task ends the whole run. The `except` stands outside
-  the child's cancel scope, because leaving that scope may itself raise what remains of a group.
-- Children are protected from KeyboardInterrupt, or a Ctrl-C that happens to land in one would be contained
-  there and lost; trio then raises it in the main task.
-- When the main task returns, trio cancels the system tasks. The owner is shielded from that; a sentinel beside
-  it stops the scopes instead, so that tokens and reasons are set first and deadlines still work.
+- Each child has a cancel scope of its own; that of the nursery is never cancelled.
+- No exception may escape from a child: in a system task it would end the whole run. The `except` stands
+  outside the child's cancel scope, because the exit of that scope may itself raise what remains of a group.
+- Children are protected from KeyboardInterrupt. Otherwise a Ctrl-C that arrives in a child would be kept as
+  the error of that child, and lost. With the protection, trio raises it in the main task.
+- When the main task returns, trio cancels the system tasks. The owner is shielded from that. A second system
+  task notices it and stops the scopes, so that tokens and reasons are set first and deadlines still work.
 
-trio cancels by level: every await in a clean-up raises again unless it is shielded. That is trio's rule,
-and quiesce keeps to it; `shielded` is the way to await there.
+trio cancels by level: every await in a clean-up raises again unless it is shielded. That is trio's rule, and
+quiesce keeps to it; `shielded` is the way to await there.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class TrioHandle(Handle):
     __slots__ = ("_cancel_scope", "_task")
 
     def __init__(self, core: ScopeCore, label: object, site: Site | None) -> None:
-        # Written out flat, without the calls to the bases: this is the hot path of `spawn`.
+        # Written out, without calls of the base classes: this is the hot path of `spawn`.
         self._core = core
         self._label = label
         self._site = site
@@ -65,29 +65,30 @@ class TrioHandle(Handle):
         self.reason = None
         self._at_end = None
         self._token = None
-        self._hurry = None
+        self._second_cancel = None
         self._on_stop = None
         self._asked = 0
-        self._deferred = 0
-        self._withheld = False
+        self._cancel_holds = 0
+        self._has_held_cancel = False
         self._cancel_scope = trio.CancelScope()
         self._task: trio.lowlevel.Task | None = None
 
     def _deliver_cancel(self) -> None:
-        """Cancel the child's own scope."""
+        """Cancel the child's own cancel scope."""
         self._cancel_scope.cancel()
 
-    def _runs_in(self, task: object) -> bool:
-        """Whether `task` is this child's own."""
-        return self._task is task
+    def _task_at_work(self) -> object:
+        """The task that runs it."""
+        return self._task
 
     def _stuck_at(self) -> str:
-        """Where the task waits."""
+        """Where in the source the task waits."""
         return stuck_at(self._task.coro, self._core.backend.thread) if self._task else "not started"
 
 
 @trio.lowlevel.enable_ki_protection
 async def _child(handle: TrioHandle, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """Run the function of a child, keep how it ends, and report that to its scope."""
     handle.state = RUNNING
     handle._task = _current_task()
     current_node.set(handle)
@@ -100,13 +101,13 @@ async def _child(handle: TrioHandle, fn: Callable[..., Any], args: tuple[Any, ..
                 if exc.__cause__ is not None or not handle._asked:
                     handle._end_cancelled(exc)
                 raise
-        if handle.state == RUNNING:  # a group of cancels, left through its own cancel scope
+        if handle.state == RUNNING:  # it raised a group of cancellations, which the cancel scope has caught
             handle.state = CANCELLED
-    except trio.Cancelled:  # trio itself is ending
+    except trio.Cancelled:  # not by the child's own scope: trio itself is ending
         raise
     except BaseException as exc:
         if isinstance(exc, GeneratorExit) and not handle._core.backend.is_current():
-            handle.state = CANCELLED  # the run is gone and the collector closes the coroutine
+            handle.state = CANCELLED  # the run has ended, and the garbage collector closes the coroutine
             raise
         handle._fail(exc)
     finally:
@@ -115,16 +116,17 @@ async def _child(handle: TrioHandle, fn: Callable[..., Any], args: tuple[Any, ..
         core.children.pop(handle, None)
         state: str = handle.state
         if core.children and handle._at_end is None and state is not FAILED and not core.closers:
-            core.ended += 1  # nobody to tell
+            # The common case of `child_ended`, written out: others are still running, no callback, no error.
+            core.ended += 1
         else:
             core.child_ended(handle)
         backend: TrioBackend = core.backend  # type: ignore[assignment]
         if backend.ending:
-            backend.nap.cancel()  # the owner may be waiting for this child alone
+            backend.sleep_scope.cancel()  # the owner may be waiting for this child only
 
 
 class TrioCore(ScopeCore):
-    """A scope on trio: the same, with `spawn` written out flat for the common case."""
+    """A scope on trio: `spawn` and `cancel_once` are written out for the common case."""
 
     __slots__ = ()
 
@@ -145,22 +147,22 @@ class TrioCore(ScopeCore):
             or backend.over
             or context is not None
             or not is_async(fn)
-            or get_ident() != backend.thread  # a run that is not over is the one of its thread
+            or get_ident() != backend.thread  # a run that has not ended is the current one of its thread
         ):
             return super().spawn(fn, args, name, site, context)
         handle = TrioHandle(self, name or fn, site)
         self.children[handle] = None
         try:
             nursery.start_soon(_child, handle, fn, args, name=name or getattr(fn, "__qualname__", "child"))
-        except BaseException:  # the owner is on its way out
+        except BaseException:  # the owner is about to end, and has closed its nursery
             self.children.pop(handle, None)
             raise
         return handle
 
     def cancel_once(self, children: Sequence[Child], reason: Reason) -> None:
-        """The first rung for all of them, with the common case flat."""
+        """Cancel all `children` for the first time, with the common case written out."""
         for child in children:
-            if type(child) is TrioHandle and not (child._asked or child._deferred or child._on_stop):
+            if type(child) is TrioHandle and not (child._asked or child._cancel_holds or child._on_stop):
                 if child.reason is None:
                     child.reason = reason
                 if child._token is not None:
@@ -172,7 +174,7 @@ class TrioCore(ScopeCore):
 
 
 class EventWaiter:
-    """A wait on an event of our own."""
+    """One wait for an event of our own."""
 
     __slots__ = ("wait", "wake")
 
@@ -209,12 +211,14 @@ class TrioBackend(Backend):
     def __init__(self) -> None:
         self.trio_token = trio.lowlevel.current_trio_token()
         self.nursery: trio.Nursery | None = None
-        self._early: list[Callable[[], object]] = []  # spawned before the owner's first step
+        self._early_starts: list[Callable[[], object]] = []  # children spawned before the owner's first step
         self.ending = False
         self.over = False
+        # A heap of (when, number, timer); the number decides between equal times.
         self._timers: list[tuple[float, int, _OwnerTimer]] = []
         self._order = count()
-        self.nap = trio.CancelScope()
+        # What the owner sleeps in until the next timer: a new deadline or a cancel wakes it.
+        self.sleep_scope = trio.CancelScope()
         super().__init__()
         trio.lowlevel.spawn_system_task(self._own, name="quiesce owner")
         trio.lowlevel.spawn_system_task(self._watch_for_the_end, name="quiesce owner's sentinel")
@@ -226,13 +230,13 @@ class TrioBackend(Backend):
             with trio.CancelScope(shield=True):
                 async with trio.open_nursery() as nursery:
                     self.nursery = nursery
-                    while self._early:
-                        self._early.pop(0)()  # a loop variable would keep the last one alive
+                    while self._early_starts:
+                        self._early_starts.pop(0)()  # a loop variable would keep the last one alive
                     while not (self.ending and not nursery.child_tasks):
                         due = self._timers[0][0] if self._timers else inf
-                        with trio.CancelScope(deadline=due) as self.nap:
+                        with trio.CancelScope(deadline=due) as self.sleep_scope:
                             await trio.sleep_forever()
-                        self._run_due()
+                        self._run_due_timers()
         finally:
             self.over = True
 
@@ -241,14 +245,14 @@ class TrioBackend(Backend):
             await trio.sleep_forever()
         finally:
             self.ending = True
-            self.nap.cancel()
+            self.sleep_scope.cancel()
             for task in tuple(self.nursery.child_tasks) if self.nursery is not None else ():
-                # Not by its context: the child has not marked that yet if it is still to take its first step.
+                # Not from the task's context: a child that has not taken its first step has not set it yet.
                 handle: TrioHandle = getcoroutinelocals(task.coro)["handle"]
                 if not handle._core.is_clean_up():
                     handle._core.stop(Reason("shutdown", "the trio run is ending"))
 
-    def _run_due(self) -> None:
+    def _run_due_timers(self) -> None:
         now = trio.current_time()
         while self._timers and self._timers[0][0] <= now:
             timer = heapq.heappop(self._timers)[2]
@@ -256,38 +260,38 @@ class TrioBackend(Backend):
             if fn is not None:
                 try:
                     fn()
-                except Exception:  # it must not end the owner, and with it the whole run
+                except Exception:  # it would end the owner, and with it the whole run
                     logger.exception("a timer of the kernel failed")
 
     def now(self) -> float:
-        """trio's clock."""
+        """The time by trio's clock."""
         try:
             return trio.current_time()
-        except RuntimeError:  # the run is over, and the collector ends what it left behind
+        except RuntimeError:  # the run has ended, and the garbage collector closes what is left of it
             return inf
 
     def call_at(self, when: float, fn: Callable[[], object]) -> Timer:
-        """Kept by the owner."""
+        """Run `fn()` at `when`, in the owner task."""
         timer = _OwnerTimer(fn)
-        while self._timers and self._timers[0][2].fn is None:  # taken back meanwhile
+        while self._timers and self._timers[0][2].fn is None:  # cancelled meanwhile
             heapq.heappop(self._timers)
         heapq.heappush(self._timers, (when, next(self._order), timer))
         if self._timers[0][2] is timer:
-            self.nap.deadline = when
+            self.sleep_scope.deadline = when
         return timer
 
     def run_from_anywhere(self, fn: Callable[[], object]) -> None:
-        """At once in trio's own thread, else soon."""
+        """Run `fn()` at once in trio's own thread, or soon from another."""
         if self.is_current():
             fn()
             return
         try:
             self.trio_token.run_sync_soon(fn)
-        except trio.RunFinishedError:  # there is nobody left to tell
+        except trio.RunFinishedError:  # nothing is left that `fn` could act on
             pass
 
     def is_running(self) -> bool:
-        """Until the owner has ended, which is among the last that a run does."""
+        """Whether the run has not ended: the owner is among the last tasks that end."""
         return not self.over
 
     def is_current(self) -> bool:
@@ -298,18 +302,18 @@ class TrioBackend(Backend):
             return False
 
     def current_task(self) -> object:
-        """The task at hand, or None in a plain callback."""
+        """The running task, or None in a plain callback."""
         try:
             return trio.lowlevel.current_task()
         except RuntimeError:
             return None
 
     def make_waiter(self) -> EventWaiter:
-        """A fresh event."""
+        """A new waiter, with an event."""
         return EventWaiter()
 
     async def wait_through(self, ready: Callable[[], bool], queue: WaitQueue) -> BaseException | None:
-        """Wait under a shield, then collect the caller's cancellation that trio has kept pending."""
+        """Wait under a shield; then return the caller's cancellation, which trio has kept pending."""
         with trio.CancelScope(shield=True):
             while not ready():
                 waiter = EventWaiter()
@@ -322,23 +326,23 @@ class TrioBackend(Backend):
         return None
 
     async def checkpoint_if_cancelled(self) -> None:
-        """As trio's own."""
+        """Raise the cancellation that is pending for the caller, if any."""
         await trio.lowlevel.checkpoint_if_cancelled()
 
     def make_handle(self, core: ScopeCore, label: object, site: Site) -> TrioHandle:
-        """A handle for a child to come."""
+        """A handle for a child that is not started yet."""
         return TrioHandle(core, label, site)
 
     def start(
         self, handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...], context: Context | None = None
     ) -> None:
-        """Start the task in the owner's nursery, with a copy of `context`, or of the caller's: a nursery knows no other way."""
+        """Start the task in the owner's nursery, in a copy of `context` or of the caller's context."""
         assert isinstance(handle, TrioHandle)
         if self.nursery is None:
-            early = copy_context() if context is None else context.copy()
-            self._early.append(lambda: early.run(self._start_soon, handle, fn, args))
+            copy = copy_context() if context is None else context.copy()
+            self._early_starts.append(lambda: copy.run(self._start_soon, handle, fn, args))
         elif self.over:
-            raise RuntimeError("this trio run is over: nothing can be started in it any more")
+            raise RuntimeError("this trio run has ended: nothing can be started in it any more")
         else:
             self._start_soon(handle, fn, args, context)
 
@@ -358,31 +362,32 @@ class TrioBackend(Backend):
         if context is None:
             start()
         else:
-            context.copy().run(start)  # a copy: the one that was given may be entered already
+            context.copy().run(start)  # a copy, because `context` itself may be entered already
 
     async def wait_readable(self, fd: int) -> None:
-        """As trio's; woken when the descriptor is closed."""
+        """Wait until `fd` can be read, or is about to be closed."""
         with suppress(trio.ClosedResourceError):
             await trio.lowlevel.wait_readable(fd)
 
     async def wait_writable(self, fd: int) -> None:
-        """As trio's; woken when the descriptor is closed."""
+        """Wait until `fd` can be written, or is about to be closed."""
         with suppress(trio.ClosedResourceError):
             await trio.lowlevel.wait_writable(fd)
 
     def stop_waiting_for(self, fd: int) -> None:
-        """As trio's."""
+        """Wake the tasks that wait for `fd`."""
         trio.lowlevel.notify_closing(fd)
 
 
 class TrioBlockTask(BlockTask):
-    """The task that runs an `async with` body, on trio: a cancel scope around the body."""
+    """The task that runs the body of an `async with`, on trio: there is a cancel scope around the body."""
 
     def __init__(self, core: ScopeCore, entered_by: FrameType) -> None:
         self._core = core
         self.enter(core, entered_by)
         self.task = trio.lowlevel.current_task()
         self.body: trio.CancelScope | None = None
+        # Not in a generator: trio forbids to yield inside a cancel scope, which would be the consumer's too.
         if self.generator is None:
             self.body = trio.CancelScope()
             self.body.__enter__()
@@ -392,35 +397,35 @@ class TrioBlockTask(BlockTask):
         return trio.lowlevel.current_task() is self.task
 
     def may_leave(self) -> bool:
-        """trio's cancel scopes are left by the task that entered them."""
+        """False if the run has ended. Raises in a task other than the one that entered, as trio requires."""
         if not self._core.backend.is_current():
             return False
         if self.body is not None and not self.is_current():
             raise RuntimeError(
-                f"{self._core.label!r} was entered with `async with` in another task; on trio it must be left "
+                f"{self._core.label!r} was entered with `async with` in another task; on trio it must be exited "
                 "there too. To close from anywhere, open it with Scope.open() or own(...).open(), and use close()"
             )
         return True
 
     def cancel_body(self, reason: Reason) -> bool:
-        """Cancel the scope around the body; a body inside an async generator cannot have one."""
+        """Cancel the cancel scope around the body. False in an async generator, which has none."""
         if self.body is None:
             return False
         self.body.cancel()
         return True
 
     async def leave(self, error: BaseException | None) -> BaseException | None:
-        """Wait until all is over; the scope around the body is left last."""
+        """Wait until the scope has settled or expired, and then exit the cancel scope around the body."""
         core = self._core
         self.begin_to_leave(error)
         if not core.is_over():
             late = await core.backend.wait_through(core.until_over(), core.waiters)
             if late is not None and (error is None or not has_cancelled(error)):
-                error = late  # a cancel goes before an error of the body
+                error = late  # a cancel takes precedence over an error of the body
         return self._leave_body(error)
 
     def _leave_body(self, error: BaseException | None) -> BaseException | None:
-        """Out of the body's scope: what it does not catch of a cancellation is somebody else's."""
+        """Exit the cancel scope of the body; returns a cancellation that it does not catch: another's."""
         if self.body is not None:
             try:
                 if self.body.__exit__(type(error) if error is not None else None, error, None):

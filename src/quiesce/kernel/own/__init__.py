@@ -1,4 +1,4 @@
-"""`own` and `stream`: owner tasks for other people's context managers and async generators."""
+"""`own` and `stream`: owner tasks for context managers and async generators of any library."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .context_manager_owner import ContextManagerOwner, NotHeld
     from .generator_owner import GeneratorOwner
     from .owned import Held, Owned, check_context_manager, own
-    from .streams import Stream, StreamIterator, stream
+    from .session_face import Holding, SessionFace, make_holding, start_holding
+    from .streams import Stream, StreamIterator, fail_closing, forget_failure, is_closing, stream
 
 offer()

@@ -1,23 +1,27 @@
-"""The owner task of somebody else's async generator.
+"""The owner task of an async generator.
 
-An async generator runs in whichever task asks it for an item, and is closed in whichever task happens to drop it. One
-that holds a task group or a timeout across a `yield` cannot survive that. So one owner task asks it for every item
-and closes it; consumers only hand over requests and get items back.
+An async generator runs in whichever task asks it for an item, and is closed in whichever task happens to drop
+it. If it holds a task group or a timeout across a `yield`, that breaks it. So one owner task asks it for
+every item and closes it; consumers only pass requests to the owner and get items back.
 
 Invariants
-- The generator runs only while an item is asked for, unless `prefetch` allows it to run ahead. A hand-over costs two
-  task switches and two futures; there is no queue and no timer.
-- The owner is a child of a scope of its own, and is started for the first item. Closing is closing that scope: bounded,
-  repeatable, from several tasks at once, through cancels, reported. Before the first item nothing is owned.
-- A generator that stands at its `yield` is closed there (`GeneratorExit`) and not cancelled, so its clean-up can await.
-  One that is at work is cancelled, as the consumer's cancel would have done, and then closed.
-- What cancels the owner while the generator stands at its `yield`, though nobody has asked for a stop, comes from
-  inside (a timeout around the yield, a crash in a task group around it) and is raised there, at the yield.
-- Whoever waits for an item when the stream is stopped gets the end of the iteration, after the drain.
-- An error is told exactly once: to the consumer if the generator raised it at work, else to whoever closes; to the log if
-  there is neither.
+- The generator runs only while an item is requested, unless `prefetch` allows it to run ahead. Each item
+  costs two task switches and two futures; there is no queue and no timer.
+- The owner is a child of a scope of its own, and is started for the first item. Closing the stream means
+  closing that scope: bounded, repeatable, from several tasks at once, through cancels, reported. Before the
+  first item nothing is owned.
+- A generator that is suspended at a `yield` is closed there (`GeneratorExit`) and not cancelled, so that its
+  clean-up can await. One that is running is cancelled, as the consumer's cancel would have done without an
+  owner, and then closed.
+- If the owner is cancelled while the generator is suspended at a `yield`, and no stop was requested, that
+  cancel comes from inside (a timeout around the yield, a crash in a task group around it). It is raised at
+  the yield.
+- A consumer that waits for an item when the stream is stopped gets the end of the iteration, after the
+  clean-up.
+- An error is reported exactly once: to the consumer if the generator raised it while it was running, else to
+  the closer; to the log if there is neither.
 - Processes that the generator has started end with it, with their trees: see `owner_processes`.
-- The owner refers to none of the objects that consumers hold, so that releasing those is noticed.
+- The owner refers to none of the objects that consumers hold, so that it is noticed when those are dropped.
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ T = TypeVar("T")
 
 
 class GeneratorOwner(Generic[T]):
-    """What the owner task and those who ask it share."""
+    """The state that the owner task shares with the tasks that use the stream."""
 
     def __init__(
         self,
@@ -65,52 +69,53 @@ class GeneratorOwner(Generic[T]):
         self.processes: OwnerProcesses | None = None
         self.iterator: AsyncIterator[T] | None = None
         self.items: deque[T] = deque()
-        self.step: Callable[[], Awaitable[T]] | None = None  # what the consumer asks for
-        self.asking = False  # somebody waits for an item
-        self.waiter: Waiter | None = None  # of the consumer
-        self.nap: Waiter | None = None  # of the owner
-        self.at_work = False  # the generator runs
-        self.begun = False
+        # How the consumer asks for the next item: `__anext__`, `asend` or `athrow`.
+        self.request: Callable[[], Awaitable[T]] | None = None
+        self.is_being_asked = False  # a consumer waits for an item
+        self.consumer_waiter: Waiter | None = None
+        self.owner_waiter: Waiter | None = None
+        self.is_running = False  # the generator is, and not suspended at a yield
+        self.has_started = False  # the owner task has
         self.leaving = False
-        self.over = False
-        self.stopped = False  # by a user of the stream, not from above
-        self.in_block = False
-        self.unattended = False  # nobody will be told of an error in the clean-up
+        self.has_ended = False
+        self.stopped_by_user = False  # of the stream, and not by the scope that owns it
+        self.is_in_block = False
+        self.is_unattended = False  # no closer will see an error of the clean-up, so it is logged
         self.error: BaseException | None = None  # of the generator, for the consumer
-        self.closing_error: BaseException | None = None
+        self.closing_error: BaseException | None = None  # of its clean-up, for the closer
 
     # In the owner task
 
     async def own(self) -> None:
-        """Ask for items on demand, then close: the whole life of the owner."""
+        """Get items on request, then close the generator: the whole life of the owner."""
         items, prefetch, make_waiter = self.items, self.prefetch, self.backend.make_waiter
         assert self.iterator is not None
-        self.begun = True
+        self.has_started = True
         next_item = self.iterator.__anext__
         try:
             while True:
                 try:
-                    while not self.leaving and self.step is None and len(items) >= prefetch:
-                        self.nap = make_waiter()
-                        await self.nap
-                except BaseException as cut:
-                    step = self._cut_short(cut)
+                    while not self.leaving and self.request is None and len(items) >= prefetch:
+                        self.owner_waiter = make_waiter()
+                        await self.owner_waiter
+                except BaseException as cancelled:
+                    step = self._throw_at_yield(cancelled)
                 else:
                     if self.leaving:
                         break
-                    step, self.step = self.step or next_item, None
-                self.at_work = True
+                    step, self.request = self.request or next_item, None
+                self.is_running = True
                 try:
                     item = await step()
                 except StopAsyncIteration:
                     break
                 finally:
-                    self.at_work = False
-                if self.leaving:  # it was cancelled, and yielded all the same
+                    self.is_running = False
+                if self.leaving:  # it was cancelled, and yielded anyway
                     break
                 items.append(item)
-                if self.waiter is not None:
-                    self.waiter.wake()
+                if self.consumer_waiter is not None:
+                    self.consumer_waiter.wake()
         except BaseException as error:
             hide_frame(error, GeneratorOwner.own.__code__)
             if self.leaving or self.handle is None or self.handle._asked:
@@ -121,7 +126,9 @@ class GeneratorOwner(Generic[T]):
         finally:
             self.leaving = True
             try:
-                if not isinstance(sys.exc_info()[1], GeneratorExit):  # then the loop is gone
+                # A GeneratorExit here is the owner's own: the garbage collector closes it because the loop
+                # has ended, and nothing can be awaited any more.
+                if not isinstance(sys.exc_info()[1], GeneratorExit):
                     await self._close_source()
             finally:
                 if self.processes is not None:
@@ -129,27 +136,25 @@ class GeneratorOwner(Generic[T]):
                 if self.handle is not None:
                     self.handle._on_stop = None
 
-    def wake(self) -> None:
-        """The owner has ended: it wakes whoever waits for it, and that is us.
-
-        On asyncio somebody else's cancel may have ended it before its first step. Then the source is still to be closed.
-        """
-        if not (self.begun or self.leaving) and self.handle is not None:
+    def _owner_ended(self) -> None:
+        """Called when the owner task has ended: wake the consumer."""
+        # On asyncio another cancel may have ended the task before its first step, and `own` never ran. The
+        # source has not been closed then; without a handle, closing starts another owner for it.
+        if not (self.has_started or self.leaving) and self.handle is not None:
             self.error = ChildCancelled(self.name, self.handle.reason)
             self.handle = None
-        self.over = True
-        if self.waiter is not None:
-            self.waiter.wake()
+        self.has_ended = True
+        if self.consumer_waiter is not None:
+            self.consumer_waiter.wake()
 
-    def _cut_short(self, cut: BaseException) -> Callable[[], Awaitable[T]]:
-        """The owner was cancelled while the generator stood at its yield: that is where it belongs.
-
-        A timeout around the yield has passed, or a task group around it has a crash to tell of.
-        """
+    def _throw_at_yield(self, cancelled: BaseException) -> Callable[[], Awaitable[T]]:
+        """A request that raises the owner's cancellation at the yield. Raises it here if that cannot be."""
+        # A timeout around the yield has expired, or a child in a task group around it has crashed. Both wait
+        # for their cancellation inside the generator, where a consumer without an owner would have it too.
         athrow = getattr(self.iterator, "athrow", None)
-        if self.leaving or athrow is None or not is_cancel(cut):
-            raise cut
-        return partial(athrow, cut)
+        if self.leaving or athrow is None or not is_cancel(cancelled):
+            raise cancelled
+        return partial(athrow, cancelled)
 
     async def _close_source(self) -> None:
         try:
@@ -165,7 +170,8 @@ class GeneratorOwner(Generic[T]):
             self._clean_up_failed(failure)
             if isinstance(error, RuntimeError) and "ignored GeneratorExit" in str(error):
                 error.add_note(
-                    f"stream {self.name!r}, made at {describe(self.site)}: its generator yields while it is being closed"
+                    f"stream {self.name!r}, made at {describe(self.site)}: "
+                    "its generator yields while it is being closed"
                 )
                 await self._close_for_good()
             if failure is error:
@@ -173,7 +179,7 @@ class GeneratorOwner(Generic[T]):
             raise failure from None
 
     async def _close_for_good(self) -> None:
-        """It yielded while it was being closed: let it come to its end here, not in the collector's hands."""
+        """Resume a generator that yielded while it was closed, so that it does not end in the collector."""
         assert self.iterator is not None
         try:
             await self.iterator.__anext__()
@@ -184,7 +190,7 @@ class GeneratorOwner(Generic[T]):
         if is_cancel(error) or isinstance(error, GeneratorExit):
             return
         self.closing_error = error
-        if self.unattended:
+        if self.is_unattended:
             logger.error(
                 "stream %r, made at %s, failed while it was being closed",
                 self.name,
@@ -200,28 +206,32 @@ class GeneratorOwner(Generic[T]):
         if core is None:
             if not self.backend.is_current():
                 raise RuntimeError(
-                    f"stream {self.name!r}, made at {describe(self.site)}, belongs to another event loop: use it there"
+                    f"stream {self.name!r}, made at {describe(self.site)}, "
+                    "belongs to another event loop: use it there"
                 )
             self.core = core = self.backend.make_core(
                 name=self.name,
                 site=self.site,
                 grace=self.grace,
                 parent=self.parent,
-                late=self.parent.closed and not self.parent.takes_clean_up(),  # it can still be closed
+                # Even in a parent that is stopping: a stream that was made before can still be closed.
+                shielded=self.parent.closed and not self.parent.takes_clean_up(),
             )
         return core
 
     def start(self) -> None:
         """Start the owner. With eager tasks there may be an item, or the end, when this returns."""
-        if not self.leaving:  # before there is a scope for the stop to wait for
+        if not self.leaving:
+            # Before `bind`: a scope that is refused here must not exist, or the parent's stop would wait for
+            # it.
             self.parent.check_takes(f"start stream {self.name!r} in")
         core = self.bind()
         if self.iterator is None:
             self.iterator = aiter(self.source)
         self.handle = handle = self.backend.make_handle(core, self.name, self.site)
         handle._on_stop = self._on_stop
-        handle._on_end(self.wake)
-        core.children[handle] = None
+        handle._on_end(self._owner_ended)
+        core.add(handle)
         if self.processes is None:
             self.processes = OwnerProcesses.begin(core)
         core.start(handle, self.own, ())
@@ -233,52 +243,55 @@ class GeneratorOwner(Generic[T]):
             return False
         if self.processes is not None:
             self.processes.look()
-        if not self.stopped and not self.over and self._is_forgotten():
-            self.unattended = True
-            _Complaint(
+        # Only a stop that comes from the owner's scope can find a stream that was forgotten: with a `close()`
+        # or an early exit, its user has dealt with it.
+        if not self.stopped_by_user and not self.has_ended and self._is_forgotten():
+            self.is_unattended = True
+            _WarningAtDel(
                 f"stream {self.name!r}, made at {describe(self.site)}, was still open when scope "
                 f"{self.parent.label!r} ended: it is being closed. Close it, or use `async with stream(...)`"
             )
-        if self.waiter is not None:
-            self.waiter.wake()
+        if self.consumer_waiter is not None:
+            self.consumer_waiter.wake()
         return self.leave()
 
     def leave(self) -> bool:
-        """Ask the owner to leave; False if the generator is at work and must be cancelled for that."""
+        """Tell the owner to leave. False if the generator is running, and has to be cancelled for that."""
         self.leaving = True
         self.items.clear()
-        if self.nap is not None:
-            self.nap.wake()
-        return not self.at_work
+        if self.owner_waiter is not None:
+            self.owner_waiter.wake()
+        return not self.is_running
 
     def _is_forgotten(self) -> bool:
-        """Stopped from above, where nobody is left who could have closed it."""
+        """Whether its owner's stop ends it after everything that could have closed it has ended."""
         parent: ScopeCore | None = self.parent
-        if self.in_block or parent is None or not parent.closed or parent.children:
+        if self.is_in_block or parent is None or not parent.closed or parent.children:
             return False
         while parent is not None:
             if parent.host is not None and parent.host.requested:
-                return False  # the body around it is on its way out
+                return False  # the body around it was cancelled, and may still be about to close it
             parent = parent.parent
         return True
 
     def abandon(self, why: str) -> None:
-        """Stop at once, though nobody will wait."""
+        """Stop at once, with no one to wait for it."""
         core = self.core
         if core is None or core.closed:
             return
-        self.stopped = self.unattended = True
-        above = core._above()  # a consumer that was itself stopped lets go of it for that reason
+        self.stopped_by_user = self.is_unattended = True
+        # If the consumer drops the stream because it is being stopped itself, that is the reason.
+        above = core._above()
         reason = (above.reason if above is not None else None) or Reason("user", why)
         core.stop(reason)
         if self.processes is not None:
             self.processes.tell_to_go()
         core.abandon(reason)
-        if not self.at_work:
-            self.leave()  # without waiting for the rung: there is nobody to cooperate with
+        if not self.is_running:
+            self.leave()  # at once, even if the grace has time to cooperate: no consumer is left to do that
 
     def next_item(self) -> Awaitable[T]:
-        """The plain request."""
+        """The request of a plain `async for`."""
         assert self.iterator is not None
         return self.iterator.__anext__()
 
@@ -287,12 +300,12 @@ class GeneratorOwner(Generic[T]):
     ) -> StopReport:
         """Stop, wait until the generator has cleaned up, and report."""
         core = self.bind()
-        self.stopped = True
-        self.unattended = False
+        self.stopped_by_user = True
+        self.is_unattended = False
         self.items.clear()
         if self.handle is None and not core.closed:
             self.leaving = True
-            self.start()  # only to close the source
+            self.start()  # only to close the source, in an owner task as always
         try:
             return await close_core(core, deadline, grace, reason)
         except BaseException as mine:
@@ -304,17 +317,17 @@ class GeneratorOwner(Generic[T]):
 
     @property
     def is_at_its_end(self) -> bool:
-        """Whether no item will be made any more."""
-        return self.over or (self.core is not None and self.core.closed)
+        """Whether there will be no more items."""
+        return self.has_ended or (self.core is not None and self.core.closed)
 
     def attach_failure(self, cancelled: BaseException) -> None:
-        """Somebody's cancellation goes first; let it carry an error that nobody has seen yet."""
+        """Make an unreported error the cause of the caller's cancellation, which takes precedence."""
         failure = self.take_failure()
         if failure is not None:
             cancelled.__cause__ = failure
 
     def take_failure(self) -> BaseException | None:
-        """An error that nobody has seen yet."""
+        """An error that was not reported yet. From now on it counts as reported."""
         failure = self.closing_error if self.error is None else self.error
         self.error = self.closing_error = None
         return failure
@@ -322,22 +335,22 @@ class GeneratorOwner(Generic[T]):
     # Dropping
 
     def released(self, user: object, by_collector: bool) -> None:
-        """The last reference that could have asked for an item is gone."""
+        """`user`, the last object that could have asked for an item, was dropped: stop the stream."""
         core = self.core
-        if self.error is not None and not self.stopped:
+        if self.error is not None and not self.stopped_by_user:
             logger.error(
-                "stream %r, made at %s, failed, and nobody has looked",
+                "stream %r, made at %s, failed, and its error was never retrieved",
                 self.name,
                 describe(self.site),
                 exc_info=self.error,
             )
-        if core is None or core.closed or self.in_block:
+        if core is None or core.closed or self.is_in_block:
             return
         late = "by the garbage collector" if by_collector else ""
         if not self.backend.is_current():
             late = "outside its event loop"
         self.backend.run_from_anywhere(partial(self.abandon, "the iteration was left"))
-        if late and not self.over:
+        if late and not self.has_ended:
             warnings.warn(
                 f"stream {self.name!r}, made at {describe(self.site)}, was released late, {late}: it is being "
                 "closed. Close it, or use `async with stream(...)`",
@@ -347,11 +360,11 @@ class GeneratorOwner(Generic[T]):
             )
 
 
-class _Complaint:
-    """A warning from the middle of a stop.
+class _WarningAtDel:
+    """A `ResourceWarning` from the middle of a stop, issued in `__del__`.
 
-    Where warnings are errors, one raised there would break the stop in half; raised in a `__del__` it is told all the
-    same, and goes no further.
+    Where warnings are errors, the exception would end the stop halfway. From a `__del__` Python reports it as
+    unraisable, and the stop goes on.
     """
 
     def __init__(self, message: str) -> None:
@@ -368,9 +381,9 @@ async def _aclose(thing: object) -> None:
 
 
 def _without_our_exit(error: BaseException) -> BaseException | None:
-    """What remains if the GeneratorExit of our own closing comes back in a group, as task groups do with it."""
+    """`error` without the GeneratorExit of our own `aclose()`, which a task group returns inside a group."""
     if isinstance(error, BaseExceptionGroup):
         group: BaseExceptionGroup[BaseException] = error
-        rest = group.split(GeneratorExit)[1]
-        return without_cancels(rest) if rest is not None else None
+        others = group.split(GeneratorExit)[1]
+        return without_cancels(others) if others is not None else None
     return error

@@ -1,4 +1,4 @@
-"""`own`: anybody's async context manager, entered and left by an owner task (see `context_manager_owner`)."""
+"""`own`: an async context manager of any library, in an owner task (see `context_manager_owner`)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from quiesce.kernel.base import (
     site_of,
     without_cancels,
 )
-from quiesce.kernel.scope import Backend, Scope, close_core, current_backend, current_core, log_report
+from quiesce.kernel.scope import Backend, Closable, Scope, current_backend, current_core, log_report
 
 from .context_manager_owner import ContextManagerOwner
 
 if TYPE_CHECKING:
     from quiesce.kernel.base import CancelToken, StopReport
-    from quiesce.kernel.scope import BlockTask
+    from quiesce.kernel.scope import BlockTask, ScopeCore
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ def own(
     name: str | None = None,
     grace: Grace | None = None,
 ) -> Owned[T]:
-    """Hold anybody's async context manager, so that it can be closed from anywhere and always ends.
+    """Hold an async context manager of any library, so that it can be closed from anywhere and always ends.
 
     ```python
     async with own(client.connect()) as session:        # as a block
@@ -48,24 +48,24 @@ def own(
     report = await held.close()                         # and closed from any other
     ```
 
-    It is entered and left in one task of its own, in a copy of the context of whoever opens it: context variables
-    that it sets do not reach its users.
+    It is entered and exited in one task of its own, in a copy of the caller's context: context variables that
+    it sets do not reach its users.
 
-    Leaving is a stop and takes its time from `grace`: the context manager is asked to leave, cancelled if it has
-    not when `grace.cooperate + grace.cancel` seconds are over, and named in the report if it is still there at the
-    end. For one that waits on purpose, such as a task group, give it the time: `grace=Grace(cancel=math.inf)`.
+    Exiting is a stop, bounded by `grace`: the context manager is exited, cancelled if it has not finished
+    after `grace.cooperate + grace.cancel` seconds, and named in the report if it is still running at the end.
+    If it waits on purpose, as a task group does, give it the time: `grace=Grace(cancel=math.inf)`.
 
-    A process that it has started, and does not end itself, is ended with its whole tree (asyncio, Linux): SIGTERM when it has
-    left or its time to leave is over, then SIGKILL.
+    A process that it has started and does not end itself is ended with its whole tree (asyncio, Linux): by
+    SIGTERM when the context manager has exited or its time for that is over, then by SIGKILL.
 
-    `scope` is its owner, the current scope unless another is given.
+    `scope` is its owner: by default, the current scope.
     """
     check_context_manager(cm)
     return Owned(cm, scope, name or name_of(cm), grace, site_of(sys._getframe(1)))
 
 
 class Owned(Generic[T]):
-    """A context manager to be held: what `own` returns. Enter it with `async with`, or `await` its `open()`."""
+    """What `own` returns: a context manager to be held. Use `async with`, or `await` its `open()`."""
 
     def __init__(
         self,
@@ -81,10 +81,15 @@ class Owned(Generic[T]):
 
     @property
     def report(self) -> StopReport | None:
-        """What the end of the block reported; None before."""
+        """What the end of the block has reported; None before."""
         return self._keeper.core.last_report if self._keeper is not None else None
 
     def _start(self, backend: Backend) -> ContextManagerOwner[T]:
+        owner = self._prepare(backend)
+        owner.begin()
+        return owner
+
+    def _prepare(self, backend: Backend) -> ContextManagerOwner[T]:
         cm, scope, name, grace, site = self._options
         if self._keeper is not None:
             raise RuntimeError(
@@ -94,31 +99,30 @@ class Owned(Generic[T]):
         parent = scope._opened() if scope is not None else current_core(backend)
         parent.check_takes(f"open {name!r} in")
         core = backend.make_core(name=name, site=site, grace=grace, parent=parent)
-        self._keeper = keeper = ContextManagerOwner(cm, core, name, site)
-        try:
-            keeper.start()
-        except BaseException:
-            core.settle()
-            raise
-        return keeper
+        self._keeper = owner = ContextManagerOwner(cm, core, name, site)
+        return owner
 
     async def open(self) -> Held[T]:
-        """Enter it; whoever holds the result closes it, from any task.
+        """Enter it. Close what this returns yourself, from any task.
 
-        If entering fails, that error is raised. If you are cancelled meanwhile, it is stopped and drained first.
+        If entering fails, that error is raised. If you are cancelled meanwhile, the context manager has ended
+        when your cancellation is raised.
         """
-        keeper = self._start(current_backend())
-        await keeper.wait_until_entered()
-        return Held(keeper)
+        owner = self._start(current_backend())
+        await owner.wait_until_entered()
+        return Held(owner)
 
     async def __aenter__(self) -> T:
         backend = current_backend()
-        keeper = self._start(backend)
-        await keeper.wait_until_entered()
-        self._host = host = keeper.core.host = backend.make_host(keeper.core)
+        owner = self._start(backend)
+        await owner.wait_until_entered()
+        self._host = host = backend.make_host(owner.core)
+        owner.core.enter_block(host)
         if host.generator is None:
-            host.restore_context()  # what the body spawns belongs to the body's scope, not in here
-        return keeper.value
+            # The scope of an owned resource is not for the body's tasks: what the body spawns belongs to the
+            # scope that the body runs in, as with a plain `async with`.
+            host.restore_context()
+        return owner.value
 
     async def __aexit__(
         self,
@@ -126,38 +130,42 @@ class Owned(Generic[T]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        keeper, host = self._keeper, self._host
-        assert keeper is not None
+        owner, host = self._keeper, self._host
+        assert owner is not None
         assert host is not None
-        core = keeper.core
+        core = owner.core
         if not host.may_leave():
             return False
         self._host = None
         if not core.closed:
-            keeper.leave(error)
+            # First the owner, then the stop: the stop alone would exit the context manager without the error
+            # of the body, and a transaction would be committed.
+            owner.leave(error)
             ended = Reason("parent", "its block ended")
             core.stop(host.reason_of(error) if error is not None else ended, body=False)
         try:
             cancelled = await host.leave(error)
         finally:
-            core.host = None
+            core.leave_block()
         report = core.report()
         if core.state is not SETTLED:
             log_report(report)
         if cancelled is not None:
-            keeper.attach_failure(cancelled)
+            owner.attach_failure(cancelled)
             if cancelled is error:
                 return False
             raise cancelled
         interrupted = error is not None and without_cancels(error) is None
-        failure = keeper.take_failure()
+        failure = owner.take_failure()
         if failure is not None:
             raise_unchanged(failure, None if interrupted else error)
-        if interrupted and keeper.has_ended_itself:
-            return True  # it cancelled the body and caught that, as `move_on_after` does
+        if interrupted and owner.has_ended_itself:
+            return True  # it cancelled the body and suppressed that, as `move_on_after` does
         if interrupted:
-            raise keeper.not_held() from None
-        return error is not None and error is keeper.thrown and keeper.has_suppressed
+            # Only our own stop has cancelled the body, because the context manager ended before it. That
+            # cancellation must not go further: no code outside has cancelled this task.
+            raise owner.not_held() from None
+        return error is not None and error is owner.body_error and owner.has_suppressed
 
     def __del__(self) -> None:
         if getattr(self, "_host", None) is not None and self._keeper is not None:
@@ -167,7 +175,7 @@ class Owned(Generic[T]):
         return f"<Owned {self._options[2]!r}>"
 
 
-class Held(Generic[T]):
+class Held(Closable, Generic[T]):
     """A context manager that has been entered and is held by its owner task.
 
     ```python
@@ -177,35 +185,33 @@ class Held(Generic[T]):
     ```
     """
 
-    def __init__(self, keeper: ContextManagerOwner[T]) -> None:
-        self._keeper = keeper
+    def __init__(self, owner: ContextManagerOwner[T]) -> None:
+        self._keeper = owner
+
+    def _find_core(self) -> ScopeCore:
+        return self._keeper.core
 
     @property
     def value(self) -> T:
-        """What the context manager gave; `NotHeld` if it has failed (with the cause) or was left."""
+        """What `__aenter__` returned. Raises `NotHeld` if it has failed (with the cause) or was exited."""
         if self._keeper.leaving:
             raise self._keeper.not_held()
         return self._keeper.value
 
     @property
     def token(self) -> CancelToken:
-        """Cancelled, with the reason, as soon as it is being left or has failed."""
+        """A token that is cancelled, with the reason, as soon as it is being closed or has failed."""
         return self._keeper.core.token
 
     @property
     def failed(self) -> bool:
-        """Whether it failed, or ended by itself, instead of being asked to leave."""
-        return self._keeper.broke or self._keeper.failure is not None
+        """Whether it failed, or ended by itself without being closed."""
+        return self._keeper.broke_down or self._keeper.failure is not None
 
     @property
     def error(self) -> BaseException | None:
         """What it raised, if it failed and has cleaned up."""
         return self._keeper.failure
-
-    @property
-    def report(self) -> StopReport | None:
-        """What the last `close()` reported, also one that raised; None before."""
-        return self._keeper.core.last_report
 
     async def close(
         self,
@@ -214,21 +220,21 @@ class Held(Generic[T]):
         grace: Grace | None = None,
         reason: Reason | str | None = None,
     ) -> StopReport:
-        """Leave it, wait until it has cleaned up, and report.
+        """Exit it, wait until it has cleaned up, and report.
 
-        Bounded by `deadline` seconds, or its `Grace`; what is still there then is named in the report, and can
-        be closed again. If the context manager failed, in use or while leaving, that error is raised once
-        all is settled, to everybody who closes; the report is then in `held.report`. If you are
-        cancelled meanwhile, leaving goes on and your cancellation is raised after it.
+        Bounded by `deadline` seconds, or its `Grace`; what is still running then is named in the report, and
+        can be closed again. If the context manager failed, in use or at its exit, each `close()` raises that
+        error when everything has settled; the report is then in `held.report`. If you are cancelled
+        meanwhile, the exit goes on and your cancellation is raised after it.
         """
-        keeper = self._keeper
+        owner = self._keeper
         try:
-            report = await close_core(keeper.core, deadline, grace, reason)
+            report = await super().close(deadline=deadline, grace=grace, reason=reason)
         except BaseException as mine:
             if is_cancel(mine):
-                keeper.attach_failure(mine)
+                owner.attach_failure(mine)
             raise
-        failure = keeper.take_failure()
+        failure = owner.take_failure()
         if failure is not None:
             raise_unchanged(failure)
         return report
@@ -237,13 +243,13 @@ class Held(Generic[T]):
         self._keeper.dropped(self)
 
     def __repr__(self) -> str:
-        keeper = self._keeper
-        state = "failed" if self.failed else keeper.core.state if keeper.leaving else "held"
-        return f"<Held {keeper.name!r} {state}>"
+        owner = self._keeper
+        state = "failed" if self.failed else owner.core.state if owner.leaving else "held"
+        return f"<Held {owner.name!r} {state}>"
 
 
 def name_of(cm: object) -> str:
-    """The function behind `@asynccontextmanager`, else the class."""
+    """The name of the function behind `@asynccontextmanager`, or else of the class."""
     generator = inspect.getattr_static(cm, "gen", None)
     if inspect.isasyncgen(generator):
         return generator.__qualname__
@@ -251,12 +257,12 @@ def name_of(cm: object) -> str:
 
 
 def check_context_manager(cm: object) -> None:
-    """An error that explains, where `cm` is no async context manager."""
+    """Raise a `TypeError` that says what to write, if `cm` is not an async context manager."""
     if hasattr(type(cm), "__aenter__") and hasattr(type(cm), "__aexit__"):
         return
     what = type(cm).__name__
     if inspect.iscoroutine(cm):
-        cm.close()  # nobody will await it now; without this Python warns about that too
+        cm.close()  # or Python warns, besides this error, that it was never awaited
         hint = "await it first, if it returns one: own(await connect())"
     elif inspect.isasyncgen(cm) or inspect.isasyncgenfunction(cm):
         hint = "decorate the generator function with contextlib.asynccontextmanager and call it"

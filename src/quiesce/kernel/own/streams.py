@@ -1,10 +1,12 @@
-"""`stream`: anybody's async generator, iterated and closed by an owner task (see `generator_owner`).
+"""`stream`: an async generator of any library, in an owner task (see `generator_owner`).
 
-A fresh iterator is handed out to every `async for`, so that after a bare `break` nobody holds it and its `__del__` runs
-before the consumer's next line. There the stop is asked for; it cannot be awaited there, and goes on behind.
+Each `async for` gets a new iterator. After a bare `break` nothing refers to that iterator any more, so its
+`__del__` runs before the consumer's next line. The stop begins there; it cannot be awaited in a `__del__`, so
+the clean-up goes on in the background.
 
-`__del__` may also run late: by the collector, in another thread, or when the loop is gone. The collector is told from a
-plain release by a weak reference: it clears those before it calls `__del__`, a plain release does so after.
+`__del__` may also run late: from the garbage collector, in another thread, or after the loop has ended. A
+weak reference tells the garbage collector from a plain drop of the last reference: the collector clears weak
+references before it calls `__del__`, a plain drop after that.
 """
 
 from __future__ import annotations
@@ -27,12 +29,13 @@ from quiesce.kernel.base import (
     site_of,
     without_cancels,
 )
-from quiesce.kernel.scope import Scope, current_backend, current_core, log_report, reason_of_cancel
+from quiesce.kernel.scope import Closable, Scope, current_backend, current_core, log_report, reason_of_cancel
 
 from .generator_owner import GeneratorOwner
 
 if TYPE_CHECKING:
     from quiesce.kernel.base import CancelToken, StopReport
+    from quiesce.kernel.scope import ScopeCore
 
 T = TypeVar("T")
 
@@ -45,30 +48,30 @@ def stream(
     name: str | None = None,
     grace: Grace | None = None,
 ) -> Stream[T]:
-    """Iterate anybody's async generator, or any other async iterable, so that it always ends.
+    """Iterate an async generator, or any other async iterable, so that it always ends.
 
     ```python
-    async with stream(model.answer(prompt)) as tokens:      # drained at the end of the block, however it ends
+    async with stream(model.answer(prompt)) as tokens:      # cleaned up at the end of the block
         async for token in tokens:
             print(token)
 
     async for token in stream(model.answer(prompt)):        # or bare
         if token == "stop":
-            break                                           # stopped before the next line, drained behind
+            break                                           # stopped before your next line runs
     ```
 
-    It is iterated and closed in one task of its own, in a copy of the context of whoever asks for the first
-    item, so it may hold task groups and timeouts across its yields. It runs only while an item is asked for;
-    `prefetch` lets it be that many items ahead.
+    It is iterated and closed in one task of its own, in a copy of the context in which the first item is
+    requested, so it may hold task groups and timeouts across its yields. It runs only while an item is
+    requested; `prefetch` lets it run that many items ahead.
 
-    What a stop promises: at the end of an `async with`, after `aclose()` or `close()` from any task, and
-    when you are cancelled while you wait for an item, everything is drained when control is back. Leaving
-    a bare `async for` early (`break`, `return`, an exception) stops it before your next line runs: its token is
-    cancelled, processes are signalled, nothing new starts; draining goes on behind, and `await s.close()` waits
-    for it. An iterator that is released late by the garbage collector, or that you still hold when the enclosing
-    scope ends, is settled by that scope, with a ResourceWarning.
+    What a stop promises: at the end of an `async with`, after `aclose()` or `close()` from any task, and when
+    you are cancelled while you wait for an item, the generator has cleaned up when control is back. Exiting a
+    bare `async for` early (`break`, `return`, an exception) stops it before your next line runs: its token is
+    cancelled, processes are signalled, nothing new starts. The clean-up goes on in the background, and
+    `await s.close()` waits for it. An iterator that the garbage collector frees late, or that you still hold
+    when the enclosing scope ends, is closed by that scope, with a ResourceWarning.
 
-    `scope` is its owner, the current scope unless another is given; `grace` bounds its stop.
+    `scope` is its owner: by default, the current scope. `grace` bounds its stop.
     """
     check_async_iterable(agen)
     if isinstance(prefetch, bool) or not isinstance(prefetch, int):
@@ -81,107 +84,110 @@ def stream(
     return Stream(GeneratorOwner(agen, prefetch, parent, label, grace, site))
 
 
-async def ask(pump: GeneratorOwner[T], holder: object, step: Callable[[], Awaitable[T]] | None = None) -> T:
-    """One item. `holder`, the iterator, must not be released while it is being asked for."""
-    if pump.items or not pump.is_at_its_end:
-        if pump.asking:
+async def ask(owner: GeneratorOwner[T], holder: object, step: Callable[[], Awaitable[T]] | None = None) -> T:
+    """Request one item. `holder`, the iterator, is passed only to be kept alive during the wait."""
+    if owner.items or not owner.is_at_its_end:
+        if owner.is_being_asked:
             raise RuntimeError(
-                f"stream {pump.name!r}, made at {describe(pump.site)}: another task is waiting for its next "
+                f"stream {owner.name!r}, made at {describe(owner.site)}: another task is waiting for its next "
                 "item; one task at a time can ask"
             )
-        pump.asking = True
-        is_first = pump.handle is None
+        owner.is_being_asked = True
+        is_first = owner.handle is None
         try:
-            if pump.prefetch == 0:
-                pump.step = step or pump.next_item
-            if pump.handle is None:
-                pump.start()
-            if not pump.items and not pump.over:  # an eager owner may have ended in its first step
-                if pump.nap is not None:
-                    pump.nap.wake()
-                pump.waiter = waiter = pump.backend.make_waiter()
+            if owner.prefetch == 0:
+                owner.request = step or owner.next_item
+            if owner.handle is None:
+                owner.start()
+            if not owner.items and not owner.has_ended:  # an eager owner may have got one, or ended, already
+                if owner.owner_waiter is not None:
+                    owner.owner_waiter.wake()
+                owner.consumer_waiter = waiter = owner.backend.make_waiter()
                 try:
                     await waiter
                 except BaseException as mine:
-                    await _cut_off(pump, mine)
+                    await _stop_for_consumer(owner, mine)
                     raise
         finally:
-            pump.asking = False
-            pump.waiter = None
-        if is_first and pump.processes is not None:
-            pump.processes.guard()
-        if pump.items:
-            item = pump.items.popleft()
-            if pump.prefetch and pump.nap is not None:
-                pump.nap.wake()
+            owner.is_being_asked = False
+            owner.consumer_waiter = None
+        if is_first and owner.processes is not None:
+            owner.processes.guard()
+        if owner.items:
+            item = owner.items.popleft()
+            if owner.prefetch and owner.owner_waiter is not None:
+                owner.owner_waiter.wake()
             return item
-    return raise_unchanged(await _end_of(pump))
+    return raise_unchanged(await _end_of(owner))
 
 
-async def _cut_off(pump: GeneratorOwner[T], mine: BaseException) -> None:
-    """The consumer was cancelled while it waited: drain, and let it have its cancel."""
-    if isinstance(mine, GeneratorExit):  # its coroutine is thrown away: nothing can be awaited
-        pump.backend.run_from_anywhere(partial(pump.abandon, "the consumer is gone"))
-    if not is_cancel(mine):
+async def _stop_for_consumer(owner: GeneratorOwner[T], error: BaseException) -> None:
+    """Stop because the consumer was cancelled (`error`) while it waited; returns after the clean-up."""
+    if isinstance(error, GeneratorExit):  # its coroutine is being closed: nothing can be awaited
+        owner.backend.run_from_anywhere(partial(owner.abandon, "the consumer was dropped"))
+    if not is_cancel(error):
         return
-    core = pump.bind()
-    pump.stopped = True
-    core.stop(reason_of_cancel(core, mine))
-    if not pump.at_work:
-        if pump.processes is not None:
-            pump.processes.look()
-        pump.leave()
-    await pump.backend.wait_through(core.is_over, core.waiters)
-    pump.attach_failure(mine)
+    core = owner.bind()
+    owner.stopped_by_user = True
+    core.stop(reason_of_cancel(core, error))
+    if not owner.is_running:
+        if owner.processes is not None:
+            owner.processes.look()
+        owner.leave()
+    await owner.backend.wait_through(core.is_over, core.waiters)
+    owner.attach_failure(error)
 
 
-async def _end_of(pump: GeneratorOwner[T]) -> BaseException:
-    """Nothing more comes: an error that nobody has seen yet, or the end of the iteration."""
-    core, backend = pump.bind(), pump.backend
+async def _end_of(owner: GeneratorOwner[T]) -> BaseException:
+    """What to raise when there are no more items: an unreported error, or `StopAsyncIteration`."""
+    core, backend = owner.bind(), owner.backend
     if not core.closed:
-        if pump.handle is None:  # the owner never began
-            pump.leave()
-            pump.start()  # only to close the source
+        if owner.handle is None:  # the owner never started
+            owner.leave()
+            owner.start()  # only to close the source
         if core.children or core.nested:
-            core.stop(Reason("parent", "the stream came to its end"))
+            core.stop(Reason("parent", "the stream ended"))
         else:
             core.settle()
     await backend.reraise(await backend.wait_through(core.is_over, core.waiters))
-    error, pump.error = pump.error, None
-    if error is None and not pump.stopped and core.reason is not None:
+    error, owner.error = owner.error, None
+    if error is None and not owner.stopped_by_user and core.reason is not None:
         error = core.reason.error  # of a task that the generator had spawned
-    pump.stopped = True
+    owner.stopped_by_user = True
     if error is not None and is_cancel(error):
-        told = RuntimeError(
-            f"stream {pump.name!r}, made at {describe(pump.site)}, was cancelled from inside; "
-            "nobody has cancelled you"
+        # Raised as it is, the consumer's task would look cancelled, and a task group would ignore its
+        # failure.
+        explained = RuntimeError(
+            f"stream {owner.name!r}, made at {describe(owner.site)}, was cancelled from inside; "
+            "you were not cancelled"
         )
-        told.__cause__ = error
-        return told
+        explained.__cause__ = error
+        return explained
     return StopAsyncIteration() if error is None else error
 
 
-def _method(pump: GeneratorOwner[T], name: str) -> Callable[[Any], Awaitable[T]]:
-    """`asend` or `athrow` of the generator, or a clear refusal."""
-    if pump.prefetch:
+def _method(owner: GeneratorOwner[T], name: str) -> Callable[[Any], Awaitable[T]]:
+    """`asend` or `athrow` of the generator; a `TypeError` that says why if it cannot be used."""
+    if owner.prefetch:
         raise TypeError(
-            f"stream {pump.name!r} is {pump.prefetch} items ahead of its consumer: {name} needs prefetch=0"
+            f"stream {owner.name!r} is {owner.prefetch} items ahead of its consumer: {name} needs prefetch=0"
         )
-    if pump.iterator is None:
-        pump.iterator = aiter(pump.source)
-    found: Callable[[Any], Awaitable[T]] | None = getattr(pump.iterator, name, None)
+    if owner.iterator is None:
+        owner.iterator = aiter(owner.source)
+    found: Callable[[Any], Awaitable[T]] | None = getattr(owner.iterator, name, None)
     if found is None:
         raise TypeError(
-            f"stream {pump.name!r}: a {type(pump.iterator).__name__} has no {name}; only async generators do"
+            f"stream {owner.name!r}: a {type(owner.iterator).__name__} has no {name}; only async generators do"
         )
     return found
 
 
 class _Releasable:
-    """Something whose release stops the stream, and that knows whether the collector released it."""
+    """Stops the stream in its `__del__`, and knows there whether the garbage collector has called it."""
 
     def __init__(self) -> None:
-        # With a callback: only those are cleared before `__del__` in every version of Python.
+        # With a callback, because only such references are cleared before `__del__` in every version of
+        # Python.
         self._alive = weakref.ref(self, _ignore)
 
     def _was_collected(self) -> bool:
@@ -189,11 +195,11 @@ class _Releasable:
 
 
 class StreamIterator(_Releasable, Generic[T]):
-    """One iteration of a `Stream`; releasing it stops the stream, unless an `async with` is around it."""
+    """One iteration of a `Stream`. Dropping it stops the stream, unless it is inside an `async with`."""
 
-    def __init__(self, pump: GeneratorOwner[T]) -> None:
+    def __init__(self, owner: GeneratorOwner[T]) -> None:
         super().__init__()
-        self._pump = pump
+        self._pump = owner
 
     def __aiter__(self) -> StreamIterator[T]:
         return self
@@ -202,7 +208,7 @@ class StreamIterator(_Releasable, Generic[T]):
         return ask(self._pump, self)
 
     async def aclose(self) -> StopReport:
-        """Close the stream and wait for it."""
+        """Close the stream and wait until it has cleaned up."""
         return await self._pump.close(None, None, None)
 
     def __del__(self) -> None:
@@ -210,18 +216,24 @@ class StreamIterator(_Releasable, Generic[T]):
             self._pump.released(self, self._was_collected())
 
 
-class Stream(_Releasable, Generic[T]):
+class Stream(Closable, _Releasable, Generic[T]):
     """An async generator in an owner task: what `stream` returns.
 
     Iterate it with `async for`; close it, from any task, with `async with`, `aclose()` or `close()`. Each
-    `async for` has an iterator of its own: leave it early and the stream is stopped, unless it is inside an
+    `async for` has an iterator of its own: exiting it early stops the stream, unless it is inside an
     `async with` on the stream, where the next `async for` goes on.
     """
 
-    def __init__(self, pump: GeneratorOwner[T]) -> None:
+    def __init__(self, owner: GeneratorOwner[T]) -> None:
         super().__init__()
-        self._pump = pump
+        self._pump = owner
         self._iterated = False
+
+    def _find_core(self) -> ScopeCore | None:
+        return self._pump.core
+
+    def _open_core(self) -> ScopeCore:
+        return self._pump.bind()
 
     def __aiter__(self) -> StreamIterator[T]:
         self._iterated = True
@@ -229,24 +241,19 @@ class Stream(_Releasable, Generic[T]):
 
     @property
     def token(self) -> CancelToken:
-        """Cancelled, with the reason, as soon as the stream is being stopped."""
+        """A token that is cancelled, with the reason, as soon as the stream is being stopped."""
         return self._pump.bind().token
 
-    @property
-    def report(self) -> StopReport | None:
-        """What the last `close()` or the end of the block reported; None before."""
-        return self._pump.core.last_report if self._pump.core is not None else None
-
     def asend(self, value: Any) -> Awaitable[T]:
-        """Send a value into the generator, and get its next item; as an async generator's own."""
+        """Send a value into the generator and get its next item, as `asend` of an async generator."""
         return ask(self._pump, self, partial(_method(self._pump, "asend"), value))
 
     def athrow(self, error: BaseException | type[BaseException]) -> Awaitable[T]:
-        """Raise an error inside the generator, and get its next item; as an async generator's own."""
+        """Raise an error inside the generator and get its next item, as `athrow` of an async generator."""
         return ask(self._pump, self, partial(_method(self._pump, "athrow"), error))
 
     async def aclose(self) -> StopReport:
-        """The same as `close()`, under the name that async generators have for it."""
+        """Close the stream: `close()` under the name that async generators use."""
         return await self.close()
 
     async def close(
@@ -258,15 +265,16 @@ class Stream(_Releasable, Generic[T]):
     ) -> StopReport:
         """Stop the generator, wait until it has cleaned up, and report.
 
-        Whoever waits for an item gets the end of the iteration. Bounded by `deadline` seconds, or its `Grace`;
-        what is still there then is named in the report. Errors of the clean-up are in the report, not
-        raised. If you are cancelled meanwhile, the clean-up goes on and your cancellation is raised after it.
+        For a consumer that waits for an item, the iteration ends. Bounded by `deadline` seconds, or its
+        `Grace`; what is still running then is named in the report. Errors of the clean-up are in the report,
+        not raised. If you are cancelled meanwhile, the clean-up goes on and your cancellation is raised after
+        it.
         """
         return await self._pump.close(deadline, grace, reason)
 
     async def __aenter__(self) -> Stream[T]:
         self._pump.bind()
-        self._pump.in_block = True
+        self._pump.is_in_block = True
         return self
 
     async def __aexit__(
@@ -275,14 +283,14 @@ class Stream(_Releasable, Generic[T]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        pump = self._pump
-        report = await pump.close(None, None, Reason("parent", "its block ended"))
-        if pump.core is not None and pump.core.state is not SETTLED:
+        owner = self._pump
+        report = await owner.close(None, None, Reason("parent", "its block ended"))
+        if owner.core is not None and owner.core.state is not SETTLED:
             log_report(report)
         if error is not None and without_cancels(error) is None:
-            pump.attach_failure(error)
+            owner.attach_failure(error)
             return
-        failure = pump.take_failure()
+        failure = owner.take_failure()
         if failure is not None:
             raise_unchanged(failure, error)
 
@@ -299,13 +307,28 @@ def _ignore(reference: object) -> None:
     pass
 
 
+def is_closing(stream: Stream[Any]) -> bool:
+    """Whether `stream` is being closed, or was."""
+    return stream._pump.leaving
+
+
+def fail_closing(stream: Stream[Any], error: BaseException) -> None:
+    """Have the close of `stream` raise `error`, which its clean-up has come to."""
+    stream._pump._clean_up_failed(error)
+
+
+def forget_failure(stream: Stream[Any]) -> None:
+    """The error of the clean-up was reported: the end of its block does not raise it."""
+    stream._pump.closing_error = None
+
+
 def check_async_iterable(agen: object) -> None:
-    """An error that explains, where `agen` cannot be iterated with `async for`."""
+    """Raise a `TypeError` that says what to write, if `agen` cannot be iterated with `async for`."""
     if hasattr(type(agen), "__aiter__"):
         return
     what = type(agen).__name__
     if inspect.iscoroutine(agen):
-        agen.close()  # nobody will await it now; without this Python warns about that too
+        agen.close()  # or Python warns, besides this error, that it was never awaited
         hint = "await it first, if it returns one: stream(await answer())"
     elif inspect.isroutine(agen) or isinstance(agen, type):
         what = f"{what} {getattr(agen, '__qualname__', agen)!r}"

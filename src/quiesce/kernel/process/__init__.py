@@ -8,8 +8,9 @@ from quiesce._lazy import offer
 
 if TYPE_CHECKING:
     from . import descendants, guardian, procfs
+    from .look_interval import LookInterval
     from .pipe import CHUNK, LARGEST, LineTooLong, PipeClosed, Tail
-    from .process import Argv, Process
+    from .process import Argv, Process, duplicate_pipes, read_last_output
     from .procfs import Proc
     from .tree_child import TreeChild
 

@@ -1,13 +1,15 @@
-"""The processes that this one has started, and those below them, read from /proc.
+"""The processes that this program started, and their descendants, read from /proc.
 
-The kernel keeps a list of children a *thread*: `/proc/<pid>/task/<tid>/children`. So it also tells which thread has started
-one; but the children of a thread that has ended are handed on, as a rule to the main thread, so that being on the main
-thread's list means nothing. Where the kernel was built without these lists, every process is asked for its parent.
+Linux keeps one list of children per *thread*: `/proc/<pid>/task/<tid>/children`. So the lists also say which
+thread started a process. But when a thread ends, its children move to another list, usually that of the main
+thread: to be on the main thread's list means nothing. Where Linux was built without these lists, every
+process is asked for its parent.
 
-Walking down these lists finds a process in whatever session it is, and reads only about the tree at hand. It loses whoever
-has lost its parent: those are kept by who has seen them before.
+Walking down the lists finds a process in any session, and reads only the tree in question. It cannot find a
+process whose parent has exited: callers remember the processes that they have seen.
 
-The guard process runs this file outside the package: import nothing here but `procfs`, and little of the standard library.
+The guard process runs this file outside the package: import nothing here but `procfs`, and little of the
+standard library.
 """
 
 from __future__ import annotations
@@ -21,65 +23,64 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-NO_THREAD = 0  # nobody knows which
+NO_THREAD = 0  # the starting thread is unknown
 
-
-_ASK_ONLY = os.WEXITED | os.WNOHANG | os.WNOWAIT if hasattr(os, "waitid") else 0
+# Ask whether there is a child without reaping it, which is its starter's right.
+_PROBE = os.WEXITED | os.WNOHANG | os.WNOWAIT if hasattr(os, "waitid") else 0
 
 
 def have_any() -> bool:
-    """Whether this process has any child, alive or not. A microsecond at most, where a look into /proc takes fifty.
+    """Whether this process has any child, alive or zombie. Takes a microsecond (reading /proc: fifty).
 
-    False where it cannot be asked, on macOS before Python 3.13.
+    False where it cannot be known: on macOS before Python 3.13.
     """
-    if not _ASK_ONLY:
+    if not _PROBE:
         return False
     try:
-        os.waitid(os.P_ALL, 0, _ASK_ONLY)
+        os.waitid(os.P_ALL, 0, _PROBE)
     except ChildProcessError:
         return False
     return True
 
 
 def ours() -> dict[int, int]:
-    """The pids of our children, alive or not, each with the thread that has it on its list. Raises OSError if it cannot look."""
-    return _listed(os.getpid()) if have_any() else {}
+    """The pids of our children, alive or zombie, each with the thread that lists it. OSError: cannot look."""
+    return _children_of(os.getpid()) if have_any() else {}
 
 
-_start_times: dict[int, int] = {}  # of our children, as they were first seen
+_start_times: dict[int, int] = {}  # of our children, as first seen
 
 
 def since(began: int) -> dict[int, int]:
-    """As `ours`, without those that had been started before `began`, in clock ticks since boot.
-
-    Each child is asked only once when it was started. So one is missed that got its number from a child which has ended since
-    the last look; the kernel goes through all numbers before it gives one away again.
-    """
-    listed = ours()
-    for gone in _start_times.keys() - listed.keys():
-        _start_times.pop(gone, None)
-    for pid in listed.keys() - _start_times.keys():
+    """As `ours`, without the children that were started before `began`, in clock ticks since boot."""
+    # The start time of a child is read once and kept. The price: a new child that got the number of one which
+    # exited since the last call is taken for the old one. Linux goes through all numbers before it reuses
+    # one, so reading every start time on every call would buy nothing.
+    children = ours()
+    for exited in _start_times.keys() - children.keys():
+        _start_times.pop(exited, None)
+    for pid in children.keys() - _start_times.keys():
         if started := procfs.start_time(pid):
             _start_times[pid] = started
-    # A tick is not the same moment for everybody.
-    return {pid: thread for pid, thread in listed.items() if _start_times.get(pid, began) + 1 >= began}
+    # Start times are rounded to ticks, our own clock is not: allow for one.
+    return {pid: thread for pid, thread in children.items() if _start_times.get(pid, began) + 1 >= began}
 
 
 def below(roots: Iterable[Proc]) -> list[Proc]:
-    """The living among `roots`, and whoever descends from them; no guard of another program. Raises OSError if it cannot look."""
+    """The living of `roots` and their descendants, without guards. Raises OSError if it cannot look."""
     found = [now for proc in roots if (now := as_it_is_now(proc)) is not None]
     known = set(found)
-    for parent in found:  # grows as it goes: children of children
-        for pid in _listed(parent.pid):
-            child = _look_at(pid)
+    for parent in found:  # the list grows in the loop: children of children
+        for pid in _children_of(parent.pid):
+            child = procfs.read_process(pid)
             if (
                 child is not None
                 and not child.zombie
-                # If not, one of the two numbers was given to another process in between.
+                # If either of these fails, one of the two pids was reused since the list was read.
                 and child.ppid == parent.pid
                 and child.starttime >= parent.starttime
                 and child not in known
-                and procfs.GUARD_TAG not in procfs._tags(pid)
+                and procfs.GUARD_TAG not in procfs.tags_of(pid)
             ):
                 found.append(child)
                 known.add(child)
@@ -87,32 +88,23 @@ def below(roots: Iterable[Proc]) -> list[Proc]:
 
 
 def as_it_is_now(proc: Proc) -> Proc | None:
-    """What is known of it now; None if it is gone."""
-    now = _look_at(proc.pid)
+    """The same process with its present state; None if it has exited. Raises OSError if it cannot look."""
+    now = procfs.read_process(proc.pid)
     return now if now is not None and now == proc and not now.zombie else None
 
 
-def _look_at(pid: int) -> Proc | None:
-    """As `_procfs.look_up`, but raises OSError where no descriptor is left to look with."""
-    stat = procfs._read_if_there(f"/proc/{pid}/stat")
-    return Proc(pid, stat) if stat else None
-
-
-def _listed(parent: int) -> dict[int, int]:
+def _children_of(parent: int) -> dict[int, int]:
     try:
         threads = os.listdir(f"/proc/{parent}/task")
-    except (FileNotFoundError, PermissionError, ProcessLookupError):  # it is gone, or another user's by now
+    except (FileNotFoundError, PermissionError, ProcessLookupError):  # it has exited, or changed its user
         return {}
     found: dict[int, int] = {}
     for thread in threads:
-        pids = procfs._read_if_there(f"/proc/{parent}/task/{thread}/children")
+        pids = procfs.read_if_there(f"/proc/{parent}/task/{thread}/children")
         if pids is None:
+            # A thread may end at any time, but a living process has its main thread: Linux has no such lists.
             if thread == str(parent) and procfs.look_up(parent) is not None:
-                return _whose_parent_is(parent)
+                return {proc.pid: NO_THREAD for proc in procfs.scan() if proc.ppid == parent}
             continue
         found.update(dict.fromkeys(map(int, pids.split()), int(thread)))
     return found
-
-
-def _whose_parent_is(parent: int) -> dict[int, int]:
-    return {proc.pid: NO_THREAD for proc in procfs._scan() if proc.ppid == parent}

@@ -1,10 +1,10 @@
-"""A thread that sees the guard end or stop, so that another one takes its place at once.
+"""A thread that notices when the guard process exits or is stopped, so that it is replaced at once.
 
-A guard that was killed, or stopped by SIGSTOP, guards nothing; the next process that is opened would notice, but it may never come. A
-pidfd tells of an end and not of a stop. So the thread waits for the process as its parent does, without reaping it, in a system call
-that blocks: hence a thread of its own.
+A guard that was killed, or stopped by SIGSTOP, guards nothing. Opening the next process would notice, but
+there may never be one. A pidfd reports an exit but not a stop. So the thread waits for the guard as a parent
+does, without reaping it. That system call blocks: hence a thread of its own.
 
-A guard that does not last is replaced less and less eagerly. Whether to give up is for `guardian` to say.
+A guard that does not last is replaced after growing pauses. `guardian` decides when to give up.
 """
 
 from __future__ import annotations
@@ -14,25 +14,30 @@ import threading
 import time
 from collections.abc import Callable
 
-_LASTED = 1.0  # seconds
+from quiesce.kernel.base import KernelThread
+
+_HEALTHY_LIFE = 1.0  # seconds: a guard that lasted longer is replaced without a pause
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 30.0
 
 _CHANGES = os.WEXITED | os.WSTOPPED | os.WNOWAIT if hasattr(os, "waitid") else 0
 
 
 def has_stopped(pid: int) -> bool:
-    """Whether this child of ours was stopped, and not continued since."""
+    """Whether our child `pid` is stopped: SIGSTOP, and no SIGCONT since."""
     try:
         return bool(_CHANGES) and os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
         return False
 
 
-def watch(pid: Callable[[], int | None], mend: Callable[[], object]) -> threading.Thread | None:
-    """Call `mend` in a thread of its own whenever the process `pid()` ends or stops; until there is none. None if that cannot be."""
+def watch(guard_pid: Callable[[], int | None], replace: Callable[[], object]) -> threading.Thread | None:
+    """Call `replace` in a new thread whenever the process `guard_pid()` exits or stops, until that is None.
+
+    Returns the thread; None where the system or the interpreter does not allow one.
+    """
     if not _CHANGES:
         return None
-    thread = threading.Thread(target=_watch, args=(pid, mend), name="quiesce-watchdog-guard", daemon=True)
+    thread = KernelThread("quiesce-watchdog-guard", _watch, guard_pid, replace)
     try:
         thread.start()
     except RuntimeError:  # interpreter shutting down, or no more threads: go on unwatched
@@ -40,16 +45,16 @@ def watch(pid: Callable[[], int | None], mend: Callable[[], object]) -> threadin
     return thread
 
 
-def _watch(pid: Callable[[], int | None], mend: Callable[[], object]) -> None:
+def _watch(guard_pid: Callable[[], int | None], replace: Callable[[], object]) -> None:
     pause = 0.0
-    while (watched := pid()) is not None:
+    while (pid := guard_pid()) is not None:
         began = time.monotonic()
         try:
-            os.waitid(os.P_PID, watched, _CHANGES)
+            os.waitid(os.P_PID, pid, _CHANGES)
         except ChildProcessError:
-            pass  # somebody else has reaped it
-        if time.monotonic() - began > _LASTED:
+            pass  # a program that waits for any child has reaped it: it has exited all the same
+        if time.monotonic() - began > _HEALTHY_LIFE:
             pause = 0.0
         time.sleep(pause)
-        mend()
+        replace()
         pause = min(max(pause * 2, _FIRST_PAUSE), _LONGEST_PAUSE)

@@ -1,10 +1,10 @@
 """Reaping process trees that were still dying when the event loop that watched them ended.
 
-A process takes as long to die as the system needs to take its memory back: seconds, for one that has many gigabytes. If its event
-loop ends before that, nothing in the program would learn of its exit, and it would stay a zombie for as long as the
-program lives. A daemon thread waits for such trees instead. It runs only while there are some.
+A killed process dies only when the system has freed its memory: that takes seconds for many gigabytes. If its
+event loop ends before that, nothing in the program would learn of its exit, and it would stay a zombie as
+long as the program lives. A daemon thread waits for such trees instead. It runs only while there are any.
 
-It sends no signals: the SIGKILL was sent, and what it could not end is ended when the program ends.
+It sends no signals: SIGKILL was sent already, and what survives it is ended when the program ends.
 """
 
 from __future__ import annotations
@@ -14,46 +14,50 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from quiesce.kernel.base import KernelThread
+
 if TYPE_CHECKING:
     from .process_tree import Tree
 
-_SOON, _SELDOM = 0.01, 1.0  # seconds between two looks, at first and after a while
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 1.0  # seconds between two looks
 
-_dying: dict[Tree, None] = {}
-_lock = threading.RLock()  # `__del__` may come here from inside
+_dying_trees: dict[Tree, None] = {}
+# Re-entrant: the garbage collector may run a `__del__` that calls `reap_later` while this thread holds it.
+_lock = threading.RLock()
 
 
 def reap_later(tree: Tree) -> None:
-    """Reap it when nobody of it is left alive. From any thread, and at any time."""
+    """Reap the tree's leader when all of the tree has exited. From any thread, at any time."""
     if tree.reap_if_gone():
         return
     with _lock:
-        is_waited_for = bool(_dying)
-        _dying[tree] = None
-        if not is_waited_for:
+        thread_runs = bool(_dying_trees)
+        _dying_trees[tree] = None
+        if not thread_runs:
             try:
-                threading.Thread(target=_wait, name="quiesce-watchdog-reaps", daemon=True).start()
-            except RuntimeError:  # the interpreter is ending, and reaps them itself
-                _dying.clear()
+                KernelThread("quiesce-watchdog-reaps", _reap_all).start()
+            except RuntimeError:  # the interpreter is shutting down; our exit hands the zombies to init
+                _dying_trees.clear()
 
 
-def _wait() -> None:
-    pause = _SOON
+def _reap_all() -> None:
+    pause = _FIRST_PAUSE
     while True:
         time.sleep(pause)
-        pause = min(2 * pause, _SELDOM)
-        for tree in list(_dying):
+        pause = min(2 * pause, _LONGEST_PAUSE)
+        for tree in list(_dying_trees):
             if tree.reap_if_gone():
                 with _lock:
-                    del _dying[tree]
-                    if not _dying:
+                    del _dying_trees[tree]
+                    # Decided under the lock: or `reap_later` could add a tree to an ending thread.
+                    if not _dying_trees:
                         return
 
 
 def _forked() -> None:
     global _lock
     _lock = threading.RLock()
-    _dying.clear()
+    _dying_trees.clear()
 
 
 if hasattr(os, "register_at_fork"):

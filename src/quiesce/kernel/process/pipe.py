@@ -1,12 +1,12 @@
-"""Our ends of the pipes to a child process, without blocking and without transports.
+"""Our ends of the pipes to a child process: non-blocking, without transports.
 
-Plain reads and writes, and the backend's wait before each of them. Why wait even where the pipe is ready: a child
-that writes without pause would otherwise hold its reader, and with it the whole loop, for ever.
+Plain reads and writes, each after a wait in the event loop. They wait even if the pipe is ready: otherwise a
+child that writes without pause would keep its reader running, and with it block the whole loop, forever.
 
 - Any task may close a pipe while another waits on it. The descriptor is taken out of the loop before it is
-  closed, so its number cannot be reused under a waiter; the waiter then finds the pipe closed.
-- One task at a time at each pipe. A second one is told so, rather than given every other piece.
-- A cancelled read loses nothing: between taking bytes out of the pipe and handing them over there is no await.
+  closed, so its number cannot be reused under the waiting task, which then finds the pipe closed.
+- Only one task at a time may read or write a pipe. A second one gets an error, rather than every other piece.
+- A cancelled read loses nothing: there is no await between taking bytes out of the pipe and returning them.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import IO, Final
 
 from quiesce.kernel.scope import Backend
 
-CHUNK: Final = 65536  # what a pipe holds, unless somebody has made it larger
-LARGEST: Final = 1 << 20  # what a pipe can be made to hold without privileges
+CHUNK: Final = 65536  # the capacity of a pipe on Linux, unless it was enlarged
+LARGEST: Final = 1 << 20  # the largest capacity that a pipe can be given without privileges
 
 
 class PipeClosed(OSError):
-    """Raised by a write to a process whose stdin was closed on our side, by `close_stdin()` or a stop."""
+    """Raised by a write to a process whose stdin was closed on our side: by `close_stdin()` or a stop."""
 
 
 class LineTooLong(ValueError):
-    """Raised by `Process.lines()` for a line over its limit. That line is skipped; reading may go on after it."""
+    """Raised by `Process.lines()` for a line over its limit. It is skipped: you can read on after it."""
 
 
 class Pipe:
@@ -40,7 +40,7 @@ class Pipe:
         self.file = file
         self.fd = file.fileno()
         self.what = what
-        self.at_end = False  # nobody holds the other end any more
+        self.at_end = False  # no process has the other end open any more
         self._busy = False
         os.set_blocking(self.fd, False)
 
@@ -50,7 +50,7 @@ class Pipe:
         return self.file.closed
 
     def close(self) -> None:
-        """Close our end; whoever waits on it is woken. Twice is fine."""
+        """Close our end and wake a task that waits on it. Does nothing the second time."""
         if self.file.closed:
             return
         try:
@@ -60,12 +60,12 @@ class Pipe:
             self.file.close()
 
     def check_free(self) -> None:
-        """An error if another task is at this pipe."""
+        """Raise an error if another task is reading or writing this pipe."""
         if self._busy:
             raise RuntimeError(f"another task is already at {self.what}: one at a time")
 
     async def read(self, most: int) -> bytes:
-        """At least one byte; `b""` when there will be no more, or when somebody closes our end."""
+        """At least one byte; `b""` at the end of the stream, or when our end is closed."""
         self.check_free()
         self._busy = True
         try:
@@ -79,7 +79,7 @@ class Pipe:
             self._busy = False
 
     def read_now(self, most: int) -> bytes | None:
-        """What is there, without waiting; None if nothing is, `b""` at the end."""
+        """What the pipe holds, without waiting; None if that is nothing, `b""` at the end of the stream."""
         if self.closed:
             return b""
         try:
@@ -91,11 +91,9 @@ class Pipe:
             self.close()
         return data
 
-    def rest(self) -> Iterator[bytes]:
-        """What is in the pipe, now that the tree is gone; then our end is closed.
-
-        No more than a pipe can hold: somebody who is not of the tree may have it too, and write on.
-        """
+    def drain(self) -> Iterator[bytes]:
+        """What the pipe still holds after the tree has exited; then our end is closed."""
+        # No more than a pipe can hold: a process outside the tree may have the other end, and write forever.
         for _ in range(0, LARGEST, CHUNK):
             data = self.read_now(CHUNK)
             if not data:
@@ -104,7 +102,7 @@ class Pipe:
         self.close()
 
     async def write(self, data: memoryview) -> None:
-        """All of `data`. If it is cancelled or closed meanwhile, a part may have been written."""
+        """Write all of `data`. If the call is cancelled, or the pipe closed, a part may have been written."""
         self.check_free()
         self._busy = True
         try:
@@ -123,43 +121,43 @@ class Pipe:
         if self.closed:
             raise PipeClosed(f"cannot write to {self.what}: it was closed")
 
-    def nobody_reads(self) -> bool:
-        """Whether the other end of a pipe that we write to is closed. (Or ours: it makes no difference.)"""
+    def has_no_reader(self) -> bool:
+        """Whether the other end of a pipe that we write to is closed, or our own."""
         if self.closed:
             return True
         poll = select.poll()
         poll.register(self.fd, 0)
         return bool(poll.poll(0))
 
-    def make_room(self) -> None:
-        """Let the other side write a little more than it could, where the system knows how."""
+    def enlarge(self) -> None:
+        """Let the other side write more before it blocks, where the system can do that."""
         if self.closed:
             return
         try:
             from fcntl import F_SETPIPE_SZ, fcntl
 
             fcntl(self.fd, F_SETPIPE_SZ, LARGEST)
-        except (ImportError, OSError):  # another system, or no more memory for pipes: it was a favour
+        except (ImportError, OSError):  # another system, or no more memory for pipes: it works without, too
             pass
 
 
 class Output:
-    """What a child writes, in pieces or in lines, and what of it was read but not asked for yet."""
+    """What a child writes, in pieces or in lines. Keeps what was read from the pipe but not returned yet."""
 
     __slots__ = ("_buffer", "_skipping", "pipe")
 
     def __init__(self, pipe: Pipe) -> None:
         self.pipe = pipe
         self._buffer = bytearray()
-        self._skipping = False  # inside a line that was too long
+        self._skipping = False  # inside a line that is too long
 
     def finish(self) -> None:
-        """Take what is in the pipe, for whoever reads on, and close our end."""
-        for data in self.pipe.rest():
+        """Keep what the pipe still holds for later reads, and close our end."""
+        for data in self.pipe.drain():
             self._buffer += data
 
     async def read(self, most: int) -> bytes:
-        """At most `most` bytes, `b""` at the end."""
+        """At most `most` bytes; `b""` at the end."""
         if most < 1:
             raise ValueError(f"read at least one byte, not {most}")
         self.pipe.check_free()
@@ -167,12 +165,13 @@ class Output:
             data = await self.pipe.read(most)
             if data:
                 return data
-        data = bytes(self._buffer[:most])  # there may be something by now: see `finish`
+        # Not necessarily empty after an empty read: a stop may have filled it while we waited (`finish`).
+        data = bytes(self._buffer[:most])
         del self._buffer[:most]
         return data
 
     async def read_line(self, limit: int) -> bytes | None:
-        """The next line without its end, None at the end."""
+        """The next line without its line end; None at the end of the stream."""
         self.pipe.check_free()
         buffer, scanned = self._buffer, 0
         while True:
@@ -197,7 +196,8 @@ class Output:
             if len(buffer) == scanned:
                 break
         self._skipping = False
-        # Cut off by us, half a line is nothing; at the end of all output it is the last line.
+        # At the end of the stream the rest is a last line without a line end. If our end was closed, it is a
+        # line that was cut in half, which a reader must not take for a whole one.
         rest = bytes(buffer) if self.pipe.at_end else b""
         buffer.clear()
         return rest or None
@@ -206,17 +206,18 @@ class Output:
 class Tail:
     """The last bytes of a stream."""
 
-    __slots__ = ("_kept", "limit")
+    __slots__ = ("_last", "limit")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._kept = bytearray()
+        self._last = bytearray()
 
     def add(self, data: bytes) -> None:
-        """Keep these, and let go of what is too old."""
-        self._kept += data
-        if len(self._kept) > 2 * self.limit:  # not each time: moving what is kept has its price
-            del self._kept[: len(self._kept) - self.limit]
+        """Append `data`, and drop what is beyond the limit."""
+        self._last += data
+        # Not on every call: dropping moves all the bytes that stay.
+        if len(self._last) > 2 * self.limit:
+            del self._last[: len(self._last) - self.limit]
 
     def __bytes__(self) -> bytes:
-        return bytes(self._kept[max(len(self._kept) - self.limit, 0) :])
+        return bytes(self._last[max(len(self._last) - self.limit, 0) :])

@@ -1,7 +1,7 @@
-"""A child process tree as its users hold it.
+"""`Process`: a child process tree, as its users hold it.
 
-This face and the tree proper (`TreeChild`, in a scope of its own) are two objects, so that a process which its
-users have dropped without closing can be noticed: what watches it refers to the tree alone.
+The object that users hold and the tree proper (`TreeChild`, in a scope of its own) are two, so that a process
+which its users have dropped without closing it is noticed: the task that watches it refers to the tree alone.
 """
 
 from __future__ import annotations
@@ -11,20 +11,19 @@ import sys
 import warnings
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from subprocess import DEVNULL, PIPE, STDOUT
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias, TypeVar
 
-from quiesce.kernel.base import SETTLED, Reason, Site, as_reason, describe, is_cancel, site_of
+from quiesce.kernel.base import Reason, Site, describe, site_of
 from quiesce.kernel.calls import owner_of
-from quiesce.kernel.scope import RUNNING, close_core, current_backend, log_report, reason_of_cancel
+from quiesce.kernel.scope import RUNNING, Cancellable, current_backend, reason_of_cancel
 
 from .pipe import CHUNK, Tail
 from .process_tree import Tree
 from .tree_child import TreeChild
 
 if TYPE_CHECKING:
-    from quiesce.kernel.base import Grace, StopReport
-    from quiesce.kernel.scope import Scope
+    from quiesce.kernel.base import Grace
+    from quiesce.kernel.scope import Scope, ScopeCore
 
 T = TypeVar("T")
 Argv: TypeAlias = Sequence[str | os.PathLike[str]]
@@ -40,7 +39,7 @@ _ERROR_STREAMS: Final[dict[str, int | None]] = {
 }
 
 
-class Process:
+class Process(Cancellable):
     """A child process with all its descendants.
 
     ```python
@@ -48,28 +47,28 @@ class Process:
         await server.write(b"hello\\n")
         async for line in server.lines():
             ...
-    # here the server and everything it started are gone
+    # here the server and everything it started have exited
     ```
 
     Or `server = await Process.open([...])` … `report = await server.close()`, from any task.
 
-    Stopping closes its stdin, then sends SIGTERM, then SIGKILL, the signals to the whole tree, each with the seconds
-    that `Grace` gives (`cancel`, `terminate`, `kill`). A step that cannot help is skipped: without a stdin of ours,
-    SIGTERM comes at once. Whoever reads meanwhile gets all that it had written to its end, then `b""`; whoever writes gets
-    `PipeClosed`.
+    Stopping closes its stdin, then sends SIGTERM, then SIGKILL, the signals to the whole tree, each with the
+    seconds that `Grace` gives (`cancel`, `terminate`, `kill`). A step that cannot help is skipped: without a
+    stdin of ours, SIGTERM comes at once. A task that reads meanwhile gets everything that was written, then
+    `b""`; a task that writes gets `PipeClosed`.
 
-    - `stdin`, `stdout`: `"pipe"` (use `write`, `read`, `lines`), `"null"` or `"inherit"`. What nobody reads from stdout
-      stays in the pipe, and when that is full the process waits.
-    - `stderr`: `"tail"` is always read, so that the process never waits for it; the last `stderr_limit` bytes are
-      in `stderr_tail`, and `on_stderr` is called with every piece. `"stdout"` sends it there too.
-    - `env` is the whole environment, ours unless given; `cwd` the working directory; `user` the name or number of whom to
-      run it as, which only root may say.
-    - `grace` holds the deadlines of its stop (those of its owner unless given), and `scope` is its owner: the
-      current scope unless another is given. When the owner is stopped, its tasks end first and the process after them.
+    - `stdin`, `stdout`: `"pipe"` (use `write`, `read`, `lines`), `"null"` or `"inherit"`. Output that you do
+      not read stays in the pipe; when that is full, the process waits.
+    - `stderr`: `"tail"` is always read, so that the process never waits for it; the last `stderr_limit` bytes
+      are in `stderr_tail`, and `on_stderr` is called with every piece. `"stdout"` sends it there too.
+    - `env` is the whole environment (default: ours), `cwd` the working directory, and `user` the name or
+      number of the user to run it as, which only root may choose.
+    - `grace` holds the deadlines of its stop (default: those of its owner), and `scope` is its owner
+      (default: the current scope). When the owner is stopped, its tasks end first and the process after them.
 
-    If our own process dies, in whichever way, a guard process kills the tree. A descendant that made a session of its
-    own is found by an environment variable, or by its parent while that lives; one that also cleared its
-    environment and lost its parent is not.
+    If your program dies, in whatever way, a guard process kills the tree. A descendant that made a session of
+    its own is found by an environment variable, or by its parent while that lives. One that also cleared its
+    environment and lost its parent is not found.
     """
 
     def __init__(
@@ -124,7 +123,7 @@ class Process:
         grace: Grace | None = None,
         scope: Scope | None = None,
     ) -> Self:
-        """Start it; whoever holds it closes it, from any task. Options as for `Process`."""
+        """Start a process without a block: you close it, from any task. Options as for `Process`."""
         process = cls(
             argv,
             cwd=cwd,
@@ -176,94 +175,53 @@ class Process:
         await self._start(site_of(sys._getframe(1)))
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        core = self._started()._core
-        if error is None:
-            why = Reason("parent", "its block ended")
-        elif isinstance(error, Exception):
-            why = Reason("error", f"the body raised {error!r}", error)
-        else:
-            why = reason_of_cancel(core, error)
-        try:
-            await core.close(why, None)
-        except BaseException as late:
-            if error is None or not (is_cancel(error) and is_cancel(late)):
-                raise
-        finally:
-            if core.state is not SETTLED and core.last_report is not None:
-                log_report(core.last_report)
-
     def _started(self) -> TreeChild:
         if self._child is None:
-            raise RuntimeError(
-                f"process {self.name!r} is not started: use `async with Process(...)` or `await Process.open(...)`"
-            )
+            raise self._how_to_open()
         return self._child
 
-    # Stopping
+    def _find_core(self) -> ScopeCore | None:
+        return self._child._core if self._child is not None else None
 
-    async def close(
-        self,
-        *,
-        deadline: float | None = None,
-        grace: Grace | None = None,
-        reason: Reason | str | None = None,
-    ) -> StopReport:
-        """Stop the tree, wait until it is gone, and report; from any task.
+    def _lost_its_loop(self) -> None:
+        self._started().terminate_without_loop()
 
-        Bounded by `deadline` seconds, or its `Grace`; what is still there then is named in the report with its pids,
-        and can be closed again. If you are cancelled meanwhile, the stop goes on and your cancellation is raised
-        after it; the report is then in `process.report`.
-        """
-        return await close_core(self._started()._core, deadline, grace, reason)
-
-    def cancel(self, reason: Reason | str | None = None, *, grace: Grace | None = None) -> None:
-        """Begin to stop; from any thread, without waiting. Asking again makes it faster, as `Scope.cancel`."""
-        core = self._started()._core
-        why = as_reason(reason, Reason("user"))
-        core.backend.run_from_anywhere(lambda: core.stop(why, grace, hurry=core.closed and grace is None))
+    def _how_to_open(self) -> Exception:
+        return RuntimeError(
+            f"process {self.name!r} is not started: use `async with Process(...)` or `await Process.open(...)`"
+        )
 
     def signal(self, number: int) -> None:
-        """Send a signal to the whole tree; from any thread. Nothing happens if it is gone."""
+        """Send a signal to the whole tree; from any thread. Does nothing if it has exited."""
         self._started().signal(number)
-
-    @property
-    def report(self) -> StopReport | None:
-        """What the last `close()` or the end of the block reported; None before."""
-        return self._child._core.last_report if self._child is not None else None
 
     # Using
 
     @property
     def pid(self) -> int:
-        """The process id of its first process, which is also the id of its session and group."""
+        """The id of the first process, which is also the id of its session and group."""
         return self._started().tree.pid
 
     @property
     def returncode(self) -> int | None:
-        """How the first process ended: its status, or minus the signal that ended it; None while it runs.
+        """The exit status of the first process, or minus the signal that ended it; None while it runs.
 
-        511, which no process can return, if somebody else has reaped it, so that nobody will ever know.
+        511, which no process can return, if other code has reaped it: then the status is lost.
         """
         return self._child.returncode if self._child is not None else None
 
     async def wait(self) -> int:
-        """Wait for the exit of the first process, whoever holds its pipes; returns its `returncode`.
+        """Wait for the exit of the first process, even if its pipes are still open; returns its `returncode`.
 
-        Its descendants may live on: they are gone when the process is closed.
+        Its descendants may live on. They have exited when the process is closed.
         """
         return await self._started().wait_for_exit()
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Write all of `data` to its stdin, waiting while it does not read.
+        """Write all of `data` to its stdin; waits while the process does not read.
 
-        BrokenPipeError if nobody will read it any more, PipeClosed if our end was closed. If you are cancelled, a
-        part of it may have been written.
+        Raises BrokenPipeError if no process can read it any more, PipeClosed if our end was closed. If you
+        are cancelled, a part of it may have been written.
         """
         child = self._started()
         pipe = _piped(child.stdin, "stdin", self.name)
@@ -277,18 +235,18 @@ class Process:
             raise BrokenPipeError(f"{self.name!r} does not read its stdin any more{self._how()}") from None
 
     def close_stdin(self) -> None:
-        """Tell it that no more input comes."""
+        """Close its stdin: the process sees the end of its input."""
         _piped(self._started().stdin, "stdin", self.name).close()
 
     async def read(self, most: int = CHUNK) -> bytes:
-        """What it wrote to stdout, at most `most` bytes; `b""` at the end."""
+        """The next bytes of its stdout, at least one and at most `most`; `b""` at the end."""
         return await _piped(self._started().stdout, "stdout", self.name).read(most)
 
     def lines(self, *, limit: int = 1 << 25) -> AsyncIterator[bytes]:
-        """Its stdout, line by line, without the line ends.
+        """Its stdout, line by line, without the line ends; the last line need not have one.
 
-        The last line need not have one. A line over `limit` bytes raises `LineTooLong` and is skipped: whoever
-        iterates again goes on after it. Breaking out of it leaves the rest to be read by the next.
+        A line over `limit` bytes raises `LineTooLong` and is skipped: iterate again to go on after it. After
+        a `break`, what was not read is left for the next reader.
         """
         _piped(self._started().stdout, "stdout", self.name)
         if limit < 0:
@@ -297,7 +255,7 @@ class Process:
 
     @property
     def stderr_tail(self) -> bytes:
-        """The last part of what it wrote to stderr."""
+        """The last `stderr_limit` bytes that it wrote to stderr."""
         return bytes(self._tail)
 
     def _how(self) -> str:
@@ -314,7 +272,7 @@ class Process:
             return
         core = child._core
         if child.state != RUNNING:
-            child.close_pipes()  # nobody can be using them, and the loop may be gone
+            child.close_pipes()  # no task can be using them, and the loop may have ended
             core.backend.run_from_anywhere(lambda: core.stop(Reason("parent", "nobody holds it any more")))
             return
         core.backend.run_from_anywhere(lambda: core.abandon(Reason("parent", "dropped without close()")))
@@ -332,11 +290,30 @@ class Process:
         return f"<Process {self.name!r} pid {self._child.tree.pid}{self._how()}>"
 
 
+def duplicate_pipes(process: Process) -> tuple[int, int]:
+    """Descriptors of our own: to read its stdout, and to write to its stdin.
+
+    They are non-blocking, as those of the process.
+    """
+    child = process._started()
+    read_fd = os.dup(_piped(child.stdout, "stdout", process.name).pipe.fd)
+    try:
+        return read_fd, os.dup(_piped(child.stdin, "stdin", process.name).fd)
+    except BaseException:
+        os.close(read_fd)
+        raise
+
+
+def read_last_output(process: Process) -> None:
+    """Read what it wrote to stderr just before it exited, and add it to its `stderr_tail`."""
+    process._started().read_rest_of_stderr()
+
+
 class _Lines:
-    """An iterator, not a generator: breaking out of it leaves nothing to be finalised."""
+    # Not an async generator: a `break` would leave one behind that has to be finalised later.
 
     def __init__(self, process: Process, limit: int) -> None:
-        self._process = process  # whoever holds only the lines holds the process too
+        self._process = process  # so that a process of which only the lines are held is not taken for dropped
         self._limit = limit
 
     def __aiter__(self) -> _Lines:
@@ -359,7 +336,7 @@ def _chosen(which: str, given: object, streams: dict[str, int | None]) -> int | 
 
 
 def _name_of(argv: object) -> str:
-    """The program's name; whatever else was passed is for `Tree` to complain of."""
+    """The program's name. Anything that is not a command gets its error from `Tree`."""
     if isinstance(argv, Sequence) and not isinstance(argv, (str, bytes)) and argv:
         first: object = argv[0]
         if isinstance(first, (str, os.PathLike)):

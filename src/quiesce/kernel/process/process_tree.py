@@ -1,16 +1,18 @@
 """A child process with all its descendants: started, signalled, watched and reaped as one.
 
-A child becomes the leader of a new session and carries a mark in its environment (see `procfs` for who belongs to the tree, `guardian`
-for what happens to it if we die). Everything here is synchronous and returns at once; waiting is for the layer above.
+The child becomes the leader of a new session and carries a mark in its environment (see `procfs` for which
+processes belong to the tree, `guardian` for what happens to it if this program dies). Everything here is
+synchronous and returns at once; waiting is for the layer above.
 
 Invariants
-- The leader's exit is learnt without reaping it. A zombie keeps its pid, and with it the group id, so that a signal sent to the group
-  cannot hit a stranger. `reap` is the last step, when nothing of the tree is left to be signalled.
-- Somebody else may reap it all the same: a program that ignores SIGCHLD, or waits for any child. Then the exit is known but not the status
-  (`UNKNOWN_STATUS`), and the members are found by start time, session and mark.
-- A tree is in `_live` from its start until it is reaped: dropped by its owner, it is still ended at exit.
-- "Nobody left" is true only at the moment of the scan: a process may fork behind its back. Stop in a loop: `signal`, `members`,
-  until it is empty.
+- The leader's exit becomes known without reaping it. A zombie keeps its pid, and with it the group id, so
+  that a signal to the group cannot hit a stranger. `reap` is the last step, when no process of the tree is
+  left to signal.
+- Other code may still reap it: a program that ignores SIGCHLD, or waits for any child. Then the exit is known
+  but not the status (`UNKNOWN_STATUS`), and the members are found by start time, session and mark.
+- A tree is in `_live` from its start until it is reaped: if its owner drops it, it is still ended at exit.
+- "No members" is true only at the moment of the scan: a process may have forked behind its back. Stop a tree
+  in a loop: `signal`, then `members`, until that is empty.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ from quiesce._safe.printed import logger
 from . import guardian, procfs
 
 UNKNOWN_STATUS: Final = 511
-"""The exit status of a leader that somebody else has reaped. No process can return it; given to `sys.exit` it still means failure."""
+"""The exit status of a leader that other code has reaped.
+
+No process can return it; passed on to `sys.exit`, it still means failure.
+"""
 
 _live: dict[str, Tree] = {}
 
@@ -39,9 +44,10 @@ Stdio = int | IO[bytes] | None
 
 
 class Tree:
-    """A running command and its descendants. Raises OSError, with what to do about it, if the command cannot be started.
+    """A running command and its descendants. Raises OSError, with what to do about it, if it cannot start.
 
-    `stdin`, `stdout` and `stderr` are as for `subprocess.Popen`; pipes are unbuffered, and whoever asks for them closes them.
+    `stdin`, `stdout` and `stderr` are as for `subprocess.Popen`. Pipes are unbuffered, and the caller closes
+    them.
     """
 
     def __init__(
@@ -59,21 +65,23 @@ class Tree:
             raise NotImplementedError(
                 "process trees need POSIX sessions and signals, which this platform does not have"
             )
-        self.argv = _checked(argv)
+        self.argv = _check_argv(argv)
         uid = _uid_of(user, self.argv[0])
         guardian.ensure()
         self.mark = guardian.new_mark()
-        self._owner = os.getpid()
+        self._owner_pid = os.getpid()
         self._status: int | None = None
         self._exit_fd: int | None = None
         self._group_was_killed = False
-        self._seen: frozenset[procfs.Proc] = frozenset()
-        self.unseen = ""  # why the last look may have found too few
-        # Nothing of the tree is older than we are; the leader's own start time, if it can be read, is sharper.
-        self._since = procfs.start_time(self._owner)
-        self._leader_start = 0
+        self._known_members: frozenset[procfs.Proc] = frozenset()
+        self.unseen = ""  # why the last scan may have found too few
+        # No member is older than this program; the leader's own start time is closer, if it can be read.
+        self._since = procfs.start_time(self._owner_pid)
+        self.leader_start = 0
         environment = dict(os.environ if env is None else env)
-        self._popen = _Child.__new__(_Child)  # so that we have it even if its start is interrupted
+        # Made and initialised in two steps: if a signal handler raises in the middle of the start, we still
+        # have the object, and with it the pid and the pipes.
+        self._popen = _Child.__new__(_Child)
         try:
             _Child.__init__(
                 self._popen,
@@ -88,16 +96,17 @@ class Tree:
                 start_new_session=True,
             )
         except OSError as error:
-            raise _explained(error, self.argv[0], cwd, environment.get("PATH"), user) from error
-        except BaseException:  # Ctrl-C, say
+            raise _explain(error, self.argv[0], cwd, environment.get("PATH"), user) from error
+        except BaseException:  # for example KeyboardInterrupt, raised by a signal handler
             self.pid = getattr(self._popen, "pid", 0)
             self._undo()
             raise
         self.pid = self._popen.pid
         _live[self.mark] = self
         try:
-            self._leader_start = procfs.start_time(self.pid)
-            self._since = self._leader_start or self._since
+            self.stdin, self.stdout, self.stderr = self._popen.stdin, self._popen.stdout, self._popen.stderr
+            self.leader_start = procfs.start_time(self.pid)
+            self._since = self.leader_start or self._since
             with contextlib.suppress(AttributeError, OSError):
                 self._exit_fd = os.pidfd_open(self.pid)
             guardian.register(self.pid)
@@ -105,30 +114,19 @@ class Tree:
             self._undo()
             raise
 
-    @property
-    def stdin(self) -> IO[bytes] | None:
-        return self._popen.stdin
-
-    @property
-    def stdout(self) -> IO[bytes] | None:
-        return self._popen.stdout
-
-    @property
-    def stderr(self) -> IO[bytes] | None:
-        return self._popen.stderr
-
     def __repr__(self) -> str:
         state = "running" if self._status is None else f"exited with {self._status}"
         return f"<Tree pid {self.pid} {self.argv[0]!r}, leader {state}>"
 
     def exit_status(self) -> int | None:
-        """How the leader ended: its exit code, minus the signal that killed it, `UNKNOWN_STATUS`; None while it runs.
+        """The leader's exit code, minus the signal that killed it, or `UNKNOWN_STATUS`; None while it runs.
 
-        Does not reap it: the pid stays taken until `reap`. (Where the platform cannot do that, it is reaped here.)
+        Does not reap it: the pid stays taken until `reap`. (Where the platform cannot do that, it is reaped
+        here.)
         """
         if self._status is not None:
             return self._status
-        self._must_be_ours()
+        self._check_process()
         try:
             if hasattr(os, "waitid"):
                 exited = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -139,33 +137,38 @@ class Tree:
                 if pid:
                     self._status = self._popen.returncode = os.waitstatus_to_exitcode(status)
         except ChildProcessError:
-            if self._status is None:  # else another thread has just reaped it
+            if self._status is None:  # otherwise another thread of ours has just reaped it
                 self._status = UNKNOWN_STATUS
         return self._status
 
     def exit_fd(self) -> int | None:
-        """A descriptor that becomes readable when the leader exits, until `reap` closes it. None where there is no such thing."""
+        """A descriptor that is readable when the leader has exited; `reap` closes it. None without pidfds."""
         return self._exit_fd
 
+    def peek(self) -> procfs.ScanResult:
+        """As `members`, but it only looks: it remembers and reaps nothing, so any thread may call it."""
+        groups = {self.pid: self.leader_start}
+        return procfs.find(groups, self.mark, since=self._since, known=self._known_members)
+
     def members(self) -> list[procfs.Proc]:
-        """Who is alive in the tree now. Without /proc: at most one entry, which stands for the whole group."""
-        self._must_be_ours()
-        groups = {self.pid: self._leader_start}
-        return self._remember(procfs.find(groups, self.mark, since=self._since, known=self._seen))
+        """The living processes of the tree. Without /proc: at most one entry, which means the whole group."""
+        self._check_process()
+        return self._remember(self.peek())
 
     def signal(self, sig: int) -> None:
-        """Send a signal to the whole tree, whatever sessions it has spread to. Stopped processes are woken to act on one that ends them."""
-        self._must_be_ours()
-        groups = {self.pid: self._leader_start}
-        self._remember(procfs.sweep(groups, self.mark, sig, since=self._since, known=self._seen))
+        """Send a signal to the whole tree, in all its sessions. An ending signal also continues it."""
+        self._check_process()
+        groups = {self.pid: self.leader_start}
+        self._remember(procfs.sweep(groups, self.mark, sig, since=self._since, known=self._known_members))
         self._group_was_killed |= sig == signal.SIGKILL
 
     def reap(self) -> bool:
-        """Let go of the leader once it has exited: its pid may then be used again. False, and nothing done, while it runs.
+        """Reap the leader if it has exited, so that its pid can be reused; returns whether it has.
 
-        Take `exit_fd` out of any event loop before. What is still alive of the tree is guarded by its mark alone from here on.
+        Take `exit_fd` out of the event loop first. From here on, only its mark guards what still runs of the
+        tree.
         """
-        if self._owner != os.getpid():
+        if self._owner_pid != os.getpid():
             return True
         status = self.exit_status()
         if status is None:
@@ -173,45 +176,46 @@ class Tree:
         if _live.pop(self.mark, None) is None:
             return True
         guardian.forget(self.pid)
-        # If somebody else has reaped it, the number may be another child's by now.
+        # If other code has reaped the leader, its number may belong to another child: leave that one alone.
         if status != UNKNOWN_STATUS and self._popen.returncode is None:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(self.pid, os.WNOHANG)
-        self._let_go(status)
+        self._release(status)
         return True
 
     def reap_if_gone(self) -> bool:
-        """Reap the leader if nobody of the tree is left alive; whether that is so."""
-        if self._owner != os.getpid():
+        """Reap the leader if all of the tree has exited; returns whether it has."""
+        if self._owner_pid != os.getpid():
             return True
         return self.exit_status() is not None and not self.members() and self.reap()
 
-    def _remember(self, found: procfs.Found) -> list[procfs.Proc]:
+    def _remember(self, found: procfs.ScanResult) -> list[procfs.Proc]:
         self.unseen = found.unseen
-        # A group that cannot be looked into answers as long as its zombie leader is there. After SIGKILL nobody else can be in it.
+        # Without /proc a group answers while its leader is a zombie. After SIGKILL it has no other member.
         all_dead = self._group_was_killed and self.exit_status() is not None
         alive = [proc for proc in found if proc.starttime or not all_dead]
-        before, self._seen = self._seen, frozenset(alive)
-        for proc in before - self._seen:
+        before, self._known_members = self._known_members, frozenset(alive)
+        for proc in before - self._known_members:
             if proc.pid != self.pid:
                 procfs.collect(proc)
         return alive
 
-    def _let_go(self, status: int) -> None:
+    def _release(self, status: int) -> None:
         self._popen.returncode = status
         descriptor, self._exit_fd = self._exit_fd, None
         if descriptor is not None:
             os.close(descriptor)
 
-    def _must_be_ours(self) -> None:
-        if self._owner != os.getpid():
+    def _check_process(self) -> None:
+        if self._owner_pid != os.getpid():
             raise RuntimeError(
-                f"process {self.pid} ({self.argv[0]}) belongs to process {self._owner}, which started it and then forked this one; "
-                "start a process of its own here"
+                f"process {self.pid} ({self.argv[0]}) belongs to process {self._owner_pid}, which started it "
+                "and then forked this one; start a process of its own here"
             )
 
     def _undo(self) -> None:
-        """Leave nothing of a start that was interrupted, though perhaps not even the pid is known."""
+        """Undo a start that was interrupted."""
+        # If it was interrupted before Popen stored the pid, only the mark leads to the new process.
         if self.pid:
             _live[self.mark] = self
         procfs.sweep({self.pid: 0} if self.pid else {}, self.mark, signal.SIGKILL, since=self._since)
@@ -225,18 +229,18 @@ class Tree:
 
 
 class _Child(subprocess.Popen[bytes]):
-    """Popen that leaves it to us to know what becomes of the child."""
+    """A Popen that never reaps its child by itself: the tree decides when."""
 
     def __del__(self) -> None:
-        """Its own would warn of a child that runs, and reap it at some later time."""
+        """Popen's own would warn about a running child, and reap it at some later time."""
 
 
 def live() -> list[Tree]:
-    """The trees that were started and not yet reaped."""
+    """The trees that were started and not reaped yet."""
     return list(_live.values())
 
 
-def _checked(argv: Sequence[str | os.PathLike[str]]) -> list[str]:
+def _check_argv(argv: Sequence[str | os.PathLike[str]]) -> list[str]:
     if isinstance(argv, (str, bytes, os.PathLike)):
         raise TypeError(
             f"a command is a list of strings, not {argv!r}: write [{os.fspath(argv)!r}], split it with shlex.split(), "
@@ -259,7 +263,7 @@ def _checked(argv: Sequence[str | os.PathLike[str]]) -> list[str]:
 
 
 def _uid_of(user: str | int | None, command: str) -> int | None:
-    """Looked up here: where Popen does not find it, it leaves its pipes open."""
+    # Popen could look it up, but if there is no such user, it leaves its pipes open.
     if not isinstance(user, str):
         return user
     import pwd  # not on Windows
@@ -271,14 +275,14 @@ def _uid_of(user: str | int | None, command: str) -> int | None:
         raise OSError(errno.EINVAL, f"cannot start {command!r}: {problem}") from None
 
 
-def _explained(
+def _explain(
     error: OSError,
     command: str,
     cwd: str | os.PathLike[str] | None,
     path: str | None,
     user: str | int | None,
 ) -> OSError:
-    """The same error, saying what was wrong with what."""
+    """The same error with a message that says what is wrong and what to do."""
     place = "" if cwd is None else os.fspath(cwd)
     where = os.path.join(place, command) if os.path.dirname(command) else shutil.which(command, path=path)
     if cwd is not None and not os.path.isdir(place):
@@ -288,7 +292,7 @@ def _explained(
     elif cwd is not None and not os.access(place, os.X_OK):
         problem = f"its working directory {place!r} may not be entered"
     elif error.errno == errno.EPERM and user is not None:
-        problem = f"it may not be run as {user!r}; only root may run a program as somebody else"
+        problem = f"it may not be run as {user!r}; only root may run a program as another user"
     elif error.errno == errno.ENOENT and where is not None and os.path.exists(where):
         problem = f"{where!r} exists, but the interpreter that its first line names does not"
     elif error.errno == errno.ENOENT and where is None:
@@ -300,7 +304,9 @@ def _explained(
     elif error.errno == errno.EACCES:
         problem = "it may not be executed; chmod +x it, or run it with its interpreter"
     elif error.errno == errno.ENOEXEC:
-        problem = "it is no program for this machine, nor a script that begins with #! and its interpreter"
+        problem = (
+            "it is neither a program for this machine nor a script that begins with #! and its interpreter"
+        )
     else:
         problem = error.strerror or str(error)
     return OSError(error.errno, f"cannot start {command!r}: {problem}")
@@ -308,9 +314,7 @@ def _explained(
 
 def _at_exit() -> None:
     if left := guardian.find_all():
-        logger.warning(
-            "still running at exit, and ended now: %s", "; ".join(proc.describe() for proc in left)
-        )
+        logger.warning("still running at exit, stopped now: %s", "; ".join(proc.describe() for proc in left))
     guardian.stop_all()
     for tree in live():
         tree.reap()
@@ -318,7 +322,7 @@ def _at_exit() -> None:
 
 def _after_fork_in_child() -> None:
     for tree in live():
-        tree._let_go(UNKNOWN_STATUS)
+        tree._release(UNKNOWN_STATUS)
     _live.clear()
 
 

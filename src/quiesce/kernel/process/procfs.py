@@ -4,25 +4,30 @@ A process belongs to a tree if any of these holds:
 
 - its session is the tree's (an ordinary child or grandchild);
 - its environment carries the tree's mark (it called setsid, or was forked twice, but kept its environment);
-- its parent belongs to the tree (it did both and cleared its environment, as sandboxes do, but its parent still lives);
-- it belonged at an earlier look and still lives (`known`), so that it is not lost when that parent dies.
+- its parent belongs to the tree (it did both and cleared its environment, as sandboxes do, but its parent
+  still lives);
+- it belonged at an earlier scan and still lives (`known`), so that it is not lost when that parent dies.
 
-What gets away: a process in a session of its own, whose environment does not carry the mark (cleared, or overwritten by a program
-that writes its title there), and whose parent was gone before anybody looked.
+Not found: a process in a session of its own whose environment does not carry the mark (it was cleared, or
+overwritten by a program that writes its title there) and whose parent exited before the first scan.
 
 Invariants
-- A process is its pid *and* its start time. A pid alone is never signalled: the signal goes through a pidfd whose start time was
-  compared after it was opened, so the pid cannot have been given to another process in between.
-- A group id is trusted while its leader is unreaped, or while it has members: the kernel gives neither number away. If a process
-  with that pid but another start time is seen, the id was reused and matches nothing.
-- One scan is not one moment: a process can fork and be gone before it is read, and one listing need not show its child (which got a
-  lower number, when the numbers begin again). One that is on its way out, no zombie yet but without an environment, counts as gone. So the listing is repeated until two in a row showed nobody who was gone before it was
-  read. It can still be outrun: stop in a loop.
-- Being unable to look (no /proc, no descriptor left) is never taken for "nothing there": the groups themselves are asked instead,
-  and stand in the answer as one `Proc` each, with no start time. And the answer says what it could not see (`Found.unseen`).
+- A process is its pid *and* its start time. A pid alone is never signalled: the signal goes through a pidfd
+  whose start time is compared after it was opened, so the pid cannot have been reused in between.
+- A group id is trusted while its leader is unreaped, or while the group has members: Linux reuses neither
+  number until then. If a process with that pid but another start time is seen, the id was reused and matches
+  nothing.
+- A scan is not an instant. A process can fork and exit before it is read, and the same listing need not show
+  its child, which gets a lower number when the numbers wrap around. A process that is exiting (not a zombie
+  yet, but without an environment) counts as gone. So /proc is listed again until two listings in a row
+  contained no process that was gone before it was read. A fast fork chain can still outrun this: callers stop
+  a tree in a loop.
+- Being unable to look (no /proc, no file descriptors left) never counts as "nothing there". Instead each
+  group is probed, and one that answers is returned as a single `Proc` without a start time.
+  `ScanResult.unseen` says what could not be seen.
 
-The guard process runs this file outside the package, where start-up time and memory count: import nothing of ours here, and of
-the standard library only what is small.
+The guard process runs this file outside the package, where start-up time and memory count: import nothing of
+ours here, and only small modules of the standard library.
 """
 
 from __future__ import annotations
@@ -40,22 +45,22 @@ VARIABLE = "QUIESCE_TREE"
 """The environment variable with the marks, outermost first, joined by `;`. A mark is `<program>.<number>`."""
 
 GUARD_TAG = "guard"
-"""What guards carry instead of marks: they are children of the programs they guard, and part of nobody's tree."""
+"""What guard processes carry instead of a mark: a guard is its program's child, but in no tree."""
 
-_ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM) if os.name == "posix" else ()
-_LISTINGS = 100  # enough to catch up with any but a storm of forks, which no scan can
-_PAUSES = (0.0001, 0.0002, 0.0004)
-_PF_EXITING = 4  # of the kernel's flags
+_ENDING_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM) if os.name == "posix" else ()
+_LISTINGS = 100  # enough for anything but a fork storm, which no scan can keep up with
+_EXEC_PAUSES = (0.0001, 0.0002, 0.0004)  # seconds between two reads of an environment that exec is replacing
+_PF_EXITING = 4  # a process flag of the Linux kernel
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
 class Proc:
-    """One process as the scan saw it. Equal if pid and start time are; `starttime` 0 stands for a whole process group."""
+    """One process as a scan saw it, known by pid and start time; `starttime` 0 means a whole group."""
 
     __slots__ = ("comm", "exiting", "pgrp", "pid", "ppid", "session", "starttime", "state", "zombie")
 
     def __init__(self, pid: int, stat: bytes) -> None:
-        # The name may hold spaces, parentheses and line ends; after the last parenthesis all is regular.
+        # The name may contain spaces, parentheses and newlines: split only what follows the last parenthesis.
         opening, closing = stat.index(b"("), stat.rindex(b")")
         fields = stat[closing + 2 :].split(None, 20)
         self.pid = pid
@@ -65,12 +70,11 @@ class Proc:
         self.pgrp = int(fields[2])
         self.session = int(fields[3])
         self.starttime = int(fields[19])
-        # A process whose main thread has ended while others run says "Z" too, but counts more than one thread.
+        # A process whose main thread has ended while others run is in state "Z" too, but counts all of them.
         is_alone = int(fields[17]) <= 1
         self.zombie = fields[0] in b"ZXx" and is_alone
-        self.exiting = (
-            bool(int(fields[6]) & _PF_EXITING) and is_alone
-        )  # no zombie yet, but its memory may be gone
+        # Not a zombie yet, but its memory, and with it the environment, may be freed already.
+        self.exiting = bool(int(fields[6]) & _PF_EXITING) and is_alone
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Proc) and (self.pid, self.starttime) == (other.pid, other.starttime)
@@ -82,10 +86,9 @@ class Proc:
         return f"<Proc {self.describe()}>"
 
     def describe(self) -> str:
-        """Pid and command line for people to read, without secrets; the bare name once it is gone."""
-        from quiesce._safe.printed import (
-            printed_line,  # not at the top: the guard process runs this file alone
-        )
+        """Pid and command line for people to read, without secrets; the bare name once it has exited."""
+        # Imported here: the guard process runs this file without the package.
+        from quiesce._safe.printed import printed_line
         from quiesce._safe.secrets import command_without_secrets
 
         if not self.starttime:
@@ -99,8 +102,8 @@ class Proc:
         return f"pid {self.pid}: {text if len(text) <= 200 else text[:199] + '…'}"
 
 
-class Found(list[Proc]):
-    """The processes that a look has found, and why it may have found too few (`unseen`; empty if it saw all there are)."""
+class ScanResult(list[Proc]):
+    """The processes that a scan found, and why there may be more (`unseen`; empty if it saw all of them)."""
 
     __slots__ = ("unseen",)
 
@@ -109,8 +112,13 @@ class Found(list[Proc]):
         self.unseen = unseen
 
 
+def describe_all(procs: Collection[Proc]) -> str:
+    """The processes and their states, for people to read; `"exiting"` if there are none."""
+    return "; ".join(f"{proc.describe()} (state {proc.state})" for proc in procs) or "exiting"
+
+
 def available() -> bool:
-    """Whether /proc is there and shows our own pid namespace. Without it only process groups can be known."""
+    """Whether /proc exists and shows our own pid namespace. Without it only process groups can be known."""
     return not unavailable()
 
 
@@ -124,10 +132,11 @@ def unavailable() -> str:
 
 
 def hidden() -> str:
-    """Why /proc, where it can be used, does not show every process; empty if it does.
+    """Why a usable /proc does not show every process; empty if it does.
 
-    With the mount option `hidepid` it shows us only those that we may trace: not those of other users, nor those of our own that have
-    gained rights or cannot be read. So the first process of all is not shown to us, unless it is our own.
+    With the mount option `hidepid` it shows only processes that we may trace: not those of other users, nor
+    our own processes that have gained privileges or are unreadable. Pid 1 is the test: it is hidden unless it
+    is ours.
     """
     user = os.geteuid()
     if user not in _hidden:
@@ -135,13 +144,14 @@ def hidden() -> str:
             _read("/proc/1/stat")
             is_anothers = os.stat("/proc/1").st_uid != user
             visible = user == 0 or is_anothers or not _is_mounted_to_hide()
-        except (FileNotFoundError, PermissionError):  # not for errors of the moment: what is noted lasts
+        # Only these two errors mean that it is hidden. A passing one (no descriptors) must not be cached.
+        except (FileNotFoundError, PermissionError):
             visible = False
         _hidden[user] = "" if visible else "/proc hides the processes of other users (hidepid)"
     return _hidden[user]
 
 
-_hidden: dict[int, str] = {}  # by the user that we are
+_hidden: dict[int, str] = {}  # by effective user id: a program may drop its privileges
 
 
 def _is_mounted_to_hide() -> bool:
@@ -150,6 +160,7 @@ def _is_mounted_to_hide() -> bool:
 
 
 def look_up(pid: int) -> Proc | None:
+    """The process with this pid, alive or zombie; None if it cannot be read, for whatever reason."""
     try:
         return Proc(pid, _read(f"/proc/{pid}/stat"))
     except (OSError, ValueError, IndexError):
@@ -163,14 +174,15 @@ def start_time(pid: int) -> int:
 
 
 def living(trees: Mapping[int, int]) -> set[Proc]:
-    """Those of the processes, each given by pid and start time, that are still there."""
+    """Those of the processes, each given by pid and start time, that are still alive."""
     found = [proc for pid, start in trees.items() if (proc := look_up(pid)) and proc.starttime == start]
     return {proc for proc in found if not proc.zombie}
 
 
 def still_alive(proc: Proc) -> bool:
+    """Whether this very process still runs; for a whole group, whether it has any member."""
     if not proc.starttime:
-        return _signal_group(proc.pgrp, 0)
+        return signal_group(proc.pgrp, 0)
     now = look_up(proc.pid)
     return now is not None and now == proc and not now.zombie
 
@@ -180,21 +192,21 @@ def _is_ending(proc: Proc) -> bool:
     return now is None or now != proc or now.zombie or now.exiting
 
 
-def find(groups: Mapping[int, int], mark: str, *, since: int = 0, known: Collection[Proc] = ()) -> Found:
-    """The living members of a tree: see the top of this module. Never our own process, never a zombie, never a guard.
+def find(groups: Mapping[int, int], mark: str, *, since: int = 0, known: Collection[Proc] = ()) -> ScanResult:
+    """The living members of a tree: see the top of this module. Never our own process, a zombie, or a guard.
 
-    `groups` maps the ids of sessions, which are also those of their leaders' process groups, to the start time of the leader (0: not
-    known). `mark` is one tree's mark, or a program's id for all of its trees. Nothing that started before `since` can belong, which
-    spares reading about most of the machine.
+    `groups` maps the id of each session, which is also its leader's process group, to the start time of the
+    leader (0: unknown). `mark` is one tree's mark, or a program's id for all of its trees. Nothing that
+    started before `since` can belong, which saves reading most of the machine's processes.
     """
     if why := unavailable():
         return _groups_that_answer(groups, why)
     try:
         ours = {group for group, start in groups.items() if not start or start_time(group) in (0, start)}
-        members = Found(unseen=hidden())
+        members = ScanResult(unseen=hidden())
         others: dict[int, list[Proc]] = {}
         missed: list[Proc | str] = []
-        for proc in _scan(since, missed):
+        for proc in scan(since, missed):
             if proc.session in ours or proc in known:
                 members.append(proc)
             elif not proc.zombie and proc.starttime >= since:
@@ -208,56 +220,63 @@ def find(groups: Mapping[int, int], mark: str, *, since: int = 0, known: Collect
                     others.setdefault(proc.ppid, []).append(proc)
     except OSError as error:
         return _groups_that_answer(groups, f"/proc could not be read: {error.strerror}")
-    for parent in members:  # grows as it goes: children of children
-        # A child is never older than its parent: if it is, the parent's pid was reused between two lines of the scan.
+    for parent in members:  # the list grows in the loop: children of children
+        # A child that is older than its parent is none: the parent's pid was reused during the scan.
         members += [child for child in others.pop(parent.pid, ()) if child.starttime >= parent.starttime]
-    if members.unseen:  # not even the leader need be shown
+    # With hidepid even the leader may be hidden from us, so its group is probed.
+    if members.unseen:
         members += _groups_that_answer([group for group in ours if look_up(group) is None], members.unseen)
     unseen = members.unseen or ("processes were started faster than they could be read" if missed else "")
-    return Found([proc for proc in members if not proc.zombie], unseen)
+    return ScanResult([proc for proc in members if not proc.zombie], unseen)
 
 
 def sweep(
     groups: Mapping[int, int], mark: str, sig: int, *, since: int = 0, known: Collection[Proc] = ()
-) -> Found:
+) -> ScanResult:
     """Send one signal to every member of a tree, and return those that were seen. Repeat until that is none.
 
-    Groups are signalled as groups, for there the kernel leaves no gap through which a fork could slip.
+    Groups are signalled as groups: the kernel does that in one step, so a process that is forking cannot
+    escape it.
     """
-    # Look first: once a parent is dead, children that are known only by it cannot be found any more.
+    # Scan before signalling: once a parent is dead, children that only it leads to cannot be found any more.
     members = find(groups, mark, since=since, known=known)
     for group in {proc.pgrp for proc in members if proc.pgrp in groups}:
-        _signal_group(group, sig)
+        signal_group(group, sig)
     for proc in members:
         if proc.pgrp not in groups:
             send_signal(proc, sig)
-    if sig in _ENDING:
-        # A stopped process would not act on it before it is continued.
+    if sig in _ENDING_SIGNALS:
+        # A stopped process does not act on such a signal until it is continued.
         for proc in members:
             if not proc.starttime:
-                _signal_group(proc.pgrp, signal.SIGCONT)
+                signal_group(proc.pgrp, signal.SIGCONT)
             elif proc.state == "T":
                 send_signal(proc, signal.SIGCONT)
     return members
 
 
 def send_signal(proc: Proc, sig: int) -> bool:
-    """Signal exactly this process. False if it is gone or not ours to signal."""
+    """Signal exactly this process. False if it has exited, or we have no right to signal it."""
     try:
         descriptor = os.pidfd_open(proc.pid)
     except ProcessLookupError:
         return False
-    except (AttributeError, OSError):  # an old kernel, a sandbox, or no descriptor left
-        return still_alive(proc) and _delivered(os.kill, proc.pid, sig)
+    except (AttributeError, OSError):  # an old Linux, a sandbox, or no descriptors left
+        return still_alive(proc) and _deliver(os.kill, proc.pid, sig)
     try:
-        # From here on the descriptor names one process; is it the one we mean?
-        return still_alive(proc) and _delivered(signal.pidfd_send_signal, descriptor, sig)
+        # From here on the descriptor names one process for good. Check that it is the one we mean.
+        return still_alive(proc) and _deliver(signal.pidfd_send_signal, descriptor, sig)
     finally:
         os.close(descriptor)
 
 
+def signal_group(group: int, sig: int) -> bool:
+    """Signal a process group. False if it has no member, or none that we may signal."""
+    return _deliver(os.killpg, group, sig)
+
+
 def collect(proc: Proc) -> None:
-    """Reap a dead process that has become our child: orphans do if we are the first process of a container, or a subreaper."""
+    """Reap a zombie that has become our child: orphans do if we are pid 1 of a container, or a subreaper."""
     now = look_up(proc.pid)
     if now is not None and now == proc and now.zombie and now.ppid == os.getpid():
         try:
@@ -266,7 +285,7 @@ def collect(proc: Proc) -> None:
             pass
 
 
-def _delivered(send: Callable[[int, int], None], target: int, sig: int) -> bool:
+def _deliver(send: Callable[[int, int], None], target: int, sig: int) -> bool:
     try:
         send(target, sig)
     except (ProcessLookupError, PermissionError):
@@ -274,35 +293,32 @@ def _delivered(send: Callable[[int, int], None], target: int, sig: int) -> bool:
     return True
 
 
-def _signal_group(group: int, sig: int) -> bool:
-    return _delivered(os.killpg, group, sig)
-
-
-def _groups_that_answer(groups: Iterable[int], why: str) -> Found:
-    # Signal 0 asks whether there is anybody. On macOS a group of zombies refuses; on Linux it answers, so this may err on the side of
-    # "something is left".
-    return Found([_whole_group(group, why) for group in groups if _signal_group(group, 0)], why)
+def _groups_that_answer(groups: Iterable[int], why: str) -> ScanResult:
+    # Signal 0 asks whether a group has members. On macOS a group of zombies refuses it, on Linux it accepts
+    # it: this errs on the side of "something is left".
+    return ScanResult([_whole_group(group, why) for group in groups if signal_group(group, 0)], why)
 
 
 def _whole_group(group: int, why: str) -> Proc:
     return Proc(group, b"%d (%s) ? 0 %d %d%s 0 0 0" % (group, why.encode(), group, group, b" 0" * 14))
 
 
-def _scan(since: int = 0, missed: list[Proc | str] | None = None) -> Iterator[Proc]:
-    """Every other process, save those in sessions that are older than `since`.
+def scan(since: int = 0, missed: list[Proc | str] | None = None) -> Iterator[Proc]:
+    """Every other process, except those in sessions older than `since`. Raises OSError without descriptors.
 
-    `missed` are those of the last listing that were gone before they were read; who reads more about them adds to it. If there are any at
-    the end, the scan was outrun.
+    `missed` collects the processes of the last listing that were gone before they were read; the caller adds
+    those that it could not examine further. If it is not empty at the end, the scan was outrun.
 
-    Nobody can join a session; one can only be born in it, or make a new one. So an old session has no member of a younger tree, and asking
-    for the session is thirty times cheaper than reading about the process.
+    No process can join an existing session: it is born in one, or makes a new one. So an old session has no
+    member of a younger tree, and asking for the session is thirty times cheaper than reading the process.
     """
     done = {str(os.getpid())}
-    # Session 0 is that of the kernel's own threads, and any that was made outside our pid namespace. Such a one is older than
-    # whatever we have started, but it may be our own: in a container our children are born in it.
+    # Linux reports session 0 for its own threads, and for every session made outside our pid namespace. Such
+    # a session is older than anything we started. But it may be ours: in a container our children are born in
+    # it. So skip it only if the caller has a limit at all.
     is_old = {0: since > 0}
     missed = [] if missed is None else missed
-    calm = 0
+    quiet_listings = 0
     for _ in range(_LISTINGS):
         missed.clear()
         new = [name for name in os.listdir("/proc") if name.isdigit() and name not in done]
@@ -318,18 +334,18 @@ def _scan(since: int = 0, missed: list[Proc | str] | None = None) -> Iterator[Pr
                 is_old[session] = leader is not None and leader.starttime < since
             if is_old[session]:
                 continue
-            stat = _read_if_there(f"/proc/{name}/stat")
-            proc = Proc(int(name), stat) if stat else None
-            if proc is None or proc.zombie:  # which it may have become since it was listed
+            proc = read_process(int(name))
+            # A zombie may have been alive when it was listed, and have forked since: it counts as missed too.
+            if proc is None or proc.zombie:
                 missed.append(name)
             if proc is not None:
                 yield proc
-        calm = 0 if missed else calm + 1
-        if calm == 2:
+        quiet_listings = 0 if missed else quiet_listings + 1
+        if quiet_listings == 2:
             return
 
 
-def _tags(pid: int) -> list[str]:
+def tags_of(pid: int) -> list[str]:
     """The marks in a process's environment."""
     return _tags_in(_environment(pid))
 
@@ -340,11 +356,13 @@ def _tags_in(environment: bytes) -> list[str]:
 
 
 def _environment(pid: int) -> bytes:
-    """Empty if it may not be read, or is gone. During exec it is empty for an instant: then look again."""
-    for pause in (0, *_PAUSES):
+    """Empty if the process has exited or may not be read."""
+    # Linux shows an empty environment for an instant during exec. Taken at its word, a child that is just
+    # being started would have no mark and get away; so read it a few times.
+    for pause in (0, *_EXEC_PAUSES):
         if pause:
             time.sleep(pause)
-        environment = _read_if_there(f"/proc/{pid}/environ")
+        environment = read_if_there(f"/proc/{pid}/environ")
         if environment is None:
             break
         if environment:
@@ -352,8 +370,14 @@ def _environment(pid: int) -> bytes:
     return b""
 
 
-def _read_if_there(path: str) -> bytes | None:
-    """None if the process is gone meanwhile, or another user's."""
+def read_process(pid: int) -> Proc | None:
+    """As `look_up`, but raises OSError where no descriptor is left, which says nothing about the process."""
+    stat = read_if_there(f"/proc/{pid}/stat")
+    return Proc(pid, stat) if stat else None
+
+
+def read_if_there(path: str) -> bytes | None:
+    """The file's content; None if the process has exited, or belongs to another user."""
     try:
         return _read(path)
     except OSError as error:
@@ -363,11 +387,11 @@ def _read_if_there(path: str) -> bytes | None:
 
 
 def _read(path: str) -> bytes:
-    # Half the price of open(), which matters some hundred times a scan.
+    # Not `open()`: this costs half as much, and one scan reads hundreds of files.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         data = b""
-        while more := os.read(descriptor, 65536):  # a list of children comes a page at a time
+        while more := os.read(descriptor, 65536):  # a list of children comes one page at a time
             data += more
         return data
     finally:

@@ -1,20 +1,22 @@
-"""A process tree as a child of a scope: how a stop reaches it, and how its end is learnt.
+"""A process tree as a child of a scope: how a stop reaches it, and how its end becomes known.
 
-Three things that are easily confused are kept apart: the exit of the leader (known by its pidfd, whoever holds
-the pipes), the pipes (which a grandchild may hold open for ever), and the tree (which may outlive the leader).
+Three things that are easily confused are kept apart: the exit of the leader (known by its pidfd, no matter
+who has the pipes), the pipes (which a grandchild may keep open forever), and the tree (which may outlive the
+leader).
 
-The ladder is: close stdin, SIGTERM, SIGKILL, the signals to the whole tree. A step that cannot help is skipped and
-takes no time: without a stdin that somebody reads, or without a leader to notice, SIGTERM comes at once. SIGKILL is
-repeated as long as anybody is found: whoever forks while the tree is being killed does not get away.
+The ladder is: close stdin, SIGTERM, SIGKILL, the signals to the whole tree. A step that cannot help is
+skipped and takes no time: if no process reads its stdin from us, or the leader has exited, SIGTERM comes at
+once. SIGKILL is repeated as long as a member is found, so that a process that forks while the tree is being
+killed does not escape.
 
-The leader stays a zombie until the rest of its tree is gone, so that its number, which is also the group's, cannot
-be given to a stranger in between.
+The leader stays a zombie until the rest of its tree has exited, so that its number, which is also the
+group's, cannot be given to a stranger in between.
 
-Two tasks are its plumbing: one watches, one reads stderr, so that no child ever blocks on what it has to complain of.
-A stop does not cancel them; they end with the tree. On asyncio a cancel may reach them all the same, from somebody who
-cancels everything: `asyncio.run` at its end, or a program's own sweep over all tasks. That stops the tree, as the
-end of the run does on trio, and the loop waits for it; but never longer than its ladder and those of its owners last. One
-that is still dying then is left to `late_reaper`.
+Each tree has two tasks for its plumbing: one watches it, one reads stderr, so that no child ever blocks on
+its error messages. A stop does not cancel them; they end with the tree. On asyncio a cancel may still reach
+them, from code that cancels every task: the end of `asyncio.run`, or a program's own sweep. That stops the
+tree, as the end of the run does on trio, and the loop waits for it; but never longer than its ladder and
+those of its owners last. A tree that is still dying then is left to `late_reaper`.
 """
 
 from __future__ import annotations
@@ -31,28 +33,26 @@ from quiesce._safe.printed import logger
 from quiesce.kernel.base import EXPIRED, STOPPING, Grace, Leftover, Reason, Rung, Site, WaitQueue
 from quiesce.kernel.scope import FINISHED, RUNNING, Child, Handle, ScopeCore, note_unseen
 
+from . import procfs
 from .late_reaper import reap_later
+from .look_interval import LookInterval
 from .pipe import CHUNK, Output, Pipe, Tail
 
 if TYPE_CHECKING:
     from .process_tree import Tree
 
 
-# Seconds between two looks at a tree whose leader is gone: at first, while it is being stopped, and when that was in vain.
-_LOOK_SOON, _LOOK_AGAIN, _LOOK_SELDOM = 0.001, 0.02, 0.25
-
-
 class TreeChild(Child):
     """A running tree, with our ends of its pipes."""
 
     __slots__ = (
-        "_complained",
-        "_exit",
+        "_all_tasks_cancelled",
+        "_exit_queue",
+        "_interval",
         "_nap",
-        "_pause",
-        "_swept",
+        "_start_queue",
+        "_stderr_failure_logged",
         "_terminated_early",
-        "_watch_begun",
         "on_stderr",
         "our_pid",
         "returncode",
@@ -87,53 +87,53 @@ class TreeChild(Child):
             Output(Pipe(backend, tree.stdout, f"stdout of {name!r}")) if tree.stdout is not None else None
         )
         self.stderr = Pipe(backend, tree.stderr, f"stderr of {name!r}") if tree.stderr is not None else None
-        self.watched = False
-        self._watch_begun = WaitQueue()
-        self._exit = WaitQueue()
+        self.watched = False  # the watcher has taken its first step
+        self._start_queue = WaitQueue()
+        self._exit_queue = WaitQueue()
         self._nap = WaitQueue()
-        self._pause = _LOOK_SOON
+        self._interval = LookInterval()
         self._terminated_early = False
-        self._swept = False  # somebody has cancelled all tasks
-        self._complained = False
+        self._all_tasks_cancelled = False
+        self._stderr_failure_logged = False
 
     # Starting
 
     async def start(self) -> BaseException | None:
-        """Until somebody watches it. Returns the caller's own cancellation, if there was one.
-
-        A task that is cancelled before its first step never takes it, and the end of `asyncio.run` may come at
-        any moment: hence the wait, and hence another watcher if the first one met with that.
-        """
+        """Return when the tree is watched: the caller's own cancellation, if there was one meanwhile."""
         core = self._core
-        core.children[self] = None
-        core.on_settled = self.close_pipes
+        core.add(self)
+        core.when_settled(self.close_pipes)
         self.state = RUNNING
         if self.stderr is not None:
-            self._plumb(self._drain)
+            self._start_plumbing(self._read_stderr)
         cancelled: BaseException | None = None
+        # On asyncio a task that is cancelled before its first step never takes it, and the end of
+        # `asyncio.run` may come at any moment. So wait for that step, and start another watcher if the first
+        # one was cancelled too early.
         while not self.watched:
-            watcher = self._plumb(self._watch)
+            watcher = self._start_plumbing(self._watch)
             late = await self._wait_for_first_step(watcher)
             cancelled = late if cancelled is None else cancelled
         return cancelled
 
     async def _wait_for_first_step(self, watcher: Handle) -> BaseException | None:
-        if self.watched:  # an eager one
+        if self.watched:  # it was started eagerly
             return None
-        watcher._on_end(self._watch_begun.wake_all)
-        return await self._core.backend.wait_through(lambda: self.watched or watcher.done, self._watch_begun)
+        watcher._on_end(self._start_queue.wake_all)
+        return await self._core.backend.wait_through(lambda: self.watched or watcher.done, self._start_queue)
 
-    def _plumb(self, fn: Callable[[Handle], Any]) -> Handle:
+    def _start_plumbing(self, fn: Callable[[Handle], Any]) -> Handle:
         core = self._core
         handle = core.backend.make_handle(core, None, self._site)
 
         def stay(rung: Rung) -> bool:
-            # Not asked to leave, so that the sweep at the end of `asyncio.run` does reach it: that is how it learns.
+            # The sweep at the end of `asyncio.run` spares a handle that has had its cancel. But that sweep is
+            # how the watcher learns that the loop is ending: so this one has had none.
             handle._asked = 0
             return True
 
         handle._on_stop = stay
-        core.children[handle] = None
+        core.add(handle)
         core.start(handle, fn, (handle,))
         return handle
 
@@ -142,67 +142,66 @@ class TreeChild(Child):
     async def _watch(self, handle: Handle) -> None:
         core = self._core
         self.watched = True
-        self._watch_begun.wake_all()
+        self._start_queue.wake_all()
         try:
-            while self.state == RUNNING and not (self._loop_is_ending() and self._time_is_over()):
+            while self.state == RUNNING and not (self._loop_is_ending() and self._is_out_of_time()):
                 try:
-                    await self._look()
+                    await self._advance()
                 except CancelledError:
-                    self._swept = True
+                    self._all_tasks_cancelled = True
                     core.stop(handle.reason or Reason("shutdown", "all tasks are being cancelled"))
-        except GeneratorExit:  # the loop is gone, with no time for more than this
+        except GeneratorExit:  # the loop has been dropped: there is no time for anything but this
             self._signal(signal.SIGKILL)
             raise
         finally:
             if self.state == RUNNING:
-                self.close_pipes()  # or whoever waits there would keep the loop from ending
+                self.close_pipes()  # a task that waits at a pipe would keep the loop from ending
                 if os.getpid() == self.our_pid:
                     reap_later(self.tree)
 
     def _loop_is_ending(self) -> bool:
-        return self._swept or getattr(self._core.backend, "ending", False)
+        return self._all_tasks_cancelled or getattr(self._core.backend, "ending", False)
 
-    def _time_is_over(self) -> bool:
-        """Whether nobody waits for it any more. Its owners may have more time than it has: its ladder fits into theirs."""
+    def _is_out_of_time(self) -> bool:
+        """Whether no stop waits for the tree any more: neither its own nor one of its owners."""
         core: ScopeCore | None = self._core
         if self._core.state is not EXPIRED:
             return False
+        # Its ladder fits into those of its owners, so they may have time left when it has none.
         while core is not None and core.state is not STOPPING:
             core = core.parent
         return core is None
 
-    async def _look(self) -> None:
-        """See how far it is, and wait for what is next: the leader's exit, then the end of its tree."""
+    async def _advance(self) -> None:
+        """Act on the state of the tree, then wait for the next: the leader's exit, the end of the tree."""
         core, tree = self._core, self.tree
         if self.returncode is None:
             status = tree.exit_status()
             if status is None:
                 exit_fd = tree.exit_fd()
-                # On the last rung it has to look by itself: that the ladder comes to its end wakes nobody here.
+                # On the last rung it has to wake by itself: nothing wakes it when the ladder is at its end.
                 if exit_fd is None or core.rung >= Rung.KILL:
-                    await self._rest(self._next_pause())
+                    await self._sleep(self._next_pause())
                 else:
                     await core.backend.wait_readable(exit_fd)
                 return
-            self._exited(status)
+            self._note_exit(status)
         if not tree.members():
-            self._gone()
+            self._finish()
         elif not core.closed:
-            await self._rest(None)
+            await self._sleep(None)
         else:
             if core.rung >= Rung.KILL:
                 self._signal(signal.SIGKILL)
             elif core.rung is Rung.CANCEL:
                 self._terminate_early()
-            await self._rest(self._next_pause())
+            await self._sleep(self._next_pause())
 
     def _next_pause(self) -> float:
-        pause = self._pause
-        self._pause = min(pause * 2, _LOOK_AGAIN if self._core.state is STOPPING else _LOOK_SELDOM)
-        return pause
+        return self._interval.next(in_stop=self._core.state is STOPPING)
 
-    async def _rest(self, seconds: float | None) -> None:
-        """Until the stop begins or climbs, or for some seconds."""
+    async def _sleep(self, seconds: float | None) -> None:
+        """Wait until the stop begins or climbs, or for `seconds`."""
         backend, nap = self._core.backend, self._nap
         timer = backend.call_at(backend.now() + seconds, nap.wake_all) if seconds is not None else None
         try:
@@ -211,72 +210,75 @@ class TreeChild(Child):
             if timer is not None:
                 timer.cancel()
 
-    def _exited(self, status: int) -> None:
+    def _note_exit(self, status: int) -> None:
         self.returncode = status
-        self._pause = _LOOK_SOON
-        self._exit.wake_all()
+        self._interval.restart()
+        self._exit_queue.wake_all()
 
-    def _gone(self) -> None:
-        """Nobody of the tree is left: take in its last words, and let go of its number."""
-        self._say_what_is_unseen()
+    def _finish(self) -> None:
+        """All of the tree has exited: read the rest of stderr, and give its number back."""
+        self._note_unseen()
         self.tree.reap()
-        if self.stderr is not None:
-            for data in self.stderr.rest():
-                self._heard(data)
+        self.read_rest_of_stderr()
         self.state = FINISHED
         self._value = self.returncode
         self._ended()
 
+    def read_rest_of_stderr(self) -> None:
+        """Read what is in the pipe, without waiting."""
+        if self.stderr is not None:
+            for data in self.stderr.drain():
+                self._take_stderr(data)
+
     async def wait_for_exit(self) -> int:
-        """The leader's exit status."""
-        await self._exit.wait_until(lambda: self.returncode is not None)
+        """Wait for the leader's exit; returns its status."""
+        await self._exit_queue.wait_until(lambda: self.returncode is not None)
         assert self.returncode is not None
         return self.returncode
 
     # stderr
 
-    async def _drain(self, handle: Handle) -> None:
+    async def _read_stderr(self, handle: Handle) -> None:
         pipe = self.stderr
         assert pipe is not None
         while not pipe.closed:
             try:
-                self._heard(await pipe.read(CHUNK))
-            except CancelledError:  # see `_watch`: that is not for us to end by
+                self._take_stderr(await pipe.read(CHUNK))
+            except CancelledError:  # such a sweep is for the watcher to act on: it will close the pipe
                 continue
 
-    def _heard(self, data: bytes) -> None:
+    def _take_stderr(self, data: bytes) -> None:
         self.tail.add(data)
         if data and self.on_stderr is not None:
             try:
                 self.on_stderr(data)
             except (Exception, SystemExit):
-                if not self._complained:
-                    self._complained = True  # it may be called thousands of times
-                    logger.exception(
-                        "on_stderr of process %r failed; it is called again all the same", self.name
-                    )
+                if not self._stderr_failure_logged:
+                    self._stderr_failure_logged = True  # once: it may fail thousands of times
+                    logger.exception("on_stderr of process %r failed; it will still be called", self.name)
 
     # Stopping
 
     def _climb(self, rung: Rung) -> None:
-        """End of input, SIGTERM, SIGKILL."""
+        """Close stdin, send SIGTERM, send SIGKILL: one per rung."""
         if rung is Rung.CANCEL:
-            if self.stdin is None or self.stdin.nobody_reads() or self.tree.exit_status() is not None:
+            if self.stdin is None or self.stdin.has_no_reader() or self.tree.exit_status() is not None:
                 self._terminate_early()
             else:
                 self.stdin.close()
+                # A process that is blocked on a full stdout would never notice the end of its input.
                 if self.stdout is not None:
-                    self.stdout.pipe.make_room()  # blocked on a full pipe, it would not see the end of its input
+                    self.stdout.pipe.enlarge()
         elif rung is Rung.TERMINATE:
             if not self._terminated_early:
                 self._signal(signal.SIGTERM)
             self._terminated_early = False
         elif rung is Rung.KILL:
             self._signal(signal.SIGKILL)
-        self._look_again()
+        self._wake_watcher()
 
-    def _look_again(self) -> None:
-        self._pause = _LOOK_SOON
+    def _wake_watcher(self) -> None:
+        self._interval.restart()
         exit_fd = self.tree.exit_fd()
         if self._nap:
             self._nap.wake_all()
@@ -284,24 +286,26 @@ class TreeChild(Child):
             self._core.backend.stop_waiting_for(exit_fd)
 
     def _abandon(self) -> None:
-        """Nobody waits, and somebody may be about to drop the loop: SIGTERM at once."""
+        """Send SIGTERM at once: no task waits for it, and the loop may be about to be dropped."""
         if self.state == RUNNING:
             self._terminate_early()
 
     def _terminate_early(self) -> None:
-        """This rung has nothing to offer. The signal goes at once, the ladder follows in a moment: it may be climbing now."""
+        """Skip the rest of the first rung, which cannot help here: send SIGTERM now."""
         core = self._core
         if self._terminated_early or core.rung >= Rung.TERMINATE:
             return
         self._terminated_early = True
         self._signal(signal.SIGTERM)
-        core.backend.call_at(core.backend.now(), self._leave_this_rung)
+        # The ladder follows in the next turn of the loop: it may just be climbing to this very rung.
+        core.backend.call_at(core.backend.now(), self._skip_rung)
 
-    def _leave_this_rung(self) -> None:
+    def _skip_rung(self) -> None:
         core = self._core
-        if core.reason is None or core.rung >= Rung.TERMINATE:
+        if core.reason is None or core.stop_state is None or core.rung >= Rung.TERMINATE:
             return
-        ends = core.ends
+        # What is left of the ladder keeps its own length: a deadline may have made it shorter than the grace.
+        ends = core.stop_state.ends
         finite = ends[1] < math.inf
         terminate = ends[2] - ends[1] if finite else core.grace.terminate
         kill = ends[3] - ends[2] if finite and ends[2] < math.inf else core.grace.kill
@@ -312,22 +316,26 @@ class TreeChild(Child):
             self.tree.signal(number)
 
     def signal(self, number: int) -> None:
-        """Send a signal to the whole tree; from any thread. Nothing happens if it is gone."""
+        """Send a signal to the whole tree; from any thread. Does nothing if it has exited."""
         self._core.backend.run_from_anywhere(lambda: self._signal(number))
 
+    def terminate_without_loop(self) -> None:
+        """Send SIGTERM to the tree: its event loop is gone, and with it whatever would do more."""
+        self._signal(signal.SIGTERM)
+
     def undo(self) -> None:
-        """Nobody can watch it here: end it on the spot."""
+        """Kill the tree on the spot, blocking: its start failed before a watcher could run."""
         give_up_at = time.monotonic() + self._core.grace.kill
         self._signal(signal.SIGKILL)
         while (self.tree.members() or not self.tree.reap()) and time.monotonic() < give_up_at:
             time.sleep(0.001)
-            self._signal(signal.SIGKILL)  # whoever was forked since the last one
+            self._signal(signal.SIGKILL)  # again: processes may have been forked since the last one
         reap_later(self.tree)
-        self._core.children.clear()
+        self._core.forget_children()
         self._core.settle()
 
     def close_pipes(self) -> None:
-        """Close our ends; whoever reads or writes there is woken."""
+        """Close our ends of the pipes, and wake the tasks that read or write there."""
         if self.stdout is not None:
             self.stdout.finish()
         for pipe in (self.stdin, self.stderr):
@@ -335,16 +343,15 @@ class TreeChild(Child):
                 pipe.close()
 
     def _stuck_at(self) -> str:
-        """Who is still there."""
-        alive = self.tree.members()
-        return "; ".join(f"{proc.describe()} (state {proc.state})" for proc in alive) or "exiting"
+        """The processes that are still alive."""
+        return procfs.describe_all(self.tree.members())
 
     def _leftovers(self) -> list[Leftover]:
-        """The tree, with what could not be seen of it."""
+        """The tree; its scope's report also gets what could not be seen of it."""
         left = super()._leftovers()
-        self._say_what_is_unseen()
+        self._note_unseen()
         return left
 
-    def _say_what_is_unseen(self) -> None:
+    def _note_unseen(self) -> None:
         if self.tree.unseen:
             note_unseen(self._core, f"descendants of process {self.name!r}", self.tree.unseen)

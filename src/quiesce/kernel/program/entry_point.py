@@ -43,23 +43,25 @@ def run(
         quiesce.run(main)
     ```
 
-    When main has ended, everything that is still there is cancelled and waited for: what the root scope owns first,
-    then other people's tasks, async generators and the default executor.
+    When main has ended, everything that still runs is cancelled and waited for: first what the root scope
+    owns, then tasks of other code, async generators and the default executor.
 
-    Ctrl-C, SIGTERM and SIGHUP (its terminal was closed) stop the program the same way, with `Reason("user", "SIGINT")`,
-    `Reason("shutdown", "SIGTERM")` or `Reason("disconnect", "SIGHUP")` and its `grace`. A second Ctrl-C or SIGTERM shortens the
-    grace to `grace.terminate + grace.kill` seconds, a third ends the process at once. `run` then raises `Stopped`, a `SystemExit`
-    with the conventional status (130, 143 or 129), whatever main made of its cancellation. (A main that the program itself has
-    cancelled is `ChildCancelled`.)
+    Ctrl-C, SIGTERM and SIGHUP (the terminal was closed) stop the program the same way, with its `grace` and
+    the reason `Reason("user", "SIGINT")`, `Reason("shutdown", "SIGTERM")` or `Reason("disconnect",
+    "SIGHUP")`. A second Ctrl-C or SIGTERM shortens the grace to `grace.terminate + grace.kill` seconds, a
+    third ends the process at once. `run` then raises `Stopped`, a `SystemExit` with the conventional status
+    (130, 143 or 129), even if main returned a result or raised an error of its own. (If the program itself
+    cancelled main, `run` raises `ChildCancelled`.)
 
-    All of it is bounded: by `grace` for the scopes (what an earlier stop has left over has had its grace, counted from when that
-    began), and `grace.kill` seconds more for all the rest. What has not ended
-    by then is printed to stderr and left behind. What cannot be left behind (sync code that blocks the event loop, a
-    trio task that refuses to be cancelled, a thread that is not a daemon and keeps the interpreter from exiting) is
-    ended with the process, by `os._exit`: with the status above after a signal, else with status 1.
+    All of it is bounded: by `grace` for the scopes (leftovers of an earlier stop have their grace from the
+    beginning of that one), and `grace.kill` seconds more for the rest. What has not ended by then is printed
+    to stderr and left behind. What cannot be left behind (sync code that blocks the event loop, a trio task
+    that refuses to be cancelled, a thread that is not a daemon and keeps the interpreter from exiting) is
+    ended with the process, by `os._exit`: after a signal with the status above, otherwise with status 1.
 
-    Call it in the main thread: elsewhere there are no signals, and it never ends the process. `uvloop=True` runs
-    asyncio on uvloop, `loop_factory` makes the event loop of your choice, and `debug` is asyncio's debug mode.
+    Call it in the main thread: in other threads it gets no signals, and never ends the process. `uvloop=True`
+    runs asyncio on uvloop, `loop_factory` makes the event loop of your choice, and `debug` is asyncio's debug
+    mode.
     """
     check_function("run", main)
     check_no_loop_runs()
@@ -68,7 +70,7 @@ def run(
     try:
         return cast(T, program.execute())
     finally:
-        del program  # an error raised here has this frame in its traceback, which must not hold the error
+        del program  # it holds the error, whose traceback holds this frame: a cycle
 
 
 def _make_program(
@@ -118,6 +120,7 @@ def _missing(name: str) -> ImportError:
 
 
 def check_no_loop_runs() -> None:
+    """Raise an error that explains what to do if an event loop already runs in this thread."""
     running = "asyncio" if asyncio._get_running_loop() is not None else None
     trio = sys.modules.get("trio")
     if trio is not None and trio.lowlevel.in_trio_run():

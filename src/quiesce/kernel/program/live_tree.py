@@ -1,12 +1,15 @@
-"""What runs now: every scope of the program with what it owns, how old that is, and where it waits.
+"""`tree`: what runs now. Every scope of the program with what it owns, how old that is, and where it waits.
 
 Invariants
-- Looking changes nothing and waits for nothing. It may be done from any thread, also while a loop is blocked or about to end.
-- It costs nothing while nobody looks. So nobody has written down when a task or a scope began: their ages count from the look
-  that saw them first, and say so (`age_is_exact`). Threads and processes are so dear that their beginnings are known.
-- One look is not one moment. The loops go on meanwhile: something may end between the line that names it and the one that says
-  where it waits. What cannot be read any more is left out, or "unknown".
-- What a task has opened, or the thread it waits for, stands below that task, though its scope is the owner of both.
+- Looking changes nothing and waits for nothing. Any thread may look, also while a loop is blocked or about to
+  end.
+- It costs nothing until you look. So the start times of tasks and scopes are not recorded: their ages count
+  from the first look that saw them, and say so (`age_is_exact`). Threads and processes cost so much that
+  their start times do not matter: those are known.
+- A look is not an instant. The loops go on meanwhile: something may end between the line that names it and
+  the one that reads where it waits. What cannot be read any more is left out, or "unknown".
+- What a task has opened, and the thread that it waits for, are shown below that task, though its scope owns
+  both.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from typing import Any, TypeVar
 
 from quiesce._safe.printed import printed_line
 from quiesce.kernel.base import SETTLED, describe, thread_stuck_at
-from quiesce.kernel.process import TreeChild, procfs
+from quiesce.kernel.process import TreeChild
 from quiesce.kernel.scope import (
     Backend,
     Child,
@@ -39,7 +42,7 @@ from quiesce.kernel.threads import ThreadChild
 
 T = TypeVar("T")
 
-_LOOKS = 20  # how often to look again at something that others are changing
+_TRIES = 20  # to copy a collection that another thread is changing
 _first_seen: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
 
 
@@ -47,10 +50,14 @@ _first_seen: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
 class Branch:
     """One thing that runs, with all that runs below it: what `tree()` returns.
 
-    - `kind`: `"program"`, `"loop"`, `"scope"`, `"task"`, `"thread"`, `"process"`, or what else a scope owns; and its `name`.
-    - `state`: of a scope `"open"`, `"stopping"` or `"expired"`; of a task `"pending"`, `"running"` or `"stopping"`.
-    - `where`: the line of code where it waits or is, the command line of a process; empty where that means nothing.
-    - `age`: in seconds; None if it was never looked at before. With `age_is_exact` False it may be older: it counts from the first look.
+    - `kind`: `"program"`, `"loop"`, `"scope"`, `"task"`, `"thread"`, `"process"`, or another kind that a
+      scope owns; and its `name`.
+    - `state`: of a scope `"open"`, `"stopping"` or `"expired"`; of a task `"pending"`, `"running"` or
+      `"stopping"`.
+    - `where`: the line of code where it waits or is; the command line of a process; empty where that means
+      nothing.
+    - `age`: in seconds; None at the first look. With `age_is_exact` False it counts from the first look, and
+      the thing may be older.
     - `reason`: why it is being stopped, if it is: its token is cancelled then.
 
     ```python
@@ -70,7 +77,7 @@ class Branch:
     children: tuple[Branch, ...] = ()
 
     def walk(self) -> Iterator[Branch]:
-        """This one, and everything below it."""
+        """This branch and branches below it."""
         waiting: list[Branch] = [self]
         while waiting:
             branch = waiting.pop()
@@ -79,15 +86,15 @@ class Branch:
 
     @property
     def line(self) -> str:
-        """This one alone, in a line."""
-        told = f"{self.kind} {self.name!r}" if self.kind == "scope" else f"{self.kind} {self.name}"
+        """This branch alone, as one line of text."""
+        text = f"{self.kind} {self.name!r}" if self.kind == "scope" else f"{self.kind} {self.name}"
         if self.state != "running" and self.state != "open":
-            told += f" {self.state}"
+            text += f" {self.state}"
         if self.reason is not None:
-            told += f" ({self.reason})"
+            text += f" ({self.reason})"
         if self.age is not None:
-            told += f", {self.age:.1f} s" + ("" if self.age_is_exact else "+")
-        return printed_line(f"{told}: {self.where}" if self.where else told)
+            text += f", {self.age:.1f} s" + ("" if self.age_is_exact else "+")
+        return printed_line(f"{text}: {self.where}" if self.where else text)
 
     def __str__(self) -> str:
         lines: list[str] = []
@@ -109,19 +116,24 @@ class Branch:
 
 
 def tree() -> Branch:
-    """What runs now in this program: loops, scopes, tasks, threads and processes, each below its owner. From any thread.
+    """What runs now in this program: loops, scopes, tasks, threads and processes, each below its owner.
+
+    Call it from any thread.
 
     ```python
     print(quiesce.tree())
     ```
     """
-    loops = [found for backend in _again(lambda: list(blocked_loop._backends)) if (found := _loop(backend))]
+    loops = [found for backend in _retry(lambda: list(blocked_loop._backends)) if (found := _loop(backend))]
     return Branch("program", f"(pid {os.getpid()})", children=tuple(loops))
 
 
 def note_ages() -> None:
-    """Look at the current loop only to know later how old its tasks and scopes are. Cheap enough to be done now and then."""
-    cores = _tops(current_backend())
+    """Note when the tasks and scopes of the current loop were first seen: later looks count from here.
+
+    Cheap enough to be called every few seconds.
+    """
+    cores = _top_scopes(current_backend())
     while cores:
         core = cores.pop()
         _age_since_first_look(core)
@@ -136,14 +148,16 @@ def note_ages() -> None:
 def _loop(backend: Backend) -> Branch | None:
     if getattr(backend, "over", False) or _is_closed(backend):
         return None
-    tops = [_scope(core) for core in _tops(backend)]
-    if not tops:
+    scopes = [_scope(core) for core in _top_scopes(backend)]
+    if not scopes:
         return None
-    name = next((t.name for t in threading.enumerate() if t.ident == backend.thread), "a thread that is gone")
+    name = next(
+        (t.name for t in threading.enumerate() if t.ident == backend.thread), "a thread that has ended"
+    )
     where = "" if backend.thread == threading.get_ident() else thread_stuck_at(backend.thread)
     if where.endswith("Selector.select"):
-        where = ""  # it waits for events, as it should
-    return Branch("loop", f"{backend.name} in {name}", where=where, children=tuple(tops))
+        where = ""  # it waits for events, as a healthy loop does
+    return Branch("loop", f"{backend.name} in {name}", where=where, children=tuple(scopes))
 
 
 def _is_closed(backend: Backend) -> bool:
@@ -151,12 +165,13 @@ def _is_closed(backend: Backend) -> bool:
     return loop is not None and loop.is_closed()
 
 
-def _tops(backend: Backend) -> list[ScopeCore]:
-    """The scopes that nobody owns: the root, and the blocks that were entered outside of all others."""
+def _top_scopes(backend: Backend) -> list[ScopeCore]:
+    """The scopes without an owner: the root, and the blocks that were entered outside of all others."""
     tops: dict[ScopeCore, None] = {}
     if backend.root is not None:
         tops[backend.root] = None
-    for context in _again(lambda: list(_contexts(backend))):
+    # A list of all blocks would cost every scope something; but each task in a block has it in its context.
+    for context in _retry(lambda: list(_contexts(backend))):
         node = context.get(current_node)
         core = node._core if node is not None else None
         while core is not None and core.parent is not None:
@@ -196,10 +211,11 @@ def _trio_contexts(backend: Any) -> Iterator[Context]:
 
 
 def _scope(core: ScopeCore) -> Branch:
-    children = [child for child in _again(lambda: list(core.children)) if child._label is not None]
+    # A nested scope, or a thread, is shown below the task that opened it, if that is a child of this scope.
+    children = [child for child in _retry(lambda: list(core.children)) if child._label is not None]
     below: dict[Node, list[Branch]] = {child: [] for child in children}
     here: list[Branch] = []
-    for nested in _again(lambda: list(core.nested)):
+    for nested in _retry(lambda: list(core.nested)):
         if nested.state is not SETTLED:
             place = below.get(nested.opener, here) if nested.opener is not None else here
             place.append(_scope(nested))
@@ -208,13 +224,10 @@ def _scope(core: ScopeCore) -> Branch:
         if opener is not None and opener in below:
             below[opener].append(_child(child, below.pop(child)))
     listed = [_child(child, below[child]) for child in children if child in below]
-    everything = (*listed, *here)
-    if (
-        len(everything) == 1
-        and everything[0].kind in ("process", "thread")
-        and everything[0].name == core.name
-    ):
-        return everything[0]  # the scope is but its owner's way to hold it
+    branches = (*listed, *here)
+    # The scope of a process, or of an abandoned thread, is not of the user's making: show what it owns.
+    if len(branches) == 1 and branches[0].kind in ("process", "thread") and branches[0].name == core.name:
+        return branches[0]
     return Branch(
         "scope",
         core.label,
@@ -224,7 +237,7 @@ def _scope(core: ScopeCore) -> Branch:
         age=_age_since_first_look(core),
         age_is_exact=False,
         reason=_reason(core),
-        children=everything,
+        children=branches,
     )
 
 
@@ -239,7 +252,7 @@ def _child(child: Child, below: list[Branch]) -> Branch:
         child._kind,
         child.name,
         state,
-        where=_told(child._stuck_at),
+        where=_or_unknown(child._stuck_at),
         made_at=describe(child._site),
         age=time.monotonic() - child.began if isinstance(child, ThreadChild) else _age_since_first_look(task),
         age_is_exact=isinstance(child, ThreadChild),
@@ -250,8 +263,7 @@ def _child(child: Child, below: list[Branch]) -> Branch:
 
 def _process(child: TreeChild) -> Branch:
     tree = child.tree
-    # Not `members()`, which also reaps: that is for the loop's own thread.
-    alive = procfs.find({tree.pid: tree._leader_start}, tree.mark, since=tree._since, known=tree._seen)
+    alive = tree.peek()
     leader = [proc for proc in alive if proc.pid == tree.pid]
     others = [proc for proc in alive if proc.pid != tree.pid]
     return Branch(
@@ -260,7 +272,7 @@ def _process(child: TreeChild) -> Branch:
         "running" if child.returncode is None else f"exited with {child.returncode}",
         where=leader[0].describe() if leader else ("" if others else "exiting"),
         made_at=describe(child._site),
-        age=_age_of(tree._leader_start),
+        age=_age_of(tree.leader_start),
         reason=_reason(child._core),
         children=tuple(
             Branch("process", proc.comm, where=proc.describe(), age=_age_of(proc.starttime))
@@ -283,32 +295,32 @@ def _age_since_first_look(thing: object) -> float | None:
     now = time.monotonic()
     try:
         first = _first_seen.setdefault(thing, now)
-    except TypeError:  # somebody's own kind of task, of which no weak reference can be had
+    except TypeError:  # a task class of other code, without weak references
         return None
     return now - first if first < now else None
 
 
 def _age_of(start: int) -> float | None:
-    """Of a process, by its start in ticks since boot."""
+    """The age of a process that was started at `start`, in clock ticks since boot."""
     if not start or not hasattr(time, "CLOCK_BOOTTIME"):
         return None
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - start / os.sysconf("SC_CLK_TCK"))
 
 
-# Others go on meanwhile
+# Reading what other threads change
 
 
-def _again(look: Callable[[], list[T]]) -> list[T]:
-    for _ in range(_LOOKS):
+def _retry(copy: Callable[[], list[T]]) -> list[T]:
+    for _ in range(_TRIES):
         try:
-            return look()
-        except RuntimeError:  # changed while we looked
+            return copy()
+        except RuntimeError:  # it changed size while it was copied
             continue
     return []
 
 
-def _told(look: Callable[[], str]) -> str:
+def _or_unknown(read: Callable[[], str]) -> str:
     try:
-        return look()
-    except Exception:  # it has ended between two lines of ours
+        return read()
+    except Exception:  # it ended while we read it
         return "unknown"

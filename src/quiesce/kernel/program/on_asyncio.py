@@ -1,8 +1,9 @@
 """A program on asyncio.
 
-Not `asyncio.Runner`: that waits without bound for tasks, async generators and the default executor. The loop is run
-here until main has ended, without any task of ours (a program may well wait for "all other tasks"); then a task of
-ours settles the rest, each part within what is left of the time. What refuses is named, and dropped with the loop.
+Not `asyncio.Runner`: that waits without limit for tasks, async generators and the default executor. The loop
+runs here until main has ended, without any task of ours (a program may wait for "all other tasks"). Then a
+task of ours ends the rest, each part within the time that is left. What refuses to end is named, and dropped
+with the loop.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from quiesce.kernel.base import Grace, Leftover, Site, stuck_at, thread_stuck_at
 from quiesce.kernel.loops import AsyncioHandle
 from quiesce.kernel.scope import ScopeCore, current_backend
 
-from .force_exit import GLANCE
+from .force_exit import POLL_SECONDS
 from .program import Program
 
-_dropped: list[asyncio.Task[Any]] = []  # collecting one would throw into it, and print what it makes of that
+# Kept until the process ends: collecting an unfinished task would throw GeneratorExit into it, and its
+# clean-up would then run outside any loop and print its errors.
+_dropped_tasks: list[asyncio.Task[Any]] = []
 
 
 class AsyncioProgram(Program):
@@ -44,25 +47,25 @@ class AsyncioProgram(Program):
         super().__init__(main, args, grace, site)
         self._loop_factory = loop_factory
         self._debug = debug
-        # The loop's own would be out of reach, and is shut down by waiting for it.
+        # Not the one that the loop would make: it is not accessible, and its shutdown waits without limit.
         self._executor = ThreadPoolExecutor(thread_name_prefix="asyncio")
-        self._settling: asyncio.Task[None] | None = None
+        self._last_task: asyncio.Task[None] | None = None
 
-    def poke(self, fn: Callable[[], object]) -> None:
-        """As `call_soon`, but it also wakes the selector."""
+    def call_soon(self, fn: Callable[[], object]) -> None:
+        """By the thread-safe way, which also wakes the selector."""
         if self.loop is not None:
             try:
                 self.loop.call_soon_threadsafe(fn)
-            except RuntimeError:  # closed: all is over
+            except RuntimeError:  # the loop is closed: there is nothing left to stop
                 pass
 
     def leave_main(self) -> None:
-        """Out of `run_forever`."""
+        """Return from `run_forever`."""
         assert self.loop is not None
         self.loop.stop()
 
     def drive(self) -> None:
-        """Run main, then settle the rest."""
+        """Run main, then end the rest."""
         loop = self.loop = self._loop_factory()
         try:
             with _woken_by_signals(loop):
@@ -81,12 +84,13 @@ class AsyncioProgram(Program):
         self._until_interrupted(loop.run_forever)
         self._waits_for_main = False
         while True:
-            self._settling = loop.create_task(self._settle(), name="quiesce.run settles")
-            while not self._settling.done():
-                self._until_interrupted(self._run_settling)
-            if not self._settling.cancelled():  # before its first step, by a program that cancels all tasks
+            self._last_task = loop.create_task(self._end_the_rest(), name="quiesce.run settles")
+            while not self._last_task.done():
+                self._until_interrupted(self._run_last_task)
+            # A program that cancels all tasks may have hit it before its first step: then make another one.
+            if not self._last_task.cancelled():
                 break
-        self._settling.result()
+        self._last_task.result()
 
     def _start(self) -> None:
         try:
@@ -95,21 +99,21 @@ class AsyncioProgram(Program):
             self.interrupt = exc
             self.wake()
 
-    def _run_settling(self) -> None:
-        loop, settling = self.loop, self._settling
+    def _run_last_task(self) -> None:
+        loop, task = self.loop, self._last_task
         assert loop is not None
-        assert settling is not None
+        assert task is not None
         try:
-            loop.run_until_complete(settling)
+            loop.run_until_complete(task)
         except asyncio.CancelledError:
             pass
         except RuntimeError:
-            if settling.done() or loop.is_closed():
+            # Otherwise the program called `loop.stop()`. It is being stopped anyway: run the loop again.
+            if task.done() or loop.is_closed():
                 raise
-            # Somebody called `loop.stop()`. We are stopping, and not done.
 
     def _until_interrupted(self, fn: Callable[[], object]) -> None:
-        """KeyboardInterrupt and SystemExit of other people's tasks come straight out of the loop."""
+        # A KeyboardInterrupt or SystemExit in a task of other code comes straight out of the loop.
         try:
             fn()
         except (KeyboardInterrupt, SystemExit) as exc:
@@ -117,36 +121,38 @@ class AsyncioProgram(Program):
 
     # In the loop
 
-    async def _settle(self) -> None:
+    async def _end_the_rest(self) -> None:
         if self.root is None:
             return
         backend, root = current_backend(), self.root
         self.begin_stop()
         await backend.wait_through(root.is_over, root.waiters)
         self.report = root.report()
-        self.root_over_at = time.monotonic()
+        self.root_ended_at = time.monotonic()
         await self._end_foreign_tasks()
         await self._close_generators()
         await self._end_executor_threads()
-        left = [_task_left(task) for task in self._foreign_tasks()]
-        left += [_thread_left(thread) for thread in self._executor_threads()]
+        tasks, threads = self._foreign_tasks(), self._executor_threads()
+        left = [Leftover("task", task.get_name(), "unknown", stuck_at(task.get_coro())) for task in tasks]
+        left += [Leftover("thread", one.name, "unknown", thread_stuck_at(one.ident)) for one in threads]
         self.add_leftovers(left)
 
     def _foreign_tasks(self) -> set[asyncio.Task[Any]]:
-        """Everybody's who is not in our scopes: those are in the report already."""
+        """The tasks of other code: those outside our scopes, whose report does not name them."""
         assert self.root is not None
         tasks = {task for task in asyncio.all_tasks() if not task.done()}
-        return tasks - _tasks_in(self.root) - {self._settling}
+        return tasks - _tasks_in(self.root) - {self._last_task}
 
     async def _end_foreign_tasks(self) -> None:
-        asked: set[asyncio.Task[Any]] = set()
+        cancelled: set[asyncio.Task[Any]] = set()
         while (foreign := self._foreign_tasks()) and (left := self.time_left()) > 0:
-            for task in foreign - asked:  # once each; clean-up may start others
+            # Once each: a second cancel would interrupt its clean-up. That may start tasks: hence the loop.
+            for task in foreign - cancelled:
                 task.cancel("the program is ending")
-            asked |= foreign
-            await _pause(foreign, min(left, GLANCE))
+            cancelled |= foreign
+            await _pause(foreign, min(left, POLL_SECONDS))
         loop = asyncio.get_running_loop()
-        for task in asked:
+        for task in cancelled:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 what = "unhandled exception while quiesce.run was ending"
                 loop.call_exception_handler({"message": what, "exception": error, "task": task})
@@ -155,12 +161,13 @@ class AsyncioProgram(Program):
         loop = asyncio.get_running_loop()
         closing = loop.create_task(loop.shutdown_asyncgens(), name="close async generators")
         while not closing.done() and (left := self.time_left()) > 0:
-            await _pause({closing}, min(left, GLANCE))
+            await _pause({closing}, min(left, POLL_SECONDS))
         closing.cancel()
         await _pause({closing}, 0)
 
     async def _end_executor_threads(self) -> None:
-        """Work that is under way is waited for, as `asyncio.run` does, but not for ever."""
+        # Calls in progress are waited for, as `asyncio.run` does, but not without limit. Queued ones are run
+        # too, unless a signal came: then the program is to end soon.
         self._executor.shutdown(wait=False, cancel_futures=bool(self.signals))
         while self._executor_threads() and self.time_left() > 0:
             await _pause(set(), 0.005)
@@ -170,48 +177,46 @@ class AsyncioProgram(Program):
         return [thread for thread in list(self._executor._threads) if thread.is_alive()]
 
     def _drop(self, tasks: set[asyncio.Task[Any]]) -> None:
-        """They are named in the report; Python need not complain about each when it is collected."""
+        """Leave unfinished tasks behind, without a complaint from asyncio: the report names them."""
         for task in tasks:
             if not task.done():
-                with suppress(AttributeError):  # not every task factory makes asyncio's own
+                with suppress(AttributeError):  # a task factory may make tasks of its own class
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
-                _dropped.append(task)
+                _dropped_tasks.append(task)
 
 
 @contextmanager
 def _woken_by_signals(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Let a signal end the loop's wait for events, whichever thread and moment it came in.
-
-    Python runs a handler when the main thread next runs Python code. A signal that another thread was given, or
-    that came just before the wait began, would leave the main thread waiting, with the handler still to run.
-    uvloop has such a wake-up of its own.
-    """
+    """Let a signal end the loop's wait for events, in whichever thread and at whatever moment it arrives."""
+    # Python runs a handler when the main thread next runs Python code. A signal that the system delivered to
+    # another thread, or just before the wait began, would leave the main thread waiting, and the handler
+    # would not run. uvloop has such a wake-up of its own.
     if (
         not isinstance(loop, asyncio.BaseEventLoop)
         or threading.current_thread() is not threading.main_thread()
     ):
         yield
         return
-    woken, wakes = socket.socketpair()
-    with woken, wakes:
-        woken.setblocking(False)
-        wakes.setblocking(False)
-        loop.add_reader(woken, _discard, woken)
-        before = signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        reader.setblocking(False)
+        writer.setblocking(False)
+        loop.add_reader(reader, _discard, reader)
+        before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         try:
             yield
         finally:
             signal.set_wakeup_fd(before)
-            loop.remove_reader(woken)
+            loop.remove_reader(reader)
 
 
-def _discard(woken: socket.socket) -> None:
+def _discard(reader: socket.socket) -> None:
     with suppress(BlockingIOError):
-        woken.recv(4096)
+        reader.recv(4096)
 
 
 async def _pause(tasks: set[asyncio.Task[Any]], seconds: float) -> None:
-    """Until these tasks are done, or for that long; a program that cancels all tasks does not reach us."""
+    """Wait until these tasks are done, or for `seconds`; ignore a program that cancels all tasks."""
     try:
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
@@ -228,11 +233,3 @@ def _tasks_in(core: ScopeCore) -> set[asyncio.Task[Any]]:
     for nested in core.nested:
         tasks |= _tasks_in(nested)
     return tasks
-
-
-def _task_left(task: asyncio.Task[Any]) -> Leftover:
-    return Leftover("task", task.get_name(), "unknown", stuck_at(task.get_coro()))
-
-
-def _thread_left(thread: Any) -> Leftover:
-    return Leftover("thread", thread.name, "unknown", thread_stuck_at(thread.ident))

@@ -1,7 +1,8 @@
-"""What scopes need of an event loop, besides what `kernel.base.event_loop` has.
+"""What scopes need from an event loop, in addition to `kernel.base.event_loop`.
 
-Everything above this line is written once. A backend is one object per event loop (asyncio) or run (trio); it starts children and
-keeps the list of stops under way.
+This is the line between code that is written once, for all event loops, and the room `loops`, which has the
+rest for asyncio and for trio. There is one backend per event loop (asyncio) or run (trio). It starts children
+and keeps the list of stops that are under way.
 """
 
 from __future__ import annotations
@@ -13,32 +14,27 @@ from contextvars import Context
 from math import inf
 from threading import get_ident
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from quiesce.kernel.base import EventLoop, Timer, current_event_loop
+from quiesce.kernel.base import EventLoop, Timer, current_event_loop, site_of
 
 from . import blocked_loop
 
 if TYPE_CHECKING:
-    from quiesce.kernel.base import CancelToken, Grace
+    from quiesce.kernel.base import CancelToken, Grace, Site
 
     from .block import BlockTask
     from .child import Handle
-    from .lifecycle import OnChildError, Policy, ScopeCore
+    from .lifecycle import Policy, ScopeCore
     from .scope import Scope
-
-# What `Scope` was made with, in the order of its parameters.
-Options: TypeAlias = (
-    "tuple[str | None, Policy, OnChildError | None, Grace | None, CancelToken | None, Scope | None]"
-)
 
 
 class Backend(EventLoop):
     """One event loop, as scopes see it.
 
-    It keeps the list of stops under way and one alarm for the earliest rung among them. The alarm is not taken
-    back when that stop is over: most stops are over in a moment, and setting a timer for each would
-    cost more than all the rest of it.
+    It keeps the list of stops that are under way, and one alarm for the earliest rung among them. The alarm
+    is not cancelled when that stop has settled: most stops take a moment, and to set and cancel a timer for
+    each would cost more than the rest of the stop.
     """
 
     name: str
@@ -51,10 +47,10 @@ class Backend(EventLoop):
         self.stopping: dict[ScopeCore, None] = {}
         self._alarm: Timer | None = None
         self._alarm_at = inf
-        blocked_loop.attend(self)
+        blocked_loop.watch(self)
 
     def climb_later(self, core: ScopeCore, when: float) -> None:
-        """A stop is under way and has its next rung at `when`."""
+        """Call `core.ring()` at `when`, or earlier: its stop is under way, and that is when a rung is due."""
         self.stopping[core] = None
         if when < self._alarm_at:
             if self._alarm is not None:
@@ -70,33 +66,51 @@ class Backend(EventLoop):
             core.ring()
 
     def is_adopted_and_cancelled(self) -> bool:
-        """Whether the task at hand is somebody else's that a containment has cancelled."""
+        """Whether the running task was started by a library, and cancelled by a `contain()` block."""
         return False
 
-    def make_core(self, **options: Any) -> ScopeCore:
-        """A `ScopeCore` on this backend."""
-        return self.core_type(self, **options)
+    def make_core(
+        self,
+        *,
+        name: str | None = None,
+        site: Site | None = None,
+        on_error: Policy = "stop",
+        grace: Grace | None = None,
+        parent: ScopeCore | None = None,
+        token_above: CancelToken | None = None,
+        shielded: bool = False,
+    ) -> ScopeCore:
+        """A new scope in this event loop, without a `Scope` that users hold."""
+        return self.core_type(self, name, site, on_error, None, grace, parent, token_above, shielded)
 
     @abstractmethod
     def make_handle(self, core: ScopeCore, label: object, site: Any) -> Handle:
-        """A handle for a child to come."""
+        """A handle for a child that is not started yet."""
 
     @abstractmethod
     def start(
         self, handle: Handle, fn: Callable[..., Any], args: tuple[Any, ...], context: Context | None = None
     ) -> None:
-        """Start the child's task, in `context` if there is one, else in a copy of the caller's."""
+        """Start the task of the child, in `context` or else in a copy of the caller's context."""
 
-    def open_block(self, options: Options, parent: ScopeCore | None, entered_by: FrameType) -> ScopeCore:
-        """The scope of an `async with` block that `entered_by` enters, hosted by the task at hand."""
-        name, on_error, on_child_error, grace, token, _ = options
-        site = entered_by.f_code, entered_by.f_lasti
-        core = self.core_type(self, name, site, on_error, on_child_error, grace, parent, token)
-        core.host = self.host_type(core, entered_by)
+    def open_block(self, scope: Scope, parent: ScopeCore | None, entered_by: FrameType) -> ScopeCore:
+        """Make the core of `scope`, whose block the running task enters in the frame `entered_by`."""
+        core = self.core_type(
+            self,
+            scope._name,
+            site_of(entered_by),
+            scope._on_error,
+            scope._on_child_error,
+            scope._grace,
+            parent,
+            scope._outer_token,
+        )
+        core.enter_block(self.host_type(core, entered_by))
         return core
 
     def make_host(self, core: ScopeCore) -> BlockTask:
-        """The task at hand as the one that runs the `async with` body entered by our caller's caller."""
+        """The running task, as the one that runs the body of an `async with`."""
+        # Two frames up: our caller is an `__aenter__`, and its caller enters the block.
         return self.host_type(core, sys._getframe(2))
 
 

@@ -1,11 +1,11 @@
 """The task that runs the body of an `async with`.
 
-A failing child stops the body too. On asyncio that is a `cancel()` of that one task, taken back at the exit;
-on trio a cancel scope around the body. Both are wrong for a body that is not running: an async generator
-that hands out values from inside `async with` leaves its consumer in the task, and the consumer
-is innocent. So a body inside a plain async generator is stopped only while the generator itself runs.
-(A generator under `contextlib.asynccontextmanager` is different: there, the code after its yield *is*
-the body.)
+A failing child stops the body too. On asyncio that is a `cancel()` of the body's task, undone at the exit; on
+trio it is a cancel scope around the body. Both are wrong for a body that is not running: when an async
+generator yields from inside its `async with`, the task runs the consumer's code, which has nothing to do with
+the scope. So a body inside a plain async generator is stopped only while the generator itself runs. (A
+generator under `contextlib.asynccontextmanager` is different: there, the code that runs at the yield *is* the
+body.)
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CONTEXTLIB = contextlib.__file__
 
 
 def generator_frame(frame: FrameType | None) -> FrameType | None:
-    """The plain async generator in whose body `frame` enters an `async with`, if it is one."""
+    """The frame of the plain async generator whose body enters an `async with` in `frame`, if it is one."""
     while frame is not None and frame.f_code.co_filename == _CONTEXTLIB:  # AsyncExitStack
         frame = frame.f_back
     if frame is None or not frame.f_code.co_flags & CO_ASYNC_GENERATOR:
@@ -39,17 +39,18 @@ def generator_frame(frame: FrameType | None) -> FrameType | None:
 
 
 class BlockTask(ABC):
-    """One task, while it is inside an `async with` of ours."""
+    """One task, while it is inside the `async with` of a scope."""
 
     _core: ScopeCore
-    # Few blocks ever need others than these, so they are the class's.
-    generator: FrameType | None = None  # the async generator that the body is inside of
-    requested: bool = False  # we have cancelled the body
-    leaving: bool = False  # the body is over
-    held: int = 0  # closes around the block that the body is in: its cancel waits for them
+    # Attributes of the class, because few blocks ever need other values: entering a block sets none of them.
+    generator: FrameType | None = None  # the async generator that the body is in
+    requested: bool = False  # the scope has cancelled the body
+    leaving: bool = False  # the body has ended
+    # How many calls of `close()` the body is in that close a scope around it. Its cancel waits for them.
+    cancel_holds: int = 0
 
     def enter(self, core: ScopeCore, entered_by: FrameType) -> None:
-        """The block of `core` is entered by `entered_by`; what its body opens belongs to it."""
+        """The frame `entered_by` enters the block of `core`; what the body opens belongs to `core`."""
         code = entered_by.f_code
         if code.co_flags & CO_ASYNC_GENERATOR or code.co_filename == _CONTEXTLIB:
             generator = generator_frame(entered_by)
@@ -60,7 +61,7 @@ class BlockTask(ABC):
 
     @property
     def outer(self) -> Node | None:
-        """What the body's context goes back to when the block is left."""
+        """The current node outside the block, which is restored at the exit."""
         return self._core.opener
 
     @abstractmethod
@@ -70,31 +71,31 @@ class BlockTask(ABC):
     def interrupt(self, reason: Reason) -> None:
         """Stop the body, if it is running."""
         if not self.requested:
-            self.requested = not self.held and self.cancel_body(reason)
+            self.requested = not self.cancel_holds and self.cancel_body(reason)
 
     @abstractmethod
     def cancel_body(self, reason: Reason) -> bool:
         """Cancel the body; False if there is nothing to cancel."""
 
-    def _hold(self) -> None:
-        """The body closes a scope around its own: its cancel waits until that has returned."""
-        self.held += 1
+    def _hold_cancel(self) -> None:
+        """The body is closing a scope around its own: hold its cancel back until that call has returned."""
+        self.cancel_holds += 1
 
-    def _release(self, *, deliver: bool) -> None:
-        """The close is over: what was held back arrives at the body's next await."""
-        self.held -= 1
+    def _release_cancel(self, *, deliver: bool) -> None:
+        """That `close()` returns: a cancel that was held back arrives at the next await, if `deliver`."""
+        self.cancel_holds -= 1
         if deliver and self._core.closed and self._core.reason is not None:
             self.interrupt(self._core.reason)
 
     @abstractmethod
     def may_leave(self) -> bool:
-        """False if the loop is gone; an error, before anything is changed, if this is the wrong task."""
+        """False if the event loop has ended. Raises, before it changes anything, in the wrong task."""
 
     @abstractmethod
     async def leave(self, error: BaseException | None) -> BaseException | None:
-        """The children are gone, or `error` came: end the scope, however often we are cancelled.
+        """Stop the scope and wait until it has settled or expired, even if the caller is cancelled meanwhile.
 
-        Returns the cancellation that is not ours, for the caller to raise.
+        Returns the cancellation that did not come from the scope, for the caller to raise.
         """
 
     def in_body(self) -> bool:
@@ -102,7 +103,7 @@ class BlockTask(ABC):
         return self.generator is None and not self.leaving
 
     def begin_to_leave(self, error: BaseException | None) -> None:
-        """Stop what is there: the children because of an error, else what they were given."""
+        """Stop the children because of `error`; without one they have ended, and the nested scopes remain."""
         core = self._core
         self.leaving = True
         if error is not None:
@@ -113,21 +114,22 @@ class BlockTask(ABC):
             else:
                 core.settle()
         if core.closed:
-            core.progress()  # what the body was using can go now
+            core.progress()  # the body no longer uses the nested scopes: they can be stopped
 
     def let_go(self) -> None:  # noqa: B027 - most hold nothing that outlives them
-        """The block was left: hold nothing of who was in it."""
+        """The block was exited: drop the references to the task that was in it."""
 
     def restore_context(self) -> None:
-        """Take the scope out of the body's context again."""
-        # Not a token: the exit may run in another context, where a reset would fail.
+        """Make the current node what it was outside the block."""
+        # Not `ContextVar.reset`: the exit may run in another context than the entry (an async fixture), and
+        # a token of the first is an error there.
         if self.generator is not None:
             self.generator = None
         elif current_node.get() is self._core:
             current_node.set(self._core.opener)
 
     def reason_of(self, error: BaseException) -> Reason:
-        """Why the body was left, by what it raised: a cancel has the reason of whoever sent it."""
+        """Why the body ended, by what it raised: a cancel has the reason of the code that cancelled."""
         if isinstance(error, Exception):
             return Reason("error", f"the body raised {error!r}", error)
         above = self._core._above()

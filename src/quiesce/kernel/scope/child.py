@@ -1,8 +1,8 @@
 """One thing that a scope owns.
 
-A child is anything with an end that a scope can ask for and wait for: a task (`Handle`), a thread, a
-process tree. It moves one way through pending → running → finished | failed | cancelled, and tells its
-scope exactly once, in the loop's own thread, when it has ended.
+A child is anything that a scope can stop and wait for: a task (`Handle`), a thread, a process tree. It moves
+in one direction through pending → running → finished | failed | cancelled, and calls `child_ended` of its
+scope exactly once, in the loop's own thread.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ChildCancelled(Exception):
 
 
 def failure_below(cancelled: BaseException) -> BaseException | None:
-    """What failed while a cancel was being dealt with: its cause, unless that is but more cancels."""
+    """What failed in the clean-up after a cancel: its cause, without further cancellations."""
     cause = cancelled.__cause__
     if isinstance(cause, BaseExceptionGroup):
         return cause.split(type(cancelled))[1]
@@ -65,12 +65,13 @@ def failure_below(cancelled: BaseException) -> BaseException | None:
 
 
 class Child(TokenHolder):
-    """What a scope needs to know of the things it owns.
+    """What a scope knows of each thing it owns.
 
-    One without a label is plumbing of something that has one: it is waited for, but not named in reports.
+    A child without a label is a helper of something that has one: it is waited for, but reports do not name
+    it.
 
-    Users hold a `Handle`, so every name that only the kernel uses begins with an underscore. Where code takes a child or a scope, those of
-    `ScopeCore` are the same.
+    Users hold a `Handle`, so names that only the kernel uses begin with an underscore. Where code takes a
+    child or a scope, `ScopeCore` has the same names.
     """
 
     __slots__ = {
@@ -97,46 +98,51 @@ class Child(TokenHolder):
 
     _value: Any  # the result when finished, the exception when failed; unset before
 
-    def _above(self) -> CancelToken:
-        """The token that this child's hangs below."""
-        return self._core.token
+    def _holder_above(self) -> TokenHolder:
+        return self._core
 
     def _climb(self, rung: Rung) -> None:
         """Do what this rung of a stop means for this kind of child."""
-        raise NotImplementedError  # abstract: each kind has its own ladder
+        raise NotImplementedError  # abstract: a task is cancelled, a process gets a signal
 
     def _abandon(self) -> None:
-        """Nobody will wait: signal at once what can be signalled."""
+        """Signal at once whatever can be signalled: no one will wait while the ladder is climbed."""
 
     def _stuck_at(self) -> str:
-        """Where it is now."""
+        """Where in the source it is now."""
         return "unknown"
+
+    def _is_at_work(self, *, loop_goes_on: bool) -> bool:
+        """Whether it is still running; callable from any thread. A task ends with its event loop."""
+        return loop_goes_on
 
     @property
     def name(self) -> str:
-        """What it is called in reports."""
+        """Its name in reports."""
         return label_of(self._label)
 
     def _is_cleaning_up(self) -> bool:
-        """Whether its cancel was delivered. Python has no other sign: one that goes on regardless counts too."""
+        """Whether its cancel was delivered."""
+        # Python has no better sign of a clean-up. A child that ignores its cancel counts as well.
         return False
 
     def _leftovers(self) -> list[Leftover]:
-        """This child, as something that a stop could not end."""
+        """This child as a leftover of a stop; nothing if it has no label."""
         if self._label is None:
             return []
         return [Leftover(self._kind, self.name, describe(self._site), self._stuck_at())]
 
     def _ended(self) -> None:
-        """Tell the scope and whoever waits. The state has been set before."""
+        """Leave the scope, which then calls the callbacks of `_on_end`. Set the state before."""
         core = self._core
         core.children.pop(self, None)
         core.child_ended(self)
 
     def _on_end(self, callback: Callable[[], object]) -> None:
-        """Call `callback()` when this child has ended, in the loop's thread, before its scope makes anything of it.
+        """Call `callback()` when this child has ended, in the loop's thread, before its scope reacts to it.
 
-        However it ends: a task on asyncio that is cancelled before its first step runs none of its own `finally`.
+        It is called however the child ends. A `finally` in the child itself is not enough: on asyncio, a task
+        that is cancelled before its first step does not run any of its code.
         """
         if self._at_end is None:
             self._at_end = [callback]
@@ -144,7 +150,7 @@ class Child(TokenHolder):
             self._at_end.append(callback)
 
     def _settle(self) -> None:
-        """Ended: tell those who want to know."""
+        """Call the callbacks of `_on_end`."""
         callbacks, self._at_end = self._at_end, None
         for callback in callbacks or ():
             callback()
@@ -153,8 +159,8 @@ class Child(TokenHolder):
 class Handle(Child, Generic[T_co]):
     """One child task of a scope: what `spawn` returns.
 
-    `state` is `"pending"` until its first step, then `"running"`, then `"finished"`, `"failed"`
-    or `"cancelled"`.
+    `state` is `"pending"` until its first step, then `"running"`, and at last `"finished"`, `"failed"` or
+    `"cancelled"`.
 
     ```python
     handle = scope.spawn(fetch, url)  # a Handle[Page], if that is what fetch returns
@@ -164,24 +170,20 @@ class Handle(Child, Generic[T_co]):
     ```
     """
 
-    __slots__ = ("_asked", "_deferred", "_hurry", "_on_stop", "_withheld")
+    __slots__ = ("_asked", "_cancel_holds", "_has_held_cancel", "_on_stop", "_second_cancel")
 
-    _asked: int
-    _deferred: int
-    _withheld: bool
+    # Set by the constructors of the event loops' handles, which are written out flat.
+    _asked: int  # how often it was cancelled by the kernel: 0, 1 or 2
+    # How many calls of `close()` it is in that close a scope around it. Its cancel waits for them.
+    _cancel_holds: int
+    _has_held_cancel: bool  # a cancel is waiting for that
+    # An owner's way to end it without a cancel; returns True if it has dealt with the rung.
     _on_stop: Callable[[Rung], bool] | None
-
-    def __init__(self, core: ScopeCore, label: object, site: Site | None) -> None:
-        super().__init__(core, label, site)
-        self._asked = 0  # cancels of ours that were delivered
-        self._deferred = 0  # closes of scopes around it that it is in: its cancel waits for them
-        self._withheld = False  # a cancel that waits for that
-        self._on_stop = None  # an owner's own way to leave; True if it dealt with the rung
-        self._hurry: tuple[float, Timer] | None = None  # when it is cancelled again
+    _second_cancel: tuple[float, Timer] | None  # when it is due, and its timer
 
     @property
     def done(self) -> bool:
-        """Whether it has ended, in whichever way."""
+        """Whether it has ended: finished, failed or cancelled."""
         state = self.state
         return state != PENDING and state != RUNNING
 
@@ -200,8 +202,8 @@ class Handle(Child, Generic[T_co]):
     def cancel(self, reason: Reason | str | None = None) -> None:
         """Cancel this child once, with a reason; from any thread.
 
-        It then has its grace to clean up. Asking again shortens that: at the end of it the child
-        is cancelled once more.
+        It then has the `cancel` seconds of its scope's grace to clean up, and is cancelled once more after
+        that. Calling this again shortens the time.
         """
         reason = as_reason(reason, Reason("user"))
         self._note_reason(reason)
@@ -213,22 +215,22 @@ class Handle(Child, Generic[T_co]):
         grace, backend = self._core.grace, self._core.backend
         self._climb(CANCEL)
         due = backend.now() + grace.cancel
-        if self._hurry is not None:  # asked before
+        if self._second_cancel is not None:  # not the first call of `cancel()`
             due = min(due, backend.now() + grace.terminate)
-            if self._hurry[0] <= due:
+            if self._second_cancel[0] <= due:
                 return
-            self._hurry[1].cancel()
-        self._hurry = due, backend.call_at(due, self._cancel_again)
+            self._second_cancel[1].cancel()
+        self._second_cancel = due, backend.call_at(due, self._cancel_again)
         if self._at_end is None:
-            self._at_end = []  # there is something to settle at its end
+            self._at_end = []  # so that the scope calls `_settle`, which cancels the timer
 
     def _cancel_again(self) -> None:
-        self._hurry = None
+        self._second_cancel = None
         if not self.done:
             self._climb(TERMINATE)
 
     def _climb(self, rung: Rung) -> None:
-        """One cancel for its clean-up, a second when its time is over."""
+        """Cancel the task at CANCEL, and once more at TERMINATE when its time to clean up is over."""
         reason = self._core.reason
         if reason is not None:
             self._note_reason(reason)
@@ -236,37 +238,43 @@ class Handle(Child, Generic[T_co]):
             self._asked = 1
             if self._on_stop is not None and self._on_stop(rung):
                 return
-            if self._deferred:
-                self._withheld = True
+            if self._cancel_holds:
+                self._has_held_cancel = True
             else:
                 self._deliver_cancel()
         elif rung is TERMINATE and self._asked < 2:
+            # Never held back: the child has had its time, whatever it is closing.
             self._asked = 2
             if self._on_stop is None or not self._on_stop(rung):
                 self._deliver_cancel()
             for scope in list(self._core.nested):
-                if scope.clean_up and scope.opener is self:
+                if scope.in_clean_up and scope.opener is self:
                     scope.stop(self.reason or Reason("cancelled"))
 
     def _is_cleaning_up(self) -> bool:
-        """Whether its cancel was delivered, or it was asked to leave."""
-        return self._asked > 0 and not self._withheld
+        """Whether its cancel was delivered, or its owner has told it to end."""
+        return self._asked > 0 and not self._has_held_cancel
 
     def _asked_to_leave(self) -> None:
-        """Its owner has asked it to end by itself: what it does from now on is clean-up."""
+        """Its owner has told it to end by itself: whatever it does from now on is clean-up."""
         self._asked = self._asked or 1
 
+    def _task_at_work(self) -> object:
+        """The event loop's task that runs it; None before it has started and after it has ended."""
+        raise NotImplementedError  # abstract: see the handles of the event loops
+
     def _runs_in(self, task: object) -> bool:
-        """Whether `task` is this child's own."""
-        raise NotImplementedError  # abstract: the backends' handles know
+        """Whether `task` is the one that runs this child."""
+        return self._task_at_work() is task
 
     def _fail(self, error: BaseException) -> None:
-        """Keep what it raised, without the kernel's own frame (which would hold the handle in turn)."""
+        """Keep what it raised, without the frame of the kernel, which would refer back to this handle."""
         self.state = FAILED
         self._value = error
         if error.__traceback__ is not None:
             error.__traceback__ = error.__traceback__.tb_next
-        is_our_await = error.__traceback__ is None  # and none in the function itself
+        # No frame is left: the error comes from the kernel's `await` of what the function returned.
+        is_our_await = error.__traceback__ is None
         if is_our_await and isinstance(error, TypeError) and str(error).endswith(_NOT_AWAITABLE):
             error.add_note(
                 f"{self.name!r}, spawned at {describe(self._site)}, is not an async function; "
@@ -274,7 +282,7 @@ class Handle(Child, Generic[T_co]):
             )
 
     def _end_cancelled(self, cancelled: BaseException) -> None:
-        """It ended by a cancel; what failed in its clean-up below is the cause of that, and its error."""
+        """It ended by a cancel. If a clean-up in it failed (the cause of the cancel), it counts as failed."""
         failure = failure_below(cancelled)
         if failure is not None:
             self.state = FAILED
@@ -285,23 +293,23 @@ class Handle(Child, Generic[T_co]):
             self._note_reason(Reason("cancelled", str(cancelled)))
 
     def _deliver_cancel(self) -> None:
-        """Make the task's next await raise."""
-        raise NotImplementedError  # abstract: the backends' handles do it
+        """Make the next await of the task raise its cancellation."""
+        raise NotImplementedError  # abstract: see the handles of the event loops
 
-    def _hold(self) -> None:
-        """It closes a scope that it runs in: its cancel waits until that has returned."""
-        self._deferred += 1
+    def _hold_cancel(self) -> None:
+        """It is closing a scope that it runs in: hold its cancel back until that call has returned."""
+        self._cancel_holds += 1
 
-    def _release(self, *, deliver: bool) -> None:
-        """The close is over: what was held back arrives at its next await."""
-        self._deferred -= 1
-        if self._withheld and not self._deferred:
-            self._withheld = False
+    def _release_cancel(self, *, deliver: bool) -> None:
+        """That `close()` returns: a cancel that was held back arrives at the next await, if `deliver`."""
+        self._cancel_holds -= 1
+        if self._has_held_cancel and not self._cancel_holds:
+            self._has_held_cancel = False
             if deliver and not self.done:
                 self._deliver_cancel()
 
     async def wait(self) -> None:
-        """Wait until it has ended. Its error is not raised, your cancel is not forwarded to it."""
+        """Wait until it has ended. Its error is not raised, and your own cancel is not passed on to it."""
         while not self.done:
             self._core.check_loop("wait for a child of", "wait in the loop it was spawned in")
             waiter = self._core.backend.make_waiter()
@@ -318,7 +326,7 @@ class Handle(Child, Generic[T_co]):
         )
 
     def result(self) -> T_co:
-        """What it returned. A failed child's error is raised, a cancelled one is `ChildCancelled`."""
+        """What it returned. Raises its error if it failed, and `ChildCancelled` if it was cancelled."""
         state = self.state
         if state == FINISHED:
             value: T_co = self._value
@@ -330,10 +338,10 @@ class Handle(Child, Generic[T_co]):
         raise RuntimeError(f"{self.name!r} is still {state}: await its wait() before asking for the result")
 
     def _settle(self) -> None:
-        """Ended: forget the timer too."""
-        if self._hurry is not None:
-            self._hurry[1].cancel()
-            self._hurry = None
+        """Cancel the timer of the second cancel, and call the callbacks."""
+        if self._second_cancel is not None:
+            self._second_cancel[1].cancel()
+            self._second_cancel = None
         super()._settle()
 
     def __repr__(self) -> str:
@@ -341,7 +349,7 @@ class Handle(Child, Generic[T_co]):
 
 
 def when_ended(child: Child, callback: Callable[[], object]) -> None:
-    """Call `callback()` when `child` has ended, however it did; at once if it has already, as an eager task may."""
+    """Call `callback()` when `child` has ended, however it ends; at once if it has, as an eager task may."""
     if child.state == PENDING or child.state == RUNNING:
         child._on_end(callback)
     else:

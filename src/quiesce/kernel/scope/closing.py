@@ -1,15 +1,17 @@
 """Closing a scope: who waits for whom.
 
-A closer from outside waits until the scope is settled, or out of time. One that itself runs inside cannot
-wait for itself, nor for anybody who waits for it: who hosts the block it runs in, who is closing a scope
-that it runs in, and so on. It waits for the others. Two such closers, or a circle of scopes whose children
-close each other, resolve in the same way.
+A closer outside the scope waits until the scope has settled or expired. A closer that runs inside the scope
+cannot wait for itself, nor for anything that waits for it: the task whose block it runs in, a task that is
+closing a scope that it runs in, and so on. It waits for everything else. Two such closers, or a circle of
+scopes whose children close each other, are resolved by the same rule.
 
-Who waits for a closer goes on when that has returned, and may then need what it has itself opened in the scope: to
-send the closer's last answer, for example. That is neither stopped before nor waited for (`needed_later`).
+What waits for a closer goes on when the closer has returned, and may then need scopes that it has itself
+opened here: to send the closer's last answer, for example. The closer neither stops those nor waits for them
+(`needed_later`).
 
-The cancel of a closer from inside is held back until its `close()` has returned: it has asked for the stop
-and is owed the report; the cancel arrives at its next await.
+The cancel of a closer that runs inside is held back until its `close()` has returned. It asked for the stop,
+so it gets the report; the cancel arrives at its next await. If it were delivered at once, `close()` would
+raise it instead of returning the report.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from quiesce.kernel.base import (
     Reason,
     StopReport,
     as_reason,
+    check_grace,
     describe,
     is_cancel,
 )
@@ -36,35 +39,38 @@ if TYPE_CHECKING:
     from .lifecycle import ScopeCore
 
 
-class Holdable(Protocol):
-    """Whose cancel can be held back while it closes a scope that it runs in."""
+class _CancelTarget(Protocol):
+    """A child or the body of a block: its cancel can be held back while it closes a scope that it runs in."""
 
-    def _hold(self) -> None: ...
+    def _hold_cancel(self) -> None: ...
 
-    def _release(self, *, deliver: bool) -> None: ...
+    def _release_cancel(self, *, deliver: bool) -> None: ...
 
 
 async def close(scope: ScopeCore, reason: Reason, grace: Grace | None) -> StopReport:
-    """Stop, wait, report; then raise the closer's own cancellation if there was one."""
+    """Stop, wait and report; then raise the closer's own cancellation if there was one."""
     node = current_node.get()
     if node is not None:
         return await _close_from(node, scope, reason, grace)
-    _begin(scope, reason, grace)
+    if scope.host is None and scope.state is not EXPIRED:
+        scope.stop(reason, grace)
+    else:
+        _begin(scope, reason, grace)
     if scope.state is STOPPING:
         cancelled = await scope.backend.wait_through(scope.until_over(), scope.waiters)
         if cancelled is not None:
-            scope.report()
+            scope.report()  # kept in `last_report`, where the cancelled closer's owner finds it
             raise cancelled
     return scope.report()
 
 
 async def _close_from(node: Node, scope: ScopeCore, reason: Reason, grace: Grace | None) -> StopReport:
-    """The same, for a closer that is somebody's child or body: it may be inside what it closes."""
+    """The same, for a closer that is a child or the body of a block: it may be inside what it closes."""
     inside = bool(who_waits_for(scope, (node,)) - {scope})
-    held = _hold_back(scope, node) if inside else ()
+    targets = _hold_cancels(scope, node) if inside else ()
     _begin(scope, reason, grace)
     cancelled: BaseException | None = None
-    excused: Collection[Child | ScopeCore] = ()
+    waiting: Collection[Child | ScopeCore] = ()
     try:
         if scope.state is not SETTLED:
             enter_as_closer(scope, node)
@@ -74,14 +80,16 @@ async def _close_from(node: Node, scope: ScopeCore, reason: Reason, grace: Grace
                 if scope.state is STOPPING:
                     cancelled = await scope.backend.wait_through(ready, scope.waiters)
                 if inside:
-                    excused = who_waits_for(scope, scope.closers)
-                    excused |= needed_later(scope, excused)
+                    # Still running, but not left over: the report lists them as "closing".
+                    waiting = who_waits_for(scope, scope.closers)
+                    waiting |= needed_later(scope, waiting)
             finally:
                 leave_as_closer(scope, node)
-        report = scope.report(excused)
+        report = scope.report(waiting)
     finally:
-        for holder in held:
-            holder._release(deliver=cancelled is None)
+        # If the closer was cancelled while it waited, it raises that below; a second one would be too many.
+        for target in targets:
+            target._release_cancel(deliver=cancelled is None)
     if cancelled is not None:
         raise cancelled
     return report
@@ -97,8 +105,10 @@ def _begin(scope: ScopeCore, reason: Reason, grace: Grace | None) -> None:
 def who_waits_for(scope: ScopeCore, nodes: Iterable[Node]) -> set[Child | ScopeCore]:
     """Which of the scope's children and nested scopes contain one of `nodes`, or wait for one of them.
 
-    The scope itself among them means: the body of its own block does.
+    If the scope itself is among them, the body of its own block is meant.
     """
+    # Walk up from each node to `scope`. On the way, whatever hosts the block of a scope, or closes that
+    # scope, waits for the node too, and is walked up from in turn.
     found: set[Child | ScopeCore] = set()
     seen: set[Node] = set()
     queue: list[Node] = list(nodes)
@@ -120,63 +130,65 @@ def who_waits_for(scope: ScopeCore, nodes: Iterable[Node]) -> set[Child | ScopeC
 
 
 def only_closers_left(scope: ScopeCore) -> bool:
-    """Whether nobody is left but those who wait for a closer that runs inside."""
-    excused = who_waits_for(scope, scope.closers)
-    if not excused.issuperset(scope.children):
+    """Whether everything that is left in the scope waits for a closer that runs inside it."""
+    waiting = who_waits_for(scope, scope.closers)
+    if not waiting.issuperset(scope.children):
         return False
-    return excused.issuperset(scope.nested) or (excused | needed_later(scope, excused)).issuperset(
+    return waiting.issuperset(scope.nested) or (waiting | needed_later(scope, waiting)).issuperset(
         scope.nested
     )
 
 
-def needed_later(scope: ScopeCore, excused: Collection[Child | ScopeCore]) -> set[Child | ScopeCore]:
-    """The nested scopes that were opened by one of those who wait for a closer, and do not wait for it themselves."""
+def needed_later(scope: ScopeCore, waiting: Collection[Child | ScopeCore]) -> set[Child | ScopeCore]:
+    """The nested scopes opened by what is in `waiting` for a closer, except those that wait themselves."""
     return {
         nested
         for nested in scope.nested
-        if nested.opener in excused and nested.opener not in scope.closers and nested not in excused
+        if nested.opener in waiting and nested.opener not in scope.closers and nested not in waiting
     }
 
 
-def _hold_back(scope: ScopeCore, closer: Node) -> list[Holdable]:
-    """Hold the cancels of the blocks that the closer is in, and of its task."""
+def _hold_cancels(scope: ScopeCore, closer: Node) -> list[_CancelTarget]:
+    """Hold back the cancels of the closer's task, and of the blocks that it is in; returns all of these."""
     task = scope.backend.current_task()
-    held: list[Holdable] = []
+    targets: list[_CancelTarget] = []
     node: Node | None = closer
     while node is not None and not isinstance(node, Child) and node is not scope:
         if node.host is not None and node.host.is_current():
-            held.append(node.host)
+            targets.append(node.host)
         node = node.opener
     if isinstance(node, Handle) and node._runs_in(task):
-        held.append(node)
-    for holder in held:
-        holder._hold()
-    return held
+        targets.append(node)
+    for target in targets:
+        target._hold_cancel()
+    return targets
 
 
 def enter_as_closer(scope: ScopeCore, node: Node) -> None:
+    """Register `node` as one that waits for `scope`. Leave with `leave_as_closer`."""
     scope.closers[node] = scope.closers.get(node, 0) + 1
     scope.progress()
     above = scope.parent
-    while above is not None:  # closers further up may be waiting for this very task
+    while above is not None:  # a closer of an outer scope may have been waiting for this very task
         if above.closers:
             above.progress()
         above = above.parent
 
 
 def leave_as_closer(scope: ScopeCore, node: Node) -> None:
+    """The wait that `enter_as_closer` registered is over."""
     scope.closers[node] -= 1
     if not scope.closers[node]:
         del scope.closers[node]
 
 
 async def wait_settled(scope: ScopeCore) -> None:
-    """Wait, as a task inside `scope` or beside it, until the stop of `scope` is over. A cancel ends the wait.
-
-    The owner task of a connection waits so for its handlers. One of them may close that connection: it then waits for the owner task,
-    which waits for it. One of the two must go on first, and that is the handler, which has an answer to give. With two `close()` it would be
-    the other way round, or left to chance. So the owner waits here: it is seen as one who waits, and nobody waits for it in vain.
-    """
+    """Wait until `scope` has settled or expired, from a task inside it or outside. A cancel ends the wait."""
+    # The owner task of a connection waits like this for its handlers. One of them may close the connection:
+    # it then waits for the owner task, which waits for it. The handler must go on first, because it has an
+    # answer to send. If both called `close()`, it would be the other way round, or chance would decide.
+    # Waiting here counts as closing, so the handler's `close()` knows that the owner waits for it, and does
+    # not wait back.
     node = current_node.get()
     if node is not None:
         enter_as_closer(scope, node)
@@ -190,18 +202,19 @@ async def wait_settled(scope: ScopeCore) -> None:
 async def close_core(
     core: ScopeCore, deadline: float | None, grace: Grace | None, reason: Reason | str | None
 ) -> StopReport:
-    """Close the scope of an owned thing on behalf of a user."""
+    """Close the scope of a resource for a user: with the checks, the defaults and the messages for that."""
     if not core.backend.is_current():
         raise RuntimeError(
             f"{core.label!r}, made at {describe(core._site)}, belongs to another event loop: close it there"
         )
+    check_grace(grace)
     if deadline is not None:
         grace = (grace or core.grace).within(deadline)
     return await core.close(as_reason(reason, Reason("user", "closed")), grace)
 
 
 def reason_of_cancel(core: ScopeCore, cancelled: BaseException) -> Reason:
-    """Why somebody who waited was cancelled."""
+    """Why a task that waited for `core` was cancelled."""
     above = core._above()
     inherited = above.reason if above is not None else None
     if inherited is not None:
@@ -212,7 +225,7 @@ def reason_of_cancel(core: ScopeCore, cancelled: BaseException) -> Reason:
 
 
 def reason_of_block(core: ScopeCore, error: BaseException | None) -> Reason:
-    """Why what is held by a block is closed at its end."""
+    """Why the end of an `async with` block closes its resource: `error` is what the body raised."""
     if isinstance(error, Exception):
         return Reason("error", f"the body raised {error!r}", error)
     if error is not None and is_cancel(error):

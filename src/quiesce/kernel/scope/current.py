@@ -1,8 +1,8 @@
-"""Whose work is this? One context variable answers for scopes and tokens alike.
+"""Which child or scope is the current one: one context variable.
 
-It holds the child at hand, or the scope itself in an `async with` body. Tasks that other people start
-copy it, as they copy every context variable, and so does `to_thread`: that is how a tool deep inside
-somebody's library finds its token, and how `contain()` finds whose task it is.
+It holds the current child, or the scope itself in the body of its `async with`. Tasks that a library starts
+copy it, as they copy every context variable, and so does `to_thread`. That is how a tool deep inside a
+library finds its token, and how `contain()` finds out to which block a task belongs.
 """
 
 from __future__ import annotations

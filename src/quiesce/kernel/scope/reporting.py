@@ -1,13 +1,14 @@
-"""The account of a stop: how each child ended, and what is left."""
+"""The report of a stop: how each child ended, and what is left over."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from quiesce.kernel.base import SETTLED, Leftover, Row, State, StopReport, describe
+from quiesce.kernel.base import SETTLED, Leftover, Row, State, StopReport, are_there_others, describe
 
 from .child import FAILED, PENDING, RUNNING, Child
+from .failures import Failure
 from .unseen import unseen_of
 
 if TYPE_CHECKING:
@@ -17,36 +18,45 @@ UNNAMED = "unnamed"
 
 
 def report_of(core: ScopeCore, closing: Collection[Child | ScopeCore]) -> StopReport:
-    """What the stop of `core` has done so far."""
+    """What the stop of `core` has done so far. `closing`: children and scopes that themselves wait for it."""
     left: list[Leftover] = []
+    rows: Sequence[Row] = ()
     elapsed = 0.0
+    stop = core.stop_state
     if core.state is SETTLED:
-        if core.stopped:
-            core.rows = _rows_of_the_ended(core.stopped)
-            core.stopped = ()  # they lead back to the scope
-        rows = core.rows
-        if core.started is not None:
-            elapsed = core.took
+        if stop is not None:
+            if stop.children:
+                stop.rows = _rows_of_the_ended(stop.children)
+                stop.children = ()
+            rows, elapsed = stop.rows, stop.took
     else:
-        if core.started is not None:
-            elapsed = core.backend.now() - core.started
-        rows = [_row(child, closing) for child in core.stopped if child._label is not None]
+        if stop is not None:
+            elapsed = core.backend.now() - stop.started
+            rows = [_row(child, closing) for child in stop.children if child._label is not None]
         left = [found for item in _contents(core) if item not in closing for found in item._leftovers()]
-    core.told = True
-    notes = core.notes
-    failures: Sequence[tuple[str, BaseException]] = ()
-    if core.failures:
-        failures = tuple(core.failures)
-        if core.failed > len(failures):
-            notes = [*notes, f"{core.failed - len(failures)} earlier failures are not listed"]
-    name, unseen = core.name or UNNAMED, unseen_of(core)
+    notes, while_stopping = core.notes, 0
+    failures: Sequence[Failure] = ()
+    if core.failures is not None:
+        failures, while_stopping = core.failures.report(), core.failures.while_stopping
+        if core.failures.count > len(failures):
+            notes = [*notes, f"{core.failures.count - len(failures)} earlier failures are not listed"]
+    unseen = unseen_of(core) if are_there_others() else core.unseen
     return StopReport(
-        name, core.reason, elapsed, left, core.ended, notes, unseen, rows, failures, core.failed_late
+        core.name or UNNAMED,
+        core.reason,
+        elapsed,
+        left,
+        core.ended,
+        notes,
+        unseen,
+        rows,
+        failures,
+        while_stopping,
     )
 
 
 def leftovers_of(core: ScopeCore) -> list[Leftover]:
-    """Everything that is still there in `core`, all the way down."""
+    """Everything that is still running in `core` and in its nested scopes; never empty."""
     left = [found for item in _contents(core) for found in item._leftovers()]
     return left or [Leftover("scope", core.label, describe(core._site), "nothing runs in it")]
 
@@ -59,7 +69,7 @@ def _rows_of_the_ended(children: Sequence[Child]) -> list[Row]:
     rows: list[Row] = []
     for child in children:
         if child._label is not None:
-            state: State = child.state  # type: ignore[assignment]  # all of them have, so these are states of rows
+            state: State = child.state  # type: ignore[assignment]  # neither pending nor running
             rows.append((child._label, state, child._value if state is FAILED else None))
     return rows
 

@@ -1,7 +1,7 @@
 """The scope as its users hold it.
 
-This face and the scope proper (`ScopeCore`) are two objects so that a scope which its users have dropped
-without closing can be noticed: children, callbacks and owners refer to the core alone.
+This public object and the scope itself (`ScopeCore`) are two objects, so that a scope which was dropped
+without `close()` can be noticed: children, callbacks and owners refer to the core only.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from .child import failure_below
 from .closing import close
 from .current import Node, current_node
 from .lifecycle import OnChildError, Policy, ScopeCore
+from .reporting import UNNAMED
 from .stop_listeners import log_report
 
 if TYPE_CHECKING:
@@ -47,9 +48,9 @@ _CLOSED = Reason("user", "closed")
 
 
 class Scope:
-    """Owns tasks: none outlives it, and when it has closed you know how each one ended.
+    """Owns tasks: none outlives it, and when it has closed you know how each of them ended.
 
-    As a block, it waits for its children at the end, and an exception in the body cancels them:
+    Used as a block, it waits for its children at the end, and an exception in the body cancels them:
 
     ```python
     async with Scope("crawl") as scope:
@@ -57,7 +58,7 @@ class Scope:
             scope.spawn(fetch, url)
     ```
 
-    Or opened here, used there, and closed from anywhere:
+    Or open it in one place, use it in another, and close it from anywhere:
 
     ```python
     scope = await Scope.open("session")
@@ -65,15 +66,24 @@ class Scope:
     report = await scope.close()                # from any other: cancels, waits, reports
     ```
 
-    `on_error="stop"` (the default): the first child to fail stops the others and the body, and the
-    errors are raised at the end of the block in an ExceptionGroup. `on_error="report"`: a supervisor;
-    siblings live on, each error goes to `on_child_error(handle, error)` (or the log) and into the report.
+    `on_error="stop"` (the default): the first child that fails stops the others and the body, and the errors
+    are raised at the end of the block in an ExceptionGroup. `on_error="report"`: a supervisor; the other
+    children go on, and each error goes to `on_child_error(handle, error)` (or the log) and into the report.
 
-    `grace` holds the deadlines of its stop (its owner's, if none is given), `token` is an outer token whose cancellation stops the
-    scope, and `scope` is its owner: the current scope unless another is given.
+    `grace` holds the deadlines of its stop (by default its owner's), `token` is an outer token whose
+    cancellation stops the scope, and `scope` is its owner: by default, the current scope.
     """
 
-    __slots__ = ("__weakref__", "_core", "_options")
+    __slots__ = (
+        "__weakref__",
+        "_core",
+        "_grace",
+        "_name",
+        "_on_child_error",
+        "_on_error",
+        "_outer_token",
+        "_owner",
+    )
 
     def __init__(
         self,
@@ -98,7 +108,12 @@ class Scope:
             raise TypeError(f"token must be a CancelToken, not {type(token).__name__}")
         if scope is not None and not isinstance(scope, Scope):
             raise TypeError(f"scope must be a Scope, not {type(scope).__name__}")
-        self._options = (name, on_error, on_child_error, grace, token, scope)
+        self._name = name
+        self._on_error: Policy = on_error
+        self._on_child_error = on_child_error
+        self._grace = grace
+        self._outer_token = token
+        self._owner = scope
 
     @staticmethod
     async def open(
@@ -110,9 +125,10 @@ class Scope:
         token: CancelToken | None = None,
         scope: Scope | None = None,
     ) -> Scope:
-        """A scope without a block: whoever holds it closes it, from any task."""
+        """A scope without a block: close it yourself, from any task."""
+        # Not `OpenScope(...)`: a call of a class with keywords takes a much slower way in CPython.
         made = OpenScope.__new__(OpenScope)
-        Scope.__init__(  # by itself, as a class takes keywords by a much slower way
+        Scope.__init__(
             made,
             name,
             on_error=on_error,
@@ -128,15 +144,22 @@ class Scope:
         return made
 
     def _bind(self, backend: Backend, parent: ScopeCore | None, site: Site) -> ScopeCore:
-        """Make the scope proper, which does not keep this face alive."""
-        self._check_unused()
-        name, on_error, on_child_error, grace, token, _ = self._options
+        """Make the core, which does not keep this object alive."""
+        if self._core is not None:
+            self._check_unused()
         self._core = core = backend.core_type(
-            backend, name, site, on_error, on_child_error, grace, parent, token
+            backend,
+            self._name,
+            site,
+            self._on_error,
+            self._on_child_error,
+            self._grace,
+            parent,
+            self._outer_token,
         )
         core.face = weakref.ref(self)
-        if token is not None:
-            _stop_with(core, token)
+        if self._outer_token is not None:
+            _stop_with(core, self._outer_token)
         return core
 
     def _check_unused(self) -> None:
@@ -155,34 +178,34 @@ class Scope:
 
     @property
     def name(self) -> str:
-        """What it is called in reports."""
-        return self._core.label if self._core is not None else self._options[0] or "unnamed"
+        """Its name in reports."""
+        return self._core.label if self._core is not None else self._name or UNNAMED
 
     @property
     def state(self) -> str:
-        """`"new"`, `"open"`, `"stopping"`, `"expired"` (out of time, something left) or `"settled"`."""
+        """`"new"`, `"open"`, `"stopping"`, `"expired"` (out of time, something is left) or `"settled"`."""
         return self._core.state if self._core is not None else "new"
 
     @property
     def children(self) -> tuple[Handle, ...]:
-        """The child tasks that run now."""
+        """The child tasks that have not ended."""
         from .child import Handle
 
         return tuple(c for c in self._opened().children if isinstance(c, Handle))
 
     @property
     def token(self) -> CancelToken:
-        """Cancelled, with the reason, as soon as the scope is being stopped."""
+        """A token that is cancelled, with the reason, as soon as the scope is being stopped."""
         return self._opened().token
 
     @property
     def reason(self) -> Reason | None:
-        """Why it is being stopped, or was; None if nobody stopped it."""
+        """Why it is being stopped, or was; None if nothing stopped it."""
         return self._core.reason if self._core is not None else None
 
     @property
     def report(self) -> StopReport | None:
-        """What the last `close()` or the end of the block reported; None before."""
+        """What the last `close()`, or the end of the block, has reported; None before."""
         core = self._core
         if core is None:
             return None
@@ -201,7 +224,8 @@ class Scope:
         context: Context | None = None,
     ) -> Handle[T]: ...
 
-    @overload  # for `to_thread`: it is generic itself, and type checkers do not infer its result from the first one
+    # For `to_thread`, which is generic itself: type checkers do not infer its result from the first overload.
+    @overload
     def spawn(
         self,
         fn: Callable[[Callable[[Unpack[Args]], T], Unpack[Args]], Awaitable[T]],
@@ -221,11 +245,12 @@ class Scope:
     ) -> Handle:
         """Start `fn(*args)`, an async function, as a child task.
 
-        Takes a function, not a coroutine: if the scope refuses (`ScopeClosed`), nothing was started. A function that is not
-        async is called at once, to see whether it gives something to await; if not, that is a `TypeError`.
+        It takes a function, not a coroutine: if the scope raises `ScopeClosed`, nothing was started that
+        would have to be closed. A function that is not declared async is called at once, to see whether it
+        returns something to await; if not, that is a `TypeError`.
 
-        `context` is the `contextvars.Context` that the child runs in, as for `asyncio.create_task`; a copy of it on trio. By default
-        it runs in a copy of the caller's.
+        `context` is the `contextvars.Context` that the child runs in, as for `asyncio.create_task`; on trio
+        it runs in a copy of it. By default it runs in a copy of the caller's context.
         """
         core = self._core
         if core is None:
@@ -240,14 +265,16 @@ class Scope:
     def cancel(self, reason: Reason | str | None = None, *, grace: Grace | None = None) -> None:
         """Begin to stop; from any thread, without waiting.
 
-        Cancels every child once, and the body of the block if there is one. Asking again makes it faster:
-        it halves the time that is left, or shortens it to `grace`.
+        Cancels every child once, and the body of the block if there is one. Calling it again makes the stop
+        faster: it halves the time that is left, or shortens it to `grace`.
         """
         core = self._opened()
         check_grace(grace)
         why = as_reason(reason, Reason("user"))
         if not core.backend.is_current():
-            _ = core.token  # made now, if it was not: the signal is there whatever the loop is busy with
+            # Cancel the token here, in this thread: children see it even while the loop is blocked. Reading
+            # it makes it, in case nothing has read it yet.
+            _ = core.token
             core._note_reason(why)
         again = core.closed and grace is None
         core.backend.run_from_anywhere(lambda: core.stop(why, grace, hurry=again))
@@ -261,15 +288,16 @@ class Scope:
     ) -> StopReport:
         """Cancel every child, wait until each has cleaned up, and report.
 
-        Bounded by `deadline` seconds (or the scope's `Grace`): what has not ended by then is named in the
-        report, stays owned, and can be waited for by closing again. Never raises a child's error. If you
-        are cancelled meanwhile, the clean-up goes on and your cancellation is raised after it; the report
-        is then in `scope.report`. Closing twice, or from several tasks at once, waits for the same drain.
+        Bounded by `deadline` seconds (or the scope's `Grace`): what has not ended then is named in the
+        report, stays owned, and can be waited for by closing again. It never raises a child's error. If you
+        are cancelled meanwhile, the clean-up goes on and your cancellation is raised after it; the report is
+        then in `scope.report`. Closing twice, or from several tasks at once, waits for the same stop.
         """
         core = self._core
         if core is None:
             core = self._opened()
-        core.check_loop("close", "from another thread use cancel()")
+        if not core.backend.is_current():
+            core.check_loop("close", "from another thread use cancel()")
         if grace is not None:
             check_grace(grace)
         if deadline is not None:
@@ -283,20 +311,20 @@ class Scope:
             self._check_unused()
         backend = current_backend()
         entered_by = _getframe(1)
-        options = self._options
-        token, owner = options[4], options[5]
-        if owner is not None:
-            parent: ScopeCore | None = owner._opened()
+        if self._owner is not None:
+            parent: ScopeCore | None = self._owner._opened()
         else:
             node = current_node.get()
-            # At the top level the block itself bounds it; registering with the root would add nothing.
+            # Outside of any scope there is no owner but the root, and registering with that would add
+            # nothing: the block itself ends the scope.
             parent = _live_core(node, backend) if node is not None else None
-        self._core = core = backend.open_block(options, parent, entered_by)
+        self._core = core = backend.open_block(self, parent, entered_by)
         core.face = self  # until the block is left
-        if token is not None:
-            _stop_with(core, token)
+        if self._outer_token is not None:
+            _stop_with(core, self._outer_token)
         if parent is None and core.host is not None and core.host.generator is not None and not core.closed:
-            # Nobody but the generator holds the block: the collector would take its children along with it.
+            # Except in an async generator: if its consumer drops it, nothing refers to the block any more,
+            # and the garbage collector would take the children along. Owned by the root, they are stopped.
             core.parent = root_core(backend)
             core.parent.nested[core] = None
         return self
@@ -310,7 +338,7 @@ class Scope:
         core = self._core
         host = core.host if core is not None else None
         if core is None or host is None:
-            raise RuntimeError(f"the block of scope {self.name!r} is not entered, or was left already")
+            raise RuntimeError(f"the block of scope {self.name!r} is not entered, or was exited before")
         if not host.may_leave():
             return False
         waiting: BaseException | None = None
@@ -340,15 +368,20 @@ class Scope:
         return self._finish(core, error, cancelled)
 
     def _finish(self, core: ScopeCore, error: BaseException | None, cancelled: BaseException | None) -> bool:
-        """Raise what is to be raised: somebody else's cancel first, then the errors."""
+        """Raise what is to be raised at the end of the block: a cancel from outside first, then the errors.
+
+        Returns whether `error`, which the body has raised, is to be suppressed.
+        """
         if core.state is not SETTLED:
             log_report(core.report())
-        core.told = True
         failures: list[BaseException] = []
-        if core.failures and core.on_error == "stop":
-            failures = [failure for _, failure in core.failures]
+        if core.failures is not None:
+            core.failures.was_reported = True
+            if core.on_error == "stop":
+                failures = core.failures.errors
         if cancelled is None and error is not None and _holds_only_cancels(error):
-            below = failure_below(error)  # in a block inside ours, which our own cancel has ended
+            # Our own cancel has ended a block inside this one, and a child failed there while it cleaned up.
+            below = failure_below(error)
             failures += [below] if below is not None else []
         leaving = next((failure for failure in failures if isinstance(failure, LEAVES_PROGRAM)), None)
         if leaving is not None and not isinstance(error, LEAVES_PROGRAM):
@@ -360,8 +393,9 @@ class Scope:
                 return False
             raise cancelled
         if isinstance(error, Exception) and core.on_error == "stop":
-            mine = core.reason is not None and core.reason.error is error
-            failures = [error, *failures] if mine else [*failures, error]
+            # In the order in which they happened: first the error that was the reason of the stop.
+            is_first = core.reason is not None and core.reason.error is error
+            failures = [error, *failures] if is_first else [*failures, error]
         elif error is not None and not (core.reason is not None and _holds_only_cancels(error)):
             for failure in failures:
                 error.add_note(f"also failed in scope {core.label!r}: {failure!r}")
@@ -375,7 +409,7 @@ class Scope:
 
 
 class OpenScope(Scope):
-    """What `Scope.open` returns: no block ends it, so it has to notice being dropped."""
+    """What `Scope.open` returns: no block ends it, so it has to notice when it is dropped."""
 
     __slots__ = ()
 
@@ -384,13 +418,15 @@ class OpenScope(Scope):
         if core is None:
             return
         if core.state is not OPEN:
-            if core.failures:
-                core.tell_if_untold()
+            if core.failures is not None:
+                core.log_unreported()
             return
         backend = core.backend
         if not backend.is_current():
             backend.run_from_anywhere(core.dropped)
-        elif core.is_run_by_its_last_child():  # which is letting go of it on its way out
+        elif core.is_run_by_its_last_child():
+            # The child had the last reference, and drops it because it is ending. By the next turn of the
+            # loop it has ended, and the scope settled: no reason to warn.
             backend.call_at(backend.now(), core.dropped)
         else:
             core.dropped()
@@ -401,7 +437,7 @@ def _stop_with(core: ScopeCore, token: CancelToken) -> None:
         why = token.reason or Reason("cancelled")
         core.backend.run_from_anywhere(lambda: core.stop(why))
 
-    core.on_settled = token.on_cancel(stop)
+    core.when_settled(token.on_cancel(stop))
 
 
 def _holds_only_cancels(error: BaseException) -> bool:
@@ -414,7 +450,7 @@ def _group(core: ScopeCore, errors: list[BaseException]) -> BaseExceptionGroup[B
 
 
 def face_of(core: ScopeCore) -> Scope:
-    """The public face of `core`; a borrowed one if its users have dropped theirs."""
+    """The `Scope` of `core`; a new one if its users have dropped theirs, or there was none."""
     face = core.face
     if isinstance(face, weakref.ref):
         face = face()
@@ -425,8 +461,20 @@ def face_of(core: ScopeCore) -> Scope:
     return cast(Scope, face)
 
 
+def core_of(scope: Scope | None = None) -> ScopeCore:
+    """The core of `scope`, which must be open; without one, that of the scope of the work at hand."""
+    return scope._opened() if scope is not None else current_core(current_backend())
+
+
+def bind_scope(scope: Scope, site: Site) -> ScopeCore:
+    """Open `scope`, which was made but not entered, without a block; reports say it was made at `site`."""
+    backend = current_backend()
+    owner = scope._owner
+    return scope._bind(backend, owner._opened() if owner is not None else current_core(backend), site)
+
+
 def root_core(backend: Backend) -> ScopeCore:
-    """The scope of the whole loop, which `run` closes."""
+    """The scope of the whole event loop, which `run` closes."""
     if backend.root is None:
         before = current_node.set(None)
         try:
@@ -437,24 +485,36 @@ def root_core(backend: Backend) -> ScopeCore:
 
 
 def current_core(backend: Backend) -> ScopeCore:
-    """The scope that owns what the caller opens without saying more."""
+    """The scope that owns what the caller opens without naming an owner."""
     node = current_node.get()
     live = _live_core(node, backend) if node is not None else None
-    return live or root_core(backend)
+    return live or backend.root or root_core(backend)
 
 
 def _live_core(node: Node, backend: Backend) -> ScopeCore | None:
-    """The scope of `node`, or the nearest around it that has not ended under a task that goes on."""
+    """The scope of `node`, or the nearest scope around it that has not settled: its task may outlive it."""
     core: ScopeCore | None = node._core
-    if core is not None and core.backend is not backend:  # of the loop that started this thread
+    if core is not None and core.backend is not backend:  # inherited by a thread that runs a loop of its own
         return None
     while core is not None and core.state is SETTLED:
         core = core.parent
     return core
 
 
+def root_scope() -> Scope:
+    """The scope of the whole event loop, which `run` closes: for what has to outlive everything else."""
+    return face_of(root_core(current_backend()))
+
+
+def spawn_unnamed(scope: Scope, fn: Callable[..., Awaitable[T]], *args: Any) -> Handle[T]:
+    """Start `fn(*args)` as a child that reports do not name: a helper of something that they do name."""
+    handle = scope.spawn(fn, *args)
+    handle._label = None
+    return handle
+
+
 def current_scope() -> Scope:
-    """The scope of the work at hand; outside any, the root scope of the event loop.
+    """The scope that the caller runs in; outside of any, the root scope of the event loop.
 
     ```python
     async def tool() -> None:
@@ -465,27 +525,34 @@ def current_scope() -> Scope:
 
 
 def current_token() -> CancelToken:
-    """The token of the work at hand: of the child task, the tool thread, or the scope's body.
+    """The token of the current work: of the child task, the thread, or the body of a scope's block.
 
-    Outside of all of these there is nothing that quiesce could cancel, and the token is one that nobody
-    else holds.
+    Outside of all of these there is nothing that quiesce could cancel, and the token is a new one that is
+    never cancelled.
     """
     node = current_node.get()
     return node.token if node is not None else CancelToken()
 
 
-def stop_asked_for() -> Reason | None:
-    """Why the work at hand is to stop, if it is: then it starts nothing new, however deep it is and whatever it has opened to clean up.
+def is_cleaning_up() -> bool:
+    """Whether the work at hand was cancelled, and what it does now is its clean-up."""
+    node = current_node.get()
+    return node is not None and node._is_cleaning_up()
 
-    What runs `shielded` was meant to be done all the same.
+
+def stop_asked_for() -> Reason | None:
+    """Why the current work has to stop, if it does: it should then start nothing new.
+
+    This holds however deeply nested the work is, and also in scopes that were opened to clean up, whose own
+    tokens are not cancelled. Work that runs `shielded` is exempt: it is meant to be completed.
     """
     node = current_node.get()
     while node is not None:
-        reason = node.token.reason
+        reason = node._reason_to_stop()
         if reason is not None:
             return reason
         core: ScopeCore | None = node._core
-        while core is not None and not core.clean_up:
-            core = core.parent if not core.late else None
+        while core is not None and not core.in_clean_up:
+            core = core.parent if not core.shielded else None
         node = core.opener if core is not None else None
     return None

@@ -1,11 +1,11 @@
-"""What is seen of stops in production: structured log records, and listeners.
+"""How stops are observed in production: structured log records, and listeners.
 
-- A report that nobody is handed goes to the log: as text for people, and in fields for machines.
-- A listener is told of each stop that somebody asked for: when it begins, in the context of who asked, and when it
-  is over: settled, or out of time. It is told once more if what was left then ends after all.
-- One stop is told once. A scope that was stopped because its owner was, is in the owner's report. A block that came to
-  its ordinary end, which left nothing, is nobody's news.
-- While nobody listens, a stop pays for one look at an empty list.
+- A report without a caller to return it to is logged: as text for people, and in fields for machines.
+- Listeners are called when a stop begins, in the context of the code that requested it, and when it has
+  settled or expired. They are called once more if what was left over then ends after all.
+- Each stop is reported to them once. A scope that was stopped because its owner was is part of the owner's
+  report. A block that ended normally and left nothing is not reported.
+- Without listeners, a stop pays for one check of an empty list.
 - A listener cannot harm a stop: what it raises is logged.
 """
 
@@ -27,20 +27,24 @@ if TYPE_CHECKING:
 
 
 class Listener(Protocol):
-    """Told of stops, in the thread of their event loop."""
+    """Is called about stops, in the thread of their event loop."""
 
     def began(self, core: ScopeCore) -> None:
-        """A stop was asked for. Whether it is worth telling is known at its end."""
+        """A stop has begun. Whether there is anything to report is known only at its end."""
 
     def ended(self, core: ScopeCore, report: StopReport | None, *, late: bool) -> None:
-        """It is over; `report` is None if there is nothing to tell. `late`: what was left has ended as well."""
+        """The stop has settled or expired, or has settled `late`, after it had expired.
+
+        `report` is None if there is nothing to report.
+        """
 
 
-listeners: list[Listener] = []  # of the process; never replaced, so that others may hold it
+# Of the whole process. Never replaced, so that other modules may keep a reference to the list.
+listeners: list[Listener] = []
 
 
 def notify_began(core: ScopeCore) -> None:
-    """Call where there are listeners and `core` begins to stop."""
+    """Call the listeners: `core` begins to stop. Only needed if there are any."""
     for listener in tuple(listeners):
         try:
             listener.began(core)
@@ -49,15 +53,14 @@ def notify_began(core: ScopeCore) -> None:
 
 
 def notify_ended(core: ScopeCore) -> None:
-    """Call where there are listeners and the stop of `core` has settled, or is out of time."""
-    late = core.state is SETTLED and core.expiries > 0
-    if core.expiries > 1 and not late:
-        return  # somebody waited again, in vain
-    told, owner = core.told, core.parent
-    report = None
+    """Call the listeners: the stop of `core` has settled or expired. Only needed if there are any."""
+    expiries = core.stop_state.expiries if core.stop_state is not None else 0
+    late = core.state is SETTLED and expiries > 0
+    if expiries > 1 and not late:
+        return  # closed again, and expired again: nothing new
+    owner, report = core.parent, None
     if owner is None or not owner.closed or owner.reason is not core.reason:
-        report = report_of(core, ())
-        core.told = told  # a listener is nobody who has asked for the errors
+        report = _report_for_listeners(core)
     if report is not None and not late and report.clean and core.reason is not None:
         report = None if core.reason.kind == "parent" else report
     for listener in tuple(listeners):
@@ -67,19 +70,31 @@ def notify_ended(core: ScopeCore) -> None:
             logger.exception("a listener failed when scope %r had stopped", core.label)
 
 
+def _report_for_listeners(core: ScopeCore) -> StopReport:
+    failures = core.failures
+    if failures is None:
+        return report_of(core, ())
+    was_reported = failures.was_reported
+    report = report_of(core, ())
+    # A report for a listener does not count: the program itself has not seen these errors yet.
+    failures.was_reported = was_reported
+    return report
+
+
 def is_trouble(report: StopReport) -> bool:
-    """Whether it is worth a warning: something is left, or a clean-up failed. What merely cannot be seen is warned of once for all."""
+    """Whether a report deserves a warning: something is left over, or a clean-up failed."""
+    # Not what is only unseen: `note_unseen` has warned of that once, for the whole program.
     return not (report.clean or replace(report, unseen=()).clean)
 
 
 def log_report(report: StopReport, level: int = logging.WARNING) -> None:
-    """Log a report that nobody is handed. The fields of the record are those of `fields_of`."""
+    """Log a report that has no caller to be returned to. The record has the fields of `fields_of`."""
     if logger.isEnabledFor(level):
         logger.log(level, "%s", report, extra=fields_of(report), stacklevel=2)
 
 
 def fields_of(report: StopReport) -> dict[str, object]:
-    """A report in plain values, under names that clash with nothing in a log record."""
+    """A report as plain values, under names that a log record does not use itself."""
     reason = report.reason
     return {
         "quiesce_scope": printed_line(report.name),

@@ -1,11 +1,14 @@
-"""What a stop could not look at: so that no report calls clean what nobody has seen.
+"""What a stop could not check, so that no report says "clean" about something unknown.
 
-Two kinds. A process tree, or a block, that has ended notes it for its scope and all owners of that (`note_unseen`): where
-/proc does not show every process, one may be left of which nobody knows. And threads that others have started, a
-library's `to_thread` whose await was cancelled, are looked for when a report is made of a stop that somebody asked for: it can be
-seen that they work for the scope, not when they end.
+There are two kinds:
 
-A scope that lives for months does not keep each of them. That there are some is what counts.
+- Processes. Where /proc does not show every process, one may be left over without our knowledge. A process
+  tree or a `contain()` block notes that when it has ended, for its scope and all owners (`note_unseen`).
+- Threads that a library started: a `to_thread` whose await was cancelled, for example. It is visible that
+  they work for the scope, but not when they will end. They are looked for when a report is made of a stop
+  that was requested, not of a block that just ended.
+
+A scope that lives for months does not keep each of them: what counts is that there are some.
 """
 
 from __future__ import annotations
@@ -22,31 +25,31 @@ from quiesce.kernel.base import KERNEL_FOLDER
 if TYPE_CHECKING:
     from .lifecycle import ScopeCore
 
-_KEPT = 100
-# Without it the stacks of other threads must not be read.
+_MOST_NOTES = 100
+# Without the GIL, the stacks of other threads must not be read while they run.
 _HAS_GIL = sys.version_info < (3, 13) or sys._is_gil_enabled()
-_IDLE = executor_threads._worker.__code__
-_told = False
+_EXECUTOR_WORKER = executor_threads._worker.__code__
+_has_warned = False
 
 
 def note_unseen(core: ScopeCore, what: str, why: str) -> None:
-    """Have the reports of `core` and its owners say that `what` could not be looked at. The first time, warn of it."""
-    global _told
+    """Have the reports of `core` and its owners say that `what` could not be checked. Warns once."""
+    global _has_warned
     text = f"{what}: {why}"
     above: ScopeCore | None = core
     while above is not None:
-        if len(above.unseen) < _KEPT and text not in above.unseen:
+        if len(above.unseen) < _MOST_NOTES and text not in above.unseen:
             above.unseen = (*above.unseen, text)
         above = above.parent
-    if not _told:
-        _told = True
+    if not _has_warned:
+        _has_warned = True
         logger.warning(
             "quiesce cannot see all processes here: %s. Reports name in `unseen` what this concerns", why
         )
 
 
 def unseen_of(core: ScopeCore) -> tuple[str, ...]:
-    """What the report of `core` cannot speak for."""
+    """What the report of `core` could not check. Only needed if there are threads besides the kernel's."""
     if core.reason is None or core.reason.kind == "parent" or not _others_are_busy():
         return core.unseen
     at_work_for = from_above("quiesce.kernel.contain.adopted_thread", "at_work_for")
@@ -54,11 +57,12 @@ def unseen_of(core: ScopeCore) -> tuple[str, ...]:
 
 
 def _others_are_busy() -> bool:
-    """Whether another thread is anywhere but where those of the kernel and of executors wait. A microsecond or two, for every stop."""
+    """Whether another thread does anything but wait: in the kernel, or as an idle worker of an executor."""
+    # This costs a microsecond or two. It spares most reports the search for the work of each thread.
     us = get_ident()
     return _HAS_GIL and any(
         thread != us
-        and (code := frame.f_code) is not _IDLE
+        and (code := frame.f_code) is not _EXECUTOR_WORKER
         and not code.co_filename.startswith(KERNEL_FOLDER)
         for thread, frame in sys._current_frames().items()
     )

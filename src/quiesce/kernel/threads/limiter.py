@@ -1,14 +1,15 @@
-"""How many threads of one event loop may run at once.
+"""How many threads of one event loop may run at the same time.
 
-anyio's and trio's `CapacityLimiter` fit as they are. The default is not one of them because importing anyio costs
-more than a whole program of quiesce's, and because a slot must go back from a plain callback of the loop: when the
-thread has ended, or when nobody waits for it any more.
+anyio's and trio's `CapacityLimiter` fit as they are. The default is not one of them because importing anyio
+costs more than a whole program of quiesce's, and because a slot must be released by a plain callback of the
+loop: when the thread has ended, or when its caller no longer waits for it.
 
 Rules
-- Slots are for work that somebody waits for. A thread that was given up has none: forty that never end would otherwise
-  keep every later caller waiting, for ever. (A limit that the caller has set holds until the thread has ended.)
-- Work that must not wait for work of another kind has slots of its own, in a room of its own.
-- Nobody waits silently: who has waited for more than a moment is logged, with who holds the slots.
+- Slots are for work that a caller waits for. A thread that its caller abandoned has none: forty threads that
+  never end would otherwise block every later caller forever. (A limit set by the caller holds until the
+  thread has ended.)
+- Work that must not wait for another kind of work has slots of its own, in a room of its own.
+- No caller waits silently: a wait of more than a moment is logged, with the holders of the slots.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from quiesce._safe.printed import logger
 from quiesce.kernel.base import Timer, Waiter
 from quiesce.kernel.scope import Backend, current_backend
 
-THREADS_A_LOOP = 40  # in each room
-A_MOMENT = 1.0  # seconds that a caller waits for a slot before that is logged
+THREADS_PER_LOOP = 40  # in each room
+SILENT_WAIT = 1.0  # seconds that a caller waits for a slot before that is logged
 NAMED_HOLDERS = 5  # in one line of the log
 
 SYNC_WORK = "sync work"
 
 
 class Limiter(Protocol):
-    """What `to_thread` needs of a limiter."""
+    """The part of a `CapacityLimiter` that `to_thread` uses."""
 
     async def acquire_on_behalf_of(self, borrower: Any, /) -> None: ...
 
     def release_on_behalf_of(self, borrower: Any, /) -> None: ...
 
 
-class _Place(NamedTuple):
-    """One who waits for a slot."""
+class _QueuedCaller(NamedTuple):
+    """A caller that waits for a slot."""
 
     borrower: object
     waiter: Waiter
@@ -46,17 +47,18 @@ class _Place(NamedTuple):
 
 
 class Slots:
-    """A number of slots; first come, first served."""
+    """A fixed number of slots, handed out in the order of the requests."""
 
     __slots__ = ("_alarm", "_free", "_holders", "_pause", "_queue", "_room", "_size")
 
     def __init__(self, size: int, room: str = SYNC_WORK) -> None:
         self._size = self._free = size
         self._room = room
-        self._holders: dict[object, float] = {}  # since when; some were woken for it and have not run yet
-        self._queue: deque[_Place] = deque()
+        # Each with the time since when. One that was woken for its slot is a holder before it runs.
+        self._holders: dict[object, float] = {}
+        self._queue: deque[_QueuedCaller] = deque()
         self._alarm: Timer | None = None
-        self._pause = A_MOMENT
+        self._pause = SILENT_WAIT
 
     async def acquire_on_behalf_of(self, borrower: object, /) -> None:
         """Wait for a slot."""
@@ -65,48 +67,50 @@ class Slots:
             self._free -= 1
             self._holders[borrower] = backend.now()
             return
-        place = _Place(borrower, backend.make_waiter(), backend.now())
-        self._queue.append(place)
+        queued = _QueuedCaller(borrower, backend.make_waiter(), backend.now())
+        self._queue.append(queued)
         if self._alarm is None:
-            self._look_at(backend, place.since + A_MOMENT)
+            self._set_alarm(backend, queued.since + SILENT_WAIT)
         try:
-            await place.waiter
+            await queued.waiter
         except BaseException:
-            if borrower in self._holders:  # a slot and a cancel in the same turn: pass the slot on
+            # If it got its slot and a cancel in the same turn of the loop, the slot goes to the next one.
+            if borrower in self._holders:
                 self.release_on_behalf_of(borrower)
             else:
-                self._queue.remove(place)
-                self._forget_alarm()
+                self._queue.remove(queued)
+                self._clear_alarm()
             raise
         self._holders[borrower] = backend.now()
 
     def release_on_behalf_of(self, borrower: object, /) -> None:
-        """Give a slot back; it goes straight to whoever waits longest. Nothing happens the second time."""
+        """Release a slot: it goes straight to the caller that waits longest. Does nothing the second time."""
         if self._holders.pop(borrower, None) is None:
             return
         if self._queue:
-            place = self._queue.popleft()
-            self._holders[place.borrower] = place.since
-            place.waiter.wake()
-            self._forget_alarm()
+            # Handed over here, not when the caller runs: a new request in between would take it out of turn.
+            queued = self._queue.popleft()
+            self._holders[queued.borrower] = queued.since
+            queued.waiter.wake()
+            self._clear_alarm()
         else:
             self._free += 1
 
-    # Who waits, and for whom
+    # Logging long waits
 
-    def _look_at(self, backend: Backend, when: float) -> None:
-        self._alarm = backend.call_at(when, partial(self._look, backend))
+    def _set_alarm(self, backend: Backend, when: float) -> None:
+        self._alarm = backend.call_at(when, partial(self._log_if_stuck, backend))
 
-    def _forget_alarm(self) -> None:
+    def _clear_alarm(self) -> None:
         if not self._queue and self._alarm is not None:
             self._alarm.cancel()
-            self._alarm, self._pause = None, A_MOMENT
+            self._alarm, self._pause = None, SILENT_WAIT
 
-    def _look(self, backend: Backend) -> None:
+    def _log_if_stuck(self, backend: Backend) -> None:
         now, first = backend.now(), self._queue[0]
         waited = now - first.since
-        if waited < A_MOMENT:  # the queue moves
-            self._look_at(backend, first.since + A_MOMENT)
+        if waited < SILENT_WAIT:  # those before it have got their slots: the queue moves
+            self._set_alarm(backend, first.since + SILENT_WAIT)
             return
         behind = f" and {len(self._queue) - 1} more" if len(self._queue) > 1 else ""
         logger.warning(
@@ -118,20 +122,20 @@ class Slots:
             self._room,
             self._describe_holders(now),
         )
-        self._pause *= 2  # said before, and nothing has changed: say it less and less often
-        self._look_at(backend, now + self._pause)
+        self._pause *= 2  # repeated less and less often while nothing changes
+        self._set_alarm(backend, now + self._pause)
 
     def _describe_holders(self, now: float) -> str:
         names = Counter(map(_name, self._holders))
         first = {_name(holder): holder for holder in reversed(self._holders)}
-        told = []
+        parts = []
         for name, count in names.most_common(NAMED_HOLDERS):
             how_many = f"{count} threads, the first " if count > 1 else ""
-            held_for = now - self._holders[first[name]]
-            told.append(f"{name!r} ({how_many}for {held_for:.1f} s, at {_place_of(first[name])})")
-        if others := len(names) - len(told):
-            told.append(f"{others} others")
-        return ", ".join(told)
+            seconds = now - self._holders[first[name]]
+            parts.append(f"{name!r} ({how_many}for {seconds:.1f} s, at {_place_of(first[name])})")
+        if others := len(names) - len(parts):
+            parts.append(f"{others} others")
+        return ", ".join(parts)
 
 
 def _name(borrower: object) -> str:
@@ -146,9 +150,9 @@ _rooms: WeakKeyDictionary[Backend, dict[str, Slots]] = WeakKeyDictionary()
 
 
 def slots_for(room: str, backend: Backend) -> Slots:
-    """Those that all callers in this event loop share who do this kind of work."""
+    """The slots that all callers in this event loop share for one kind of work."""
     rooms = _rooms.setdefault(backend, {})
     slots = rooms.get(room)
     if slots is None:
-        slots = rooms[room] = Slots(THREADS_A_LOOP, room)
+        slots = rooms[room] = Slots(THREADS_PER_LOOP, room)
     return slots

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
-_OVER = Reason("parent", "the call in it is over")
+_CALL_ENDED = Reason("parent", "the call in it has ended")
 
 
 async def to_thread(
@@ -44,17 +44,18 @@ async def to_thread(
     found = await to_thread(count_todos, "app.log")
     ```
 
-    Inside, context variables are the caller's (changes stay inside), and `current_token()` is a token of the
-    thread's own. When the caller is cancelled or the scope is stopped, that token is set at once, and the thread
-    has `grace.cooperate + grace.cancel` seconds to return (the scope's `Grace` unless one is given). If it does
-    not, the scope goes on owning it and names it in its reports, with where it is stuck; what it returns or
-    raises later is logged and not used. The event loop is never blocked.
+    The function sees the caller's context variables (its changes stay inside), and `current_token()` is a
+    token of the thread's own. When the caller is cancelled or the scope is stopped, that token is set at
+    once, and the thread has `grace.cooperate + grace.cancel` seconds to return (default: the scope's
+    `Grace`). If it does not, the scope keeps it and names it in its reports, with the line where it is stuck;
+    what it returns or raises later is logged and not used. The event loop is never blocked.
 
-    At most 40 threads of a loop run at once for callers that wait for them; one that was given up counts no longer. A
-    caller that waits for one of them for longer than a second is logged, with who holds them. `limiter`, an anyio or trio
-    `CapacityLimiter`, sets another limit, for which threads count until they end. `scope` is the owner, the current
-    scope unless given. One that is being stopped refuses with `ScopeClosed`, except for clean-up: what was cancelled
-    has the time that is left.
+    At most 40 threads per loop run at the same time for callers that wait for them; a thread that its caller
+    stopped waiting for no longer counts. If a caller has to wait for more than a second, that is logged, with
+    the work that holds the threads. `limiter`, an anyio or trio `CapacityLimiter`, sets another limit, for
+    which threads count until they end. `scope` is the owner (default: the current scope). A scope that is
+    being stopped refuses with `ScopeClosed`, except for clean-up: code that was cancelled has the time that
+    is left.
     """
     _check_sync_function(fn)
     return cast(T, await call_in_thread(fn, args, sys._getframe(1), scope, limiter, grace, name))
@@ -70,26 +71,29 @@ async def call_in_thread(
     name: str | None = None,
     on_start: Callable[[], object] | None = None,
 ) -> Any:
-    """`to_thread` for `caller`; `on_start` is called when there is a thread, just before it begins. What it raises keeps it from that."""
+    """`to_thread` for `caller`. `on_start` runs before the thread begins; if it raises, nothing begins."""
     backend = current_backend()
     opener = current_node.get()
     owner = owner_of(backend, scope)
     limiter = limiter or slots_for(SYNC_WORK, backend)
     site = _site_of_call(caller, opener)
-    del caller  # it would hold itself, by way of this frame
-    tidying: ScopeCore | None = None
+    del caller  # the caller's frame refers to this one, which must not refer to it in turn
+    clean_up_scope: ScopeCore | None = None
+    # Clean-up, perhaps in a scope that takes no more children: a nested scope of its own, just for this call.
     if owner.takes_clean_up():
-        owner = tidying = backend.make_core(
+        owner = clean_up_scope = backend.make_core(
             name=label_of(name or fn), site=site, on_error="report", grace=owner.grace, parent=owner
         )
     try:
-        return await _run(ThreadChild(owner, name or fn, site, opener, limiter), fn, args, grace, on_start)
+        return await _run_in_thread(
+            ThreadChild(owner, name or fn, site, opener, limiter), fn, args, grace, on_start
+        )
     finally:
-        if tidying is not None:
-            tidying.stop(_OVER)
+        if clean_up_scope is not None:
+            clean_up_scope.stop(_CALL_ENDED)
 
 
-async def _run(
+async def _run_in_thread(
     thread: ThreadChild,
     fn: Callable[..., Any],
     args: tuple[Any, ...],
@@ -98,11 +102,11 @@ async def _run(
 ) -> Any:
     limiter, backend, owner = thread.limiter, thread.owner.backend, thread.owner
     thread.check_owner_is_open()
-    # On trio, a caller that is already cancelled starts nothing.
+    # On trio, a caller that is already cancelled must not start anything.
     await backend.checkpoint_if_cancelled()
     await limiter.acquire_on_behalf_of(thread)
     try:
-        thread.check_owner_is_open()
+        thread.check_owner_is_open()  # again: it may have been stopped while we waited for a slot
         if on_start is not None:
             on_start()
         thread.start(fn, args)
@@ -110,21 +114,21 @@ async def _run(
         limiter.release_on_behalf_of(thread)
         raise
     try:
-        await thread.attend(grace or owner.grace)
+        await thread.wait_for_outcome(grace or owner.grace)
         return thread.result_for_caller()
     finally:
-        del thread  # an error raised here has this frame in its traceback, which must not hold the error
+        del thread  # it holds the error, whose traceback holds this frame: a cycle
 
 
 def _site_of_call(caller: FrameType, opener: Node | None) -> Site | None:
-    """Where `to_thread` was awaited; or where its task was made, if that does nothing else."""
+    """The line that awaits `to_thread`; if its task does nothing else, the line that made the task."""
     return opener._site if opener is not None and is_machinery(caller) else site_of(caller)
 
 
 def _check_sync_function(fn: object) -> None:
-    """An error that explains, where something async was passed."""
+    """Raise an error that explains what is wrong if `fn` is async or not a function."""
     if isinstance(fn, CoroutineType):
-        fn.close()  # nobody will await it now; without this Python warns about that too
+        fn.close()  # or Python would also warn that it was never awaited
         raise TypeError(
             f"to_thread takes a sync function and its arguments, not a coroutine: await {label_of(fn)}(...) instead"
         )
