@@ -1,7 +1,8 @@
-"""Two programs that talk: frames, the ways they travel, and a JSON-RPC peer that settles.
+"""Connections between two programs: transports, framing, and a JSON-RPC peer that always settles.
 
-`Peer` is one side of a connection on which both sides may ask and tell. When it closes, every handler has answered, every call has an end,
-and nothing is left of it. The ways to the other side are loaded when they are first used.
+`Peer` is one side of a connection on which both sides may send requests and notifications. When it is closed,
+every handler has answered, every request has ended, and nothing is left over. Transports are loaded on first
+use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the packages above may use of `quiesce.wire` besides its public words."""
+"""What the packages above may use of `quiesce.wire`, in addition to its public names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         WebSocketFraming,
     )
     from .links import SHORTEST_TOKEN, ChannelLink, Client, Link, as_transport
-    from .rpc import Connection, Incoming, Late, Tap, current_work
-    from .transports import WebSocketTransport, move_stdout, read_last_output
+    from .rpc import Incoming, Late, Tap, connection_of, current_request
+    from .transports import WebSocketTransport, move_stdout
 
 offer()

@@ -1,4 +1,4 @@
-"""Values of a connection: its errors, its limits, and where one message ends and the next begins."""
+"""What all connections share: errors, limits, and framing (where one message ends and the next begins)."""
 
 from __future__ import annotations
 

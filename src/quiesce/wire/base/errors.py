@@ -1,4 +1,4 @@
-"""What goes wrong between two peers, by the names that both sides know."""
+"""The errors between two peers, with the codes of JSON-RPC that both sides know."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ REQUEST_CANCELLED: Final = -32800
 
 
 class RpcError(Exception):
-    """An error that one peer tells the other: raised by a handler to answer with it, and by `request` when it is the answer.
+    """An error that one peer sends the other: raised by a handler to answer with it, and by `request`.
 
     ```python
     raise RpcError(-32602, "there is no such file", {"path": path})
     ```
     """
 
-    def __init__(self, code: int, message: str, data: Any = None) -> None:  # Any: whatever JSON can say
+    # Any: anything that JSON can express.
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)
         if isinstance(code, bool) or not isinstance(code, int):
             raise TypeError(f"the code of an RpcError is a whole number, not {code!r}")
@@ -36,16 +37,17 @@ class RpcError(Exception):
         return f"{type(self).__name__}({self.code}, {self.message!r}{data})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (type(self), self.code, self.message, self.data)
+        return _unpickled, (type(self), self.code, self.message, self.data)
 
 
 class RequestCancelled(RpcError):
-    """The peer has cancelled the request (-32800): because somebody asked for it, or because it is closing."""
+    """The peer has cancelled the request (-32800): on request, or because it is closing."""
 
 
 class ConnectionEnded(ConnectionError):
-    """The connection is over: a call was not answered, or can no longer be made. `code`: that a WebSocket was closed with, if it was."""
+    """The connection has ended: a request was not answered, or can no longer be sent."""
 
+    #: The code that a WebSocket was closed with; None without one.
     code: int | None = None
 
 
@@ -53,13 +55,14 @@ class FrameTooLong(ValueError):
     """A message to be sent is longer than the limit of the connection."""
 
 
-def _again(kind: type[RpcError], code: int, message: str, data: Any) -> RpcError:
+def _unpickled(kind: type[RpcError], code: int, message: str, data: Any) -> RpcError:
+    # Not `kind(code, message, data)`: subclasses may have an `__init__` with other arguments.
     error = kind.__new__(kind)
     RpcError.__init__(error, code, message, data)
     return error
 
 
 def error_of(code: int, message: str, data: Any) -> RpcError:
-    """What `request` raises for an error that the peer has answered."""
+    """Return what `request` raises for an error that the peer answered with."""
     kind = RequestCancelled if code == REQUEST_CANCELLED else RpcError
     return kind(code, message, data)

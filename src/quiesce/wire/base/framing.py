@@ -1,7 +1,7 @@
 """Where one message ends and the next begins, without any I/O.
 
-A framing turns bytes into frames and frames into bytes. `None` among the frames stands for one that was longer than the limit: it was not
-kept, and reading goes on after it.
+A framing turns bytes into frames and frames into bytes. `None` among the frames stands for one that was
+longer than the limit: it was not kept, and reading continues after it.
 """
 
 from __future__ import annotations
@@ -13,40 +13,41 @@ class Framing(Protocol):
     """How frames are laid out in a stream of bytes."""
 
     def feed(self, data: bytes) -> list[bytes | None]:
-        """The frames that are complete with this."""
+        """Take bytes that came; return the frames that are complete now."""
         ...
 
     def finish(self) -> list[bytes | None]:
-        """The stream is at its end: the frames that are complete with that."""
+        """Take note of the end of the stream; return the frames that are complete now."""
         ...
 
     def pack(self, frames: list[bytes]) -> bytes:
-        """These, to be sent."""
+        """Return the bytes of these frames."""
         ...
 
     def replies(self) -> bytes:
-        """What the framing itself has to say by now, to the other side's framing."""
+        """Return what the framing itself has to send now, to the framing of the other side."""
         ...
 
     def farewell(self) -> bytes:
-        """The last thing to say."""
+        """Return the last bytes to send."""
         ...
 
     @property
     def ended(self) -> bool:
-        """Whether the other side's framing has said that it is over."""
+        """Whether the framing of the other side has ended the stream."""
         ...
 
     @property
     def error(self) -> BaseException | None:
-        """What was wrong with that end; None if it was in order."""
+        """What was wrong with that end; None if nothing was."""
         ...
 
 
 class Lines:
-    r"""One message a line.
+    r"""One message per line.
 
-    The end of a line is `\n`; a `\r` before it, and blank lines, are JSON's own whitespace. The last line need not have an end.
+    A line ends with `\n`. JSON allows a `\r` before it, and blank lines, as whitespace. The last line need
+    not end.
     """
 
     __slots__ = ("_limit", "_pieces", "_size", "_skipping")
@@ -56,16 +57,20 @@ class Lines:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._pieces: list[bytes] = []  # of a line that is not complete yet
+        # Of a line that is not complete yet, and their size. A list, because appending to bytes would copy
+        # them each time.
+        self._pieces: list[bytes] = []
         self._size = 0
-        self._skipping = False  # inside a line that is too long
+        # Whether a line is being skipped because it is too long.
+        self._skipping = False
 
     def feed(self, data: bytes) -> list[bytes | None]:
-        """The lines that are complete with this."""
+        """Take bytes that came; return the lines that are complete now."""
         lines: list[bytes | None] = data.split(b"\n")  # type: ignore[assignment]
         rest = lines.pop()
         if not (rest or self._pieces or self._skipping) and len(data) <= self._limit:
-            return lines  # most often: whole lines
+            return lines  # the usual case: whole lines
+        # No line can be longer than all bytes at hand, so most of the time none has to be measured.
         longest = self._size + len(data)
         if lines:
             if self._skipping:
@@ -89,22 +94,22 @@ class Lines:
         return lines
 
     def finish(self) -> list[bytes | None]:
-        """The last line, if it had no end."""
+        """Return the last line, if it did not end."""
         rest = b"".join(self._pieces)
         self._pieces, self._size, self._skipping = [], 0, False
         return [rest] if rest else []
 
     def pack(self, frames: list[bytes]) -> bytes:
-        """Each with its line end."""
+        """Return these frames as lines."""
         if len(frames) == 1:
             return frames[0] + b"\n"
         frames.append(b"")
         return b"\n".join(frames)
 
     def replies(self) -> bytes:
-        """Lines have nothing to say."""
+        """Return nothing: lines need no replies."""
         return b""
 
     def farewell(self) -> bytes:
-        """Nor at the end."""
+        """Return nothing: lines need no farewell."""
         return b""

@@ -1,4 +1,4 @@
-"""Every bound of a connection, in one place."""
+"""All limits of a connection, in one place."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much a connection takes on.
+    """How much a connection accepts.
 
-    - `frame`: bytes of one message, either way. A longer one that comes in is answered with an error and skipped.
-    - `concurrent`: requests of the peer that are worked on at the same time.
-    - `waiting`: messages of the peer that wait for that. When there are so many, nothing more is read, so that the peer has to wait; except
-      while one of our own handlers waits for an answer of the peer, which would otherwise never be read. Then requests are refused instead. (A cancel that stands behind so many is read when there is room.)
-    - `backlog`: bytes of notifications that may wait in that case; a peer that sends more is disconnected.
-    - `unsent`: bytes that are buffered for a peer that does not read. Whoever sends more waits. What cannot wait (answers of handlers that are
-      being cancelled, pongs) goes on top; a peer that leaves more than `unsent + backlog` bytes unread is disconnected.
-    - `unanswered`: requests of ours that the peer has not answered yet. Whoever asks more waits, except for our own handlers. Two peers that
-      ask each other a lot at once need this to be less than what the other side takes on (`concurrent` and `waiting`).
+    - `frame`: bytes of one message, in either direction. A longer one that comes in is answered with an error
+      and skipped.
+    - `concurrent`: requests of the peer that are handled at the same time.
+    - `waiting`: messages of the peer that wait to be handled. When there are so many, nothing more is read,
+      so that the peer has to wait. The exception is when one of our own handlers waits for an answer of the
+      peer, which would otherwise never be read; then requests are refused instead. (A cancel that stands
+      behind so many is read when there is room.)
+    - `backlog`: bytes of messages that may wait in that case; a peer that sends more is disconnected.
+    - `unsent`: bytes that are buffered for a peer that does not read. Sending more waits. Messages that
+      cannot wait (answers of handlers that are being cancelled, pongs) are buffered in addition; a peer that
+      leaves more than `unsent + backlog` bytes unread is disconnected.
+    - `unanswered`: requests of ours that the peer has not answered yet. Sending more waits, except in our own
+      handlers. Two peers that send each other many requests at once need this to be less than what the other
+      side accepts (`concurrent` and `waiting`).
     """
 
     frame: int = 32 * 1024 * 1024

@@ -1,10 +1,11 @@
-"""WebSocket (RFC 6455) as a framing: each message one frame of ours. The protocol itself is `websockets`' own, without its I/O.
+"""WebSocket (RFC 6455) as a framing: each message is one frame. It uses `websockets`, without its I/O.
 
 Invariants
-- A message that comes in many fragments is put together; one that grows beyond the limit is not kept, is answered as too long, and the connection goes on. A single
-  fragment beyond the limit cannot be skipped: the connection is closed with 1009, as the protocol has it.
-- Pings are answered, a close frame is answered with one, and whatever is wrong is answered with the close frame that says so.
-- After a close frame, either way, nothing is sent any more.
+- The fragments of a message are joined. A message that grows beyond the limit is not kept; it is answered as
+  too long, and the connection continues. A single fragment beyond the limit cannot be skipped: the connection
+  is closed with 1009, as the protocol requires.
+- Pings are answered, a close frame is answered with one, and errors with the close frame for that error.
+- After a close frame, in either direction, nothing is sent any more.
 """
 
 from __future__ import annotations
@@ -20,26 +21,28 @@ from websockets.protocol import OPEN, Protocol, Side  # noqa: E402
 
 from .errors import ConnectionEnded  # noqa: E402
 
-_IN_ORDER: Final = (1000, 1001, 1005)  # done, going away, no reason given
+_IN_ORDER: Final = (1000, 1001, 1005)  # done, going away, no code
 
 
 class WebSocketFraming:
-    """How messages are laid out in a WebSocket whose handshake is over."""
+    """How messages are laid out in a WebSocket, after its handshake."""
 
     def __init__(self, protocol: Protocol, limit: int) -> None:
         self._protocol = protocol
         self._limit = limit
-        self._begun = (
-            bytearray()
-        )  # a message that is not complete yet; its fragments may be very many and very small
+        # The message that is not complete yet. A bytearray, because it may come in very many, very small
+        # fragments.
+        self._begun = bytearray()
         self._inside = False
-        self._skipping = False  # inside a message that is too long
+        # Whether a message is being skipped because it is too long.
+        self._skipping = False
         self._error: BaseException | None = None
-        self.heard = 0  # how often anything has come, pongs too
+        #: How often anything has come, including pongs.
+        self.heard = 0
         limit_messages(protocol, limit)
 
     def feed(self, data: bytes) -> list[bytes | None]:
-        """The messages that are complete with this."""
+        """Take bytes that came; return the messages that are complete now."""
         protocol = self._protocol
         if data:
             self.heard += 1
@@ -47,12 +50,12 @@ class WebSocketFraming:
         frames: list[bytes | None] = []
         for event in protocol.events_received():
             if isinstance(event, Frame):
-                self._came(event, frames)
+                self._add(event, frames)
         if self.ended and self._error is None:
-            self._error = self._what_was_wrong()
+            self._error = self._error_at_end()
         return frames
 
-    def _came(self, frame: Frame, frames: list[bytes | None]) -> None:
+    def _add(self, frame: Frame, frames: list[bytes | None]) -> None:
         if frame.opcode not in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
             return
         data = bytes(frame.data)
@@ -73,13 +76,13 @@ class WebSocketFraming:
             self._skipping = False
 
     def finish(self) -> list[bytes | None]:
-        """The stream is at its end, with or without a close frame."""
+        """Take note of the end of the stream, which is an error without a close frame."""
         if not self.ended and self._error is None:
             self._error = ConnectionEnded("the WebSocket was cut off, without a close frame")
         return []
 
     def pack(self, frames: list[bytes]) -> bytes:
-        """Each as one text message."""
+        """Return these frames as text messages; nothing after a close frame."""
         protocol = self._protocol
         if protocol.state is not OPEN:
             return b""
@@ -88,56 +91,57 @@ class WebSocketFraming:
         return self.replies()
 
     def replies(self) -> bytes:
-        """Pongs, and close frames."""
+        """Return pongs and close frames."""
         return b"".join(self._protocol.data_to_send())
 
     def ping(self) -> bytes:
-        """A question whether the other side is there; nothing, after a close frame."""
+        """Return a ping; nothing after a close frame."""
         if self._protocol.state is OPEN:
             self._protocol.send_ping(b"")
         return self.replies()
 
     def farewell(self) -> bytes:
-        """A close frame, unless there was one."""
+        """Return a close frame, unless one was sent before."""
         protocol = self._protocol
         if protocol.state is OPEN:
+            # 1001 is "going away", as of a server that is shut down; 1000 is the usual end.
             protocol.send_close(1001 if protocol.side is Side.SERVER else 1000)
         return self.replies()
 
     @property
     def ended(self) -> bool:
-        """Whether there was a close frame, or something that made us send one."""
+        """Whether a close frame came, or an error for which we send one."""
         return self._protocol.close_rcvd is not None or self._protocol.parser_exc is not None
 
     @property
     def error(self) -> BaseException | None:
-        """Why, unless it was in order."""
+        """The error that ended it; None if it was closed in order."""
         return self._error
 
     @property
     def closed_with(self) -> ConnectionEnded | None:
-        """The close frame that has come, in order or not, as an error with its code; None if none has."""
+        """The close frame that came, in order or not, as an error with its code; None if none did."""
         received = self._protocol.close_rcvd
         if received is None:
             return None
         return _with_code(f"the other side has closed the WebSocket with {_shown(received)}", received)
 
-    def _what_was_wrong(self) -> BaseException | None:
+    def _error_at_end(self) -> BaseException | None:
         protocol = self._protocol
         if protocol.parser_exc is not None:
             sent = protocol.close_sent
-            told = f" (it was told {_shown(sent)})" if sent is not None else ""
+            closed = f" (closed with {_shown(sent)})" if sent is not None else ""
             error = _with_code(
-                f"the other side broke the rules of WebSocket: {protocol.parser_exc}{told}", sent
+                f"the other side broke the rules of WebSocket: {protocol.parser_exc}{closed}", sent
             )
             error.__cause__ = protocol.parser_exc
             return error
-        closed = self.closed_with
-        return None if closed is None or closed.code in _IN_ORDER else closed
+        close = self.closed_with
+        return None if close is None or close.code in _IN_ORDER else close
 
 
 def limit_messages(protocol: Any, limit: int) -> None:
-    """Bound what the protocol keeps: a fragment, where it tells fragments from messages, else a message."""
+    """Limit what the protocol accepts: a fragment; in older versions of websockets, a message."""
     if hasattr(protocol, "max_fragment_size"):
         protocol.max_message_size, protocol.max_fragment_size = None, limit
     else:

@@ -1,4 +1,4 @@
-"""Links: frames in both directions over bytes, with buffers, back pressure and an orderly end."""
+"""Links: frames in both directions over bytes, with buffers, backpressure and an orderly end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from .channel_link import Channel, ChannelLink
     from .descriptors import DescriptorChannel, SocketTransport, descriptor_link, socket_link
     from .link import CHUNK, Link, Receiver
-    from .remaining_input import pass_on_remaining_input
     from .selector_link import SelectorLink, hung_up
     from .transport import ChannelTransport, Transport, as_transport
 

@@ -1,13 +1,14 @@
-"""Who may connect to a server, and what a handler can know of them.
+"""Who may connect to a server, and what a handler can know about the client.
 
-Everybody on a machine can connect to a port on loopback, and everybody on the network to any other port. A token keeps strangers out;
-TLS keeps the token from being read on the way. A socket in the file system needs neither: the system says which user is on the other
-side.
+Every user of a machine can connect to a port on loopback, and everybody on the network to any other port. A
+token keeps strangers out; TLS keeps the token from being read on the way. A socket in the file system needs
+neither: the system says which user is on the other side.
 
 Invariants
 - A token is compared in constant time, before the handler sees anything of the connection.
-- No peer takes all connections: of one address, or one user, only so many are open at a time. Where a token is asked for, those who have not shown it
-  are not counted with those who have: there is room for some, and a new one takes the place of the oldest.
+- No client takes all connections: the number per address, or per user, is limited. Where a token is needed,
+  clients that have not presented it are not counted with those that have. There is room for some of them, and
+  a new one replaces the oldest, so that they cannot keep out clients with the token.
 """
 
 from __future__ import annotations
@@ -28,23 +29,24 @@ if TYPE_CHECKING:
     from quiesce.kernel.inner import Backend
 
 PER_PEER: Final = 256
-STRANGERS: Final = 256  # connections that have not shown their token yet
+STRANGERS: Final = 256  # connections that have not presented the token yet
 SHORTEST_TOKEN: Final = 16
 _LONGEST_LINE: Final = 4096
 _SCHEME: Final = "bearer "
 _SO_PEERCRED: Final[int | None] = getattr(socket, "SO_PEERCRED", None)  # on Linux
 
-PeerKey: TypeAlias = "str | int"  # an address of the network, or a user
+PeerKey: TypeAlias = "str | int"  # what connections are counted by: a network address, or a user
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Who is on the other side of a connection that a server has taken: `transport.client`.
+    """Who is on the other side of a connection that a server accepted: `transport.client`.
 
     - `address`: where it comes from, for people to read.
-    - `is_owner`: the system says that it runs as the same user, which it does on a socket in the file system.
-    - `has_token`: it has shown the server's token.
-    - `is_remote`: it is not on this machine's loopback.
+    - `is_owner`: it runs as the same user; known only on a socket in the file system, where the system says
+      so.
+    - `has_token`: it has presented the server's token.
+    - `is_remote`: it does not come from this machine's loopback.
     """
 
     address: str
@@ -59,14 +61,15 @@ class Client:
 
 
 class Admission:
-    """What a server asks of those who connect."""
+    """What a server requires of its clients."""
 
     def __init__(
         self, *, token: str | None = None, owner_only: bool = False, per_peer: int = PER_PEER
     ) -> None:
         if token is not None and (not isinstance(token, str) or len(token) < SHORTEST_TOKEN):
             raise ValueError(
-                f"a token must be a str of at least {SHORTEST_TOKEN} characters: secrets.token_urlsafe() makes one"
+                f"a token must be a str of at least {SHORTEST_TOKEN} characters: "
+                "secrets.token_urlsafe() makes one"
             )
         if isinstance(per_peer, bool) or not isinstance(per_peer, int) or per_peer < 1:
             raise ValueError(f"per_peer must be a whole number from 1 on, not {per_peer!r}")
@@ -78,11 +81,11 @@ class Admission:
 
     @property
     def needs_token(self) -> bool:
-        """Whether a client has to show a token."""
+        """Whether a client has to present a token."""
         return self._token is not None
 
     def accepts(self, shown: str | None) -> bool:
-        """Whether this is the token, as it stands in an `Authorization` header; also if none is needed."""
+        """Whether this `Authorization` header has the token; always true if none is needed."""
         if self._token is None:
             return True
         given = shown[len(_SCHEME) :].strip() if shown and shown[: len(_SCHEME)].lower() == _SCHEME else ""
@@ -91,7 +94,7 @@ class Admission:
     # Connections
 
     def client_of(self, accepted: socket.socket, server: str) -> tuple[PeerKey, Client] | None:
-        """Who has connected; None for one that may not, which was logged."""
+        """Return who has connected; log it and return None if they may not."""
         key, client = _who(accepted)
         if self._owner_only and not client.is_owner:
             logger.warning("server %r refused a connection of another user (%s)", server, client.address)
@@ -99,7 +102,7 @@ class Admission:
         return key, client
 
     def count(self, key: PeerKey, client: Client, server: str) -> bool:
-        """Count a connection; False if its peer has too many, which was logged. Call `forget` when it has ended."""
+        """Count a connection until `forget`; log it and return False if its client has too many."""
         if self._open[key] >= self._per_peer:
             if key not in self._complained:
                 self._complained.add(key)
@@ -114,7 +117,7 @@ class Admission:
         return True
 
     def forget(self, key: PeerKey) -> None:
-        """One that was counted has ended."""
+        """Count a connection no longer, because it has ended."""
         self._open[key] -= 1
         if self._open[key] <= 0:
             del self._open[key]
@@ -122,12 +125,13 @@ class Admission:
 
 
 def check_exposure(name: str, addresses: Sequence[Any], *, is_protected: bool, anyone: bool) -> None:
-    """PermissionError for a server that strangers could reach: off loopback, without both a token and TLS."""
+    """Raise PermissionError if strangers could use a server: off loopback, without both a token and TLS."""
     exposed = [str(address[0]) for address in addresses if not is_loopback(str(address[0]))]
     if exposed and not is_protected and not anyone:
         raise PermissionError(
-            f"server {name!r} would listen at {', '.join(exposed)}, where others can reach it, without both a token and TLS: "
-            "pass token= and ssl= (serve_websocket), listen on localhost, or pass anyone=True to let anybody connect"
+            f"server {name!r} would listen at {', '.join(exposed)}, where others can reach it, without both a token "
+            "and TLS: pass token= and ssl= (serve_websocket), listen on localhost, or pass anyone=True to let anybody "
+            "connect"
         )
 
 
@@ -154,7 +158,7 @@ def _who(accepted: socket.socket) -> tuple[PeerKey, Client]:
 
 
 def _network(host: str) -> str:
-    """Of IPv6, everybody has a whole network of addresses."""
+    """Return what to count a host by: its address; with IPv6, where a user has many, its network."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -165,22 +169,20 @@ def _network(host: str) -> str:
 
 
 def _user_of(accepted: socket.socket) -> int | None:
-    """The user on the other side of a socket in the file system; None where the system does not say."""
+    """Return the user on the other side of a socket in the file system; None if the system does not say."""
     try:
         if _SO_PEERCRED is not None:
             _, user, _ = struct.unpack("3i", accepted.getsockopt(socket.SOL_SOCKET, _SO_PEERCRED, 12))
             return int(user)
-        version, user = struct.unpack(
-            "2I", accepted.getsockopt(0, 1, 76)[:8]
-        )  # LOCAL_PEERCRED: struct xucred, of macOS and BSD
+        # LOCAL_PEERCRED of macOS and BSD: a `struct xucred`.
+        version, user = struct.unpack("2I", accepted.getsockopt(0, 1, 76)[:8])
         return int(user) if version == 0 else None
     except (OSError, struct.error):
-        pass
-    return None
+        return None
 
 
 async def first_line(backend: Backend, accepted: socket.socket) -> str | None:
-    """The first line that a client sends, and not a byte more; None if it sends none, or too long a one."""
+    """Read the first line of a client, and not a byte more; None if there is none, or it is too long."""
     line = bytearray()
     while len(line) < _LONGEST_LINE:
         await backend.wait_readable(accepted.fileno())

@@ -1,7 +1,8 @@
-"""A channel over something that can only be closed by waiting.
+"""A channel over a stream that can only be closed by `await`.
 
-`Channel.abort` has to let go at once, and may be the last that anybody can do; an `aclose()` of somebody else's stream is neither. So a task of the connection's
-scope stands by from the beginning: told to let go, it closes the stream in order, or by force if somebody is stuck in it; cancelled, by force.
+`Channel.abort` must close at once, and may be called where nothing can wait. The `aclose()` of a stream that
+is not ours has to be awaited. So a task of the connection's scope stands by from the beginning: on `abort` it
+closes the stream in order, or by force if a task is stuck in it; if it is cancelled, by force.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import anyio
 
 from quiesce import Scope, ScopeClosed
 from quiesce._safe.printed import logger
-from quiesce.kernel.inner import current_backend, face_of, root_core, when_ended
+from quiesce.kernel.inner import root_scope, when_ended
 from quiesce.wire.base import ConnectionEnded
 
 if TYPE_CHECKING:
@@ -23,53 +24,55 @@ if TYPE_CHECKING:
 
 
 class ClosingChannel(ABC):
-    """A channel whose stream is closed by a task that stands by."""
+    """A channel whose stream is closed by a task of its own."""
 
     _scope: Scope
     _closer: Handle
 
     def __init__(self) -> None:
-        self.stuck = False  # whether somebody is in the middle of sending
-        self.on_dropped: Callable[[int], object] | None = (
-            None  # is told how much was unsent when it was broken off
-        )
+        #: Whether a message is being sent, or was interrupted.
+        self.stuck = False
+        #: Called with the number of bytes that were unsent when the stream was closed by force.
+        self.on_dropped: Callable[[int], object] | None = None
 
     @abstractmethod
     async def receive(self) -> bytes:
-        """At least one byte; `b""` at the end."""
+        """Return at least one byte; `b""` at the end."""
 
     @abstractmethod
     async def _send(self, data: bytes) -> None:
-        """All of it."""
+        """Send all of it."""
 
     @abstractmethod
     async def _close(self) -> None:
         """Close the stream in order."""
 
     @abstractmethod
-    async def _break_off(self) -> None:
-        """Close the stream at once; also in a task that is cancelled."""
+    async def _close_forcefully(self) -> None:
+        """Close the stream at once; also in a task that is being cancelled."""
 
     async def stand_by(self, scope: Scope, name: str) -> None:
-        """Have it closed, whatever happens from now on."""
-        self._let_go = anyio.Event()
+        """Start the task that closes it, whatever happens from now on."""
+        self._aborted = anyio.Event()
         ready = anyio.Event()
         try:
             self._scope = await Scope.open(f"closes {name}", on_error="report", scope=scope)
             self._closer = self._scope.spawn(self._hold, ready, name=f"closes {name}")
-            when_ended(self._closer, ready.set)  # by somebody else's cancel, perhaps before its first step
-            await ready.wait()  # if we were cancelled before that, it would never take it
+            # A task that is cancelled before its first step never runs its `finally`. So wait until it is
+            # past that step, or has ended.
+            when_ended(self._closer, ready.set)
+            await ready.wait()
             if self._closer.done:
                 raise ConnectionEnded("the task that closes was cancelled")
         except BaseException:
-            await self._break_off()
+            await self._close_forcefully()
             raise
 
     async def _hold(self, ready: anyio.Event) -> None:
         ready.set()
         closed = False
         try:
-            await self._let_go.wait()
+            await self._aborted.wait()
             if not self.stuck:
                 await self._close()
                 closed = True
@@ -78,32 +81,33 @@ class ClosingChannel(ABC):
         finally:
             if not closed:
                 try:
-                    await self._break_off()
+                    await self._close_forcefully()
                 except Exception as error:
-                    logger.debug("%s was broken off with %r", self._scope.name, error)
+                    logger.debug("%s was closed by force with %r", self._scope.name, error)
 
     def discard(self) -> None:
-        """It was never opened, and nobody waits for its end: the loop's own scope closes it."""
+        """Close a channel that was never opened, in a task of the event loop's own scope."""
         with contextlib.suppress(ScopeClosed):
-            face_of(root_core(current_backend())).spawn(self._discard, name="closes what was not opened")
+            root_scope().spawn(self._discard, name="closes what was not opened")
 
     async def _discard(self) -> None:
         try:
-            await self._break_off()
+            await self._close_forcefully()
         except Exception as error:
-            logger.debug("what was not opened was broken off with %r", error)
+            logger.debug("a stream that was not opened was closed by force with %r", error)
 
     async def send(self, data: bytes) -> None:
-        """All of it; waits while the other side does not take it."""
+        """Send all of it; wait while the other side does not read."""
         self.stuck = True
         await self._send(data)
-        self.stuck = False  # not if it was cut short: half a message is no place to go on from
+        # Not if this was interrupted: after half a message, the stream cannot be closed in order.
+        self.stuck = False
 
     def abort(self) -> None:
-        """Have it closed."""
-        self._let_go.set()
+        """Begin to close it."""
+        self._aborted.set()
 
     async def aclose(self) -> None:
-        """Wait until it is."""
+        """Wait until it is closed."""
         await self._closer.wait()
         await self._scope.close()

@@ -1,6 +1,6 @@
-"""File descriptors as a way to the other side: sockets, pipes, terminals, files.
+"""Links over file descriptors: sockets, pipes, terminals, files.
 
-On asyncio they are watched by the loop's own callbacks (`selector_link`), elsewhere two tasks wait for them.
+On asyncio the event loop watches them by callbacks (`selector_link`); on trio two tasks wait for them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import anyio.lowlevel
 
-from quiesce.kernel.inner import AsyncioBackend
+from quiesce.kernel.inner import AsyncioBackend, current_backend
 from quiesce.wire.base import Framing, Lines
 
 from .channel_link import ChannelLink
-from .graceful_close import close_gracefully
+from .graceful_close import wait_delivered
 from .link import CHUNK, Link
 from .selector_link import SelectorLink, hung_up
 from .transport import Transport
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 class DescriptorChannel:
     """A channel over one descriptor to read from and one to write to, which may be the same."""
 
-    def __init__(self, backend: Backend, read_fd: int, write_fd: int, let_go: Callable[[], object]) -> None:
+    def __init__(self, backend: Backend, read_fd: int, write_fd: int, release: Callable[[], object]) -> None:
         self._backend = backend
         self._read_fd = read_fd
         self._write_fd = write_fd
-        self._let_go = let_go
+        self._release = release
         self._closed = False
 
     async def receive(self) -> bytes:
-        """At least one byte; `b""` at the end."""
+        """Return at least one byte; `b""` at the end."""
         while not self._closed:
             try:
                 await self._backend.wait_readable(self._read_fd)
@@ -51,7 +51,7 @@ class DescriptorChannel:
         return b""
 
     def read_now(self) -> bytes | None:
-        """What is there, without waiting; None if nothing is, `b""` at the end."""
+        """Return what can be read without waiting; None if nothing can, `b""` at the end."""
         if self._closed:
             return None
         try:
@@ -60,7 +60,7 @@ class DescriptorChannel:
             return None
 
     async def send(self, data: bytes) -> None:
-        """All of it."""
+        """Send all of it."""
         view = memoryview(data)
         while view:
             self._check_open()
@@ -72,7 +72,7 @@ class DescriptorChannel:
             await self._backend.wait_writable(self._write_fd)
 
     def write_now(self, data: bytes) -> int:
-        """As much of it as there is room for, without waiting; how many bytes that was."""
+        """Send as much as can be without waiting; return how many bytes that was."""
         self._check_open()
         try:
             return os.write(self._write_fd, data)
@@ -84,7 +84,7 @@ class DescriptorChannel:
             raise BrokenPipeError("the connection was closed on this side")
 
     def hung_up(self) -> bool:
-        """Whether the other side is gone."""
+        """Whether the other side has disconnected."""
         return not self._closed and hung_up(self._read_fd)
 
     def abort(self) -> None:
@@ -93,39 +93,32 @@ class DescriptorChannel:
             self._closed = True
             for fd in {self._read_fd, self._write_fd}:
                 self._backend.stop_waiting_for(fd)
-            self._let_go()
+            self._release()
 
     async def aclose(self) -> None:
-        """There is nothing to wait for."""
+        """Do nothing: there is nothing to wait for."""
 
 
 def descriptor_link(
-    read_fd: int, write_fd: int, let_go: Callable[[], object], framing: Framing, scope: Scope, name: str
+    read_fd: int, write_fd: int, release: Callable[[], object], framing: Framing, scope: Scope, name: str
 ) -> Link:
-    """The link over these, which are not blocking; `let_go` closes them."""
-    backend = scope._opened().backend
+    """Return a link over these descriptors, which must be non-blocking; `release` closes them."""
+    backend = current_backend()
     if isinstance(backend, AsyncioBackend):
-        return SelectorLink(backend, framing, read_fd, write_fd, let_go)
-    return ChannelLink(DescriptorChannel(backend, read_fd, write_fd, let_go), framing, scope, name=name)
+        return SelectorLink(backend, framing, read_fd, write_fd, release)
+    return ChannelLink(DescriptorChannel(backend, read_fd, write_fd, release), framing, scope, name=name)
 
 
 def socket_link(connected: socket.socket, framing: Framing, scope: Scope, name: str) -> Link:
-    """The link over a socket that is connected, and does not block."""
-    fd, backend = connected.fileno(), scope._opened().backend
-    link: SelectorLink | ChannelLink
-    if isinstance(backend, AsyncioBackend):
-        link = SelectorLink(backend, framing, fd, fd, connected.close)
-        read_now = link.read_now
-    else:
-        channel = DescriptorChannel(backend, fd, fd, connected.close)
-        link = ChannelLink(channel, framing, scope, name=name)
-        read_now = channel.read_now
-    link.linger = partial(close_gracefully, connected, read_now)
+    """Return a link over a connected, non-blocking socket."""
+    fd = connected.fileno()
+    link = descriptor_link(fd, fd, connected.close, framing, scope, name)
+    link.wait_delivered = partial(wait_delivered, connected, link.read_now)
     return link
 
 
 class SocketTransport(Transport):
-    """A socket that is connected already. It belongs to the peer from now on, which closes it.
+    """A socket that is already connected. It belongs to the peer from now on, which closes it.
 
     ```python
     one, other = socket.socketpair()
@@ -141,7 +134,7 @@ class SocketTransport(Transport):
         self.name = name
 
     async def open(self, limits: Limits, scope: Scope) -> Link:
-        """Begin to use it."""
+        """Make the link over it."""
         if self._socket.fileno() < 0:
             raise ValueError(f"the socket of {self.name!r} is closed")
         return socket_link(self._socket, Lines(limits.frame), scope, self.name)

@@ -1,8 +1,12 @@
-"""The end of a socket, so that what was sent last arrives.
+"""Closing a socket so that what was sent last arrives.
 
-The system resets a socket that is closed while something in it is unread, and with that throws away what it has not delivered yet: the very answers for which
-a peer takes its time to close. So what is unread is read, for nobody, and a TCP socket is closed when the other side's system has all of it. That is in a
-moment, unless the other side does not read; then the `Grace` of the stop bounds the wait.
+The system resets a socket that is closed with unread input, and then throws away what it has not delivered
+yet: the very answers that the peer waited for before it closed. So the input is read and dropped, and a TCP
+socket is closed when the other side's system has received everything. That takes a moment, unless the other
+side does not read; then the `Grace` of the stop bounds the wait.
+
+The usual ways do not help. `SO_LINGER` blocks the thread in `close`. `shutdown(SHUT_WR)` and reading to the
+end of the stream waits for the other side's program, which may never close.
 """
 
 from __future__ import annotations
@@ -16,16 +20,14 @@ from typing import Final
 
 import anyio
 
-from quiesce.kernel.inner import LARGEST
-
-from .link import CHUNK
+from .link import CHUNK, LARGEST
 
 _UNDELIVERED: Final = 0x5411  # SIOCOUTQ of Linux
-_FIRST, _LONGEST = 0.001, 0.05  # seconds between two looks
+_FIRST, _LONGEST = 0.001, 0.05  # seconds between two checks
 
 
-async def close_gracefully(connected: socket.socket, read_now: Callable[[], bytes | None]) -> None:
-    """Until all that was written to the socket is with the other side's system."""
+async def wait_delivered(connected: socket.socket, read_now: Callable[[], bytes | None]) -> None:
+    """Wait until the other side's system has received all that was written to the socket."""
     pause = _FIRST
     while True:
         try:
@@ -34,14 +36,14 @@ async def close_gracefully(connected: socket.socket, read_now: Callable[[], byte
                     break
             if not _undelivered(connected) or _is_broken(connected):
                 return
-        except OSError:  # broken: nothing will arrive any more
+        except OSError:  # broken, so nothing will arrive any more
             return
         await anyio.sleep(pause)
         pause = min(pause * 2, _LONGEST)
 
 
 def _is_broken(connected: socket.socket) -> bool:
-    """Whether the other side has closed it and was told more all the same: that is never delivered."""
+    """Whether the other side has closed it and got more after that, which is never delivered."""
     poll = select.poll()
     poll.register(connected, 0)
     return bool(poll.poll(0))
@@ -49,7 +51,7 @@ def _is_broken(connected: socket.socket) -> bool:
 
 def _undelivered(connected: socket.socket) -> int:
     if sys.platform != "linux" or connected.family not in (socket.AF_INET, socket.AF_INET6):
-        return 0  # what is written to a socket in the file system has arrived
+        return 0  # what is written to a socket in the file system arrives at once
     import fcntl
 
     answer = fcntl.ioctl(connected.fileno(), _UNDELIVERED, b"\0" * 4)

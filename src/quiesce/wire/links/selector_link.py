@@ -1,21 +1,21 @@
-"""A link over file descriptors on asyncio, by the loop's own callbacks: no task, no future and no transport between the socket and the connection.
+"""A link over file descriptors on asyncio, by callbacks of the event loop.
 
-The descriptor is watched once, not once a read. A read hands on what it got at once, in the callback; what is sent in one turn is written
-at its end, without waiting, and only what the system does not take is left for when it does.
+There is no task, no future and no transport between the socket and the connection. The loop starts to watch
+the descriptor once, not once per read, and a read passes on its data in the callback. What is sent in one
+turn of the loop is written at its end, without waiting; only what the system does not take is left for later.
 """
 
 from __future__ import annotations
 
 import os
 import select
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING
 
 from quiesce.wire.base import Lines
 
 from .link import CHUNK, Link, Receiver
-from .remaining_input import pass_on_remaining_input
 
 if TYPE_CHECKING:
     import asyncio
@@ -27,41 +27,42 @@ if TYPE_CHECKING:
 class SelectorLink(Link):
     """A link over one descriptor to read from and one to write to, which may be the same."""
 
-    linger: Callable[[], Awaitable[None]] | None = None  # until what was sent has arrived, if one can know
-
     def __init__(
         self,
         backend: AsyncioBackend,
         framing: Framing,
         read_fd: int,
         write_fd: int,
-        let_go: Callable[[], object],
+        release: Callable[[], object],
     ) -> None:
         super().__init__(backend, framing)
         self._loop: asyncio.AbstractEventLoop = backend.loop
         self._is_plain = type(framing) is Lines
         self._read_fd = read_fd
         self._write_fd = write_fd
-        self._let_go = let_go  # closes them
+        self._release = release
         self._reading = False
         self._context = Context()
-        self._watched = False  # whether the selector takes it: it refuses plain files, which are always ready
-        self._reads_on = False  # whether the next read of such a file is on its way
-        self._scheduled = False
-        self._rest: memoryview | None = None  # of a write that the system has not taken whole
+        # Whether the selector watches the descriptor. It refuses plain files, which are always ready.
+        self._watched = False
+        # Whether the next read of such a file is scheduled.
+        self._read_scheduled = False
+        self._write_scheduled = False
+        # What the system has not taken of a write.
+        self._rest: memoryview | None = None
 
     # Reading
 
     def start(self, receiver: Receiver) -> None:
-        """Begin to read."""
+        """Begin to read, for this receiver."""
         self.receiver = receiver
-        self._context = (
-            copy_context()
-        )  # of the owner: whoever makes us read on later is not meant by what comes then
+        # That of the owner. `resume` may be called by a handler, whose context must not be that of later
+        # messages.
+        self._context = copy_context()
         self.resume()
 
     def resume(self) -> None:
-        """Go on reading."""
+        """Read again, after `pause`."""
         if self._reading or self.receiver is None:
             return
         self._reading = True
@@ -80,7 +81,7 @@ class SelectorLink(Link):
                 self._loop.remove_reader(self._read_fd)
 
     def stop_reading(self) -> None:
-        """Read nothing any more."""
+        """Read nothing more; sending continues."""
         self.receiver = None
         self.pause()
 
@@ -94,39 +95,39 @@ class SelectorLink(Link):
             self._end(error)
             return
         if data:
-            self._tell(data)
+            self.data_came(data)
         else:
             self.pause()
-            self._tell_end()
+            self.data_ended()
 
     def _read_later(self) -> None:
-        if not self._reads_on:
-            self._reads_on = True
-            self._loop.call_soon(self._read_on, context=self._context.copy())
+        if not self._read_scheduled:
+            self._read_scheduled = True
+            self._loop.call_soon(self._read_file, context=self._context.copy())
 
-    def _read_on(self) -> None:
-        """For what is always ready: one read a turn."""
-        self._reads_on = False
+    def _read_file(self) -> None:
+        """Read a plain file once per turn of the loop."""
+        self._read_scheduled = False
         if self._reading:
             self._readable()
             if self._reading:
                 self._read_later()
 
     def read_now(self) -> bytes | None:
-        """What is there, without waiting; None if nothing is, `b""` at the end."""
+        """Return what can be read without waiting; None if nothing can, `b""` at the end."""
         try:
             return os.read(self._read_fd, CHUNK)
         except (BlockingIOError, InterruptedError):
             return None
 
     def hung_up(self) -> bool:
-        """Whether the other side is gone."""
+        """Whether the other side has disconnected."""
         return hung_up(self._read_fd)
 
     # Sending
 
     def send_now(self, frame: bytes) -> None:
-        """Send this; at once, unless something waits to be sent before it."""
+        """Send a frame: at once, unless others are unsent."""
         if self.pending or self.over:
             self.send(frame)
         else:
@@ -144,18 +145,18 @@ class SelectorLink(Link):
                 self._write_now(memoryview(data)[sent:])
 
     def _write_soon(self) -> None:
-        if not self._scheduled and self._rest is None:
-            self._scheduled = True
+        if not self._write_scheduled and self._rest is None:
+            self._write_scheduled = True
             self._loop.call_soon(self._write)
 
     def _write(self) -> None:
-        self._scheduled = False
+        self._write_scheduled = False
         if self._rest is not None or self.over:
             return
         data = self._take()
         if data:
             self._write_now(data)
-        else:  # the framing has said its last
+        else:  # the framing packs nothing after its farewell
             self._drop()
 
     def _write_now(self, data: bytes | memoryview) -> None:
@@ -174,11 +175,12 @@ class SelectorLink(Link):
         else:
             if self._rest is not None:
                 self._stop_writing()
-            if self._out or self._raw:
+            if self._frames or self._packed:
                 self.pending = max(self.pending - sent, 1)
                 self._write_soon()
             else:
-                self.pending = 0  # exactly: frames were counted before they were packed
+                # Not `-= sent`: frames are counted before they are packed, which changes their size.
+                self.pending = 0
         if self._waiters:
             self._wrote()
 
@@ -186,11 +188,12 @@ class SelectorLink(Link):
         self._stop_writing()
         self.over = True
         self._drop()
-        # Not here: who sends something does not expect to be sent something.
-        self._loop.call_soon(self._go, error, context=self._context.copy())
+        # Later, because code that sends a message does not expect to get messages, or the end, inside that
+        # call.
+        self._loop.call_soon(self._end_broken, error, context=self._context.copy())
 
-    def _go(self, error: OSError) -> None:
-        pass_on_remaining_input(self, self.read_now)  # what the other side has said before it went
+    def _end_broken(self, error: OSError) -> None:
+        self.pass_on_remaining_input()
         self._lose(error)
 
     def _writable(self) -> None:
@@ -204,23 +207,17 @@ class SelectorLink(Link):
 
     # Ending
 
-    async def flush(self) -> None:
-        """Wait until all is with the system, and with the other side's where one can know."""
-        await super().flush()
-        if self.linger is not None and not self.over:
-            await self.linger()
-
     def abort(self) -> None:
         """Close the descriptors."""
         self.stop_reading()
         if not self._loop.is_closed():
             self._stop_writing()
         self._lose(None)
-        self._let_go()
+        self._release()
 
 
 def hung_up(fd: int) -> bool:
-    """Whether nobody holds the other end, or whoever does sends nothing more; without reading."""
+    """Whether the other end is closed, or will send nothing more; without reading."""
     poll = select.poll()
     poll.register(fd, getattr(select, "POLLRDHUP", 0))
     return any(event & ~select.POLLIN for _, event in poll.poll(0))

@@ -1,4 +1,4 @@
-"""What a peer can be connected by, before it is."""
+"""Transports: what a peer is connected by, before it is connected."""
 
 from __future__ import annotations
 
@@ -18,42 +18,43 @@ if TYPE_CHECKING:
 
 
 class Transport(ABC):
-    """A way to the other side. It is opened once, by the peer that uses it, and closed with it."""
+    """A way to the other side. It is opened once, by the peer that uses it, and closed with that."""
 
     name: str = "peer"
-    client: Client | None = None  # who is on the other side, if a server has taken the connection
+    #: Who is on the other side, if a server accepted the connection.
+    client: Client | None = None
 
     @abstractmethod
     async def open(self, limits: Limits, scope: Scope) -> Link:
-        """Connect; what that takes (tasks, processes) belongs to `scope`. Opened means closed: by the link."""
+        """Connect. What that starts (tasks, processes) belongs to `scope`; the link closes it."""
 
-    def discard(self) -> None:  # noqa: B027  # most are given nothing
-        """Let go of what was given: its peer has ended before this was open, or this could not be opened. May be called twice."""
+    def discard(self) -> None:  # noqa: B027  # most have nothing to release
+        """Release what the transport was made with, because it will not be opened. May be called twice."""
 
 
 class ChannelTransport(Transport):
-    """Anybody's stream of bytes: an object with `receive`, `send`, `abort` and `aclose`, as `Channel` says."""
+    """A stream of your own: an object with `receive`, `send`, `abort` and `aclose`, as in `Channel`."""
 
     def __init__(self, channel: Channel, name: str = "peer") -> None:
         self._channel = channel
         self.name = name
 
     async def open(self, limits: Limits, scope: Scope) -> Link:
-        """Begin to use it."""
+        """Make the link over it."""
         return ChannelLink(self._channel, Lines(limits.frame), scope, name=self.name)
 
     def discard(self) -> None:
-        """Let go of it."""
+        """Abort it."""
         self._channel.abort()
 
 
 def as_transport(given: object) -> Transport:
-    """What was given as a transport, or an error that says what can be."""
+    """Return what was given, as a transport; raise TypeError if it cannot be one."""
     if isinstance(given, Transport):
         return given
     if all(callable(getattr(given, verb, None)) for verb in ("receive", "send", "abort", "aclose")):
         return ChannelTransport(given)  # type: ignore[arg-type]
     raise TypeError(
-        f"a peer is connected by a Transport (such as stdio(), ChildProcess(...), a connected socket or one end of memory_pair()), "
-        f"or by an object with receive, send, abort and aclose; {type(given).__name__} is neither"
+        "a peer is connected by a Transport (such as stdio(), ChildProcess(...), a connected socket or one end of "
+        f"memory_pair()), or by an object with receive, send, abort and aclose; {type(given).__name__} is neither"
     )

@@ -1,4 +1,4 @@
-"""The JSON-RPC peer: calls, requests, notifications, and how they settle."""
+"""The JSON-RPC peer: our calls, the peer's requests and notifications, and how all of them settle."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from quiesce._lazy import offer
 
 if TYPE_CHECKING:
     from .calls import Late
-    from .connection import Connection, Tap
-    from .current_handler import current_work
     from .handlers import Notification, Request, params_as
-    from .peer import Peer, PeerStatistics
-    from .requests import Incoming
+    from .peer import Peer, PeerStatistics, connection_of
+    from .requests import Incoming, current_request
+    from .sender import Tap
 
 offer()

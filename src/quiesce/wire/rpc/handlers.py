@@ -1,4 +1,4 @@
-"""What a peer does with the messages that it gets: by method, a function and how it wants its parameters."""
+"""The handlers of a peer: by method, a function, and how it takes its parameters."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _EMPTY = Raw(b"{}")
 
 
 def params_as(kind: type[T]) -> Callable[[Raw], T]:
-    """How to take parameters as a type that msgspec knows: a Struct, a dataclass, a TypedDict, ...
+    """Return a function that reads parameters as a type of msgspec: a Struct, a dataclass, a TypedDict, ...
 
     ```python
     handlers={"move": Request(move, params_as(Move))}
     ```
 
-    What does not fit is answered with -32602 and says why.
+    A request whose parameters do not fit is answered with -32602 and the reason.
     """
     decoder = msgspec.json.Decoder(kind)
 
@@ -47,10 +47,13 @@ def params_as(kind: type[T]) -> Callable[[Raw], T]:
 class Request:
     """How requests of one method are answered: `await fn(params)` is the result, an `RpcError` the error.
 
-    `when_cancelled` is the result to answer with when the handler is cancelled and has nothing to say itself, instead of the error -32800.
-    `answered(result)` is called right after the result was sent: what it sends comes behind it. `stopping(params, reason)` is called when the handler
-    is being cancelled, by the peer or by a rule of the protocol; not when the whole connection ends. `arrived(params)` is called when the request came,
-    before anything that came later is looked at, and before it has its turn.
+    - `when_cancelled`: the result to answer with if the handler is cancelled and has no answer of its own,
+      instead of the error -32800.
+    - `answered(result)`: called right after the result was sent, so that messages it sends follow the answer.
+    - `stopping(params, reason)`: called when the handler is cancelled, by the peer or by a rule of the
+      protocol; not when the whole connection ends.
+    - `arrived(params)`: called when the request comes, before any later message is looked at, and before it
+      has its turn.
     """
 
     fn: Handler
@@ -63,10 +66,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """What is done with notifications of one method.
+    """How notifications of one method are handled.
 
-    Those of one lane are handled one after the other, in the order in which they came; `lane(params)` says which that is. With
-    `at_once`, `fn` is a plain function that is called before anything that came later is looked at; it must not block.
+    Those of one lane are handled one after the other, in the order in which they came; `lane(params)` names
+    the lane. With `at_once`, `fn` is a plain function that is called before any later message is looked at;
+    it must not block.
     """
 
     fn: Callable[[Any], Any]
@@ -76,14 +80,14 @@ class Notification:
 
 
 def requests_of(handlers: Mapping[str, Handler | Request]) -> dict[str, Request]:
-    """The handlers of requests, checked."""
+    """Return the handlers of requests; raise TypeError for one that cannot be one."""
     return {_name(name): _request(name, given) for name, given in handlers.items()}
 
 
 def notifications_of(
     handlers: Mapping[str, Callable[[Any], Any] | Notification],
 ) -> dict[str, Notification]:
-    """The handlers of notifications, checked."""
+    """Return the handlers of notifications; raise TypeError for one that cannot be one."""
     return {_name(name): _notification(name, given) for name, given in handlers.items()}
 
 

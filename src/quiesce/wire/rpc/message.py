@@ -1,8 +1,9 @@
-"""JSON-RPC 2.0 as bytes: what one line says, and how to say it.
+"""JSON-RPC 2.0 as bytes: reading one message, and writing one.
 
-A line is looked at once, by msgspec, which leaves `params`, `result` and `error` as they are (`Raw`): whoever handles the message knows
-their type. A line that is not understood is looked at again, slowly, to say what is wrong with it and whose answer that is. Nothing here
-ever raises on account of what the peer has sent.
+A message is read once, by msgspec, which leaves `params`, `result` and `error` unread (`Raw`): only the
+handler of the message knows their types. A message that cannot be read is read again, slowly, to find out
+what is wrong with it and whose answer says so. No function for reading ever raises because of what the peer
+has sent, except where its docstring says so.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ class Message(Struct, gc=False):
 
 
 class Malformed(Struct, gc=False):
-    """A line that is no message.
+    """A frame that is not a message.
 
-    `id` is whom to answer; UNSET means that it gets no answer at all. `call` is what it would have answered, if it was meant as an answer.
+    `id` is the one to answer; UNSET means that there is no answer at all. If it was meant as an answer,
+    `call` is the id of the call that it would have answered.
     """
 
     code: int
@@ -49,7 +51,7 @@ class _Error(Struct, gc=False):
     data: Any = None
 
 
-# What is written: the tag is the version, and parameters that are UNSET are left out.
+# The messages that are written. Their tag is the version; parameters that are UNSET are left out.
 
 
 class _Request(Struct, tag_field="jsonrpc", tag="2.0", gc=False):
@@ -63,7 +65,7 @@ class _Notification(Struct, tag_field="jsonrpc", tag="2.0", gc=False):
     params: Any
 
 
-_NEWLINE: Final = 10  # as a number: looking for a byte is much quicker than looking for bytes
+_NEWLINE: Final = 10  # a number, because `10 in frame` is much quicker than `b"\n" in frame`
 
 _decode = msgspec.json.Decoder(Message).decode
 _decode_any = msgspec.json.Decoder().decode
@@ -71,18 +73,18 @@ _decode_error = msgspec.json.Decoder(_Error).decode
 
 
 def _refuse(value: object) -> object:
-    raise TypeError(f"JSON has no way to say {type(value).__name__}: {value!r:.100}")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON: {value!r:.100}")
 
 
 _encode = msgspec.json.Encoder(enc_hook=_refuse).encode
 
 
 def parse(frame: bytes) -> Message | Malformed | None:
-    """What a line says; None for a blank one."""
+    """Return the message in a frame; None for a blank one."""
     try:
         message = _decode(frame)
         if not frame.isascii():
-            str(frame, "utf-8")  # what is left raw was not looked at yet
+            str(frame, "utf-8")  # msgspec has not checked the parts that it left unread
     except (ValueError, RecursionError) as error:
         return _diagnose(frame, error)
     if message.jsonrpc != "2.0" and not message.result and not message.error:
@@ -95,7 +97,7 @@ def parse(frame: bytes) -> Message | Malformed | None:
 
 
 def _diagnose(frame: bytes, error: Exception) -> Malformed | None:
-    """What is wrong with a line that is no message."""
+    """Return what is wrong with a frame that could not be read."""
     if not frame.strip():
         return None
     try:
@@ -106,7 +108,7 @@ def _diagnose(frame: bytes, error: Exception) -> Malformed | None:
         what = "batches are not supported" if isinstance(value, list) else "a message is a JSON object"
         return _invalid(UNSET, what)
     if "method" not in value and ("result" in value or "error" in value):
-        # An answer: answering that might never end.
+        # It is meant as an answer. Answering an answer could go on for ever between two peers.
         return Malformed(INVALID_REQUEST, str(error), UNSET, value.get("id", UNSET))
     return _invalid(value.get("id", UNSET), str(error))
 
@@ -117,7 +119,7 @@ def _invalid(whose: object, what: str) -> Malformed:
 
 
 def plain(raw: Raw) -> Any:
-    """The plain value of a part of a message; None if it is not there. ValueError if it is no JSON after all."""
+    """Return a part of a message as plain values; None if it is missing. ValueError if it is not JSON."""
     if not raw:
         return None
     try:
@@ -127,65 +129,67 @@ def plain(raw: Raw) -> Any:
 
 
 def error_in(message: Message) -> RpcError:
-    """The error that an answer tells."""
+    """Return the error that an answer carries."""
     try:
         error = _decode_error(message.error)
     except (ValueError, RecursionError) as why:
-        return RpcError(INTERNAL_ERROR, f"the peer answered with an error that is none: {why}")
+        return RpcError(INTERNAL_ERROR, f"the peer answered with an error that is not valid: {why}")
     return error_of(error.code, error.message, error.data)
 
 
 class Writer:
-    """Makes lines, none of them longer than `limit` bytes."""
+    """Writes messages, each on one line; raises `FrameTooLong` for one longer than `limit` bytes."""
 
     __slots__ = ("limit",)
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
 
-    # Written out, without a call of one by the other: each is on the path of every message.
+    # Three times the same, and not one calling another: each is on the path of every message.
 
     def request(self, id: int, method: str, params: Any) -> bytes:  # noqa: A002
-        """A question."""
+        """Write a request."""
         try:
             frame = _encode(_Request(id, method, UNSET if params is None else params))
         except RecursionError:
             raise _too_deep(method) from None
-        return frame if len(frame) <= self.limit and _NEWLINE not in frame else self._mended(frame, method)
+        return frame if len(frame) <= self.limit and _NEWLINE not in frame else self._checked(frame, method)
 
     def notification(self, method: str, params: Any) -> bytes:
-        """Something told."""
+        """Write a notification."""
         try:
             frame = _encode(_Notification(method, UNSET if params is None else params))
         except RecursionError:
             raise _too_deep(method) from None
-        return frame if len(frame) <= self.limit and _NEWLINE not in frame else self._mended(frame, method)
+        return frame if len(frame) <= self.limit and _NEWLINE not in frame else self._checked(frame, method)
 
     def result(self, id: Id, result: Any) -> bytes:  # noqa: A002
-        """An answer."""
+        """Write the result of a request."""
         try:
             frame = _encode({"jsonrpc": "2.0", "id": id, "result": result})
         except RecursionError:
             raise _too_deep("the answer") from None
         return (
-            frame if len(frame) <= self.limit and _NEWLINE not in frame else self._mended(frame, "the answer")
+            frame
+            if len(frame) <= self.limit and _NEWLINE not in frame
+            else self._checked(frame, "the answer")
         )
 
     def error(self, id: Id, code: int, message: str, data: Any = None) -> bytes:  # noqa: A002
-        """An answer that is an error."""
+        """Write the error of a request; without what cannot be written, so that there is always an answer."""
         error = {"code": code, "message": message}
         if data is not None:
             error["data"] = data
         try:
-            return self._mended(_encode({"jsonrpc": "2.0", "id": id, "error": error}), "the error")
+            return self._checked(_encode({"jsonrpc": "2.0", "id": id, "error": error}), "the error")
         except (TypeError, ValueError, OverflowError, RecursionError):
-            # Then without what cannot be said, or is too long.
+            # The data cannot be written, or is too long; or the message has lone surrogates.
             short = {"code": code, "message": str(message)[:1000].encode(errors="replace").decode()}
             return _encode({"jsonrpc": "2.0", "id": id, "error": short})
 
-    def _mended(self, frame: bytes, what: str) -> bytes:
-        """On one line, and not too long."""
-        if _NEWLINE in frame:  # of somebody's Raw: JSON itself never has one
+    def _checked(self, frame: bytes, what: str) -> bytes:
+        # msgspec writes no line ends, but a `Raw` that a user passes may contain some.
+        if _NEWLINE in frame:
             frame = msgspec.json.format(frame, indent=-1)
         if len(frame) > self.limit:
             raise FrameTooLong(

@@ -1,73 +1,81 @@
-"""Notifications, in order.
+"""The peer's notifications, handled in order.
 
-Those of one lane are handled one after the other by one task, which ends when there are none left; lanes do not wait for each other. An answer
-to a call of ours that came behind notifications of its lane takes its place among them.
+Those of one lane are handled one after the other by one task, which ends when none is left; lanes do not wait
+for each other. The answer to a call of ours that came behind notifications of its lane takes its place among
+them.
+
+The obvious alternative is one task per lane that lives as long as the connection, and waits. But lanes are
+named by the user of the connection (ACP has one per session), who does not say when one is no longer needed.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import field
 
 from quiesce import Scope
 from quiesce._safe.printed import logger
-from quiesce.kernel.inner import WaitQueue, is_cancel, wait_settled, when_ended
+from quiesce.kernel.inner import WaitQueue, core_of, is_cancel, wait_settled, when_ended
 
 from .current_handler import CurrentWork, current_work
 
 if TYPE_CHECKING:
     from quiesce import Reason
 
-    from .calls import Call
-    from .connection import Connection
+    from .backlog import Backlog
     from .handlers import Notification
-    from .message import Message
+    from .sender import Sender
+
+Waiting: TypeAlias = (
+    "tuple[Notification, str, Any, int]"  # its handler, method, parameters, and size in bytes
+)
+Answer: TypeAlias = (
+    "tuple[Callable[[], object], bool]"  # what delivers it, and whether a handler waits for it
+)
 
 
 class NotificationQueue(CurrentWork, eq=False, kw_only=True):
-    """Notifications that are handled in the order in which they came."""
+    """One lane: notifications that are handled in the order in which they came, and answers among them."""
 
     key: Hashable
-    # What to do with which parameters, and how long the message was; or an answer of a call of ours.
-    queue: deque[tuple[Notification, str, Any, int] | tuple[Call, Message]] = field(default_factory=deque)
+    queue: deque[Waiting | Answer] = field(default_factory=deque)
     begun: bool = False
-    held: int = 0  # answers in the queue that a handler waits for
+    nested: int = 0  # answers in the queue that a handler waits for
 
-    def steps_aside(self) -> None:
-        """Let those answers through."""
-        if self.held:
-            self.held = 0
+    def step_aside(self) -> None:
+        """Deliver the answers that handlers wait for: this lane's own handler may wait for one of them."""
+        if self.nested:
+            self.nested = 0
             items = list(self.queue)
             self.queue.clear()
             for item in items:
-                if len(item) == 2 and item[0].nested:
-                    item[0].settle(item[1])
+                if len(item) == 2 and item[1]:
+                    item[0]()
                 else:
                     self.queue.append(item)
 
 
 class NotificationQueues:
-    """All lanes in which something is to be done."""
+    """All lanes in which something waits or is being handled."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, sender: Sender, backlog: Backlog) -> None:
+        self._sender = sender
+        self._backlog = backlog
         self.busy: dict[Hashable, NotificationQueue] = {}
         self._scope: Scope | None = None
         self._all_handled = WaitQueue()
         self._stopped = False
-        self.waiting = 0  # notifications
-        self.bytes = 0
 
     async def open(self) -> None:
-        """Make the scope of their tasks."""
+        """Open the scope of the lanes' tasks."""
         self._scope = await Scope.open("notifications", on_error="report")
 
     def stop(self, reason: Reason) -> None:
-        """Cancel the handlers; what waits is dropped, except for answers that have come."""
+        """Cancel the handlers, drop the notifications that wait, and deliver the answers that wait."""
         self._stopped = True
         if self._scope is not None and self._scope.state == "open":
             self._scope.cancel(reason)
@@ -75,71 +83,73 @@ class NotificationQueues:
             self._drop(lane)
 
     def _is_stopping(self) -> bool:
-        """By us, or with everything around us."""
+        # The scope can also be stopped from outside, by the scope that it belongs to.
         return self._stopped or self._scope is None or self._scope.state != "open"
 
-    async def finished(self) -> None:
-        """Wait until all that has come is handled. A cancel cuts it short."""
+    async def wait_handled(self) -> None:
+        """Wait until everything that has come is handled. Can be cancelled."""
         await self._all_handled.wait_until(lambda: not self.busy)
 
-    def _forget(self, lane: NotificationQueue) -> None:
-        self.busy.pop(lane.key, None)
-        if not self.busy:
-            self._all_handled.wake_all()
-
-    async def drained(self) -> None:
-        """Wait until each has ended."""
+    async def wait_settled(self) -> None:
+        """Wait until every task has ended."""
         if self._scope is not None:
-            await wait_settled(self._scope._opened())
+            await wait_settled(core_of(self._scope))
+
+    # Coming in
 
     def add(self, key: Hashable, notification: Notification, method: str, params: Any, size: int) -> None:
-        """A notification came."""
+        """Handle a notification when it is its turn in the lane `key`."""
+        self._backlog.notifications += 1
+        self._backlog.bytes += size
         lane = self.busy.get(key)
-        self.waiting += 1
-        self.bytes += size
         if lane is None:
-            lane = self.busy[key] = NotificationQueue(self._connection, key=key)
+            lane = self.busy[key] = NotificationQueue(self._sender, key=key)
             lane.queue.append((notification, method, params, size))
             self._start(lane)
         else:
             lane.queue.append((notification, method, params, size))
 
-    def hold(self, key: Hashable, call: Call, answer: Message) -> bool:
-        """Deliver this answer behind what its lane has to do; False if that is nothing, or must not be waited for."""
+    def hold(self, key: Hashable, deliver: Callable[[], object], *, is_nested: bool) -> bool:
+        """Deliver an answer after what waits in its lane; return False if it has to be delivered at once.
+
+        That is so if nothing waits, and if both the caller and the lane are handlers that wait for an answer.
+        """
         lane = self.busy.get(key)
-        if lane is None or (lane.asking and call.nested):
+        if lane is None or (lane.calls and is_nested):
             return False
-        lane.held += call.nested
-        lane.queue.append((call, answer))
+        lane.nested += is_nested
+        lane.queue.append((deliver, is_nested))
         return True
+
+    # Handling
 
     def _start(self, lane: NotificationQueue) -> None:
         assert self._scope is not None
         name = f"notifications {lane.key!r}" if lane.key else "notifications"
         lane.begun = False
-        when_ended(self._scope.spawn(self._handle, lane, name=name), partial(self._ended, lane))
+        when_ended(self._scope.spawn(self._handle, lane, name=name), partial(self._on_end, lane))
 
     async def _handle(self, lane: NotificationQueue) -> None:
-        connection, queue = self._connection, lane.queue
+        backlog, queue = self._backlog, lane.queue
         lane.begun = True
         current_work.set(lane)
         try:
             while queue:
                 item = queue.popleft()
                 if len(item) == 2:
-                    lane.held -= item[0].nested
-                    item[0].settle(item[1])
+                    lane.nested -= item[1]
+                    item[0]()
                     continue
                 notification, method, params, size = item
                 try:
                     await notification.fn(params)
                 except Exception:
-                    logger.exception("%s: the handler of %r failed", connection.name, method)
+                    logger.exception("%s: the handler of %r failed", self._sender.name, method)
                 finally:
-                    self.waiting -= 1
-                    self.bytes -= size
-                    if connection.paused:
-                        connection.adjust()
+                    backlog.notifications -= 1
+                    backlog.bytes -= size
+                    if backlog.paused:
+                        backlog.adjust()
         except BaseException as error:
             if self._is_stopping() or not is_cancel(error):
                 self._drop(lane)
@@ -148,22 +158,31 @@ class NotificationQueues:
             if not queue:
                 lane.done = True
                 self._forget(lane)
-            elif not self._is_stopping():  # somebody has cancelled this one task: the others' turn comes
+            elif not self._is_stopping():
+                # Only this task was cancelled, from outside, and with it one notification. The others are
+                # still handled.
                 self._start(lane)
 
-    def _ended(self, lane: NotificationQueue) -> None:
-        if not lane.begun:  # somebody has cancelled it before that
-            if self._is_stopping():
-                self._drop(lane)
-            else:
-                self._start(lane)
+    def _on_end(self, lane: NotificationQueue) -> None:
+        if lane.begun:
+            return
+        # The task was cancelled before its first step, so its `finally` did not run.
+        if self._is_stopping():
+            self._drop(lane)
+        else:
+            self._start(lane)
 
     def _drop(self, lane: NotificationQueue) -> None:
         for item in lane.queue:
             if len(item) == 2:
-                item[0].settle(item[1])
+                item[0]()
             else:
-                self.waiting -= 1
-                self.bytes -= item[3]
+                self._backlog.notifications -= 1
+                self._backlog.bytes -= item[3]
         lane.queue.clear()
         self._forget(lane)
+
+    def _forget(self, lane: NotificationQueue) -> None:
+        self.busy.pop(lane.key, None)
+        if not self.busy:
+            self._all_handled.wake_all()

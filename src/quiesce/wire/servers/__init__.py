@@ -1,4 +1,4 @@
-"""Listeners, and a child task per connection."""
+"""Servers: listeners, and a child task per connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers of lines, on TCP and in the file system. What all servers have in common is in `server`."""
+"""Servers with one message per line, on TCP and in the file system. The common part is in `server`."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def serve_tcp(
     grace: Grace | None = None,
     scope: Scope | None = None,
 ) -> TcpServer:
-    """A server on TCP, one message a line; `handler(transport)` is called for each connection, in a task of its own.
+    """Return a server on TCP, with one message per line; `handler(transport)` runs in a task per connection.
 
     ```python
     async def handle(transport):
@@ -95,12 +95,14 @@ def serve_tcp(
         print(server.addresses)
     ```
 
-    `host` None is every address of this machine, `port` 0 any that is free: see `server.port`.
+    `host` None means every address of this machine, `port` 0 any that is free: see `server.port`.
 
-    - `token`: what a client has to show before the handler is called, as `connect_tcp(token=...)` does: its first line is `Authorization: Bearer TOKEN`.
-      Every user of this machine can connect to a port on loopback, so an agent needs one (`transport.client` says who has shown it).
+    - `token`: what a client has to present before the handler is called, as `connect_tcp(token=...)` does, in
+      its first line: `Authorization: Bearer TOKEN`. Every user of this machine can connect to a port on
+      loopback, so an agent needs one. `transport.client` says who has presented it.
     - `per_peer`: how many connections one address may have at a time.
-    - `anyone`: let anybody connect from other machines. There is no TLS here, so without it such a server is refused with a `PermissionError`.
+    - `anyone`: let anybody connect from other machines. Without it, a server that others can reach is refused
+      with a `PermissionError`, because there is no TLS here.
     """
     return TcpServer(
         handler,
@@ -127,15 +129,17 @@ def serve_unix(
     grace: Grace | None = None,
     scope: Scope | None = None,
 ) -> UnixServer:
-    """A server on a socket in the file system; otherwise as `serve_tcp`.
+    """Return a server on a socket in the file system; otherwise like `serve_tcp`.
 
     ```python
     async with serve_unix(handle, "/run/agent.sock"): ...
     ```
 
-    The path is removed at the end. One that a dead server has left is replaced; if another server listens there, that is an error.
+    The path is removed at the end. A path that a dead server has left over is replaced; one where another
+    server listens is an error.
 
-    `owner_only`: only processes of the same user (and of root) may connect: the socket has mode 0600, and the system is asked who is on the other side.
+    `owner_only`: only processes of the same user (and of root) may connect. The socket has mode 0600, and the
+    system is asked who is on the other side.
     """
     path = os.fspath(path)
     return UnixServer(

@@ -1,4 +1,4 @@
-"""The sockets that a server listens at: made, bound, and taken away again."""
+"""The sockets that a server listens at: made, bound, and removed again."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import anyio
 
 from quiesce.wire.transports import check_unix, resolve
 
-_LOOK_AGAIN: Final = 0.05  # seconds between two looks at a path where nobody seems to listen
+_LOOK_AGAIN: Final = 0.05  # seconds
 
 
 async def listen_tcp(host: str | None, port: int, backlog: int) -> list[socket.socket]:
-    """One socket for each address of the host, all with the same port."""
+    """Return one socket for each address of the host, all with the same port."""
     where = f"{host or 'every address'}, port {port}"
     try:
         addresses = await resolve(host, port, listen=True)
@@ -27,7 +27,7 @@ async def listen_tcp(host: str | None, port: int, backlog: int) -> list[socket.s
     errors: list[OSError] = []
     try:
         for family, kind, protocol, _, address in dict.fromkeys(addresses):
-            # If any port would do, all addresses have the same.
+            # With port 0, the first address gets a free one, and the others the same.
             same = listening[0].getsockname()[1] if listening else address[1]
             name = (address[0], same, *address[2:])
             try:
@@ -35,7 +35,7 @@ async def listen_tcp(host: str | None, port: int, backlog: int) -> list[socket.s
             except OSError as error:
                 if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                     raise
-                errors.append(error)  # of several addresses, one that this machine does not have
+                errors.append(error)  # this machine does not have that address, but perhaps another
         if not listening:
             raise errors[0] if errors else OSError(errno.EADDRNOTAVAIL, "it has no address")
     except BaseException as error:
@@ -53,6 +53,7 @@ def _listen_at(family: int, kind: int, protocol: int, name: Any, backlog: int) -
         fresh.setblocking(False)
         if os.name == "posix":
             fresh.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Otherwise the IPv6 socket would take the port of the IPv4 address as well, and that bind would fail.
         if family == socket.AF_INET6:
             fresh.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         fresh.bind(name)
@@ -64,7 +65,7 @@ def _listen_at(family: int, kind: int, protocol: int, name: Any, backlog: int) -
 
 
 class ListeningPath:
-    """A socket in the file system. A path that a dead server has left is taken over; one where somebody listens is not."""
+    """A socket in the file system. A path that a dead server has left over is replaced; one in use is not."""
 
     def __init__(self, path: str, mode: int | None = None) -> None:
         self.path = path
@@ -92,7 +93,7 @@ class ListeningPath:
             fresh.setblocking(False)
             fresh.bind(self.path)
             if self._mode is not None:
-                os.chmod(self.path, self._mode)  # nobody can connect before it listens
+                os.chmod(self.path, self._mode)  # in time: no client can connect before it listens
             fresh.listen(backlog)
         except BaseException:
             fresh.close()
@@ -100,30 +101,32 @@ class ListeningPath:
         return fresh
 
     async def _remove_if_dead(self) -> None:
-        """Look twice: between binding and listening a server that lives looks dead."""
+        """Remove the path if no server listens there; raise OSError if one does."""
+        # Look twice: a server that is just starting looks dead between `bind` and `listen`.
         first = _inode(self.path)
         for pause in (_LOOK_AGAIN, 0.0):
             self._check_dead()
             await anyio.sleep(pause)
         if _inode(self.path) != first:
             raise OSError(
-                errno.EADDRINUSE, f"cannot listen at {self.path!r}: somebody else has just begun to"
+                errno.EADDRINUSE, f"cannot listen at {self.path!r}: another server has just started there"
             )
         os.unlink(self.path)
 
     def _check_dead(self) -> None:
         if not stat.S_ISSOCK(os.lstat(self.path).st_mode):
             raise FileExistsError(
-                errno.EEXIST, f"cannot listen at {self.path!r}: there is a file that is no socket"
+                errno.EEXIST, f"cannot listen at {self.path!r}: there is a file that is not a socket"
             )
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.setblocking(False)
             status = probe.connect_ex(self.path)
         if status not in (errno.ECONNREFUSED, errno.ENOENT):
-            raise OSError(errno.EADDRINUSE, f"cannot listen at {self.path!r}: somebody listens there already")
+            raise OSError(errno.EADDRINUSE, f"cannot listen at {self.path!r}: another server listens there")
 
     def remove(self) -> None:
-        """Take the path away, if it is still ours."""
+        """Remove the path, if it is still ours."""
+        # Another server may have replaced the path meanwhile; its inode tells.
         inode, self._inode = self._inode, None
         if inode is not None:
             with contextlib.suppress(OSError):

@@ -1,12 +1,13 @@
-"""Servers: a listener, and a child task for each connection.
+"""Servers: a listener, and a child task per connection.
 
 Invariants
-- Every connection belongs to the server's scope, with all that its handler opens for it. Closing stops listening first, then stops them all together
-  and waits for them; the report says how each of them ended.
-- One connection is nobody else's business: an error of its handler is logged, and the others live on.
-- A socket is closed by whoever has it: the peer that was opened on it, else the server.
+- Every connection belongs to the server's scope, with all that its handler opens for it. Closing stops
+  listening first, then stops all connections together and waits for them; the report says how each of them
+  ended.
+- Connections do not affect each other: an error of a handler is logged, and the other connections stay open.
+- A socket is closed by what it belongs to: the peer that was opened on it, else the server.
 - Who may connect, and how often, is decided before the handler is called (`admission`).
-- A machine that is out of descriptors is said so once; the server goes on when there are some again.
+- If the process runs out of descriptors, that is logged once; the server continues when there are some again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import errno
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import anyio
@@ -23,11 +23,12 @@ import anyio
 from quiesce import Reason, ScopeClosed
 from quiesce._safe.printed import logger
 from quiesce.kernel.inner import (
+    Cancellable,
     OpenScope,
+    bind_scope,
     check_grace,
+    core_of,
     current_backend,
-    current_core,
-    reason_of_block,
     users_site,
     when_ended,
 )
@@ -37,49 +38,53 @@ from quiesce.wire.transports import prepare_tcp
 
 if TYPE_CHECKING:
     from quiesce import Grace, Handle, Scope, StopReport
+    from quiesce.kernel.inner import ScopeCore
     from quiesce.wire.base import Limits
     from quiesce.wire.links import Link, Transport
 
 
-ConnectionHandler: TypeAlias = (
-    "Callable[[Any], Awaitable[object]]"  # Any: the transport of that kind of server
-)
+# Any: each kind of server has its own kind of transport.
+ConnectionHandler: TypeAlias = "Callable[[Any], Awaitable[object]]"
 
-_AT_A_TIME: Final = 64  # connections taken before others get their turn
+_AT_A_TIME: Final = 64  # connections to accept before other tasks get their turn
+# After these errors of `accept` the connection is still in the queue, so the socket stays readable: trying
+# again at once would only burn CPU time.
 _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _LOOK_AGAIN: Final = 0.1  # seconds, while there are none
-_SHOWN_WITHIN: Final = 10.0  # seconds in which a client must have shown its token
+_TOKEN_WITHIN: Final = 10.0  # seconds in which a client must present the token
 
 
 class AcceptedSocket(SocketTransport):
-    """A connection that a server has taken; a peer that is opened on it has it from then on."""
+    """A connection that a server accepted; it belongs to a peer that is opened on it."""
 
     _opened = False
     key: PeerKey = ""
     is_counted = False
 
     async def open(self, limits: Limits, scope: Scope) -> Link:
-        """Begin to use it."""
+        """Make the link over it."""
         self.hand_over()
         return await super().open(limits, scope)
 
     @property
     def socket(self) -> socket.socket:
-        """The connection itself."""
+        """The connected socket."""
         return self._socket
 
     def hand_over(self) -> None:
-        """Somebody else closes it from now on."""
+        """Leave it to others to close the socket."""
         self._opened = True
 
     def discard(self) -> None:
-        """Close it, unless it was opened."""
+        """Close the socket, unless it was handed over."""
         if not self._opened:
             super().discard()
 
 
-class Server:
-    """A listener whose connections are handled by an async function: what `serve_tcp`, `serve_unix` and `serve_websocket` return.
+class Server(Cancellable):
+    """A listener, and an async function that handles its connections.
+
+    `serve_tcp`, `serve_unix` and `serve_websocket` return one.
 
     ```python
     async def handle(transport):
@@ -92,7 +97,8 @@ class Server:
 
     Or `server = await serve_tcp(...).open()` … `report = await server.close()`, from any task.
 
-    A connection is closed when its handler returns, unless a peer was opened on it that somebody still holds: that lives until it is closed, or the server is.
+    A connection is closed when its handler returns, unless a peer was opened on it and is still held: then it
+    stays open until the peer or the server is closed.
     """
 
     def __init__(
@@ -114,35 +120,40 @@ class Server:
         self._admission = admission
         self._owner = scope
         self._scope = OpenScope(name, on_error="report", grace=grace, scope=scope)
+        self._core: ScopeCore | None = None
         self._site = users_site()
         self._listening: list[socket.socket] = []
         self._addresses: list[Any] = []
-        self._unhandled: dict[AcceptedSocket, None] = {}  # taken, and not handled to the end
-        self._strangers: dict[AcceptedSocket, Handle] = {}  # who has to show the token, the oldest first
+        # Accepted connections whose handler has not ended; a dict, because it keeps the order.
+        self._accepted: dict[AcceptedSocket, None] = {}
+        # Those of them that have not presented the token yet, the oldest first.
+        self._strangers: dict[AcceptedSocket, Handle] = {}
         self._complained = False
 
     async def _listen(self) -> list[socket.socket]:
         raise NotImplementedError  # abstract: each kind of server has its own sockets
 
     def _released(self) -> None:
-        """The sockets are closed."""
+        """Called when the listening sockets have been closed."""
 
     # Opening
 
     async def open(self) -> Self:
-        """Begin to listen; whoever holds the server closes it, from any task."""
-        self._scope._check_unused()
-        backend = current_backend()
-        parent = self._owner._opened() if self._owner is not None else current_core(backend)
+        """Begin to listen. The holder closes the server, from any task."""
+        if self._core is not None:
+            raise RuntimeError(f"server {self.name!r} was opened before; it is used once: make a new one")
+        parent = core_of(self._owner)
         if parent.closed:
             raise parent.refusal(f"open server {self.name!r} in")
+        # First listen, then open the scope: a scope that is open has to be closed by the holder, who gets no
+        # server if this fails.
         self._listening = await self._listen()
         try:
-            core = self._scope._bind(backend, parent, self._site)
+            self._core = bind_scope(self._scope, self._site)
         except BaseException:
             self._stop_listening()
             raise
-        core.on_settled = self._let_go
+        self._core.when_settled(self._on_settled)
         self._addresses = [each.getsockname() for each in self._listening]
         for each in self._listening:
             when_ended(self._scope.spawn(self._accept, each, name="accepts"), self._stop_listening)
@@ -151,24 +162,22 @@ class Server:
     async def __aenter__(self) -> Self:
         return await self.open()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close(reason=reason_of_block(self._scope._opened(), error))
+    def _find_core(self) -> ScopeCore | None:
+        return self._core
+
+    def _how_to_open(self) -> Exception:
+        return RuntimeError(f"server {self.name!r} is not open: use `async with`, or `await` its `open()`")
 
     # Looking
 
     @property
     def addresses(self) -> list[Any]:
-        """Where it listens, as `socket.getsockname` says it; empty before it is open."""
+        """Where it listens, as from `socket.getsockname`; empty before it is open."""
         return list(self._addresses)
 
     @property
     def port(self) -> int:
-        """The port it listens at, also if any would do (0)."""
+        """The port it listens at, also if it was opened with port 0."""
         if not self._addresses or not isinstance(self._addresses[0], tuple):
             raise RuntimeError(f"server {self.name!r} has no port: it is not open, or does not listen on TCP")
         port: int = self._addresses[0][1]
@@ -177,12 +186,7 @@ class Server:
     @property
     def connections(self) -> int:
         """How many connections are being handled."""
-        return len(self._unhandled)
-
-    @property
-    def report(self) -> StopReport | None:
-        """What the last `close()` or the end of the block reported; None before."""
-        return self._scope.report
+        return len(self._accepted)
 
     # Accepting
 
@@ -204,7 +208,7 @@ class Server:
                 if error.errno in _OUT_OF_DESCRIPTORS:
                     await self._out_of_descriptors(error)
                     return
-                continue  # the other side was quicker to go than we to accept
+                continue  # that client has disconnected already
             self._complained = False
             self._take(accepted)
 
@@ -212,7 +216,7 @@ class Server:
         if not self._complained:
             self._complained = True
             logger.error(
-                "server %r can take no connections for now: %s (%d are open)",
+                "server %r cannot accept connections for now: %s (%d are open)",
                 self.name,
                 error.strerror,
                 self.connections,
@@ -228,34 +232,37 @@ class Server:
             return
         taken = AcceptedSocket(accepted, f"a connection of {self.name}")
         taken.key, taken.client = admitted
+        # With a token, a connection counts once it has presented it; until then it is a stranger.
         if not self._admission.needs_token and not self._count(taken):
             taken.discard()
             return
-        self._unhandled[taken] = None
+        self._accepted[taken] = None
         try:
             handled = self._scope.spawn(self._handle, taken, name="connection")
-        except ScopeClosed:  # by one that came just before
+        except ScopeClosed:  # a handler that was started just before has closed the server
             self._forget(taken)
         else:
             if not taken.is_counted:
-                self._take_stranger(taken, handled)
-            when_ended(handled, lambda: self._forget(taken))  # also if it is cancelled before its first step
+                self._add_stranger(taken, handled)
+            # Not a `finally` in the task: that does not run if the task is cancelled before its first step.
+            when_ended(handled, lambda: self._forget(taken))
 
     async def _handle(self, taken: AcceptedSocket) -> None:
         try:
             await self._attend(taken)
-        except ConnectionEnded as error:  # that is how connections end
+        except ConnectionEnded as error:  # the usual end of a connection, not an error
             logger.debug("a connection of %r has ended: %s", self.name, error)
 
-    def _take_stranger(self, taken: AcceptedSocket, handled: Handle) -> None:
-        """One who has to show the token. Strangers cannot keep the owner out by their number: each new one takes the place of the oldest."""
+    def _add_stranger(self, taken: AcceptedSocket, handled: Handle) -> None:
+        """Wait for the token of this client."""
+        # Many strangers cannot keep out clients with the token: each new one replaces the oldest.
         self._strangers[taken] = handled
         if len(self._strangers) > STRANGERS:
             oldest = next(iter(self._strangers))
-            self._strangers.pop(oldest).cancel("others want to show their token, too")
+            self._strangers.pop(oldest).cancel("too many clients have not presented their token")
 
     def _count(self, taken: AcceptedSocket) -> bool:
-        """It may stay; False if its peer has too many already."""
+        """Count an admitted connection; return False if its client has too many."""
         self._strangers.pop(taken, None)
         assert taken.client is not None
         taken.is_counted = self._admission.count(taken.key, taken.client, self.name)
@@ -264,23 +271,23 @@ class Server:
     def _forget(self, taken: AcceptedSocket) -> None:
         taken.discard()
         self._strangers.pop(taken, None)
-        self._unhandled.pop(taken, None)
+        self._accepted.pop(taken, None)
         if taken.is_counted:
             taken.is_counted = False
             self._admission.forget(taken.key)
 
     async def _attend(self, taken: AcceptedSocket) -> None:
-        """One connection, from its beginning to its end."""
-        if self._admission.needs_token and not await self._has_shown_token(taken):
-            logger.warning("server %r closed a connection that did not show its token", self.name)
+        """Serve one connection, from its beginning to its end."""
+        if self._admission.needs_token and not await self._presents_token(taken):
+            logger.warning("server %r closed a connection without its token", self.name)
             return
         transport: Transport = taken
         await self._handler(transport)
 
-    async def _has_shown_token(self, taken: AcceptedSocket) -> bool:
-        """As its first line, `Authorization: Bearer TOKEN`."""
+    async def _presents_token(self, taken: AcceptedSocket) -> bool:
+        """Whether the first line is `Authorization: Bearer TOKEN`."""
         line: str | None = None
-        with anyio.move_on_after(_SHOWN_WITHIN):
+        with anyio.move_on_after(_TOKEN_WITHIN):
             line = await first_line(current_backend(), taken.socket)
         header, _, value = (line or "").partition(":")
         if header.lower() != "authorization" or not self._admission.accepts(value.strip()):
@@ -300,30 +307,25 @@ class Server:
     ) -> StopReport:
         """Stop listening, close every connection, wait until all have ended, and report; from any task.
 
-        Bounded by `deadline` seconds, or its `Grace`. If you are cancelled meanwhile, it goes on and your cancellation is raised after it; the
-        report is then in `server.report`.
+        Bounded by `deadline` seconds, or its `Grace`. If you are cancelled meanwhile, it is closed all the
+        same, and your cancellation is raised after that; the report is then in `server.report`.
         """
-        self._scope._opened()
         self._stop_listening()
-        return await self._scope.close(deadline=deadline, grace=grace, reason=reason)
-
-    def cancel(self, reason: Reason | str | None = None) -> None:
-        """Begin to close; from any thread, without waiting."""
-        self._scope.cancel(reason)
+        return await super().close(deadline=deadline, grace=grace, reason=reason)
 
     def _stop_listening(self) -> None:
         listening, self._listening = self._listening, []
         for each in listening:
-            if self._scope._core is not None:
-                self._scope._core.backend.stop_waiting_for(each.fileno())
+            if self._core is not None:
+                self._core.backend.stop_waiting_for(each.fileno())
             each.close()
         if listening:
             self._released()
 
-    def _let_go(self) -> None:
-        """The scope has ended, whoever has ended it: of what never got its turn, nothing is left."""
+    def _on_settled(self) -> None:
+        # The scope may have been stopped from outside, before some tasks took their first step.
         self._stop_listening()
-        for taken in list(self._unhandled):
+        for taken in list(self._accepted):
             self._forget(taken)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""TLS on a connection that a server has taken. A module of its own, so that only those who use TLS load it."""
+"""TLS on a connection that a server accepted. A module of its own, so that only servers with TLS load it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from quiesce.wire.transports import AnyioChannel
 
 
 async def encrypted(raw: DescriptorChannel, context: ssl.SSLContext) -> AnyioChannel:
-    """The same connection after the server's side of a TLS handshake; ConnectionError if that fails."""
+    """Do the server's side of a TLS handshake; return the encrypted channel, or raise ConnectionError."""
     stream = _Bytes(raw)
     try:
-        # WebSocket has an end of its own, so nobody need wait for that of TLS.
+        # WebSocket has a goodbye of its own, so that of TLS need not be waited for.
         return AnyioChannel(
             await TLSStream.wrap(stream, server_side=True, ssl_context=context, standard_compatible=False)
         )
@@ -27,7 +27,7 @@ async def encrypted(raw: DescriptorChannel, context: ssl.SSLContext) -> AnyioCha
 
 
 class _Bytes(ByteStream):
-    """A channel, as anyio knows streams."""
+    """A channel as a byte stream of anyio."""
 
     def __init__(self, channel: DescriptorChannel) -> None:
         self._channel = channel

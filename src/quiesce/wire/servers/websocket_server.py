@@ -1,11 +1,13 @@
 """The server's side of a WebSocket, and the little HTTP that goes with it.
 
 Invariants
-- A connection is a handler's business when hands were shaken, not before: whoever only knocks (before the request, in the middle of it, on another path) disturbs nobody
-  and leaves nothing.
-- All of that is bounded in time: so many seconds from the moment it was accepted, the handshake of TLS included.
+- The handler sees a connection only after the handshake. A client that disconnects before, sends half a
+  request, or asks for another path, affects no other connection and leaves nothing over.
+- The handshake is bounded in time, from the moment the connection was accepted, including the handshake of
+  TLS.
 - A client without the server's token is answered with 401, and nothing of it reaches the handler.
-- What is answered over plain HTTP (the health path, what does not exist, what is no WebSocket) is answered to its end, and the connection is closed.
+- Plain HTTP (the health path, unknown paths, requests that are not for a WebSocket) is answered completely,
+  and then the connection is closed.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ TOKEN_SUBPROTOCOL: Final = "quiesce.token."
 
 
 class AcceptedWebSocket(Transport):
-    """A WebSocket that a server has taken; `path` and `headers` are those of its request."""
+    """A WebSocket that a server accepted; `path` and `headers` are those of its request."""
 
     def __init__(
         self,
@@ -66,14 +68,14 @@ class AcceptedWebSocket(Transport):
         self.subprotocol: str | None = protocol.subprotocol
 
     async def open(self, limits: Limits, scope: Scope) -> Link:
-        """Begin to use it."""
+        """Make the link over it."""
         self._taken.hand_over()
         if self._secure is not None:
             return await secure_link(self._secure, self._protocol, limits, scope, self.name)
         return plain_link(self._taken.socket, self._protocol, limits, scope, self.name)
 
     def discard(self) -> None:
-        """Close it, unless it was opened."""
+        """Close the socket, unless it was opened."""
         self._taken.discard()
 
 
@@ -101,7 +103,7 @@ class WebSocketServer(TcpServer):
         self._health = health
         self._options: dict[str, Any] = {"origins": origins, "subprotocols": subprotocols}
         if self._admission.needs_token:
-            # A function, as websockets makes a method of the protocol of it.
+            # A plain function, because websockets makes it a method of the protocol.
             choose = self._choose_subprotocol
             self._options["select_subprotocol"] = lambda protocol, offered: choose(offered, protocol)
         self._within = check_seconds("within", within)
@@ -127,7 +129,7 @@ class WebSocketServer(TcpServer):
 
     @property
     def connections(self) -> int:
-        """How many WebSockets are being handled; who has not shaken hands is none."""
+        """How many WebSockets are being handled; those that are in their handshake do not count."""
         return self._open
 
     @property
@@ -135,7 +137,7 @@ class WebSocketServer(TcpServer):
         return self._ssl is not None
 
     async def _shake_hands(self, taken: AcceptedSocket, raw: DescriptorChannel) -> AcceptedWebSocket | None:
-        """The WebSocket; None if it is none, which was answered."""
+        """Do the handshake; answer and return None if the request is not one for a WebSocket."""
         from websockets.http11 import Request
         from websockets.protocol import OPEN
         from websockets.server import ServerProtocol
@@ -154,25 +156,27 @@ class WebSocketServer(TcpServer):
             first = protocol.events[0] if protocol.events else None
             if isinstance(first, Request):
                 request = first
-                del protocol.events[0]  # what came behind it stays, for the framing
+                del protocol.events[0]  # messages that came together with it stay, for the framing
         assert taken.client is not None
         if request is not None:
             protocol.send_response(self._answer(protocol, request, taken))
             answer = b"".join(protocol.data_to_send())
-        else:  # websockets does not read requests with a body, and below version 17 no other method than GET
+        else:  # websockets does not read requests with a body, nor, below version 17, other methods than GET
             answer = self._answer_to_others(head, protocol.handshake_exc).serialize()
         await channel.send(answer)
         if request is not None and protocol.state is OPEN:
             client = replace(taken.client, has_token=self._admission.needs_token)
             return AcceptedWebSocket(taken, secure, protocol, request, client)
+        # The client sees the end of the answer, and closes.
         taken.socket.shutdown(socket.SHUT_WR)
-        while await channel.receive():  # closed with something unread, the answer might never arrive
+        # A socket that is closed with unread input is reset, and then the answer might never arrive.
+        while await channel.receive():
             pass
         return None
 
     def _answer(self, protocol: ServerProtocol, request: Request, taken: AcceptedSocket) -> Response:
         path = request.path.partition("?")[0]
-        method = getattr(request, "method", "GET")  # versions of websockets that do not tell take no other
+        method = getattr(request, "method", "GET")  # older versions of websockets read no other method
         if self._health is not None and path == self._health and method in ("GET", "HEAD"):
             response = _json(HTTPStatus.OK, {"status": "ok", "connections": self.connections})
             if method == "HEAD":
@@ -182,8 +186,8 @@ class WebSocketServer(TcpServer):
             return _not_allowed()
         if self._path is not None and path != self._path:
             return protocol.reject(HTTPStatus.NOT_FOUND, f"There is nothing at {path}.\n")
-        if not self._shows_token(request):
-            logger.warning("server %r refused a client that did not show its token", self.name)
+        if not self._request_has_token(request):
+            logger.warning("server %r refused a client without its token", self.name)
             response = protocol.reject(
                 HTTPStatus.UNAUTHORIZED, "This server needs its token: Authorization: Bearer TOKEN.\n"
             )
@@ -197,7 +201,7 @@ class WebSocketServer(TcpServer):
         return response
 
     def _answer_to_others(self, head: bytes, why: Exception | None) -> Response:
-        """To a request that is not one for a WebSocket."""
+        """Return the answer to a request that websockets does not read."""
         words = head.split(b"\r\n", 1)[0].split(b" ")
         if (
             self._health is not None
@@ -207,8 +211,9 @@ class WebSocketServer(TcpServer):
             return _not_allowed()
         return _json(HTTPStatus.BAD_REQUEST, {"error": str(why)})
 
-    def _shows_token(self, request: Request) -> bool:
-        """In its headers; or, for pages in a browser, which cannot set headers, as a subprotocol."""
+    def _request_has_token(self, request: Request) -> bool:
+        """Whether the token is in a header; or in a subprotocol, as browsers do not let pages set headers."""
+        # Two headers are refused: a proxy in front of us may have checked the other one.
         shown = request.headers.get_all("Authorization")
         return self._admission.accepts(shown[0] if len(shown) == 1 else None) or any(
             self._is_token(offered.strip())
@@ -222,7 +227,8 @@ class WebSocketServer(TcpServer):
         )
 
     def _choose_subprotocol(self, offered: Sequence[Any], protocol: ServerProtocol) -> Any:
-        """A browser fails unless one of those that it offers is chosen; the token is one only if there is no other."""
+        """Choose one of the offered subprotocols: that with the token only if there is no other."""
+        # It has to be one of them: a browser closes the connection if the server chooses none.
         others = [each for each in offered if not each.startswith(TOKEN_SUBPROTOCOL)]
         if self._options["subprotocols"]:
             return type(protocol).select_subprotocol(protocol, others)
@@ -248,7 +254,9 @@ def serve_websocket(
     grace: Grace | None = None,
     scope: Scope | None = None,
 ) -> WebSocketServer:
-    """A server of WebSockets, one message a WebSocket message; `handler(transport)` is called for each. Needs `quiesce[websocket]`.
+    """Return a server of WebSockets; `handler(transport)` runs in a task per WebSocket.
+
+    Needs `quiesce[websocket]`.
 
     ```python
     async def handle(transport):
@@ -259,12 +267,17 @@ def serve_websocket(
         ...
     ```
 
-    - `path`: where it is; every path if None. `health`: a plain GET there is answered with 200 and how many connections are open. All else is
-      answered with 404, and what is no WebSocket with 426.
-    - `origins`: web pages that may connect (None among them: clients that are not web pages). Without it every page in a browser on this machine can.
-    - `token`: what a client has to show, as `connect_websocket(headers={"Authorization": f"Bearer {token}"})` does; a page in a browser offers the
-      subprotocol `quiesce.token.TOKEN`. `transport.client` says who has shown it. `ssl`: the server's context, for `wss://`.
-    - `anyone`: let anybody connect from other machines. Off loopback, a server without both `token` and `ssl` is refused otherwise, with a `PermissionError`.
+    - `path`: the path of the WebSocket; None for every path. `health`: a plain GET there is answered with 200
+      and the number of open connections. Other paths are answered with 404, requests that are not for a
+      WebSocket with 426.
+    - `origins`: the web pages that may connect; None among them stands for clients that are not web pages.
+      Without it, every page in a browser on this machine can connect.
+    - `token`: what a client has to present, as `connect_websocket(headers={"Authorization": f"Bearer
+      {token}"})` does; a page in a browser offers the subprotocol `quiesce.token.TOKEN`. `transport.client`
+      says who has presented it.
+    - `ssl`: the server's context, for `wss://`.
+    - `anyone`: let anybody connect from other machines. Without it, a server off loopback needs both `token`
+      and `ssl`, or is refused with a `PermissionError`.
     - `per_peer`: how many connections one address may have at a time.
     - `within`: seconds in which the request must have come and been answered.
     """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from quiesce._lazy import offer
 
 if TYPE_CHECKING:
-    from .child_process import ChildProcess, ProcessExited, read_last_output
+    from .child_process import ChildProcess, ProcessExited
     from .memory import MemoryTransport, memory_pair
     from .sockets import check_port, check_unix, connect_tcp, connect_unix, prepare_tcp, resolve
     from .standard_streams import move_stdout, stdio

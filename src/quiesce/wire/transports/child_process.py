@@ -1,26 +1,28 @@
 """A child process as the other side, by its stdin and stdout.
 
 Invariants
-- The process, with everything it has started, is a `Process` in the connection's scope: when the peer is closed the whole tree is gone. It is asked by the
-  end of its input first, and that comes after the last answer was written.
-- Its exit is watched apart from its stdout, which a grandchild may hold open for ever: when it has exited, what it had written is read, and then the
-  connection ends.
-- However that is noticed first (the exit, the end of its stdout, a write that fails), the connection is told what became of the process: its
-  status, and the last of what it wrote to stderr.
-- The link has descriptors of its own: the process's ladder may close its ends at any moment.
+- The process, with everything it has started, is a `Process` in the connection's scope: when the peer is
+  closed, the whole tree has exited. The first thing the process notices is the end of its input, after the
+  last answer.
+- Its exit is watched separately from its stdout, which a grandchild may keep open for ever: when it has
+  exited, what it had written is read, and then the connection ends.
+- No matter what is noticed first (the exit, the end of its stdout, a write that fails), the connection learns
+  how the process ended: its status, and the last of what it wrote to stderr.
+- The link has descriptors of its own, because the stop of the process may close the process's own ones at any
+  moment.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import anyio
 
 from quiesce import Process, Reason, Scope
-from quiesce.kernel.inner import CHUNK, LARGEST, Argv, AsyncioBackend
+from quiesce.kernel.inner import AsyncioBackend, current_backend, duplicate_pipes, read_last_output
 from quiesce.wire.base import ConnectionEnded, Framing, Lines
 from quiesce.wire.links import (
     ChannelLink,
@@ -29,7 +31,6 @@ from quiesce.wire.links import (
     Receiver,
     SelectorLink,
     Transport,
-    pass_on_remaining_input,
 )
 
 if TYPE_CHECKING:
@@ -37,11 +38,11 @@ if TYPE_CHECKING:
     from quiesce.wire.base import Limits
 
 _SHOWN: Final = 2000  # bytes of stderr that an error quotes
-_EXIT_FOLLOWS: Final = 0.5  # seconds from the end of its stdout in which its exit still explains that
+_EXIT_FOLLOWS: Final = 0.5  # seconds to wait, at the end of its stdout, for the exit that explains it
 
 
 class ProcessExited(ConnectionEnded):
-    """The other side was a child process, and it has exited: with `returncode`, and `stderr_tail` as its last words."""
+    """The other side was a child process that has exited: its `returncode`, and the end of its stderr."""
 
     def __init__(self, name: str, returncode: int, stderr_tail: bytes) -> None:
         super().__init__(f"{name} {_how(returncode)}{_quoted(stderr_tail)}")
@@ -54,27 +55,28 @@ class ProcessExited(ConnectionEnded):
 
 
 class ChildProcess(Transport):
-    """A program to be started, and spoken to by its stdin and stdout, one message a line.
+    """A program to start, and to talk to by its stdin and stdout, with one message per line.
 
     ```python
     agent = ChildProcess(["my-agent", "--stdio"])
     async with Peer(agent) as peer:
         await peer.request("initialize", {...})
         print(agent.process.pid)
-    # here the agent, and everything that it has started, is gone
+    # here the agent, and everything that it has started, has exited
     ```
 
-    When it exits by itself, the requests that wait fail with an error that says how, and quotes the last of its stderr; `peer.error` is then a
-    `ProcessExited`. Closing the peer closes its stdin, then sends SIGTERM, then SIGKILL, the signals to the whole tree, each with the seconds that
-    `Grace` gives.
+    When it exits by itself, pending requests fail with an error that says how it exited and quotes the last
+    of its stderr; `peer.error` is then a `ProcessExited`. Closing the peer closes its stdin, then sends
+    SIGTERM and then SIGKILL to the whole tree, each with as many seconds as `Grace` gives.
 
-    `env` is the whole environment, ours unless given; `user` is whom to run it as, which only root may say; `on_stderr` is called with every piece of
-    its stderr; `grace` holds the deadlines of its stop (those of its owner unless given).
+    `env` is the whole environment, ours unless given; `user` is the user to run it as, which only root may
+    choose; `on_stderr` is called with every piece of its stderr; `grace` holds the deadlines of its stop
+    (those of its owner unless given).
     """
 
     def __init__(
         self,
-        argv: Argv,
+        argv: Sequence[str | os.PathLike[str]],
         *,
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] | None = None,
@@ -92,7 +94,7 @@ class ChildProcess(Transport):
     def process(self) -> Process:
         """The process: its `pid`, `returncode`, `stderr_tail`. RuntimeError before the peer is opened."""
         if self._process is None:
-            raise RuntimeError(f"{self.name!r} is not started yet: it is when its peer is opened")
+            raise RuntimeError(f"{self.name!r} is not started yet: open its peer first")
         return self._process
 
     async def open(self, limits: Limits, scope: Scope) -> Link:
@@ -115,7 +117,7 @@ class ChildProcess(Transport):
         watch = await Scope.open(f"watches {self.name}", on_error="report", scope=scope)
         ends = _OurEnds(process)
         framing = Lines(limits.frame)
-        backend = scope._opened().backend
+        backend = current_backend()
         if isinstance(backend, AsyncioBackend):
             return _SelectorChild(backend, framing, process, watch, ends)
         return _ChannelChild(framing, scope, process, watch, ends)
@@ -125,15 +127,7 @@ class _OurEnds:
     """Our own descriptors of the process's stdin and stdout."""
 
     def __init__(self, process: Process) -> None:
-        child = process._started()
-        assert child.stdin is not None
-        assert child.stdout is not None
-        self.read_fd = os.dup(child.stdout.pipe.fd)
-        try:
-            self.write_fd = os.dup(child.stdin.fd)
-        except BaseException:
-            os.close(self.read_fd)
-            raise
+        self.read_fd, self.write_fd = duplicate_pipes(process)
         self._closed = False
 
     def close(self) -> None:
@@ -144,49 +138,48 @@ class _OurEnds:
 
 
 class _ChildLink(Link):
-    """What both kinds of link to a process have in common: its end is told when it is known what became of the process."""
+    """The common part of both links to a process: they end when it is known how the process ended."""
 
     _process: Process
     _watch: Scope
-    _cut: BaseException | None = None  # what has ended the pipes first; None is the end of its stdout
-    _explained = False
+    # What ended the pipes; None is the end of the process's stdout.
+    _pipe_error: BaseException | None = None
 
-    def _attend(self, process: Process, watch: Scope) -> None:
+    def _watch_process(self, process: Process, watch: Scope) -> None:
         self._process = process
         self._watch = watch
         self._pipes_ended = anyio.Event()
 
     def start(self, receiver: Receiver) -> None:
-        """Begin to read, and to watch the process."""
+        """Begin to read, for this receiver, and to watch the process."""
         super().start(receiver)  # type: ignore[safe-super]  # the other base has one
-        self._watch.spawn(self._attend_exit, name="exit")
-        self._watch.spawn(self._attend_pipes, name="pipes")
+        self._watch.spawn(self._on_exit, name="exit")
+        self._watch.spawn(self._on_pipes_ended, name="pipes")
 
-    def _read_now(self) -> bytes | None:
-        raise NotImplementedError  # abstract: each kind has its own descriptors
-
-    async def _attend_exit(self) -> None:
+    async def _on_exit(self) -> None:
         await self._process.wait()
-        pass_on_remaining_input(self, self._read_now)
+        # Not to the end of its stdout, which a grandchild may hold open.
+        self.pass_on_remaining_input()
         self._explain()
 
-    async def _attend_pipes(self) -> None:
+    async def _on_pipes_ended(self) -> None:
         await self._pipes_ended.wait()
         await anyio.sleep(_EXIT_FOLLOWS)
         self._explain()
 
     def _end(self, error: BaseException | None) -> None:
+        # Not passed on yet: the exit that follows explains it better.
         if not self._pipes_ended.is_set():
-            self._cut = error
+            self._pipe_error = error
             self._pipes_ended.set()
 
     def _explain(self) -> None:
-        """Tell the connection, once, what became of the process."""
-        process, error = self._process, self._cut
+        """Pass on the end of the link, once, with how the process ended."""
+        process, error = self._process, self._pipe_error
         if process.returncode is not None:
             read_last_output(process)
             error = ProcessExited(process.name, process.returncode, process.stderr_tail)
-            error.__cause__ = self._cut
+            error.__cause__ = self._pipe_error
         receiver, self.receiver = self.receiver, None
         if receiver is not None:
             receiver.link_ended(error)
@@ -198,7 +191,7 @@ class _ChildLink(Link):
         self._process.cancel(Reason("parent", "the connection is closed"))
 
     async def close(self) -> None:
-        """Wait until its whole tree is gone."""
+        """Wait until its whole tree has exited."""
         try:
             await super().close()
         finally:
@@ -213,33 +206,16 @@ class _SelectorChild(_ChildLink, SelectorLink):
         self, backend: AsyncioBackend, framing: Framing, process: Process, watch: Scope, ends: _OurEnds
     ) -> None:
         SelectorLink.__init__(self, backend, framing, ends.read_fd, ends.write_fd, ends.close)
-        self._attend(process, watch)
-
-    def _read_now(self) -> bytes | None:
-        return self.read_now()
+        self._watch_process(process, watch)
 
 
 class _ChannelChild(_ChildLink, ChannelLink):
     def __init__(
         self, framing: Framing, scope: Scope, process: Process, watch: Scope, ends: _OurEnds
     ) -> None:
-        backend = scope._opened().backend
-        self._ends = DescriptorChannel(backend, ends.read_fd, ends.write_fd, ends.close)
-        ChannelLink.__init__(self, self._ends, framing, scope, name=process.name)
-        self._attend(process, watch)
-
-    def _read_now(self) -> bytes | None:
-        return self._ends.read_now()
-
-
-def read_last_output(process: Process) -> None:
-    """What it has written to stderr, though nobody has got round to reading that yet."""
-    child = process._started()
-    for _ in range(0, LARGEST, CHUNK):
-        data = child.stderr.read_now(CHUNK) if child.stderr is not None else None
-        if not data:
-            break
-        child._heard(data)
+        channel = DescriptorChannel(current_backend(), ends.read_fd, ends.write_fd, ends.close)
+        ChannelLink.__init__(self, channel, framing, scope, name=process.name)
+        self._watch_process(process, watch)
 
 
 def _how(status: int) -> str:

@@ -1,4 +1,4 @@
-"""Two ends of one connection in the same process: for tests, and for an agent and its client in one program."""
+"""Two ends of a connection in one process: for tests, and for an agent and its client in one program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quiesce.wire.links import ChannelTransport
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-CAPACITY: Final = 65536  # bytes, as a pipe has
+CAPACITY: Final = 65536  # bytes, as in a pipe of Linux
 
 
 class _Pipe:
@@ -21,8 +21,8 @@ class _Pipe:
         self.capacity = capacity
         self.chunks: deque[bytes] = deque()
         self.size = 0
-        self.ended = False  # nobody writes any more
-        self.broken = False  # nobody reads any more
+        self.ended = False  # the writer has closed it
+        self.broken = False  # the reader has closed it
         self._changed = WaitQueue()
 
     async def wait(self, ready: Callable[[], bool]) -> None:
@@ -33,7 +33,7 @@ class _Pipe:
 
 
 class _End:
-    """A channel: reads from one pipe, writes to the other."""
+    """A channel that reads from one pipe and writes to the other."""
 
     def __init__(self, source: _Pipe, sink: _Pipe) -> None:
         self._source = source
@@ -57,6 +57,7 @@ class _End:
             await sink.wait(lambda: sink.size < sink.capacity or sink.ended or sink.broken)
             if sink.broken or sink.ended:
                 raise BrokenPipeError("the other end of the memory pair is closed")
+            # As much as fits, like a pipe, so that a message may be longer than the buffer.
             piece = view[: sink.capacity - sink.size]
             sink.chunks.append(bytes(piece))
             sink.size += len(piece)
@@ -81,7 +82,7 @@ class MemoryTransport(ChannelTransport):
 
 
 def memory_pair(*, capacity: int = CAPACITY) -> tuple[MemoryTransport, MemoryTransport]:
-    """Two transports that are connected with each other; each direction holds `capacity` bytes that were not read yet.
+    """Return two transports that are connected to each other, each with a buffer of `capacity` bytes.
 
     ```python
     one, other = memory_pair()

@@ -1,7 +1,9 @@
-"""Connecting to a listener: TCP, and sockets in the file system.
+"""Connecting to a server: TCP, and sockets in the file system.
 
-Connecting is done by the peer that is opened, in its own task: it can be cancelled at any moment and then leaves nothing. Every address of a host is
-tried; the next one begins when the one before has failed, or has not answered for a moment, and the first that is connected wins.
+The peer connects when it is opened, in its own task, and can be cancelled at any moment without leaving
+anything over. Every address of a host is tried. The next attempt begins when the previous one has failed, or
+has not succeeded for a moment, and the first that succeeds wins ("happy eyeballs", RFC 8305, without sorting
+the addresses).
 """
 
 from __future__ import annotations
@@ -23,15 +25,15 @@ if TYPE_CHECKING:
     from quiesce.wire.base import Limits
     from quiesce.wire.links import Link
 
-# What getaddrinfo gives; Any: an address is a str or a tuple, as the family has it.
+# What getaddrinfo returns. Any: an address is a str or a tuple, depending on the family.
 Address: TypeAlias = "tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]"
 
-_NEXT: Final = 0.25  # seconds that an address has for itself before the next one is tried beside it
+_NEXT: Final = 0.25  # seconds until the next address is tried as well
 _AGAIN: Final = 0.01
 
 
 class TcpTransport(Transport):
-    """The way to a listener on TCP: what `connect_tcp` returns."""
+    """The way to a server on TCP: what `connect_tcp` returns."""
 
     def __init__(self, host: str, port: int, token: str | None = None) -> None:
         self.host, self.port = check_host(host), check_port(port, least=1)
@@ -42,14 +44,17 @@ class TcpTransport(Transport):
         """Connect."""
         connected = await tcp_connection(self.host, self.port)
         if self._token is not None:
-            connected.send(
-                f"Authorization: Bearer {self._token}\n".encode()
-            )  # there is room: it is the first
+            try:
+                # There is room for it: nothing was sent before.
+                connected.send(f"Authorization: Bearer {self._token}\n".encode())
+            except BaseException:
+                connected.close()
+                raise
         return socket_link(connected, Lines(limits.frame), scope, self.name)
 
 
 class UnixTransport(Transport):
-    """The way to a listener on a socket in the file system: what `connect_unix` returns."""
+    """The way to a server on a socket in the file system: what `connect_unix` returns."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
@@ -65,21 +70,21 @@ class UnixTransport(Transport):
 
 
 def connect_tcp(host: str, port: int, *, token: str | None = None) -> TcpTransport:
-    """A way to whoever listens at `host` and `port`, one message a line.
+    """Return a transport to the server at `host` and `port`, with one message per line.
 
     ```python
     async with Peer(connect_tcp("localhost", 7000)) as peer:
         await peer.request("ping")
     ```
 
-    It connects when the peer is opened, and every address of the host is tried. `ConnectionError` if none answers: it says which were tried, and what
-    became of each. `token` is shown first, for a server that asks for one.
+    It connects when the peer is opened, and tries every address of the host. If none works, that raises a
+    `ConnectionError` with the error of each. `token` is sent first, for a server that needs one.
     """
     return TcpTransport(host, port, token)
 
 
 def connect_unix(path: str | os.PathLike[str]) -> UnixTransport:
-    """A way to whoever listens at a socket in the file system, one message a line.
+    """Return a transport to the server at a socket in the file system, with one message per line.
 
     ```python
     async with Peer(connect_unix("/run/agent.sock")) as peer: ...
@@ -89,7 +94,7 @@ def connect_unix(path: str | os.PathLike[str]) -> UnixTransport:
 
 
 async def tcp_connection(host: str, port: int) -> socket.socket:
-    """A socket that is connected with `host`."""
+    """Return a socket that is connected to `host`."""
     where = f"to {host}:{port}"
     try:
         addresses = await resolve(host, port)
@@ -101,21 +106,24 @@ async def tcp_connection(host: str, port: int) -> socket.socket:
 
 
 def prepare_tcp(connected: socket.socket) -> None:
-    """Messages are small and waited for: each goes out at once. And a peer that is gone without a word is noticed one day."""
+    """Set the options of a TCP socket for messages."""
+    # Messages are small, and the other side waits for them: send each at once. And notice, some day, a peer
+    # that has disappeared without closing the connection.
     try:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    except OSError:  # disconnected already: the first read says so
+    except OSError:  # it has disconnected already, as the first read will tell
         pass
 
 
 async def resolve(host: str | None, port: int, *, listen: bool = False) -> list[Address]:
-    """The addresses of a host; in a thread, unless it is an address itself."""
+    """Return the addresses of a host; looked up in a thread, unless it is an address itself."""
     flags = socket.AI_PASSIVE if listen else 0
 
     def look_up(more: int = 0) -> list[Address]:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags | more)  # type: ignore[return-value]
 
+    # An address needs no lookup, which may block, so it needs no thread either.
     try:
         return look_up(socket.AI_NUMERICHOST)
     except socket.gaierror:
@@ -146,6 +154,8 @@ async def _connection(addresses: list[Address], where: str) -> socket.socket:
             raise
         else:
             won.append(fresh)
+            # The other attempts are cancelled, but one of them may have succeeded in this same turn of the
+            # loop.
             group.cancel_scope.cancel()
 
     try:
@@ -163,6 +173,7 @@ async def _connection(addresses: list[Address], where: str) -> socket.socket:
         late.close()
     if won:
         return won[0]
+    # If all attempts failed in the same way, raise that error, such as ConnectionRefusedError.
     kinds = {type(error) for error in errors}
     raised = kinds.pop() if len(kinds) == 1 else ConnectionError
     if not issubclass(raised, ConnectionError):
@@ -173,9 +184,8 @@ async def _connection(addresses: list[Address], where: str) -> socket.socket:
 
 async def _connect(fresh: socket.socket, name: Any) -> None:
     status = fresh.connect_ex(name)
-    while (
-        status == errno.EAGAIN
-    ):  # the queue of a socket in the file system is full, and nothing tells when it is not
+    # The queue of a socket in the file system is full, and the system does not tell when it has room again.
+    while status == errno.EAGAIN:
         await anyio.sleep(_AGAIN)
         status = fresh.connect_ex(name)
     if status == errno.EINPROGRESS:
@@ -190,20 +200,20 @@ def _shown(name: object) -> str:
 
 
 def check_host(host: object) -> str:
-    """A host by name or address."""
+    """Return a host; raise TypeError if it is not a name or an address."""
     if not isinstance(host, str) or not host:
         raise TypeError(f"host must be a name or an address, not {host!r}")
     return host
 
 
 def check_port(port: object, *, least: int) -> int:
-    """A port that exists."""
+    """Return a port; raise ValueError if there is no such port."""
     if isinstance(port, bool) or not isinstance(port, int) or not least <= port <= 65535:
         raise ValueError(f"port must be a number from {least} to 65535, not {port!r}")
     return port
 
 
 def check_unix() -> None:
-    """An error where the system has no sockets in the file system."""
+    """Raise NotImplementedError where the system has no sockets in the file system."""
     if not hasattr(socket, "AF_UNIX"):
         raise NotImplementedError("this system has no sockets in the file system; use TCP on the loopback")

@@ -1,12 +1,15 @@
-"""This process's own stdin and stdout as a way to whoever started it.
+"""This process's own stdin and stdout, as a way to the process that started it.
 
 Invariants
-- Nobody else reads or writes there meanwhile. The link has descriptors of its own; 0 reads from nowhere and 1 goes where stderr goes, so that a stray
-  `print()`, or a child process that inherits them, can neither spoil what is said nor eat what is sent.
-- What belongs to others stays as it was. Not to block is a property of the open file, which a shell and all its children may share: where the system
-  allows it the link opens the pipe or terminal anew, elsewhere the property is put back at the end.
-- Closing puts everything back, and what was printed meanwhile is not left to come out on the stdout that is back. A program that has moved stdout
-  away itself, for good, says where to (`write_fd`): then 1 is left as it is.
+- Nothing else reads or writes there meanwhile. The link has descriptors of its own; descriptor 0 reads from
+  nowhere, and 1 goes where stderr goes. So a stray `print()`, or a child process that inherits them, can
+  neither spoil the messages nor read them.
+- What others share is left as it was. Being non-blocking is a property of the open file, which a shell and
+  all its children may share. Where the system allows it, the link opens the pipe or terminal a second time;
+  elsewhere the property is restored at the end.
+- Closing restores everything; what was printed meanwhile is flushed before that, so that it does not appear
+  on the restored stdout. A program that has moved its stdout itself, for good, passes the new descriptor
+  (`write_fd`): then 1 is left as it is.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class StdioTransport(Transport):
-    """Whoever has started this process: what `stdio()` returns."""
+    """The process that started this one: what `stdio()` returns."""
 
     name = "stdio"
 
@@ -37,7 +40,7 @@ class StdioTransport(Transport):
         self._write_fd = write_fd
 
     async def open(self, limits: Limits, scope: Scope) -> Link:
-        """Take stdin and stdout."""
+        """Take over stdin and stdout."""
         taken = _Taken(protect=self._protect, write_fd=self._write_fd)
         try:
             return descriptor_link(
@@ -49,23 +52,25 @@ class StdioTransport(Transport):
 
 
 def stdio(*, protect: bool = True, write_fd: int = 1) -> StdioTransport:
-    """A way to whoever has started this process, by its stdin and stdout, one message a line.
+    """Return a transport to the process that started this one, by stdin and stdout, one message per line.
 
     ```python
     async with Peer(stdio(), {"ping": ping}) as peer:
         await peer.wait_closed()        # until our stdin ends
     ```
 
-    Meanwhile `print()`, and whatever else writes to stdout, goes to stderr, and nobody else finds anything to read; with `protect=False` they stay as
-    they are. Closing the peer puts everything back. `write_fd` is for a program that has moved its stdout elsewhere, to keep it clean before and after
-    too; it stays open.
+    Meanwhile `print()`, and everything else that writes to stdout, goes to stderr, and others that read stdin
+    find nothing; with `protect=False` both stay as they are. Closing the peer restores everything. `write_fd`
+    is for a program that has moved its stdout elsewhere, to keep it clean before and after too; it stays
+    open.
     """
     return StdioTransport(protect=protect, write_fd=write_fd)
 
 
 class _Taken:
-    """Our own descriptors of stdin and stdout, and how to put everything back."""
+    """Our own descriptors of stdin and stdout, and how to restore everything."""
 
+    #: Whether another one exists. Two of them would each restore what the other has changed.
     in_use = False
 
     def __init__(self, *, protect: bool, write_fd: int) -> None:
@@ -75,8 +80,10 @@ class _Taken:
             )
         if _Taken.in_use:
             raise RuntimeError("stdin and stdout are in use by another stdio(): close its peer first")
-        self._saved: list[tuple[int, int]] = []  # (ours, whose place it has)
-        self._blocked: list[int] = []  # those that we share and that blocked before
+        # Copies of 0 and 1, and the descriptors that they are copies of.
+        self._saved: list[tuple[int, int]] = []
+        # Our descriptors that share their open file with others, and were blocking before.
+        self._blocked: list[int] = []
         self._ours: list[int] = []
         self._done = False
         _Taken.in_use = True
@@ -90,17 +97,19 @@ class _Taken:
             raise
 
     def _take(self, fd: int, mode: int, name: str) -> int:
-        # Closed when Python began: by now, something else may have its number.
+        # If it was closed when Python started, something else may have this number by now.
         if fd < 2 and getattr(sys, f"__{name}__") is None:
             raise OSError(errno.EBADF, f"this process was started without {name}")
         try:
             kind = os.fstat(fd).st_mode
         except OSError as error:
-            raise OSError(error.errno, f"this process has no {name} any more: {error.strerror}") from error
+            raise OSError(error.errno, f"this process has closed its {name}: {error.strerror}") from error
+        # Not for sockets, which cannot be opened by a path, nor for plain files, which never block: and a
+        # second open file would have a position of its own.
         ours = _opened_anew(fd, mode) if stat.S_ISFIFO(kind) or stat.S_ISCHR(kind) else None
         if ours is None:
             ours = _duplicate(fd)
-            if os.get_blocking(ours):  # a plain file never blocks, and minds nothing
+            if os.get_blocking(ours):
                 os.set_blocking(ours, False)
                 self._blocked.append(ours)
         self._ours.append(ours)
@@ -115,11 +124,13 @@ class _Taken:
             stdout_to_stderr()
 
     def put_back(self) -> None:
-        """As it was; twice is fine."""
+        """Restore everything. May be called twice."""
         if self._done:
             return
         self._done = True
         if self._saved:
+            # While descriptor 1 still leads to stderr. `sys.stdout` may be None, closed, or replaced by
+            # anything.
             with contextlib.suppress(OSError, ValueError, AttributeError):
                 sys.stdout.flush()
         for fd in self._blocked:
@@ -134,7 +145,7 @@ class _Taken:
 
 
 def move_stdout() -> int:
-    """From here on what is printed goes to stderr, to the end of the process; returns a descriptor of what stdout was."""
+    """Send everything that is printed to stderr, for good; return a descriptor of the former stdout."""
     if sys.stdout is None:
         raise OSError(errno.EBADF, "this process was started without stdout")
     with contextlib.suppress(OSError, ValueError):
@@ -142,14 +153,14 @@ def move_stdout() -> int:
     try:
         moved = _duplicate(1)
     except OSError as error:
-        raise OSError(error.errno, f"this process has no stdout any more: {error.strerror}") from error
+        raise OSError(error.errno, f"this process has closed its stdout: {error.strerror}") from error
     stdout_to_stderr()
-    sys.stdout = sys.stderr  # in the same buffer, so that it comes out in order
+    sys.stdout = sys.stderr  # the same buffer, so that the output of both stays in order
     return moved
 
 
 def stdout_to_stderr() -> None:
-    """What is written to 1 goes where 2 goes."""
+    """Let descriptor 1 lead to where 2 leads."""
     try:
         os.dup2(2, 1)
     except OSError:  # there is no stderr either
@@ -158,19 +169,19 @@ def stdout_to_stderr() -> None:
 
 
 def _duplicate(fd: int) -> int:
-    """Never 0, 1 or 2, though these may be free: somebody would take it for what it is not."""
+    """Duplicate a descriptor, but never as 0, 1 or 2, even if they are free: these are for stdio."""
     import fcntl
 
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
 
 
 def _opened_anew(fd: int, mode: int) -> int | None:
-    """The same pipe or terminal as an open file of our own; None where the system does not do that."""
+    """Open the same pipe or terminal a second time; return None where the system cannot do that."""
     if sys.platform != "linux":
         return None
     try:
         fresh = os.open(f"/proc/self/fd/{fd}", mode | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except OSError:  # not ours to open, or nobody at the other end any more
+    except OSError:  # we may not open it, or the other end is closed
         return None
     if fresh > 2:
         return fresh

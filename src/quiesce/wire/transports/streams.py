@@ -1,6 +1,7 @@
-"""Streams and WebSockets that somebody else has opened, as a way to the other side.
+"""Streams and WebSockets that your program has opened, as a way to the other side.
 
-Each belongs to the peer from then on, which closes it: in order if it can, by force if somebody is stuck in it.
+Each belongs to the peer from then on, which closes it: in order if possible, by force if a task is stuck in
+it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from anyio.abc import SocketAttribute
 
+from quiesce.kernel.inner import current_backend
 from quiesce.wire.base import Framing, Lines
 from quiesce.wire.links import CHUNK, ChannelLink, ClosingChannel, Transport, hung_up
 
@@ -24,12 +26,12 @@ if TYPE_CHECKING:
     from quiesce.wire.links import Link
 
 
-_LOOK_AGAIN: Final = 0.005  # seconds between two looks at a buffer
-_TURNS: Final = 5  # of the event loop, in which asyncio and uvloop tell that a transport is closed
+_LOOK_AGAIN: Final = 0.005  # seconds
+_TURNS: Final = 5  # of the event loop, within which asyncio and uvloop confirm that a transport is closed
 
 
 async def closing_link(channel: ClosingChannel, framing: Framing, scope: Scope, name: str) -> Link:
-    """The link over a channel that a task closes."""
+    """Return a link over a channel that a task of its own closes."""
     await channel.stand_by(scope, name)
     link = ChannelLink(channel, framing, scope, name=name)
     channel.on_dropped = link.channel_dropped
@@ -40,7 +42,7 @@ async def closing_link(channel: ClosingChannel, framing: Framing, scope: Scope, 
 
 
 class AsyncioStreams(Transport):
-    """A pair of asyncio's streams, one message a line.
+    """A pair of asyncio's streams, with one message per line.
 
     ```python
     reader, writer = await asyncio.open_connection(host, port)
@@ -53,15 +55,15 @@ class AsyncioStreams(Transport):
     ) -> None:
         if not hasattr(reader, "read") or not hasattr(writer, "write"):
             raise TypeError(
-                "AsyncioStreams takes what is read from first, then what is written to: a StreamReader and a StreamWriter, "
+                "AsyncioStreams takes a StreamReader first, then a StreamWriter, "
                 f"not {type(reader).__name__} and {type(writer).__name__}"
             )
         self._streams = (reader, writer)
         self.name = name
 
     async def open(self, limits: Limits, scope: Scope) -> Link:
-        """Begin to use them."""
-        if scope._opened().backend.name != "asyncio":
+        """Make the link over them."""
+        if current_backend().name != "asyncio":
             raise RuntimeError("AsyncioStreams work in asyncio only; here, use a socket or an AnyioStream")
         return await closing_link(_AsyncioChannel(*self._streams), Lines(limits.frame), scope, self.name)
 
@@ -90,28 +92,30 @@ class _AsyncioChannel(ClosingChannel):
         self._writer.close()
         self._close_reader()
         if self._is_encrypted():
-            await self._writer.wait_closed()  # both sides say goodbye, behind a second buffer
+            # TLS has a buffer of its own, and a goodbye of both sides. Only this waits for both.
+            await self._writer.wait_closed()
             return
-        while self._unsent():  # noqa: ASYNC110 - nothing tells when it is sent
+        while self._unsent():  # noqa: ASYNC110 - there is no event for it
             await anyio.sleep(_LOOK_AGAIN)
-        # By now a real transport confirms its end in the next turns, and a stub never: `wait_closed()` would wait in vain.
+        # Not `wait_closed()`: a real transport confirms its end in the next turns, but a stub, as tests have
+        # it, never does.
         for _ in range(_TURNS):
             await asyncio.sleep(0)
-        await self._break_off()
+        await self._close_forcefully()
 
     def _is_encrypted(self) -> bool:
         ask = getattr(getattr(self._writer, "transport", None), "get_extra_info", None)
         return ask is not None and isinstance(ask("ssl_object"), SSLObject)
 
     def _unsent(self) -> int:
-        """How much waits in the buffer of its transport, if that can tell."""
+        """Return how many bytes wait in the buffer of the transport; 0 if it cannot tell."""
         try:
             size = self._writer.transport.get_write_buffer_size()
         except (AttributeError, NotImplementedError):
             return 0
         return size if isinstance(size, int) else 0
 
-    async def _break_off(self) -> None:
+    async def _close_forcefully(self) -> None:
         unsent = self._unsent()
         try:
             self._writer.transport.abort()
@@ -122,7 +126,7 @@ class _AsyncioChannel(ClosingChannel):
             self.on_dropped(unsent)
 
     def _close_reader(self) -> None:
-        """Of two pipes the other one; of a socket there is but one transport."""
+        """Close the transport of the reader, if it has one of its own, as with two pipes."""
         transport: Any = getattr(self._reader, "_transport", None)
         if transport is not None and transport is not getattr(self._writer, "transport", None):
             transport.close()
@@ -132,7 +136,7 @@ class _AsyncioChannel(ClosingChannel):
 
 
 class AnyioStream(Transport):
-    """Any of anyio's byte streams, one message a line: a socket, TLS, a `StapledByteStream`, ...
+    """Any byte stream of anyio, with one message per line: a socket, TLS, a `StapledByteStream`, ...
 
     ```python
     stream = await anyio.connect_tcp(host, port, tls=True)
@@ -143,13 +147,14 @@ class AnyioStream(Transport):
     def __init__(self, stream: ByteStream, name: str = "stream") -> None:
         if not all(hasattr(stream, verb) for verb in ("receive", "send", "aclose")):
             raise TypeError(
-                f"AnyioStream takes a byte stream of anyio, with receive, send and aclose, not {type(stream).__name__}"
+                "AnyioStream takes a byte stream of anyio, with receive, send and aclose, "
+                f"not {type(stream).__name__}"
             )
         self._stream = stream
         self.name = name
 
     async def open(self, limits: Limits, scope: Scope) -> Link:
-        """Begin to use it."""
+        """Make the link over it."""
         return await closing_link(AnyioChannel(self._stream), Lines(limits.frame), scope, self.name)
 
     def discard(self) -> None:
@@ -165,14 +170,14 @@ class AnyioChannel(ClosingChannel):
         self._stream = stream
 
     async def receive(self) -> bytes:
-        """At least one byte; `b""` at the end."""
+        """Return at least one byte; `b""` at the end."""
         try:
             return bytes(await self._stream.receive(CHUNK))
         except anyio.EndOfStream:
             return b""
 
     def hung_up(self) -> bool:
-        """Whether the other side is gone, where there is a socket to be asked."""
+        """Whether the other side has disconnected; False if there is no socket that could tell."""
         extra = getattr(self._stream, "extra", None)
         connected = extra(SocketAttribute.raw_socket, None) if extra is not None else None
         return connected is not None and (connected.fileno() < 0 or hung_up(connected.fileno()))
@@ -183,7 +188,7 @@ class AnyioChannel(ClosingChannel):
     async def _close(self) -> None:
         await self._stream.aclose()
 
-    async def _break_off(self) -> None:
+    async def _close_forcefully(self) -> None:
         await anyio.aclose_forcefully(self._stream)
 
 
@@ -191,15 +196,16 @@ class AnyioChannel(ClosingChannel):
 
 
 class MessageTransport(Transport):
-    """Whatever sends and receives whole messages, such as the WebSocket of a web framework: one async function for each.
+    """Anything that sends and receives whole messages, such as the WebSocket of a web framework.
 
     ```python
     MessageTransport(ws.recv, ws.send, ws.close, ended=(ConnectionClosed,))                     # websockets
     MessageTransport(ws.receive_text, ws.send_text, ws.close, ended=(WebSocketDisconnect,))     # starlette
     ```
 
-    `receive()` gives one message, text or bytes, or None at the end; `send(text)` sends one; `close()` closes what is behind them. An error of the
-    kinds in `ended` is the end of the other side too, in order; any other error breaks the connection.
+    `receive()` returns one message, text or bytes, or None at the end; `send(text)` sends one; `close()`
+    closes the stream. An error of one of the types in `ended` means that the other side has closed it in
+    order; any other error breaks the connection.
     """
 
     def __init__(
@@ -218,7 +224,7 @@ class MessageTransport(Transport):
         self.name = name
 
     async def open(self, limits: Limits, scope: Scope) -> Link:
-        """Begin to use them."""
+        """Make the link over them."""
         return await closing_link(_MessageChannel(*self._functions), _Whole(limits.frame), scope, self.name)
 
     def discard(self) -> None:
@@ -257,14 +263,16 @@ class _MessageChannel(ClosingChannel):
     async def _close(self) -> None:
         await self._functions[2]()
 
-    async def _break_off(self) -> None:
+    async def _close_forcefully(self) -> None:
+        # There is no other way than `close()`. It is called, so that it can do what needs no waiting, and
+        # cancelled where it begins to wait.
         with anyio.CancelScope() as scope:
             scope.cancel()
             await self._functions[2]()
 
 
 class _Whole(Lines):
-    """What comes in is one message each time, whatever line ends are in it; what goes out are lines, which no message contains."""
+    """Each input is one message, whatever line ends it contains; messages that are sent contain none."""
 
     __slots__ = ("_most",)
 

@@ -1,7 +1,7 @@
 """The client's side of a WebSocket.
 
-The handshake is done by the peer that is opened, in its own task: it can be cancelled at any moment and then leaves nothing. From then on a WebSocket without
-TLS is a socket like any other, with another framing.
+The peer does the handshake when it is opened, in its own task, and can be cancelled at any moment without
+leaving anything over. From then on a WebSocket without TLS is a socket like any other, with another framing.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from quiesce.wire.links import Link
 
 
-# That of websockets tells every header, and with them tokens.
-NO_LOG: Final = logging.Logger("quiesce.websockets")  # noqa: LOG001  # nobody can switch it on
+# The library's own logger would log every header, and with them tokens. This one is not registered, so that
+# no configuration of logging can enable it.
+NO_LOG: Final = logging.Logger("quiesce.websockets")  # noqa: LOG001
 NO_LOG.disabled = True
 
 
@@ -58,11 +59,12 @@ class WebSocketTransport(Transport):
             self._uri: WebSocketURI = parse_uri(url)
         except InvalidURI as error:
             raise ValueError(
-                f"{without_secrets(url)!r} is not the address of a WebSocket (ws://... or wss://...): {without_secrets(str(error))}"
+                f"{without_secrets(url)!r} is not the address of a WebSocket (ws://... or wss://...): "
+                f"{without_secrets(str(error))}"
             ) from None
         if ssl is not None and not self._uri.secure:
             raise ValueError(
-                f"{without_secrets(url)!r} goes without TLS: for ssl= it has to begin with wss://"
+                f"{without_secrets(url)!r} does not use TLS: with ssl=, it has to begin with wss://"
             )
         self._headers = dict(headers)
         self._ssl = ssl
@@ -72,10 +74,11 @@ class WebSocketTransport(Transport):
         self.url = url
         self._shown_url = without_secrets(url)
         self.name = f"{self._uri.host}:{self._uri.port}"
-        self.subprotocol: str | None = None  # that the server has chosen
+        #: The one that the server has chosen.
+        self.subprotocol: str | None = None
 
     async def open(self, limits: Limits, scope: Scope) -> Link:
-        """Connect, and shake hands."""
+        """Connect, and do the handshake."""
         from websockets.client import ClientProtocol
 
         from quiesce.wire.base import limit_messages
@@ -115,7 +118,7 @@ class WebSocketTransport(Transport):
             raise ConnectionError(f"cannot connect to {self._shown_url}: {error}") from error
         self._limit_send_buffer(stream.extra(SocketAttribute.raw_socket))
         try:
-            # WebSocket has an end of its own: nobody need wait for that of TLS.
+            # WebSocket has a goodbye of its own, so that of TLS need not be waited for.
             secure = await TLSStream.wrap(
                 stream,
                 hostname=self._uri.host,
@@ -140,7 +143,7 @@ class WebSocketTransport(Transport):
         if self._send_buffer is not None:
             try:
                 connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer)
-            except OSError:  # disconnected already: the first read says so
+            except OSError:  # it has disconnected already, as the first read will tell
                 pass
 
     async def _shake_hands(
@@ -154,6 +157,7 @@ class WebSocketTransport(Transport):
 
         request = protocol.connect()
         for name, value in self._headers.items():
+            # Setting a header of websockets adds another one with the same name.
             if name in request.headers:
                 del request.headers[name]
             request.headers[name] = value
@@ -167,12 +171,12 @@ class WebSocketTransport(Transport):
                 else:
                     protocol.receive_eof()
                     break
-                # What came behind the response stays, for the framing.
+                # Messages that came together with the response stay, for the framing.
                 protocol.events = [event for event in protocol.events if not isinstance(event, Response)]
         except (OSError, anyio.BrokenResourceError) as error:
             raise ConnectionError(f"cannot connect to {self._shown_url}: {error}") from error
         if protocol.handshake_exc is not None or protocol.state is CONNECTING:
-            why = protocol.handshake_exc or "it was closed before the handshake was over"
+            why = protocol.handshake_exc or "it was closed before the end of the handshake"
             raise ConnectionError(f"cannot connect to {self._shown_url}: {why}") from protocol.handshake_exc
 
 
@@ -185,26 +189,28 @@ def connect_websocket(
     within: float = 30.0,
     send_buffer: int | None = None,
 ) -> WebSocketTransport:
-    """A way to a WebSocket server, one message a WebSocket message. Needs `quiesce[websocket]`.
+    """Return a transport to a WebSocket server. Needs `quiesce[websocket]`.
 
     ```python
-    async with Peer(connect_websocket("wss://agents.example/acp", headers={"Authorization": f"Bearer {key}"})) as peer:
+    headers = {"Authorization": f"Bearer {key}"}
+    async with Peer(connect_websocket("wss://agents.example/acp", headers=headers)) as peer:
         await peer.request("initialize", {...})
     ```
 
-    It connects when the peer is opened, within so many seconds; `ConnectionError` if it cannot, which says why. `ssl` is the context for `wss://`, the
-    default one unless given. `send_buffer` limits what the system keeps for a server that does not read; it decides by itself unless given.
+    It connects when the peer is opened, within so many seconds; if it cannot, that raises a `ConnectionError`
+    with the reason. `ssl` is the context for `wss://`, the default one unless given. `send_buffer` limits how
+    many bytes the system buffers for a server that does not read; unless given, the system decides.
     """
     return WebSocketTransport(url, headers or {}, ssl, subprotocols or [], within, send_buffer)
 
 
 def plain_link(connected: socket.socket, protocol: Any, limits: Limits, scope: Scope, name: str) -> Link:
-    """The link over a socket on which hands were shaken."""
+    """Return the link over a socket after the handshake."""
     return _with_early(socket_link(connected, _framing(protocol, limits), scope, name), protocol)
 
 
 async def secure_link(channel: AnyioChannel, protocol: Any, limits: Limits, scope: Scope, name: str) -> Link:
-    """The link over TLS on which hands were shaken."""
+    """Return the link over TLS after the handshake."""
     return _with_early(await closing_link(channel, _framing(protocol, limits), scope, name), protocol)
 
 
@@ -215,7 +221,8 @@ def _framing(protocol: Any, limits: Limits) -> WebSocketFraming:
 
 
 def _with_early(link: Link, protocol: Any) -> Link:
-    """Messages that came together with the handshake are handed on as soon as the link has been started."""
+    """Pass on messages that came together with the handshake, as soon as the link has been started."""
+    # Not at once: the receiver of the link is not known yet, and would miss them.
     if protocol.events or link.framing.ended:
-        link.backend.call_at(link.backend.now(), lambda: link._tell(b""))
+        link.backend.call_at(link.backend.now(), lambda: link.data_came(b""))
     return link
