@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         needs_approval,
         output_text,
     )
+    from .conversation import close_ignoring_leftovers, has_queued_messages
     from .mcp import MCPServer
     from .run import REJECTED
     from .store import Event

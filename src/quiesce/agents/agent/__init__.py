@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 from quiesce._lazy import offer
 
 if TYPE_CHECKING:
-    from .agent import Agent, Handoff, as_handoff, check_tools, function_name, handoff
+    from .agent import (
+        Agent,
+        Handoff,
+        ToolServer,
+        as_handoff,
+        check_tools,
+        function_name,
+        handoff,
+    )
     from .argument_checks import (
         check_each,
         check_function,
@@ -18,9 +26,7 @@ if TYPE_CHECKING:
         has,
         refuse,
     )
-    from .context import Rejected, RunConfig, RunContextWrapper, ToolContext
-    from .context_type import C
-    from .deadline import model_deadline
+    from .context import C, Rejected, RunConfig, RunContextWrapper, ToolContext, TruncatedOutput
     from .errors import (
         AgentsException,
         ConversationBusy,
@@ -56,11 +62,9 @@ if TYPE_CHECKING:
         tool_output_guardrail,
     )
     from .hooks import AgentHooks, Callbacks, RunHooks
-    from .invoke import TimedOutCall, failure_text, invoke_in_time, is_enabled, needs_approval
+    from .invoke import TimedOutCall, failure_text, invoke_in_time, is_enabled, move_on_after, needs_approval
     from .output import OutputType
     from .tool import FunctionTool, NeedsApproval, function_tool, output_text
     from .tool_process import RemoteToolError, ToolProcessError, how_it_ended
-    from .tool_server import ToolServer
-    from .truncated_output import TruncatedOutput
 
 offer()

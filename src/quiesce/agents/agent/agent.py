@@ -6,8 +6,9 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -29,8 +30,7 @@ from .argument_checks import (
     has,
     refuse,
 )
-from .context import RunContextWrapper, ToolContext
-from .context_type import C
+from .context import C, RunContextWrapper, ToolContext
 from .errors import InvalidToolArguments, UserError
 from .guardrails import call_function, check_input_guardrails, check_output_guardrails, name_of
 from .output import OutputType
@@ -40,9 +40,22 @@ if TYPE_CHECKING:
     from .guardrails import InputGuardrail, OutputGuardrail
     from .hooks import AgentHooks, RunHooks
     from .tool import FunctionTool
-    from .tool_server import ToolServer
 
 Instructions: TypeAlias = "str | Callable[[RunContextWrapper[Any], Agent[Any]], Awaitable[str] | str] | None"
+
+
+class ToolServer(Protocol):
+    """An MCP server, as runs use it: the first that needs it connects it, and the last one closes it."""
+
+    name: str
+
+    def use(self) -> AbstractAsyncContextManager[Any]:
+        """Keep it connected while the block runs."""
+        ...
+
+    async def list_tools(self) -> list[FunctionTool]:
+        """The tools that it offers now."""
+        ...
 
 
 @dataclass
@@ -55,10 +68,13 @@ class Agent(Generic[C]):
     ```
 
     - `instructions`: text, or a function of `(context, agent)`, async or sync.
-    - `output_type`: the type of the final answer, anything that msgspec or pydantic knows; plain text if None.
-    - `handoffs`: agents that it may hand over to. `as_tool()` makes a tool of an agent instead: it answers, and this one goes on.
-    - `mcp_servers`: servers whose tools it may use; a run connects to those that are not connected, and closes them again.
-    - `tool_use_behavior="stop_on_first_tool"`: what the first tool returns is the final output.
+    - `output_type`: the type of the final answer, any that msgspec or pydantic can describe; plain text if
+      None.
+    - `handoffs`: agents that it may hand over to. To make a tool of an agent instead, which answers while
+      this agent goes on, use `as_tool()`.
+    - `mcp_servers`: servers whose tools it may use. A run connects those that are not connected, and closes
+      them again.
+    - `tool_use_behavior="stop_on_first_tool"`: the output of the first tool is the final output.
     """
 
     name: str
@@ -106,7 +122,8 @@ class Agent(Generic[C]):
         check_one_of(
             f"the tool_use_behavior of {this}", self.tool_use_behavior, "run_llm_again", "stop_on_first_tool"
         )
-        self._output = OutputType(self.output_type) if self.output_type not in (None, str) else None
+        #: Decodes final answers; None if they are plain text.
+        self.answer_type = OutputType(self.output_type) if self.output_type not in (None, str) else None
 
     def clone(self, **changes: Any) -> Agent[C]:
         """A copy with some fields changed."""
@@ -137,7 +154,7 @@ class Agent(Generic[C]):
     ) -> FunctionTool:
         """This agent as a tool of another one: it gets text, and its final output is the tool's result.
 
-        Its run belongs to the tool call: it stops when that does.
+        Its run belongs to the tool call, and is stopped with it.
         """
         from .context import RunConfig
         from .tool import FunctionTool
@@ -150,6 +167,7 @@ class Agent(Generic[C]):
         )
 
         async def invoke(context: ToolContext[Any], arguments: str) -> Any:
+            # The room `run` is above this one and imports it, so it is looked up when it is needed.
             run_as_tool = from_above("quiesce.agents.run.runner", "run_as_tool")
             result = await run_as_tool(self, _said(arguments), context, max_turns, hooks, run_config)
             if result.interruptions:
@@ -199,9 +217,9 @@ def _said(arguments: str) -> str:
 
 @dataclass(slots=True)
 class Handoff:
-    """How one agent may hand over to another: under which tool name, and with what of the history.
+    """How one agent may hand over to another: under which tool name, and with which part of the history.
 
-    `input_filter` gets the items of the run so far and returns those that the next agent shall see.
+    `input_filter` gets the items of the run so far, and returns those that the next agent sees.
     """
 
     agent: Agent[Any]
@@ -237,7 +255,7 @@ def handoff(agent: Agent[Any], **options: Any) -> Handoff:
 
 
 def as_handoff(target: Agent[Any] | Handoff) -> Handoff:
-    """Either, as a `Handoff`."""
+    """An agent or a handoff, as a `Handoff`."""
     if isinstance(target, Handoff):
         return target
     if isinstance(target, Agent):
@@ -249,7 +267,7 @@ def as_handoff(target: Agent[Any] | Handoff) -> Handoff:
 
 
 def check_tools(whose: str, tools: Any) -> Any:
-    """Tools, or an error that says how to make one of what was passed."""
+    """The tools, or an error that says how to make one of what was passed."""
     return check_each(whose, "tools", tools, "a FunctionTool", _is_tool, _instead_of_tool)
 
 

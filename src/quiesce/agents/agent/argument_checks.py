@@ -1,7 +1,7 @@
-"""What users pass, checked where they pass it: an error that names the thing, and says what to write instead.
+"""What users pass, checked where they pass it: an error names the thing, and says what to write instead.
 
-The checks ask for what a run uses, not for classes of ours: somebody's own model, session or guardrail needs no base class.
-Both errors are a `UserError`, and what Python itself would raise.
+The checks look for what a run uses, not for our own classes: a user's own model, session or guardrail needs
+no base class. Both errors are a `UserError`, and also the error that Python itself would raise.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from .errors import UserError
 
 
 class WrongType(UserError, TypeError):
-    """Something else was passed than what it takes."""
+    """Something of another type was passed."""
 
 
 class WrongValue(UserError, ValueError):
-    """Of the right type, but not one of those that it takes."""
+    """A value of the right type was passed that is not allowed."""
 
 
 def given(value: object) -> str:
-    """What was passed, in words."""
+    """What was passed, for an error to name it."""
     if value is None:
         return "None"
     if inspect.isclass(value):
@@ -35,12 +35,12 @@ def given(value: object) -> str:
 
 
 def refuse(what: str, must_be: str, value: object, instead: str = "") -> NoReturn:
-    """Say so."""
+    """Raise an error about `what`."""
     raise WrongType(f"{what} must be {must_be}, not {given(value)}" + (f": {instead}" if instead else ""))
 
 
 def has(value: object, *names: str) -> bool:
-    """Whether it has all of these, and is not a class whose instances would have them."""
+    """Whether it has all of these attributes. A class whose instances would have them does not count."""
     return not inspect.isclass(value) and all(hasattr(value, name) for name in names)
 
 
@@ -52,7 +52,11 @@ def check_each(
     fits: Callable[[Any], bool],
     instead: Callable[[Any], str],
 ) -> Any:
-    """The values, or an error about the first that does not fit. What an iterator gives is made a list: it is looked at more than once."""
+    """The values, or an error about the first one that does not fit.
+
+    An iterator becomes a list, as the values are looked at more than once.
+    """
+    # Text and mappings are iterable, and never what was meant.
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         hint = "leave it out" if values is None else f"write {field}=[...]"
         refuse(f"{field} of {whose}", "a list", values, hint)
@@ -71,7 +75,7 @@ def check_function(what: str, value: object, instead: str = "", *, optional: boo
 
 
 def check_yes_or_no(what: str, value: object) -> None:
-    """Anything that is true or false, but not a word: "no" would mean yes."""
+    """Anything that is true or false, except text: "no" would mean yes."""
     if isinstance(value, str):
         refuse(what, "True or False", value)
 
@@ -90,6 +94,7 @@ def check_one_of(what: str, value: object, *choices: str) -> None:
 
 def check_max_turns(max_turns: object) -> None:
     """A number of turns, or None for no limit."""
+    # True is an int, and max_turns=True a slip.
     is_number = isinstance(max_turns, int) and not isinstance(max_turns, bool)
     if max_turns is not None and not (is_number and max_turns >= 1):  # type: ignore[operator]
         raise WrongValue(
@@ -98,8 +103,8 @@ def check_max_turns(max_turns: object) -> None:
 
 
 def check_model(whose: str, model: Any) -> None:
-    """Something that answers, or None."""
-    # Its name is not asked for yet: an object that makes an agent of itself may have none so far.
+    """A model, or None."""
+    # Its name is not looked at yet: an object that makes an agent in its own `__init__` may not have one.
     if model is None or (has(model, "stream") and callable(model.stream)):
         return
     instead = "a Model has a name, and answers with stream(request)"
@@ -111,7 +116,7 @@ def check_model(whose: str, model: Any) -> None:
 
 
 def check_settings(whose: str, settings: Any) -> None:
-    """How a model is called."""
+    """Settings of a model."""
     if isinstance(settings, ModelSettings):
         return
     instead = "write ModelSettings(temperature=0.2), for example"
@@ -123,7 +128,7 @@ def check_settings(whose: str, settings: Any) -> None:
 
 
 def check_session(session: Any) -> None:
-    """What remembers items, or None."""
+    """A session, or None."""
     if session is None or has(session, "get_items", "add_items"):
         return
     instead = "see quiesce.agents.Session for what it has to have"
@@ -135,7 +140,7 @@ def check_session(session: Any) -> None:
 
 
 def check_hooks(what: str, hooks: Any, kind: str, first: str, instead_of_other: str) -> None:
-    """An object with hooks, or None; `first` is the one that is called before all others."""
+    """An object with hooks, or None; `first` is the name of the hook that is called first."""
     if hooks is None or has(hooks, first):
         return
     instead = f"derive from {kind}, and pass an instance"

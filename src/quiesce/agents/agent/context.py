@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,32 +13,85 @@ from quiesce.kernel.inner import check_grace
 from quiesce.models import Model, ModelSettings, Usage
 
 from .argument_checks import check_function, check_model, check_settings, check_yes_or_no
-from .context_type import C
 from .guardrails import check_input_guardrails, check_output_guardrails
-from .truncated_output import TruncatedOutput
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
     from quiesce import CancelToken, Grace
 
     from .agent import Agent
     from .guardrails import InputGuardrail, OutputGuardrail
     from .tool import FunctionTool
 
+    C = TypeVar("C", default=Any)  # the type of what a user passes to a run as `context`
+else:
+    from typing import TypeVar
+
+    C = TypeVar("C")  # only type checkers know defaults, until Python 3.13 is the oldest
+
 Approver: TypeAlias = (
     "Callable[[ToolContext[Any], FunctionTool], Awaitable[bool | Rejected] | bool | Rejected]"
 )
 
+KEPT = 16_000  # characters of the beginning of an output, and as many of its end
+_first_progress = threading.Lock()
+
+
+class TruncatedOutput:
+    """The beginning and the end of a long text that comes in pieces, and how much was left out between them.
+
+    Any thread may add to it while another one reads. It takes a few times the memory of what it keeps,
+    however much is added, and in however small pieces.
+    """
+
+    __slots__ = ("_dropped", "_head", "_lock", "_most", "_room", "_tail", "_tail_size")
+
+    def __init__(self, most: int = KEPT) -> None:
+        self._most = most
+        self._room = most  # characters that the beginning still has room for
+        self._head: list[str] = []
+        self._tail: list[str] = []
+        self._tail_size = 0
+        self._dropped = 0
+        self._lock = threading.Lock()
+
+    def add(self, text: str) -> None:
+        """Add a piece at the end."""
+        with self._lock:
+            if self._room:
+                self._head.append(text[: self._room])
+                text, self._room = text[self._room :], max(self._room - len(text), 0)
+            if text:
+                self._tail.append(text)
+                self._tail_size += len(text)
+                # Not for every piece, as each time copies what is kept.
+                if self._tail_size > 2 * self._most:
+                    self._cut()
+
+    def _cut(self) -> None:
+        end = "".join(self._tail)[-self._most :]
+        self._dropped += self._tail_size - len(end)
+        self._tail, self._tail_size = [end], len(end)
+
+    def __str__(self) -> str:
+        with self._lock:
+            if self._tail_size > self._most:
+                self._cut()
+            head, tail, dropped = "".join(self._head), "".join(self._tail), self._dropped
+        return f"{head}\n[... {dropped} characters left out ...]\n{tail}" if dropped else head + tail
+
 
 @dataclass(slots=True)
 class RunContextWrapper(Generic[C]):
-    """Given to instructions, guardrails, hooks and tools. `context` is the object that was passed to the run."""
+    """What instructions, guardrails, hooks and tools get. `context` is what was passed to the run."""
 
     context: C
     usage: Usage = field(default_factory=Usage)
 
     @property
     def token(self) -> CancelToken:
-        """The token of whoever asks: cancelled as soon as it is to stop."""
+        """The token of the work at hand: cancelled as soon as that is to stop."""
         return current_token()
 
 
@@ -49,26 +103,34 @@ class ToolContext(RunContextWrapper[C]):
     tool_call_id: str = ""
     tool_arguments: str = "{}"
     agent: Agent[Any] | None = None
-    at_work: bool = False  # a thread is busy with this call, whatever became of who waits for it
-    waits_for_thread: bool = False  # and has not begun
-    _progress: TruncatedOutput = field(default_factory=TruncatedOutput, repr=False, compare=False)
+    #: A thread works on this call, or is to do so, even if the task that waited for it has ended.
+    at_work: bool = False
+    #: That thread has not begun.
+    waits_for_thread: bool = False
+    _progress: TruncatedOutput | None = field(default=None, repr=False, compare=False)
 
     def progress(self, text: str) -> None:
-        """Keep a piece of output. If the tool is stopped, what it has kept is its result's output so far.
+        """Keep a piece of output. If the tool is stopped, its result shows what was kept.
 
-        Of much, the first and the last 16,000 characters are kept.
+        The first and the last 16,000 characters are kept.
         """
+        if self._progress is None:
+            with _first_progress:  # several threads of one tool may have something to say
+                self._progress = self._progress or TruncatedOutput()
         self._progress.add(text)
 
     @property
     def output_so_far(self) -> str:
-        """What `progress` was given; of much, its beginning and its end, and between them how much was left out."""
-        return str(self._progress)
+        """What `progress` was given.
+
+        If that is long: its beginning and its end, and how much was left out between them.
+        """
+        return str(self._progress) if self._progress is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A no with a reason, which the model is told: what `RunConfig(approve=...)` may return in place of False.
+    """A no with a reason for the model: what `RunConfig(approve=...)` may return instead of False.
 
     ```python
     async def approve(context, tool):
@@ -86,15 +148,18 @@ class Rejected:
 class RunConfig:
     """What holds for a whole run, for every agent in it.
 
-    - `model`, `model_settings`: in place of the agents' own.
-    - `input_guardrails`, `output_guardrails`: beside the agents' own.
+    - `model`, `model_settings`: instead of the agents' own.
+    - `input_guardrails`, `output_guardrails`: in addition to the agents' own.
     - `max_tool_concurrency`: how many tools of one turn run at once; None for all.
-    - `cancel_model_on_guardrail_failure`: False for engines that replay a recorded history, where a model call may not be cut: if an input
-      guardrail fails, the model's turn is left to finish (bounded by its `ModelSettings.timeout`) and awaited before the error is raised.
-    - `approve`: an async function that is asked before a tool with `needs_approval` runs; it returns whether it may, or `Rejected` with a reason for
-      the model. Without one such a call is left pending, and the run ends with `interruptions`.
-    - `grace`: the deadlines of its stop; those of the current scope if None. They bound all that the stop waits for: tasks, tools, the session
-      and the hooks. If something does not end, and uses all of it up, the session and the hooks still have a fifth of it.
+    - `cancel_model_on_guardrail_failure`: False for engines that replay a recorded history, where a model
+      call may not be interrupted. If an input guardrail fails, the model's turn is then awaited (bounded by
+      its `ModelSettings.timeout`) before the error is raised.
+    - `approve`: an async function that is called before a tool with `needs_approval` runs. It returns whether
+      the tool may run, or `Rejected` with a reason for the model. Without it, such a call waits, and the run
+      ends with `interruptions`.
+    - `grace`: the deadlines of its stop; those of the current scope if None. They bound everything that the
+      stop waits for: tasks, tools, the session and the hooks. If something does not end and uses up all of
+      it, the session and the hooks still get a fifth of it.
     """
 
     model: Model | None = None
@@ -110,7 +175,8 @@ class RunConfig:
         check_model("a RunConfig", self.model)
         if self.model_settings is not None:
             check_settings("a RunConfig", self.model_settings)
-        # Frozen: what an iterator gave is put in its place in the one way that is left.
+        # The checks make lists of iterators. The class is frozen, so this is the only way to put them in
+        # place.
         put = partial(object.__setattr__, self)
         put("input_guardrails", check_input_guardrails("a RunConfig", self.input_guardrails))
         put("output_guardrails", check_output_guardrails("a RunConfig", self.output_guardrails))

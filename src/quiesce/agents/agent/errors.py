@@ -1,4 +1,4 @@
-"""What a run raises when it cannot go on. `AgentsException.run_data` holds how far it came."""
+"""What runs raise. `AgentsException.run_data` says how far the run came."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 class RunErrorDetails:
     """How far a run came that has failed: `AgentsException.run_data`.
 
-    `new_items` is all that the run has added. `blocked` is what of it no guardrail has passed, and of a sub-agent whose error it is: that is in no
-    session and no conversation, and `to_input_list()` leaves it out.
+    `new_items` is everything that the run has added. `blocked` is the part of it that no guardrail has
+    passed, and the same of a sub-agent if the error is from there. It is in no session and no conversation,
+    and `to_input_list()` leaves it out.
     """
 
     input: list[Item]
@@ -30,12 +31,12 @@ class RunErrorDetails:
     _kept: list[Item] = field(repr=False)
 
     def to_input_list(self) -> list[Item]:
-        """What was said, and what came of it, without what was blocked: valid input for the next run."""
+        """Everything said and done so far, without what was blocked: valid input for the next run."""
         return self.input + self._kept
 
 
 class AgentsException(Exception):
-    """The base of what runs raise themselves. Errors of guardrails, tools and models pass as they are."""
+    """The base of what runs raise themselves. Errors of guardrails, tools and models stay as they are."""
 
     run_data: RunErrorDetails | None = None
 
@@ -49,7 +50,7 @@ class MaxTurnsExceeded(AgentsException):
 
 
 class ToolTimeoutError(AgentsException, TimeoutError):
-    """A tool took longer than its timeout, and was told to raise rather than to answer so."""
+    """A tool with `timeout_behavior="raise_exception"` took longer than its timeout."""
 
     def __init__(self, tool_name: str, seconds: float) -> None:
         super().__init__(f"tool {tool_name!r} took longer than its timeout of {seconds:g} s, and was stopped")
@@ -58,7 +59,7 @@ class ToolTimeoutError(AgentsException, TimeoutError):
 
 
 class InvalidToolArguments(AgentsException):
-    """The model has called a tool with arguments that it does not take."""
+    """The model has called a tool with arguments that the tool does not take."""
 
 
 class InvalidFinalOutput(AgentsException):

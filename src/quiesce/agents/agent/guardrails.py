@@ -1,7 +1,9 @@
-"""Guardrails: functions that look at what goes in or comes out, and may say no.
+"""Guardrails: functions that look at what goes in or comes out, and may stop the run.
 
-A guardrail function is async or sync; a sync one runs in a thread, so that it blocks nobody. It never waits for
-a thread of a tool: forty tools that hang keep no guardrail waiting. A tripwire and any other error have the same effect: everything beside it is stopped and drained, and then that very error is raised.
+A guardrail function is async or sync. A sync one runs in a thread, so that it does not block the event loop.
+It never waits for a thread of a tool: forty tools that hang keep no guardrail waiting. A tripwire and any
+other error have the same effect: everything that runs in parallel is stopped and drained, and then that very
+error is raised.
 """
 
 from __future__ import annotations
@@ -25,12 +27,12 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 MaybeAwaitable: TypeAlias = Awaitable[R] | R
 
-_ROOM = "guardrails and instructions"  # whose threads these are: not those of tools
+_ROOM = "guardrails and instructions"  # they have threads of their own, apart from those of tools
 
 
 @dataclass(slots=True)
 class GuardrailFunctionOutput:
-    """What a guardrail says: anything about its finding, and whether the run must end."""
+    """What a guardrail says: anything about what it found, and whether the run must end."""
 
     output_info: Any
     tripwire_triggered: bool
@@ -62,7 +64,7 @@ class ToolGuardrailFunctionOutput:
 
 @dataclass(slots=True)
 class ToolInputGuardrailData:
-    """What a tool's input guardrail looks at: `context` has the tool's name, the call's id and its arguments."""
+    """What a tool's input guardrail gets: `context` has the tool's name, the call's id and its arguments."""
 
     context: ToolContext[Any]
     agent: Agent[Any]
@@ -77,7 +79,10 @@ class ToolOutputGuardrailData(ToolInputGuardrailData):
 
 @dataclass(slots=True)
 class InputGuardrail:
-    """Looks at the input of a run: beside the first turn of the model, or before it (`run_in_parallel=False`)."""
+    """Looks at the input of a run, in parallel with the first turn of the model.
+
+    With `run_in_parallel=False` it runs before that turn.
+    """
 
     guardrail_function: Callable[[RunContextWrapper[Any], Agent[Any], str | list[Item]], Any]
     name: str | None = None
@@ -87,20 +92,20 @@ class InputGuardrail:
         _check_guardrail(self, "input_guardrail")
 
     def get_name(self) -> str:
-        """Its name, or its function's."""
+        """Its name, or that of its function."""
         return self.name or name_of(self.guardrail_function)
 
     async def run(
         self, context: RunContextWrapper[Any], agent: Agent[Any], said: str | list[Item]
     ) -> InputGuardrailResult:
-        """Ask it."""
+        """Call it, and check what it returns."""
         output = await call_function(self.guardrail_function, context, agent, said)
         return InputGuardrailResult(self, _checked(output, GuardrailFunctionOutput, self))
 
 
 @dataclass(slots=True)
 class OutputGuardrail:
-    """Looks at the final output of a run, before anybody gets it."""
+    """Looks at the final output of a run, before you get it."""
 
     guardrail_function: Callable[[RunContextWrapper[Any], Agent[Any], Any], Any]
     name: str | None = None
@@ -109,13 +114,13 @@ class OutputGuardrail:
         _check_guardrail(self, "output_guardrail")
 
     def get_name(self) -> str:
-        """Its name, or its function's."""
+        """Its name, or that of its function."""
         return self.name or name_of(self.guardrail_function)
 
     async def run(
         self, context: RunContextWrapper[Any], agent: Agent[Any], output: Any
     ) -> OutputGuardrailResult:
-        """Ask it."""
+        """Call it, and check what it returns."""
         said = await call_function(self.guardrail_function, context, agent, output)
         return OutputGuardrailResult(self, _checked(said, GuardrailFunctionOutput, self), agent, output)
 
@@ -131,11 +136,11 @@ class ToolInputGuardrail:
         _check_guardrail(self, "tool_input_guardrail")
 
     def get_name(self) -> str:
-        """Its name, or its function's."""
+        """Its name, or that of its function."""
         return self.name or name_of(self.guardrail_function)
 
     async def run(self, data: ToolInputGuardrailData) -> ToolGuardrailFunctionOutput:
-        """Ask it."""
+        """Call it, and check what it returns."""
         return _checked(await call_function(self.guardrail_function, data), ToolGuardrailFunctionOutput, self)
 
 
@@ -150,11 +155,11 @@ class ToolOutputGuardrail:
         _check_guardrail(self, "tool_output_guardrail")
 
     def get_name(self) -> str:
-        """Its name, or its function's."""
+        """Its name, or that of its function."""
         return self.name or name_of(self.guardrail_function)
 
     async def run(self, data: ToolOutputGuardrailData) -> ToolGuardrailFunctionOutput:
-        """Ask it."""
+        """Call it, and check what it returns."""
         return _checked(await call_function(self.guardrail_function, data), ToolGuardrailFunctionOutput, self)
 
 
@@ -168,7 +173,7 @@ class InputGuardrailResult:
 
 @dataclass(slots=True)
 class OutputGuardrailResult:
-    """What an output guardrail has said, of which output."""
+    """What an output guardrail has said about which output."""
 
     guardrail: OutputGuardrail
     output: GuardrailFunctionOutput
@@ -263,6 +268,7 @@ def _guards_input(value: object) -> bool:
 
 
 def _guards_output(value: object) -> bool:
+    # A tool's guardrail has a `run` too, with other parameters.
     return has(value, "run") and not isinstance(value, (ToolInputGuardrail, ToolOutputGuardrail))
 
 
@@ -304,12 +310,13 @@ async def call_function(fn: Callable[..., Any], *args: Any) -> Any:
     """Call a user's function: an async one here, a sync one in a thread."""
     if is_async(fn):
         return await fn(*args)
+    # A sync function may return something to await.
     returned = await to_thread(fn, *args, limiter=slots_for(_ROOM, current_backend()))
     return await returned if inspect.isawaitable(returned) else returned
 
 
 def name_of(fn: Callable[..., Any]) -> str:
-    """What a function is called, or the class of what stands in for one."""
+    """The name of a function, or of the class of an object that is called like one."""
     while isinstance(fn, partial):
         fn = fn.func
     return str(getattr(fn, "__name__", type(fn).__name__))

@@ -1,14 +1,15 @@
-"""Functions that are called on the way: of a run (`RunHooks`), or of one agent in it (`AgentHooks`).
+"""Hooks: functions of yours that are called during a run (`RunHooks`), or for one agent in it (`AgentHooks`).
 
-Each is awaited where it is called: a slow hook slows the run, and one that raises ends it. `on_cancel` and `on_settled` are called when
-everything has been drained, however often the run is cancelled meanwhile; what they raise is noted on what the run raises.
+The run waits for each: a slow hook slows the run, and one that raises ends it. `on_cancel` and `on_settled`
+are called when everything has been drained, and further cancels of the run do not interrupt them. What they
+raise becomes a note on what the run raises.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic
 
-from .context_type import C
+from .context import C
 
 if TYPE_CHECKING:
     from quiesce import Reason, StopReport
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RunHooks(Generic[C]):
-    """Hooks for a whole run: derive, and override what you want to hear of.
+    """Hooks for a whole run: derive from it, and override what you are interested in.
 
     ```python
     class Meter(RunHooks):
@@ -51,7 +52,7 @@ class RunHooks(Generic[C]):
     async def on_tool_end(
         self, context: ToolContext[C], agent: Agent[C], tool: FunctionTool, result: str
     ) -> None:
-        """A tool has returned, or has failed and says so in its result."""
+        """A tool has returned, or has failed, which its result then says."""
 
     async def on_handoff(
         self, context: RunContextWrapper[C], from_agent: Agent[C], to_agent: Agent[C]
@@ -62,7 +63,7 @@ class RunHooks(Generic[C]):
         """The run was stopped before its end, and everything has been drained."""
 
     async def on_settled(self, context: RunContextWrapper[C], agent: Agent[C], report: StopReport) -> None:
-        """The run is over, in whichever way: `report` says what became of its tasks, and what is left."""
+        """The run has ended: `report` says what became of its tasks, and what is left over."""
 
 
 class AgentHooks(Generic[C]):
@@ -97,16 +98,12 @@ class AgentHooks(Generic[C]):
 
 
 class Callbacks:
-    """The hooks of a run and of the agent whose turn it is, called one after the other. None of them: nothing happens."""
+    """The hooks of a run and of the agent whose turn it is, called one after the other, if there are any."""
 
     __slots__ = ("run",)
 
     def __init__(self, run: RunHooks[Any] | None) -> None:
         self.run = run
-
-    def any(self, agent: Agent[Any]) -> bool:
-        """Whether anybody listens."""
-        return self.run is not None or agent.hooks is not None
 
     async def agent_start(self, context: RunContextWrapper[Any], agent: Agent[Any]) -> None:
         if self.run is not None:
@@ -151,11 +148,3 @@ class Callbacks:
             await self.run.on_handoff(context, source, target)
         if target.hooks is not None:
             await target.hooks.on_handoff(context, target, source)
-
-    async def cancel(self, context: RunContextWrapper[Any], agent: Agent[Any], reason: Reason) -> None:
-        if self.run is not None:
-            await self.run.on_cancel(context, agent, reason)
-
-    async def settled(self, context: RunContextWrapper[Any], agent: Agent[Any], report: StopReport) -> None:
-        if self.run is not None:
-            await self.run.on_settled(context, agent, report)

@@ -22,6 +22,7 @@ class OutputType:
 
     def __init__(self, kind: Any) -> None:
         self.name = getattr(kind, "__name__", str(kind))
+        # Known by its methods, so that pydantic need not be imported.
         if _is_pydantic(kind):
             self._wrapped = False
             self._decode = kind.model_validate_json
@@ -38,21 +39,24 @@ class OutputType:
         self.spec = OutputSpec(_safe_name(self.name), closed(schema))
 
     def decode(self, text: str, *, quotes: bool = True) -> Any:
-        """The answer as the type says; `InvalidFinalOutput`, which may quote it or not, if it is something else."""
+        """The answer as an object of the type, or `InvalidFinalOutput` if it is something else.
+
+        With `quotes` the error quotes the answer.
+        """
         try:
             value = self._decode(text)
-        except Exception as error:
+        except Exception as error:  # msgspec and pydantic raise errors of their own, and a validator any
             if not quotes:
                 told = "; it is in `run_data`, as no guardrail has passed it"
-                raise InvalidFinalOutput(f"the final answer is no {self.name}{told}") from error
+                raise InvalidFinalOutput(f"the final answer is not a valid {self.name}{told}") from error
             raise InvalidFinalOutput(
-                f"the final answer is no {self.name}: {error}. It began with {text[:200]!r}"
+                f"the final answer is not a valid {self.name}: {error}. It began with {text[:200]!r}"
             ) from error
         return value.response if self._wrapped else value
 
 
 def closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """The same schema with no room for other properties and all of them required, as strict providers ask for."""
+    """The same schema with all properties required and no others allowed, as strict providers want it."""
     out: dict[str, Any] = {}
     for key, value in schema.items():
         if isinstance(value, dict):
@@ -71,7 +75,7 @@ def closed(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
-    """A top level that is a reference, put in its place: providers want an object there."""
+    """Replace a reference at the top level by what it refers to: providers want an object there."""
     reference = schema.get("$ref")
     if isinstance(reference, str) and "$defs" in schema:
         target = dict(schema["$defs"][reference.rpartition("/")[2]])
@@ -87,7 +91,7 @@ def _is_object(kind: Any) -> bool:
     try:
         return _inlined(msgspec.json.schema(kind)).get("type") == "object"
     except TypeError:
-        return True  # let the real attempt say what is wrong
+        return True  # making the decoder will raise an error that says what is wrong
 
 
 def _safe_name(name: str) -> str:

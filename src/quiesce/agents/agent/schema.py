@@ -1,10 +1,12 @@
 """From a typed function: the JSON schema of its arguments, and a fast way from a model's JSON to a call.
 
-Parameters become the fields of a `msgspec` struct made once a function: one decoder reads, checks and converts. Those that are no
-arguments are left out of the schema: a first one annotated `RunContextWrapper` or `ToolContext`, and one annotated `CancelToken`.
+Parameters become the fields of a `msgspec` struct that is made once per function: one decoder reads, checks
+and converts. Two kinds of parameters are not arguments, and are left out of the schema: a first one annotated
+`RunContextWrapper` or `ToolContext`, and one annotated `CancelToken`.
 
-A parameter whose type has a pydantic model in it is described and checked by pydantic: the struct keeps its JSON as it is. pydantic is
-never imported here unless a parameter needs it, in which case whoever wrote the function has imported it already.
+A parameter whose type has a pydantic model in it is described and checked by pydantic: the struct keeps its
+JSON as it is. pydantic is never imported here unless a parameter needs it, in which case the function's own
+module has imported it already.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ _MISSING: Any = inspect.Parameter.empty
 class FunctionSchema:
     """What a tool tells the model about its arguments, and how it takes them.
 
-    `bind(arguments, context, token)` turns the model's JSON into the positional and keyword arguments of the function; `context` and
-    `token` are put in where the function takes them.
+    `bind(arguments, context, token)` turns the model's JSON into the positional and keyword arguments of the
+    function. `context` and `token` are put in where the function takes them.
     """
 
     name: str
@@ -51,9 +53,12 @@ class FunctionSchema:
     takes_context: bool
     token_parameter: str | None
     decode: Callable[[str], tuple[Any, ...]]
-    """The model's JSON as the values of the arguments, in order; `InvalidToolArguments` if it is not fit."""
+    """Turns the model's JSON into the values of the arguments, in order.
+
+    It raises `InvalidToolArguments` if they do not fit.
+    """
     is_plain: bool
-    """Whether the function is called with these values by position, after the context if it takes one."""
+    """Whether the function takes these values by position, after the context if it takes one."""
     _slots: tuple[tuple[str, bool], ...]  # each parameter but the context, and whether it goes by name
 
     def bind(
@@ -82,8 +87,9 @@ def function_schema(
 ) -> FunctionSchema:
     """Read a function's signature, annotations and docstring.
 
-    `strict`: True wants the strict variant of the schema and refuses a function that has none, False never makes one, None makes one
-    where it can. `local_names` are the names that annotations may use beside the globals of the function's module.
+    `strict`: True makes the strict variant of the schema, and refuses a function that has none; False never
+    makes one; None makes one where that is possible. `local_names` are names that annotations may use besides
+    the globals of the function's module.
     """
     name = name or _name_of(fn)
     docstring = parse_docstring(inspect.getdoc(_described(fn)))
@@ -140,7 +146,7 @@ def _name_of(fn: Callable[..., Any]) -> str:
 
 
 def _described(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """What carries the name and the docstring."""
+    """The function that has the name and the docstring."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     return fn
@@ -156,6 +162,8 @@ def _typed_parameters(
         raise UserError(
             f"tool {name!r} cannot be made of {fn!r}, whose signature is not known: {error}"
         ) from error
+    # What a partial passes by name is not for the model to set. What it passes by position is not in the
+    # signature.
     settled = fn.keywords if isinstance(fn, functools.partial) else {}
     parameters = [p for p in signature.parameters.values() if p.name not in settled]
     annotations = {p.name: p.annotation for p in parameters if p.annotation is not _MISSING}
@@ -174,12 +182,15 @@ def _globals_of(fn: Callable[..., Any]) -> dict[str, Any]:
 def _resolved(
     annotations: dict[str, Any], names: dict[str, Any], tool: str, local_names: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    holder = types.SimpleNamespace(__annotations__=annotations)  # not `fn`: what it returns is of no interest
+    holder = types.SimpleNamespace(
+        __annotations__=annotations
+    )  # not `fn`, as the type that it returns need not be known
     try:
         return typing.get_type_hints(holder, names, include_extras=True)
     except NameError:
         pass
-    # A class of the function around it, or an import for type checkers alone.
+    # The annotation names a class that is local to the function around it, or something that is imported only
+    # for type checkers.
     try:
         return typing.get_type_hints(
             holder, {**_NAMES_OF_OURS, **names, **(local_names or {})}, include_extras=True
@@ -207,7 +218,8 @@ def _refuse_what_is_no_argument(
         )
     if _is_context(parameter.annotation):
         raise UserError(
-            f"tool {tool!r} takes the run's context as {parameter.name!r}, which is not its first parameter: move it there"
+            f"tool {tool!r} takes the run's context as {parameter.name!r}, which is not its first parameter: "
+            "move it there"
         )
     if (
         index == 0
@@ -244,6 +256,7 @@ def _field(parameter: inspect.Parameter, tool: str, documented: str | None) -> _
         annotation = Annotated[annotation, default]
         factory = default.default_factory
         default = _MISSING if default.is_required() or factory is not None else default.default
+    # The text of an annotation is closer to the parameter than the docstring, and beats it.
     said = None
     if get_origin(annotation) is Annotated:
         said = next((extra for extra in get_args(annotation)[1:] if isinstance(extra, str)), None)
@@ -254,6 +267,8 @@ def _field(parameter: inspect.Parameter, tool: str, documented: str | None) -> _
 
             field.adapter = pydantic.TypeAdapter(annotation)  # pyright: ignore[reportArgumentType]
         else:
+            # Neither is used: this only finds out, for each parameter alone, whether msgspec knows its type.
+            # An error about the whole struct would not name the parameter.
             _components([annotation])
             msgspec.json.Decoder(annotation, dec_hook=_decode_other)
     except Exception as error:  # msgspec raises TypeError, pydantic several of its own
@@ -268,6 +283,7 @@ def _field(parameter: inspect.Parameter, tool: str, documented: str | None) -> _
 
 
 def _is_of_pydantic(kind: Any) -> bool:
+    # By the name of its module, as pydantic is not imported only to find out that nothing is of pydantic.
     return isinstance(kind, type) and any(
         base.__module__.partition(".")[0] in {"pydantic", "annotated_types"} for base in kind.__mro__
     )
@@ -295,7 +311,7 @@ def _components(of: list[Any]) -> tuple[tuple[dict[str, Any], ...], dict[str, An
 def _describe_other(kind: type) -> dict[str, Any]:
     if issubclass(kind, PurePath):
         return {"type": "string"}
-    raise NotImplementedError  # how msgspec is told that this type is not ours to know
+    raise NotImplementedError  # tells msgspec that this type is not supported
 
 
 def _decode_other(kind: type, value: Any) -> Any:
@@ -303,7 +319,7 @@ def _decode_other(kind: type, value: Any) -> Any:
         if isinstance(value, str):
             return kind(value)
         raise ValueError(f"Expected `str`, got `{type(value).__name__}`")
-    raise NotImplementedError  # how msgspec is told that this type is not ours to know
+    raise NotImplementedError  # tells msgspec that this type is not supported
 
 
 def _schema_of(fields: list[_Field], tool: str) -> dict[str, Any]:
@@ -318,7 +334,8 @@ def _schema_of(fields: list[_Field], tool: str) -> dict[str, Any]:
             for name, part in schema.pop("$defs", {}).items():
                 _add_component(components, name, part, tool)
             if set(schema) - {"$ref"} and schema.get("title") and schema.get("type") == "object":
-                # The model itself, not a reference to it.
+                # pydantic has put the model itself here. A reference keeps it from being there twice, if
+                # another parameter has it too.
                 _add_component(components, schema["title"], schema, tool)
                 schema = {"$ref": f"#/$defs/{schema['title']}"}
         if field.description and "description" not in schema:
@@ -345,7 +362,7 @@ def _add_component(components: dict[str, Any], name: str, schema: dict[str, Any]
 
 
 def _shown(default: Any) -> Any:
-    """A default as JSON; missing if it has none."""
+    """A default as JSON; missing if it cannot be written so."""
     if default is _MISSING:
         return _MISSING
     try:
@@ -359,13 +376,14 @@ def _shown_other(value: Any) -> Any:
         return str(value)
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
-    raise NotImplementedError  # how msgspec is told that this type is not ours to know
+    raise NotImplementedError  # tells msgspec that this type is not supported
 
 
 # Decoding
 
 
 def _decoder_of(fields: list[_Field], tool: str) -> Callable[[str], tuple[Any, ...]]:
+    # Raw keeps the JSON of a parameter as it is, for pydantic to decode.
     parts: list[tuple[str, Any, Any]] = []
     by_pydantic: list[tuple[int, Any]] = []
     for index, field in enumerate(fields):
@@ -373,8 +391,9 @@ def _decoder_of(fields: list[_Field], tool: str) -> Callable[[str], tuple[Any, .
             by_pydantic.append((index, field.adapter))
         kind = msgspec.Raw if field.adapter is not None else field.type
         parts.append((field.name, kind, _default_of(field)))
+    # A model that invents an argument is told so, rather than that the argument has no effect.
     arguments = msgspec.defstruct("arguments", parts, kw_only=True, forbid_unknown_fields=True)
-    # Not strict about types: a model that writes "3" for a number has said what it means.
+    # Not strict about types: a model that writes "3" for a number means the number.
     decode = msgspec.json.Decoder(arguments, strict=False, dec_hook=_decode_other).decode
     values_of = msgspec.structs.astuple
 
@@ -407,7 +426,7 @@ def _default_of(field: _Field) -> Any:
         return msgspec.field(default_factory=field.factory)
     default = field.default
     if isinstance(default, (list, dict, set, bytearray)):
-        return msgspec.field(default_factory=lambda: default)  # the function's own, as Python does it
+        return msgspec.field(default_factory=lambda: default)  # one object for all calls, as in Python
     return msgspec.field(default=default)
 
 
@@ -420,7 +439,7 @@ def _invalid(tool: str, problem: str, fields: list[_Field]) -> InvalidToolArgume
 
 
 def _in_short(error: ValueError, name: str) -> str:
-    """pydantic's errors in one line, in msgspec's words for places."""
+    """pydantic's errors in one line, with places written as msgspec writes them."""
     errors = getattr(error, "errors", None)
     if errors is None:
         return f"{error} - at `$.{name}`"

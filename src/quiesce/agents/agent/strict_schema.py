@@ -1,8 +1,8 @@
 """The strict variant of a JSON schema: objects with all their properties required and no others.
 
-Providers that hold a model to its schema while it writes (OpenAI's "strict") take only this variant, and a part of the keywords. What
-cannot be said in it (an object with free keys, a value of any kind, a tuple) has no strict variant. Keywords that they do not know are
-left out, and checked when the arguments are decoded.
+Providers that hold a model to its schema while it writes (OpenAI's "strict") accept only this variant, and
+only some of the keywords. An object with free keys, a value of any kind, and a tuple have no strict variant.
+Keywords that the providers do not know are left out; the decoder checks them when the arguments come.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _JSON_TYPES: dict[type, str] = {
 
 
 class NotStrict(ValueError):
-    """A schema has no strict variant; says where and why."""
+    """A schema has no strict variant; the message says where and why."""
 
 
 def strict_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The strict variant of an object's schema; the one given stays as it is. `NotStrict` if there is none."""
+    """Make the strict variant of an object's schema, or raise `NotStrict`. It leaves the schema as it is."""
     if schema.get("type") != "object":
         raise NotStrict("it is not the schema of an object")
     strict = _strict(schema, "$")
@@ -76,11 +76,13 @@ def _strict(schema: Any, where: str) -> dict[str, Any]:
     if not isinstance(schema, Mapping):
         raise NotStrict(f"{where} is {schema!r}")
     strict = {key: value for key, value in schema.items() if key not in _DROPPED and key != "$defs"}
+    # All properties are required, so the model has to write a value. The description tells it the usual one.
     if "default" in schema and schema["default"] is not None:
         shown = msgspec.json.encode(schema["default"]).decode()
         strict["description"] = f"{schema.get('description', '')} (default: {shown})".strip()
     if strict.get("format") not in _FORMATS:
         strict.pop("format", None)
+    # Strict schemas have no `oneOf`. `anyOf` says almost the same, and the decoder checks the rest.
     if "oneOf" in strict and "anyOf" not in strict:
         strict["anyOf"] = strict.pop("oneOf")
     if "prefixItems" in strict:
@@ -90,7 +92,8 @@ def _strict(schema: Any, where: str) -> dict[str, Any]:
     if "$ref" in strict:
         if len(strict) == 1:
             return strict
-        return {"anyOf": [{"$ref": strict.pop("$ref")}], **strict}  # a reference stands alone
+        # A reference must not have other keywords next to it, such as a description.
+        return {"anyOf": [{"$ref": strict.pop("$ref")}], **strict}
     if "anyOf" in strict:
         strict["anyOf"] = [_strict(part, where) for part in strict["anyOf"]]
         return strict
@@ -98,6 +101,8 @@ def _strict(schema: Any, where: str) -> dict[str, Any]:
         properties = strict.get("properties", {})
         if strict.get("additionalProperties", False) is not False:
             raise NotStrict(f"{where} has free keys")
+        # An object that says nothing about its properties allows any. At the top it is a tool without
+        # arguments.
         if not properties and "additionalProperties" not in strict and where != "$":
             raise NotStrict(f"{where} has free keys")
         strict["properties"] = {name: _strict(part, f"{where}.{name}") for name, part in properties.items()}

@@ -1,8 +1,9 @@
 """Tools: what a model may ask for, and how it is called.
 
-A tool decodes and checks the model's arguments and calls its function: an async one in the task at hand, a sync one in a thread
-(`quiesce.to_thread`), or in a child process that can be killed (`isolation="process"`). All that belongs to a run (timeouts, approval,
-guardrails, hooks, what becomes of an error) is done by the run around `invoke`.
+A tool decodes and checks the model's arguments and calls its function: an async one in the current task, a
+sync one in a thread (`quiesce.to_thread`) or in a child process that can be killed (`isolation="process"`).
+Everything that belongs to a run (timeouts, approval, guardrails, hooks, what becomes of an error) is done by
+the run, around `invoke`.
 """
 
 from __future__ import annotations
@@ -46,17 +47,19 @@ NeedsApproval: TypeAlias = (
 )
 IsEnabled: TypeAlias = "bool | Callable[[RunContextWrapper[Any], Agent[Any]], MaybeAwaitable[bool]]"
 
+# What OpenAI and Anthropic both accept.
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 def default_tool_error_function(context: RunContextWrapper[Any], error: Exception) -> str:
-    """What the model is told of a tool that has failed, unless the tool has a function of its own for it."""
+    """What the model is told when a tool has failed, unless the tool has a function of its own for that."""
     return f"An error occurred while running the tool: {str(error) or type(error).__name__}"
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class FunctionTool:
-    """A tool: usually made with `function_tool`, or by hand with a function of a `ToolContext` and the model's JSON.
+    """A tool, usually made with `function_tool`; or by hand, of a function of a `ToolContext` and the model's
+    JSON.
 
     ```python
     async def answer(context: ToolContext[None], arguments: str) -> str:
@@ -65,14 +68,16 @@ class FunctionTool:
     tool = FunctionTool("answer", "Answers everything.", {"type": "object", "properties": {}}, answer)
     ```
 
-    - `invoke(context, arguments)` decodes and checks the arguments (`InvalidToolArguments`), calls the function, and returns what it
-      returns or raises what it raises.
-    - `timeout`: how many seconds a call may take. `timeout_behavior`: then the model is told so (`"error_as_result"`), or the run raises
-      `ToolTimeoutError`.
+    - `invoke(context, arguments)` decodes and checks the arguments (`InvalidToolArguments`), calls the
+      function, and returns what it returns or raises what it raises.
+    - `timeout`: how many seconds a call may take. `timeout_behavior`: the model is told that it took too long
+      (`"error_as_result"`), or the run raises `ToolTimeoutError`.
     - `failure_error_function`: what the model is told when the tool raises; None: the run raises it.
-    - `needs_approval`: whether somebody must approve a call before it is made, or a function that says so of a call.
-    - `is_enabled`: whether the model may see it at all.
-    - `side_effects`: whether it changes anything. If so, that a call begins is recorded before it does, and it is never silently repeated.
+    - `needs_approval`: whether a call must be approved before it is made, or a function that decides that for
+      each call.
+    - `is_enabled`: whether the model sees the tool at all.
+    - `side_effects`: whether it changes anything. If so, the start of a call is recorded before the call is
+      made, and the call is never silently repeated.
     """
 
     name: str
@@ -95,8 +100,8 @@ class FunctionTool:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or _NAME.fullmatch(self.name) is None:
             raise UserError(
-                f"{self.name!r} is no name for a tool: providers take 1 to 64 letters, digits, underscores and hyphens; "
-                "give name_override"
+                f"{self.name!r} is not a valid tool name: providers accept 1 to 64 letters, digits, underscores and "
+                "hyphens; give name_override"
             )
         if self.timeout is not None and not (
             isinstance(self.timeout, (int, float)) and 0 < self.timeout < math.inf
@@ -195,15 +200,16 @@ def function_tool(
         \"\"\"
     ```
 
-    The schema of its arguments is made from its annotations, and what the model is told from its docstring (Google, NumPy or Sphinx
-    style) and from `Annotated[..., "text"]`. A first parameter annotated `RunContextWrapper` or `ToolContext` is given the run's
-    context, and one annotated `CancelToken` the token of the call.
+    The annotations give the schema of its arguments. Its docstring (Google, NumPy or Sphinx style) and
+    `Annotated[..., "text"]` give what the model is told. A first parameter annotated `RunContextWrapper` or
+    `ToolContext` is given the run's context, and one annotated `CancelToken` the token of the call.
 
-    - `isolation`: an async function runs as a task. A sync one runs in a thread, or with `"process"` in a child process, which can be ended
-      even if the function never looks at its token.
-    - `strict_mode`: whether the schema is a strict one, that OpenAI holds the model to; None: where it can be.
+    - `isolation`: an async function runs as a task. A sync one runs in a thread, or with `"process"` in a
+      child process, which can be ended even if the function never looks at its token.
+    - `strict_mode`: whether the schema is a strict one, which OpenAI holds the model to; None: if possible.
     - The rest is as in `FunctionTool`.
     """
+    # Annotations may name classes of the function that the tool is defined in.
     names = sys._getframe(1).f_locals
 
     def make(function: Callable[..., Any]) -> FunctionTool:
@@ -246,7 +252,7 @@ def _instead_of(value: Any) -> str:
     if has(value, "as_tool"):
         return "write agent.as_tool()"
     if inspect.iscoroutine(value):
-        value.close()  # nobody will await it now; without this Python warns about that too
+        value.close()  # or Python would also warn that it was never awaited
         return "pass the function itself, not what calling it gives"
     return ""
 
@@ -276,6 +282,7 @@ def _isolation(fn: Callable[..., Any], asked: Isolation | None, schema: Function
 
 
 def _in_task(fn: Callable[..., Any], schema: FunctionSchema) -> Invoke:
+    # Three variants: most tools are plain, and do without `bind`, which is slower.
     decode = schema.decode
     if schema.is_plain and not schema.takes_context:
 
@@ -299,12 +306,13 @@ def _in_task(fn: Callable[..., Any], schema: FunctionSchema) -> Invoke:
 
 def _in_thread(fn: Callable[..., Any], schema: FunctionSchema) -> Invoke:
     async def invoke(context: ToolContext[Any], arguments: str) -> Any:
+        # Here, and not in the thread: arguments that do not fit must not wait for a thread.
         bound = schema.bind(arguments, context)
 
         def call() -> Any:
             if schema.token_parameter is None:
                 positional, named = bound
-            else:  # the thread's own, which only the thread knows
+            else:  # the token of the thread, which only the thread itself can ask for
                 positional, named = schema.bind(arguments, context, current_token())
             try:
                 return fn(*positional, **named)
@@ -312,11 +320,12 @@ def _in_thread(fn: Callable[..., Any], schema: FunctionSchema) -> Invoke:
                 context.at_work = False
 
         def begin() -> None:
-            if (reason := stop_asked_for()) is not None:  # while it waited: nothing new starts
+            if (reason := stop_asked_for()) is not None:  # it was stopped while it waited for a thread
                 raise TokenCancelled(reason)
             context.waits_for_thread = False
 
-        # As the event loop sees it, not the thread: that may take its time to come to its first line.
+        # Set here and not in the thread, which may take a while to reach its first line. A stop in between
+        # must know that the call waits.
         context.at_work = context.waits_for_thread = True
         returned = await call_in_thread(call, (), sys._getframe(), name=schema.name, on_start=begin)
         return await returned if inspect.isawaitable(returned) else returned
@@ -327,8 +336,8 @@ def _in_thread(fn: Callable[..., Any], schema: FunctionSchema) -> Invoke:
 def _in_process(fn: Callable[..., Any], schema: FunctionSchema) -> Invoke:
     if schema.takes_context or schema.token_parameter is not None:
         raise UserError(
-            f"tool {schema.name!r} runs in a process of its own, which has neither the run's context nor its token: take "
-            "plain arguments, or leave isolation out"
+            f"tool {schema.name!r} runs in a process of its own, which has neither the run's context nor its "
+            "token: take plain arguments, or leave isolation out"
         )
     from .tool_process import ProcessFunction
 
@@ -352,7 +361,10 @@ _INVOKERS: dict[str, Callable[[Callable[..., Any], FunctionSchema], Invoke]] = {
 
 
 def output_text(value: Any) -> str:
-    """What a tool has returned, as the model gets it: text as it is, nothing for None, JSON for data, else `str(value)`."""
+    """The output of a tool as text for the model.
+
+    Text stays as it is, None gives nothing, data becomes JSON, and anything else `str(value)`.
+    """
     if isinstance(value, str):
         return value
     if value is None:
@@ -361,17 +373,18 @@ def output_text(value: Any) -> str:
         if isinstance(value, (bytes, bytearray)):
             return value.decode()
         encoded = _encoder.encode(value)
-        # A date, say, is a piece of text, and needs no quotes.
+        # A date, for example, becomes a JSON string. As text for the model it needs no quotes.
         return msgspec.json.decode(encoded, type=str) if encoded[:1] == b'"' else encoded.decode()
     except (TypeError, ValueError, RecursionError):
         return str(value)
 
 
 def _plain(value: Any) -> Any:
-    """A part of the output that msgspec does not know."""
+    """Turn a part of the output that msgspec does not know into something that it does."""
     dump = getattr(value, "model_dump", None)  # pydantic's
     if dump is not None and not isinstance(value, type):
         return dump(mode="json")
+    # Bytes inside of data. Those that are the whole output are decoded as text, if they are text.
     if isinstance(value, (bytes, bytearray)):
         return base64.b64encode(value).decode()
     return str(value)

@@ -1,11 +1,12 @@
 """A sync function in a child process that can be killed, for code that never looks at a token.
 
-Each call starts a fresh interpreter (see `tool_process_main`), which imports the function by its module and name. Arguments and result cross
-pickled; stdin carries the request and a file without a name the result, so that nothing the function prints can be taken for either. What
-it prints is given to `progress` as it comes.
+Each call starts a fresh interpreter (see `tool_process_main`), which imports the function by its module and
+name. Arguments and result are pickled. stdin carries the request, and a file without a name the result, so
+that nothing that the function prints can be taken for either. What it prints is given to `progress` as it
+comes.
 
-Whatever ends the call, its process and all that this has started are gone when control is back: a stop sends SIGTERM at once and SIGKILL
-when the `Grace` says so.
+Whatever ends the call, its process and everything that this process has started have ended when control is
+back: a stop sends SIGTERM at once, and SIGKILL when the `Grace` says so.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ _TAIL = 2000  # how much of stderr an error quotes, in characters
 
 
 class ToolProcessError(AgentsException):
-    """The process of a tool has ended before its function returned. `returncode` is its exit status, or minus the signal."""
+    """The process of a tool exited before its function returned.
+
+    `returncode` is its exit status, or minus the number of the signal.
+    """
 
     def __init__(self, tool_name: str, message: str, returncode: int | None, stderr: str) -> None:
         super().__init__(f"tool {tool_name!r} has not returned: its process {message}")
@@ -43,20 +47,23 @@ class ToolProcessError(AgentsException):
 
 
 class RemoteToolError(AgentsException):
-    """The function of a tool raised, in its process, an error that cannot cross; this has its type's name and its message."""
+    """The function of a tool raised an error in its process that cannot be sent to this one.
+
+    The message has the name of its type and its message.
+    """
 
 
 class ProcessFunction:
-    """A function that another interpreter can find by name, and is called there."""
+    """A function that another interpreter can find by its name, and that is called there."""
 
     __slots__ = ("_checked", "_fn", "_module", "_qualname", "_tool")
 
     def __init__(self, fn: Callable[..., Any], tool: str) -> None:
         module, qualname = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
-        bound_to = getattr(fn, "__self__", None)  # of a builtin function, its module
+        bound_to = getattr(fn, "__self__", None)  # for a builtin function, its module
         is_plain = bound_to is None or isinstance(bound_to, ModuleType)
         if not is_plain or not isinstance(module, str) or not isinstance(qualname, str):
-            raise _cannot_be_found(tool, f"{fn!r} is no plain function")
+            raise _cannot_be_found(tool, f"{fn!r} is not a plain function")
         if "<lambda>" in qualname:
             raise _cannot_be_found(tool, "a lambda has no name")
         if "<locals>" in qualname:
@@ -68,22 +75,26 @@ class ProcessFunction:
         self._checked = False
 
     async def call(self, args: list[Any], kwargs: dict[str, Any], progress: Callable[[str], None]) -> Any:
-        """Call it there; returns what it returns, raises what it raises, or `ToolProcessError` if its process is lost."""
+        """Call it there, and return what it returns or raise what it raises.
+
+        Raises `ToolProcessError` if its process exits before that.
+        """
         self._check()
         try:
             arguments = pickle.dumps((args, kwargs))
         except Exception as error:
             raise UserError(
-                f"the arguments of tool {self._tool!r} cannot be sent to its process: {error}; use plain data, or classes at the "
-                "top level of a module"
+                f"the arguments of tool {self._tool!r} cannot be sent to its process: {error}; use plain data, or "
+                "classes at the top level of a module"
             ) from error
+        # A file, and not a pipe, which a process that the function has started might hold open.
         result, where = tempfile.mkstemp(prefix=f"quiesce-tool-{os.getpid()}-")
         try:
             returncode, stderr = await self._run(self._request(arguments, where), progress)
             outcome = _read_all(result)
         finally:
             os.close(result)
-            with contextlib.suppress(FileNotFoundError):  # its process has done it, unless it came to nothing
+            with contextlib.suppress(FileNotFoundError):  # its process has removed it, if it came that far
                 os.unlink(where)
         if not outcome:
             raise self._lost(returncode, stderr)
@@ -99,11 +110,12 @@ class ProcessFunction:
                     await child.write(request)
                     child.close_stdin()
                 except (BrokenPipeError, PipeClosed):
-                    pass  # it has ended already, or is being ended: its status says more
+                    pass  # it has exited, or is being stopped: its status says more
                 while data := await child.read():
                     progress(text.decode(data))
         finally:
-            # Its end has left here what nobody had read; nothing of this waits, unless something of it could not be ended.
+            # Some output may not have been read when it exited. Reading it does not wait, unless a process of
+            # the tree is left over.
             is_gone = child.report is not None and not child.report.left
             while is_gone and (data := await child.read()):
                 progress(text.decode(data))
@@ -117,6 +129,7 @@ class ProcessFunction:
                 "qualname": self._qualname,
                 "arguments": arguments,
                 "result": result,
+                # An empty entry means the current folder of this process.
                 "path": [os.getcwd() if entry == "" else entry for entry in sys.path],
                 "argv": sys.argv,
                 "main": _program() if self._module == "__main__" else None,
@@ -126,16 +139,17 @@ class ProcessFunction:
     def _check(self) -> None:
         if tool_process_main.importing is not None:
             raise RuntimeError(
-                f"tool {self._tool!r} was called while a process of tool {tool_process_main.importing!r} imports the program: put "
-                "what starts the program under `if __name__ == '__main__':`"
+                f"tool {self._tool!r} was called while a process of tool {tool_process_main.importing!r} imports "
+                "the program: put what starts the program under `if __name__ == '__main__':`"
             )
         if self._checked:
             return
         if self._module == "__main__" and _program() is None:
-            raise _cannot_be_found(self._tool, "it was typed in, and stands in no file")
+            raise _cannot_be_found(self._tool, "it was typed in, and is in no file")
         found: Any = sys.modules.get(self._module) or import_module(self._module)
         for name in self._qualname.split("."):
             found = getattr(found, name, None)
+        # A decorated function is found as its tool.
         if found is not self._fn and getattr(found, "function", None) is not self._fn:
             raise _cannot_be_found(self._tool, f"{self._module}.{self._qualname} is {found!r}")
         self._checked = True
@@ -168,7 +182,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 async def _end_with_its_first_process(child: Process) -> None:
-    """Whoever it has left behind may hold its stdout, and would hold us."""
+    """End the processes that it has left behind, as they may hold its stdout open and keep us waiting."""
     await child.wait()
     child.cancel("its function has returned")
 
@@ -192,13 +206,13 @@ def _program() -> tuple[str, str] | None:
 
 def _cannot_be_found(tool: str, why: str) -> UserError:
     return UserError(
-        f'tool {tool!r} has isolation="process", and another process cannot find its function: {why}. Define it with `def` at '
-        "the top level of a module"
+        f'tool {tool!r} has isolation="process", and another process cannot find its function: {why}. Define it '
+        "with `def` at the top level of a module"
     )
 
 
 def how_it_ended(returncode: int | None, stderr: str) -> str:
-    """A process's end in words, with the last of its stderr."""
+    """How a process exited, in words, with the end of its stderr."""
     if returncode is not None and returncode < 0:
         how = f"was ended by {_name_of_signal(-returncode)}"
     else:

@@ -1,8 +1,9 @@
-"""The other side of a tool with `isolation="process"`: a fresh interpreter runs this file, calls one function, and ends.
+"""The other side of a tool with `isolation="process"`: a fresh interpreter that calls one function, and
+exits.
 
-It is run by its path and imports nothing of quiesce, so that a small tool starts fast. What to call comes over stdin, which is then
-empty; what came of it goes into a file, so that stdout and stderr are the function's own. SIGTERM is raised in the function as
-`SystemExit`: it may clean up until SIGKILL comes.
+It is run by its path and imports nothing of quiesce, so that a small tool starts fast. The request comes over
+stdin, which is empty after that. The result goes into a file, so that stdout and stderr belong to the
+function. SIGTERM raises `SystemExit` in the function: it may clean up until SIGKILL comes.
 """
 
 from __future__ import annotations
@@ -16,18 +17,24 @@ from types import FrameType, ModuleType
 from typing import Any
 
 importing: str | None = None
-"""The tool whose function is being imported here; a program that starts tools meanwhile would start itself for ever."""
+"""The tool whose function is being imported here.
+
+A program that starts tools while it is imported would start itself for ever.
+"""
 
 
 def main() -> None:
     """Read the request, call the function, write the result."""
+    # The function's module may import quiesce, which then finds this very module, and not a second one in
+    # which `importing` is None.
     sys.modules["quiesce.agents.agent.tool_process_main"] = sys.modules["__main__"]
     signal.signal(signal.SIGTERM, _exit)
     request: dict[str, Any] = pickle.loads(sys.stdin.buffer.read())
+    # The function gets an empty stdin, and not our pipe.
     nowhere = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nowhere, 0)
     os.close(nowhere)
-    # Ours alone, and without a name from here on: whatever becomes of us, nothing is left in the directory.
+    # From here on the file has no name: however this process exits, nothing is left in the directory.
     result = os.open(request["result"], os.O_WRONLY | os.O_CLOEXEC)
     os.unlink(request["result"])
     for stream in (sys.stdout, sys.stderr):
@@ -38,7 +45,7 @@ def main() -> None:
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_IGN)  # once: clean-up is not to be cut by a second one
+    signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the clean-up
     sys.exit(128 + number)
 
 
@@ -76,7 +83,10 @@ def _import_function(request: dict[str, Any]) -> Any:
 
 
 def _import_program(kind: str, where: str) -> None:
-    """The program's own module, under another name than `__main__`: what it does when it is started is not done here."""
+    """Import the program's own module under another name than `__main__`.
+
+    So what the program does when it is started is not done here.
+    """
     import runpy
 
     module = ModuleType("__mp_main__")  # the name that multiprocessing has made known
@@ -95,7 +105,7 @@ def _pickled_error(error: Exception) -> bytes:
     summary = (type(error).__qualname__, str(error))
     try:
         whole = pickle.dumps(error)
-        pickle.loads(whole)  # one whose arguments are not its constructor's fails only here
+        pickle.loads(whole)  # fails only here if its constructor takes other arguments
     except Exception:
         whole = b""
     return pickle.dumps(("raised", whole, summary, told))

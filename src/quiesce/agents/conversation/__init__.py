@@ -7,6 +7,6 @@ from typing import TYPE_CHECKING
 from quiesce._lazy import offer
 
 if TYPE_CHECKING:
-    from .conversation import Conversation
+    from .conversation import Conversation, close_ignoring_leftovers, has_queued_messages
 
 offer()

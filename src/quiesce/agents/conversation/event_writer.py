@@ -1,341 +1,343 @@
-"""The record of a conversation: what happens in it goes to its log before anything is made of it.
+"""What happens in a conversation goes to its log before anything is made of it.
 
 Invariants
-- Callbacks are told of each event once, when it is known to be durable.
-- What could not be written (a store that failed, a cancel that came first) is owed: it goes with the next write, before anything newer.
-- After a cancel it may be in doubt whether a write took place; then the log itself is asked before the next one. It is read through a
-  second log: reading moves the position of a log, and the one that writes would not notice a second writer any more.
+- Callbacks are called once with each event, when it is known to be durable.
+- Events that could not be written (the store failed, a cancel came first) go with the next write, before
+  anything newer.
+- After a cancel it may be uncertain whether a write took place. Then the log is read before the next write,
+  through a second `Log`: reading moves the position of a log, and the one that writes would no longer notice
+  a second writer.
+
+There are two kinds of writes. A caller who sends a message is told when it fails, and must be able to send it
+again: a failed message is forgotten. What happened in a run has happened: if it cannot be written now, it is
+written later.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from quiesce import shielded
 from quiesce._safe.printed import logger
+from quiesce.agents.agent import check_each, is_async
+from quiesce.agents.run import state_lock
 from quiesce.agents.store import (
-    ApprovalRequested,
     Event,
-    ItemAdded,
     Log,
     MemoryLog,
-    RunStarted,
+    MemoryStore,
+    MessageQueued,
     Store,
     StoreError,
-    ToolStarted,
-    UsageAdded,
     stamp,
 )
-from quiesce.models import Item, ToolCall, ToolResult, Usage
+from quiesce.models import Item, Usage
 
 if TYPE_CHECKING:
-    from quiesce.agents.run import CallRecord, Transcript
-
     from .restore import Restored
 
 
 EventCallback: TypeAlias = Callable[[Event], object]
 
 
-class _Doubt(NamedTuple):
-    """A write of which nobody knows whether it took place: all of it is in the log, or none."""
+class _Write(NamedTuple):
+    """One write to the log: all of `batch` gets there, or none of it."""
 
-    since: int  # the event that it comes after
+    after: int  # the number of the last event before it
     batch: list[Event]
-    else_owed: list[Event]  # if it did not
-    then: Callable[[], None] | None  # if it did
+    to_retry: list[Event]  # what the next write has to contain if this one fails
+    on_durable: Callable[[], None] | None
 
 
-class LogJournal:
-    """Writes to the log of a conversation."""
+class EventWriter:
+    """Writes the events of one conversation to its log, and calls the callbacks with them."""
 
     __slots__ = (
-        "_acknowledged",
         "_callbacks",
-        "_counted",
-        "_doubts",
-        "_due",
-        "_in_memory",
-        "_owed",
+        "_conversation_id",
+        "_counted_usage",
+        "_last_seq",
+        "_log",
+        "_must_write",
+        "_not_called_back",
         "_store",
-        "_untold",
-        "failure_is_told",
-        "log",
+        "_uncertain",
+        "_unwritten",
+        "failure_was_raised",
         "message_ids",
+        "owns_store",
         "usage",
     )
 
-    def __init__(self, store: Store, log: Log, callbacks: Sequence[EventCallback] = ()) -> None:
-        self._store = store
-        self.log = log
-        self.usage = Usage()  # of the whole conversation
-        self.message_ids: dict[int, str] = {}  # by the identity of an item that was queued
-        self._counted = Usage()
-        self._callbacks = callbacks
-        self._in_memory = type(log) is MemoryLog
-        self._owed: list[Event] = []
-        self._due = (
-            False  # whether something is owed that the next who reads the log would not find out by itself
-        )
-        self._doubts: list[_Doubt] = []
-        self._acknowledged = 0
-        self.failure_is_told = False  # a caller has had the error of the store as it is
-        self._untold: list[Event] = []
+    def __init__(
+        self,
+        store: Store | str | os.PathLike[str] | None,
+        conversation_id: str,
+        callbacks: Sequence[EventCallback],
+    ) -> None:
+        self._callbacks = _checked_callbacks(callbacks)
+        #: Whether closing this closes the store. One in memory needs no closing.
+        self.owns_store = isinstance(store, (str, os.PathLike))
+        self._store: Store | None = _store_at(store)
+        self._conversation_id = conversation_id
+        self._log: Log | None = None
+        #: What the whole conversation has cost.
+        self.usage = Usage()
+        #: The ids of queued messages, by the identity of their items.
+        self.message_ids: dict[int, str] = {}
+        #: Whether a caller already got the error of the store that keeps the latest events from being
+        #: written.
+        self.failure_was_raised = False
+        self._counted_usage = Usage()
+        self._unwritten: list[Event] = []
+        # False if the next reader of the log would find out by itself what `_unwritten` says: then closing
+        # writes nothing.
+        self._must_write = False
+        self._uncertain: list[_Write] = []
+        self._last_seq = 0
+        self._not_called_back: list[Event] = []
 
-    # For the conversation
-
-    def take_up(self, restored: Restored) -> None:
-        """Go on where the log ends."""
+    def restore(self, restored: Restored) -> None:
+        """Continue where the log ends."""
         self.usage = restored.usage
-        self._counted = _copy(restored.usage)
-        self._owed += restored.owed
-        self._acknowledged = restored.last_seq
-        self.message_ids = {id(item): message_id for message_id, item in restored.queued.items()}
-
-    def owe(self, events: Sequence[Event]) -> None:
-        """Write these with the next ones, or at the end."""
-        self._owed += events
-        self._due = True
+        self._counted_usage = replace(restored.usage)
+        self._unwritten += restored.unwritten
+        self._last_seq = restored.last_seq
+        self.message_ids = {id(item): message_id for message_id, item in restored.history.inbox or ()}
 
     @property
-    def writes_at_once(self) -> bool:
-        """Whether nothing is ever waited for."""
-        return self._in_memory
+    def log(self) -> Log:
+        """The log, opened on first use."""
+        if self._log is None:
+            with state_lock:
+                if self._log is None:
+                    self._log = self._another_log()
+        return self._log
+
+    def _another_log(self) -> Log:
+        if self._store is None:
+            self._store = MemoryStore()
+        return self._store.open(self._conversation_id)
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether a write never waits."""
+        return type(self._log or self.log) is MemoryLog
+
+    def defer(self, events: Sequence[Event]) -> None:
+        """Write these events with the next ones, or when the conversation is closed."""
+        self._unwritten += events
+        self._must_write = True
+
+    def queued_events(self, messages: Sequence[tuple[str, Item]]) -> list[Event]:
+        """Return the events that queue these messages, and remember their ids for when a run takes them."""
+        self.message_ids.update((id(item), message_id) for message_id, item in messages)
+        return [MessageQueued(message_id=message_id, item=item) for message_id, item in messages]
+
+    def take_spent(self) -> Usage | None:
+        """Return what was spent since the last call; None if nothing was."""
+        if self.usage == self._counted_usage:
+            return None
+        spent = _difference(self.usage, self._counted_usage)
+        self._counted_usage.add(spent)
+        return spent
 
     def read(self, after: int = 0) -> list[Event]:
-        """What is in the log, in a plain thread."""
-        return self._store.open(self.log.conversation_id).read_sync(after)
+        """Return what is in the log after event number `after`. Blocks."""
+        return self._another_log().read_sync(after) if self._log is not None else []
 
-    def write_sync(self, events: Sequence[Event], *, then: Callable[[], None] | None = None) -> None:
-        """Write these, in a plain thread, and do `then`; they are durable when this returns, and were not written if it fails."""
-        while self._doubts:
-            doubt = self._doubts[0]
-            self._resolve(doubt, self.read(doubt.since))
-        owed = self._take_owed()
-        batch, since = [*owed, *events], self._acknowledged
-        if batch:
-            try:
-                last = self.log.append_sync(batch)
-            except BaseException as error:
-                self._not_written(error, _Doubt(since, batch, owed, then))
-                self.failure_is_told = isinstance(error, StoreError)
-                raise
-            if then is not None:
-                then()
-            self._tell(batch, last)
+    # Messages and decisions: written when this returns, forgotten if it raises
 
-    async def write_message(self, events: Sequence[Event], then: Callable[[], None]) -> None:
-        """The same in an event loop. Cancelled meanwhile, it finds out first whether they were written."""
-        if self._in_memory:
-            self.write_sync(events, then=then)
+    def write_sync(self, events: Sequence[Event], *, on_durable: Callable[[], None] | None = None) -> None:
+        """Write events, then call `on_durable`; if this raises, they were not written. Blocks."""
+        while self._uncertain:
+            earlier = self._uncertain[0]
+            self._resolve(earlier, self.read(earlier.after))
+        write = self._next_write(events, on_durable)
+        if not write.batch:
+            return
+        try:
+            last = self.log.append_sync(write.batch)
+        except BaseException as error:
+            self._failed(write, error)
+            self.failure_was_raised = isinstance(error, StoreError)
+            raise
+        self._written(write.batch, last, write.on_durable)
+
+    async def write_message(self, events: Sequence[Event], on_durable: Callable[[], None]) -> None:
+        """`write_sync` for async code.
+
+        A cancelled caller gets its cancel when it is known whether they were written.
+        """
+        if self.in_memory:
+            self.write_sync(events, on_durable=on_durable)
             return
         await self._resolve_all()
-        owed = self._take_owed()
-        batch, since = [*owed, *events], self._acknowledged
+        write = self._next_write(events, on_durable)
         try:
-            last = await self.log.append(batch)
+            last = await self.log.append(write.batch)
         except BaseException as error:
-            self._not_written(error, _Doubt(since, batch, owed, then))
-            self.failure_is_told = isinstance(error, StoreError)
-            if self._doubts:
+            self._failed(write, error)
+            self.failure_was_raised = isinstance(error, StoreError)
+            if self._uncertain:
                 try:
                     await shielded(self._resolve_all)
-                except Exception as failure:  # then the next write finds out
+                except Exception as failure:  # the next write will try again
                     error.add_note(f"whether the message was kept is not known yet: {failure!r}")
             raise
-        then()
-        self._tell(batch, last)
+        self._written(write.batch, last, write.on_durable)
 
-    async def write(self, events: Sequence[Event], *, tell: bool = True) -> None:
-        """Write what has happened in a run: if that fails now, it goes with the next write. Without `tell`: see `tell_now`."""
-        if self._in_memory:
-            self.write_at_once(events, tell=tell)
+    # What happened in a run: written now or with the next write
+
+    async def write(self, events: Sequence[Event], *, call_back: bool = True) -> None:
+        """Write events, or keep them for the next write if that fails.
+
+        Without `call_back`: see `call_callbacks`.
+        """
+        if self.in_memory:
+            self.write_in_memory(events, call_back=call_back)
             return
         await self._resolve_all()
-        batch = [*self._take_owed(), *events]
+        write = self._next_write(events, to_retry=True)
+        if not write.batch:
+            return
+        try:
+            last = await self.log.append(write.batch)
+        except BaseException as error:
+            self._failed(write, error)
+            raise
+        self._written(write.batch, last, call_back=call_back)
+
+    def write_in_memory(self, events: Sequence[Event], *, call_back: bool = True) -> None:
+        """`write` without waiting, for a log in memory."""
+        batch = [*self._take_unwritten(), *events] if self._unwritten else events
         if not batch:
             return
-        since = self._acknowledged
         try:
-            last = await self.log.append(batch)
-        except BaseException as error:
-            self._not_written(error, _Doubt(since, batch, batch, None))
+            last = self.log.append_sync(batch)
+        except BaseException:
+            self._retry(batch)
             raise
-        self._tell(batch, last, now=tell)
+        self._written(batch, last, call_back=call_back)
 
-    def write_at_once(self, events: Sequence[Event], *, tell: bool = True) -> None:
-        """The same for a log in memory."""
-        batch = [*self._take_owed(), *events] if self._owed else events
-        if batch:
+    def call_callbacks(self) -> None:
+        """Call the callbacks with the durable events that they have not been called with yet."""
+        while self._not_called_back:
             try:
-                last = self.log.append_sync(batch)
-            except BaseException:
-                self._owe_again(batch)
-                raise
-            self._tell(batch, last, now=tell)
-
-    async def close(self, within: float | None) -> None:
-        """Write what is still owed, if that is possible now, and within so many seconds, and no more."""
-        if self._due or self._doubts:
-            told = self.failure_is_told
-            try:
-                await shielded(self.write, [], within=within)
-            except Exception as error:
-                self._log_loss(error, told)
-        self.log.close()
-
-    def close_sync(self) -> None:
-        """The same in a plain thread."""
-        if self._due or self._doubts:
-            told = self.failure_is_told
-            try:
-                self.write_sync([])
-            except Exception as error:
-                self._log_loss(error, told)
-        self.log.close()
-
-    def _log_loss(self, error: Exception, told: bool) -> None:
-        if not (told and isinstance(error, StoreError)):
-            name = self.log.conversation_id
-            logger.error("the end of conversation %r could not be saved", name, exc_info=error)
-
-    def _not_written(self, error: BaseException, doubt: _Doubt) -> None:
-        if isinstance(error, Exception):
-            self._owe_again(doubt.else_owed)
-        else:  # a cancel, or Ctrl-C, while the batch was on its way
-            self._doubts.append(doubt)
-
-    async def _resolve_all(self) -> None:
-        while self._doubts:
-            doubt = self._doubts[0]
-            self._resolve(doubt, await self._store.open(self.log.conversation_id).read(doubt.since))
-
-    def _resolve(self, doubt: _Doubt, since_then: Sequence[Event]) -> None:
-        if not any(one is doubt for one in self._doubts):  # somebody else has asked at the same time
-            return
-        self._doubts = [one for one in self._doubts if one is not doubt]
-        found, batch = [stamp(event, 0, 0.0) for event in since_then], doubt.batch
-        size = len(batch)
-        for start in range(len(found) - size + 1):
-            if found[start : start + size] == batch:
-                if doubt.then is not None:
-                    doubt.then()
-                self._tell(batch, doubt.since + start + size)
-                return
-        self._owe_again(doubt.else_owed)
-
-    def _take_owed(self) -> list[Event]:
-        owed, self._owed = self._owed, []
-        self._due = False
-        return owed
-
-    def _owe_again(self, events: Sequence[Event]) -> None:
-        if events:
-            self._owed[:0] = events
-            self._due = True
-
-    def _tell(self, events: Sequence[Event], last: int, *, now: bool = True) -> None:
-        self._acknowledged = max(last, self._acknowledged)
-        self.failure_is_told = False
-        if self._callbacks:
-            first, moment = last - len(events) + 1, time.time()
-            self._untold += [stamp(event, seq, moment) for seq, event in enumerate(events, first)]
-            if now:
-                self.tell_now()
-
-    def tell_now(self) -> None:
-        """Tell the callbacks what they have not been told yet."""
-        while self._untold:
-            try:
-                stamped = self._untold.pop(0)
-            except IndexError:  # another thread tells it
+                event = self._not_called_back.pop(0)
+            except IndexError:  # another thread was faster, and calls them
                 return
             for callback in self._callbacks:
                 try:
-                    callback(stamped)
+                    callback(event)
                 except Exception:
                     logger.exception(
-                        "a callback of conversation %r failed: %r", self.log.conversation_id, callback
+                        "a callback of conversation %r failed: %r", self._conversation_id, callback
                     )
 
-    def spent(self) -> Usage | None:
-        """What was spent since the last time; None if nothing was."""
-        if self.usage == self._counted:
-            return None
-        spent = _difference(self.usage, self._counted)
-        self._counted = _copy(self.usage)
-        return spent
+    # Closing
 
+    async def close(self, within: float | None) -> None:
+        """Write what is not written yet and release the store, each in at most `within` seconds."""
+        if self._must_write or self._uncertain:
+            was_raised = self.failure_was_raised
+            try:
+                await shielded(self.write, [], within=within)
+            except Exception as error:
+                self._log_loss(error, was_raised)
+        if self._log is not None:
+            self._log.close()
+        if self.owns_store and self._store is not None:
+            await shielded(self._store.close, within=within)
 
-class RunJournal:
-    """What the engine of one run writes down. When the run is over it refuses: what comes late does not get into the history."""
+    def close_sync(self) -> None:
+        """`close` for plain threads."""
+        if self._must_write or self._uncertain:
+            was_raised = self.failure_was_raised
+            try:
+                self.write_sync([])
+            except Exception as error:
+                self._log_loss(error, was_raised)
+        if self._log is not None:
+            self._log.close()
+        if self.owns_store and self._store is not None:
+            self._store.close_sync()
 
-    __slots__ = ("_carried", "_journal", "_transcript", "_written", "over", "run_id")
+    def _log_loss(self, error: Exception, was_raised: bool) -> None:
+        if not (was_raised and isinstance(error, StoreError)):
+            name = self._conversation_id
+            logger.error("the end of conversation %r could not be saved", name, exc_info=error)
 
-    def __init__(
+    # One write
+
+    def _next_write(
         self,
-        journal: LogJournal,
-        run_id: str,
-        agent: str,
-        transcript: Transcript,
-        written: Sequence[ToolResult],
+        events: Sequence[Event],
+        on_durable: Callable[[], None] | None = None,
+        *,
+        to_retry: bool = False,
+    ) -> _Write:
+        """Return a write of all that is not written yet. `to_retry`: if it fails, keep `events` too."""
+        earlier = self._take_unwritten()
+        batch = [*earlier, *events]
+        return _Write(self._last_seq, batch, batch if to_retry else earlier, on_durable)
+
+    def _take_unwritten(self) -> list[Event]:
+        unwritten, self._unwritten = self._unwritten, []
+        self._must_write = False
+        return unwritten
+
+    def _written(
+        self,
+        batch: Sequence[Event],
+        last: int,
+        on_durable: Callable[[], None] | None = None,
+        *,
+        call_back: bool = True,
     ) -> None:
-        self._journal = journal
-        self._transcript = transcript
-        self._written = written  # of calls beside others that wait: these results are in the log already
-        self._carried = list(transcript.calls)  # that an earlier run has asked for approval of
-        self.run_id = run_id
-        self.over = False
-        journal.owe([RunStarted(run_id=run_id, agent=agent)])
+        if on_durable is not None:
+            on_durable()
+        self._last_seq = max(last, self._last_seq)
+        self.failure_was_raised = False
+        if self._callbacks:
+            first, moment = last - len(batch) + 1, time.time()
+            self._not_called_back += [stamp(event, seq, moment) for seq, event in enumerate(batch, first)]
+            if call_back:
+                self.call_callbacks()
 
-    def events_of(self, items: Sequence[Item], late: Sequence[tuple[Item, int]] = ()) -> list[Event]:
-        """What to write for items, for those that come late, and for what was spent since the last time."""
-        ids, written = self._journal.message_ids, self._written
-        events: list[Event] = [
-            ItemAdded(item=item, run_id=self.run_id, message_id=ids.pop(id(item), "") if ids else "")
-            for item in items
-            if not any(item is one for one in written)
-        ]
-        events += [ItemAdded(item=item, run_id=self.run_id, back=back) for item, back in late]
-        spent = self._journal.spent()
-        if spent is not None:
-            events.append(UsageAdded(usage=spent, run_id=self.run_id))
-        return events
+    def _failed(self, write: _Write, error: BaseException) -> None:
+        if isinstance(error, Exception):
+            self._retry(write.to_retry)
+        else:
+            # A cancel, or Ctrl-C, while the batch was on its way: it may be in the log or not. To write it
+            # again could double it, and to forget it could lose it.
+            self._uncertain.append(write)
 
-    def events_of_waiting(self, unasked: Sequence[CallRecord]) -> list[Event]:
-        """What to write while calls of the last turn wait: how those beside them have ended, and which nobody had come to ask for."""
-        results: list[Item] = [one.result for one in self._transcript.calls if one.result is not None]
-        return [
-            *self.events_of(results),
-            *(ApprovalRequested(call_id=one.call.call_id) for one in unasked if one not in self._carried),
-        ]
+    def _retry(self, events: Sequence[Event]) -> None:
+        if events:
+            self._unwritten[:0] = events
+            self._must_write = True
 
-    async def load(self) -> list[Item]:
-        """The conversation has the history."""
-        return []
+    async def _resolve_all(self) -> None:
+        while self._uncertain:
+            write = self._uncertain[0]
+            self._resolve(write, await self._another_log().read(write.after))
 
-    async def add(self, items: list[Item], late: Sequence[tuple[Item, int]] = ()) -> None:
-        """Keep these, and whatever else of the run is not in the log yet."""
-        self._check()
-        await self._journal.write(self.events_of(items or self._transcript.take_unsaved(), late))
-
-    async def tool_starting(self, call: ToolCall) -> None:
-        """From here on the outcome of this call is unknown until it has a result."""
-        self._check()
-        await self._journal.write([ToolStarted(call_id=call.call_id, name=call.name)])
-
-    async def approval_requested(self, call: ToolCall) -> None:
-        """This call waits for somebody's decision."""
-        self._check()
-        await self._journal.write([ApprovalRequested(call_id=call.call_id)])
-
-    def _check(self) -> None:
-        if self.over:
-            raise RuntimeError(
-                f"run {self.run_id} was stopped and settled, and something in it did not heed that"
-            )
+    def _resolve(self, write: _Write, found: Sequence[Event]) -> None:
+        """Find out, from the events in the log after its beginning, whether an uncertain write took place."""
+        if not any(one is write for one in self._uncertain):
+            return  # another caller has found out meanwhile
+        self._uncertain = [one for one in self._uncertain if one is not write]
+        events, size = [stamp(event, 0, 0.0) for event in found], len(write.batch)
+        for start in range(len(events) - size + 1):
+            if events[start : start + size] == write.batch:
+                self._written(write.batch, write.after + start + size, write.on_durable)
+                return
+        self._retry(write.to_retry)
 
 
 def _difference(now: Usage, before: Usage) -> Usage:
@@ -349,8 +351,24 @@ def _difference(now: Usage, before: Usage) -> Usage:
     )
 
 
-def _copy(usage: Usage) -> Usage:
-    return _difference(usage, _NOTHING)
+def _checked_callbacks(callbacks: Sequence[EventCallback]) -> tuple[EventCallback, ...]:
+    def is_callback(value: Any) -> bool:
+        return callable(value) and not is_async(value)
+
+    def advice(value: Any) -> str:
+        return "it would never be awaited; arun(on_event=...) takes an async one" if callable(value) else ""
+
+    must_be = "a sync function of an event"
+    return tuple(check_each("a conversation", "callbacks", callbacks, must_be, is_callback, advice))
 
 
-_NOTHING = Usage()
+def _store_at(store: Store | str | os.PathLike[str] | None) -> Store | None:
+    if isinstance(store, (str, os.PathLike)):
+        from quiesce.agents.store import SQLiteStore  # sqlite3 is imported only by programs that use files
+
+        return SQLiteStore(store)
+    if store is not None and not isinstance(store, Store):
+        raise TypeError(
+            f"store is a path, a Store or None, not {type(store).__name__}: for example store='chat.db'"
+        )
+    return store

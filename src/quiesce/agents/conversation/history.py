@@ -1,6 +1,7 @@
-"""What a conversation knows between its runs: what was said and done, what waits to be said, and what waits for approval.
+"""What a conversation knows between its runs: its items, queued messages, and calls that need approval.
 
-Everything here is touched under the lock of the conversations (`state_lock`), by its callers.
+A run gets all of it when it begins (`give_to`) and hands it back when it has ended (`take_from`). Callers
+hold the lock of the conversations (`state_lock`) whenever they touch a history.
 """
 
 from __future__ import annotations
@@ -11,75 +12,74 @@ from copy import copy
 from typing import TYPE_CHECKING
 
 from quiesce.agents.agent import UserError
-from quiesce.agents.run import CallRecord
-from quiesce.agents.store import ApprovalDecided, Event, ItemAdded, MessageQueued
+from quiesce.agents.run import CallRecord, Transcript
+from quiesce.agents.store import ApprovalDecided, Event, ItemAdded
 from quiesce.models import AssistantMessage, Item, ToolResult
 from quiesce.models.inner import as_items
 
 if TYPE_CHECKING:
     from quiesce.agents.run import Engine
 
-    from .event_writer import LogJournal
-    from .restore import Restored
-
-_NOT_DECIDED = "Not started: the user said something else before anybody had approved this call."
+_SUPERSEDED = "Not started: the user sent another message before this call was approved."
 
 
 class History:
-    """The state of a conversation, without its run."""
+    """The items of a conversation, and what they wait for.
+
+    Empty parts take no memory: most conversations have none.
+    """
 
     __slots__ = ("calls", "decisions", "held", "inbox", "items", "unchecked")
 
     def __init__(self) -> None:
         self.items: list[Item] = []
-        self.held: Sequence[Item] = ()  # of these, what waits for output guardrails: it is in no record yet
-        self.calls: Sequence[
-            CallRecord
-        ] = ()  # of the last block of `items`, while some of them wait for approval
+        #: Those of `items` that wait for output guardrails. They are not in the log yet.
+        self.held: Sequence[Item] = ()
+        #: The calls at the end of `items`, while at least one of them needs approval.
+        self.calls: Sequence[CallRecord] = ()
+        #: By call id: whether the call is approved, and what to tell the model if it is not.
         self.decisions: dict[str, tuple[bool, str]] | None = None
-        self.inbox: list[tuple[str, Item]] | None = None  # what no run has taken up
-        self.unchecked: Sequence[Item] = ()  # what no guardrail has passed
-
-    def take_up(self, restored: Restored) -> None:
-        """Go on where a log ends."""
-        self.items = restored.items
-        self.calls = restored.calls
-        self.decisions = restored.decisions or None
-        self.inbox = list(restored.queued.items()) or None
-        self.unchecked = restored.unchecked
+        #: Messages that no run has taken yet, each with its id.
+        self.inbox: list[tuple[str, Item]] | None = None
+        #: Input that has not passed the input guardrails.
+        self.unchecked: Sequence[Item] = ()
 
     def recorded(self) -> list[Item]:
-        """The items without those that wait for a guardrail."""
+        """Return the items without those that wait for a guardrail."""
         if not self.held:
             return self.items
         return [item for item in self.items if not any(item is one for one in self.held)]
 
     # Messages
 
-    def put(self, said: list[tuple[str, Item]]) -> None:
-        """These wait for the next turn of the model."""
+    def queue(self, messages: list[tuple[str, Item]]) -> None:
+        """Let these messages wait for the next turn of the model."""
         if self.inbox is None:
             self.inbox = []
-        self.inbox += said
-
-    def take(self) -> list[Item]:
-        """What waits; it does no longer."""
-        said, self.inbox = self.inbox, None
-        return [item for _, item in said or ()]
+        self.inbox += messages
 
     def queued(self) -> list[Item]:
-        """What waits."""
+        """Return the messages that no run has taken yet."""
         return [item for _, item in self.inbox or ()]
+
+    def take_queued(self) -> list[Item]:
+        """Empty the queue, and return what was in it."""
+        messages = self.queued()
+        self.inbox = None
+        return messages
 
     # Approvals
 
     def undecided(self) -> list[CallRecord]:
-        """The calls that somebody has to decide on."""
-        decided = self.decisions or {}
-        return [r for r in self.calls if r.result is None and r.call.call_id not in decided]
+        """Return the calls that need a decision."""
+        decisions = self.decisions or {}
+        return [call for call in self.calls if call.result is None and call.call.call_id not in decisions]
 
-    def chosen(self, call_id: str | None) -> list[str]:
-        """The ids of the calls that a decision is about; UserError if that is none."""
+    def choose(self, call_id: str | None) -> list[str]:
+        """Return the ids of the undecided calls that are meant: `call_id`, or all.
+
+        UserError if there is none.
+        """
         waiting = [record.call.call_id for record in self.undecided()]
         chosen = waiting if call_id is None else [one for one in waiting if one == call_id]
         if not chosen:
@@ -87,19 +87,23 @@ class History:
             raise UserError(f"{which} for approval: `pending_approvals` lists those that do")
         return chosen
 
-    def decide(self, decided: Sequence[ApprovalDecided]) -> None:
-        """Keep what was decided, for the next run; the first word counts."""
+    def decide(self, decisions: Sequence[ApprovalDecided]) -> None:
+        """Keep these decisions for the next run. The first decision on a call counts."""
         if self.decisions is None:
             self.decisions = {}
-        for one in decided:
+        for one in decisions:
             self.decisions.setdefault(one.call_id, (one.approved, one.message))
 
-    def give_up_calls(self, told: str = _NOT_DECIDED) -> list[Event]:
-        """Nobody waits for an approval any more; returns what to write down."""
+    def give_up_calls(self, text: str = _SUPERSEDED) -> list[Event]:
+        """Stop waiting for approvals: `text` becomes the result of each such call.
+
+        Returns the events to write.
+        """
         events: list[Event] = []
         for record in self.calls:
+            # The results of the other calls of the block are in the log already, written when the run ended.
             if record.result is None:
-                events.append(ItemAdded(item=record.finish(told, "not_started")))
+                events.append(ItemAdded(item=record.finish(text, "not_started")))
             assert record.result is not None
             self.items.append(record.result)
         self.calls = ()
@@ -108,71 +112,59 @@ class History:
 
     # Runs
 
-    def has_work(self, status: str, *, asks: bool) -> bool:
-        """Whether a run would do anything. `asks`: there is a function that decides on approvals."""
+    def has_work(self, status: str, *, can_ask: bool) -> bool:
+        """Return whether a run would do anything.
+
+        `can_ask`: the run can ask a function for missing approvals.
+        """
         if self.calls:
-            return asks or not self.undecided()
+            return can_ask or not self.undecided()
         if self.inbox or self.unchecked:
             return True
         last = self.items[-1]
         if isinstance(last, AssistantMessage) and last.interrupted:
             return True
-        # A run may also end with what a tool has returned.
+        # The result of a tool can be the final answer too (`tool_use_behavior`), so look at the status as
+        # well.
         return not (status == "finished" and isinstance(last, (AssistantMessage, ToolResult)))
 
-    def give_to(self, engine: Engine) -> list[ToolResult]:
-        """Let a run go on from here; returns the results that are in the log, though not in the history."""
-        transcript = engine.transcript
-        transcript.given = list(self.items)
-        transcript.held = list(self.held)
-        if self.calls:
-            transcript.calls = [_again(record) for record in self.calls]
-            engine.approvals = dict(self.decisions or {})
-        else:
-            transcript.new += self.take()
-        to_check = [*self.unchecked, *transcript.new]
-        engine.checks_input = bool(to_check)
-        engine.guardrail_input = guardrail_input(to_check)
+    def begin_transcript(self) -> Transcript:
+        """Return the transcript of a run that continues from here, with the messages that were queued."""
+        # New records of the same calls, without how far an earlier run came with them.
+        calls = [CallRecord(record.call, record.result) for record in self.calls]
+        # Messages only without open calls: one between a call and its result would make the history invalid.
+        return Transcript(list(self.items), () if calls else self.take_queued(), calls, self.held)
+
+    def to_check(self, transcript: Transcript) -> str | list[Item] | None:
+        """Return what the input guardrails of a run with this transcript look at; None if nothing is new."""
+        items = [*self.unchecked, *transcript.new]
+        return _guardrail_input(items) if items else None
+
+    def recorded_results(self) -> list[ToolResult]:
+        """Return the results that are in the log already, but not in `items`."""
         return [record.result for record in self.calls if record.result is not None]
 
     def take_from(self, engine: Engine) -> None:
-        """A run has ended: this is how far it came."""
+        """Take over what the run of `engine`, which has ended, came to."""
         transcript = engine.transcript
         self.items = transcript.given + transcript.new
-        self.held = transcript.held or ()
+        self.held = transcript.awaits_output_guards or ()
         self.calls = transcript.calls
-        waiting = {record.call.call_id for record in engine.pending_approvals}
-        decided = {call_id: said for call_id, said in engine.approvals.items() if call_id in waiting}
-        self.decisions = decided or None
-        if engine.checks_input and not engine.input_passed:
-            checked = engine.guardrail_input
-            self.unchecked = as_items(checked)
-        else:
-            self.unchecked = ()
+        # An approval is for one attempt: keep it only if the call is still waiting to be made.
+        waiting = {record.call.call_id for record in engine.approvals.pending}
+        decisions = engine.approvals.decisions
+        self.decisions = {key: kept for key, kept in decisions.items() if key in waiting} or None
+        self.unchecked = engine.unchecked_input
 
 
 def messages_of(message: str | Item | Iterable[Item]) -> list[tuple[str, Item]]:
-    """What a user says, each with an id."""
-    return [
-        (uuid.uuid4().hex, copy(item)) for item in as_items(message)
-    ]  # an object of its own: it is known by its identity
+    """Return what a user says as items, each with a new id."""
+    # Copies: a queued message is recognised by its identity, and users may send one object twice.
+    return [(uuid.uuid4().hex, copy(item)) for item in as_items(message)]
 
 
-def queued_events(journal: LogJournal, said: list[tuple[str, Item]]) -> list[Event]:
-    """What to write down before any of it counts."""
-    journal.message_ids.update((id(item), message_id) for message_id, item in said)
-    return [MessageQueued(message_id=message_id, item=item) for message_id, item in said]
-
-
-def guardrail_input(items: list[Item]) -> str | list[Item]:
-    """What input guardrails are given: the text, if there is nothing else."""
+def _guardrail_input(items: list[Item]) -> str | list[Item]:
+    """Return what input guardrails are given: plain text where there is nothing else."""
     if len(items) == 1 and isinstance(content := getattr(items[0], "content", None), str):
         return content
     return items
-
-
-def _again(record: CallRecord) -> CallRecord:
-    """The same call for another run."""
-    again = CallRecord(record.call)
-    again.result = record.result
-    return again

@@ -1,241 +1,378 @@
-"""One run of a conversation, from the call of `arun()` to its settlement.
+"""One run of a conversation, from the call of `arun()` until its end is settled.
 
-A run is registered when `arun()` is called, and can be stopped from then on. Whoever stops writes first why, then looks for the scope; the
-run publishes its scope first, then looks for a reason: one of the two sees the other, from whichever threads.
+It is registered by that call, begins when `arun()` is first awaited, and is over when the conversation has
+taken its results. One that is stopped or dropped before it has begun is over at once.
 
-The end, in this order, whatever ended it: everything is drained, the transcript is complete, it is saved, the hooks are told, the
-conversation has its new status, callbacks are told, who waits for the stop is told, and then `arun()` returns. No cancel of the caller cuts it.
+It can be stopped from any thread as soon as it is registered. Both sides do their part under `state_lock`: a
+stop notes its reason and looks for the scope; the run publishes its scope and looks for a reason. So exactly
+one of them cancels the scope. Twice would be wrong too: a second cancel halves the grace.
+
+The end, in this order, whatever caused it: everything is drained, the transcript is complete and saved, hooks
+are called, the conversation has its new status, callbacks are called, those who wait for the stop get its
+report, `arun()` returns. Cancelling the caller does not interrupt it.
 """
 
 from __future__ import annotations
 
+import inspect
+import uuid
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from quiesce import CancelToken, Reason, StopReport
-from quiesce.agents.run import Execution, Stopping, state_lock, stop_scope
-from quiesce.agents.store import Event, RunEnded, StatusChanged
-from quiesce.models import Item, Note, ToolResult
+from quiesce.agents.run import AgentRun, Stopping, state_lock, stop_scope, token_or_reason
+from quiesce.agents.store import (
+    ApprovalRequested,
+    ItemAdded,
+    RunEnded,
+    RunStarted,
+    StatusChanged,
+    ToolStarted,
+    UsageAdded,
+)
+from quiesce.kernel.inner import runs_inside
+from quiesce.models import Item, Note, ToolCall, ToolResult
+
+from .event_writer import EventWriter
 
 if TYPE_CHECKING:
     from quiesce import Grace, Scope
-    from quiesce.agents.run import Engine, StreamEvent
-
-    from .conversation import Conversation
-    from .event_writer import LogJournal, RunJournal
+    from quiesce.agents.run import CallRecord, Engine, StreamEvent, Transcript
+    from quiesce.agents.store import Event
 
 OnEvent: TypeAlias = "Callable[[StreamEvent], Awaitable[None]]"
+Status: TypeAlias = Literal[
+    "idle", "running", "paused", "waiting_for_approval", "finished", "error", "closed"
+]
 
-_TOLD = {
+_NOTES = {
     "user": "The user has interrupted this on purpose.",
-    "timeout": "This was stopped because its time was over.",
-    "disconnect": "This was stopped because the client has gone.",
-    "shutdown": "This was stopped because the program was ending.",
+    "timeout": "This was stopped because its time ran out.",
+    "disconnect": "This was stopped because the client disconnected.",
+    "shutdown": "This was stopped because the program is shutting down.",
 }
 _MAY_BE_PARTIAL = "Tools that were stopped may have partially executed."
-_CUT = ("interrupted", "still_running")
+_INCOMPLETE = ("interrupted", "still_running")
 
-being_announced: ContextVar[Run | None] = ContextVar("being_announced", default=None)
-"""The run whose end the caller, one of its hooks, is being told of: that run has ended, and waits for the hook."""
+# Set in the task that calls the hooks, and so in whatever these start.
+_ending_run: ContextVar[ConversationRun | None] = ContextVar("ending_run", default=None)
 
 
-class Run:
-    """One run: what was asked of it, and how far it is."""
+class ConversationRun(AgentRun):
+    """One run: which stops were requested, how far it has come, and how it ends."""
 
     __slots__ = (
+        "_early_token",
+        "_on_over",
+        "_pausing",
+        "_stopping",
+        "_writer",
         "begun",
         "closed_inside",
         "coroutine",
-        "early_token",
-        "engine",
+        "has_engine",
+        "is_over",
+        "journal",
         "on_event",
-        "over",
-        "pausing",
-        "reason",
         "report",
-        "scope",
         "status",
-        "stopping",
     )
 
-    def __init__(self) -> None:
-        self.begun = False  # its first step was taken
-        self.over = False
-        self.coroutine: weakref.ref[Coroutine[Any, Any, str]] | None = (
-            None  # of an `arun()` that nobody has begun
-        )
-        self.pausing = False
-        self.closed_inside = (
-            False  # by one of its own tools: the conversation is to be closed when the run is over
-        )
-        self.reason: Reason | None = None  # why somebody has stopped it
-        self.report: StopReport | None = None  # when it is over
-        self.scope: Scope | None = None
-        self.engine: Engine | None = None
-        self.on_event: OnEvent | None = None
-        self.stopping: Stopping | None = None
-        self.early_token: CancelToken | None = None  # given out before there was a scope
-        self.status = "paused"
+    always_announces = True
+
+    def __init__(self, on_over: Callable[[ConversationRun], None], on_event: OnEvent | None = None) -> None:
+        super().__init__()
+        self._on_over = on_over
+        self.on_event = on_event
+        #: The coroutine of an `arun()`, which may never be awaited.
+        self.coroutine: weakref.ref[Coroutine[Any, Any, Status]] | None = None
+        self.begun = False
+        self.has_engine = False
+        self.is_over = False
+        #: A tool or a hook of this run has called `close()`: finish closing when the run is over.
+        self.closed_inside = False
+        #: The status of the conversation when the run is over.
+        self.status: Status = "paused"
+        self.report: StopReport | None = None
+        self._pausing = False
+        self._stopping: Stopping | None = None
+        # Handed out before there was a scope, whose token it then follows.
+        self._early_token: CancelToken | None = None
+
+    @property
+    def was_dropped(self) -> bool:
+        """Whether its coroutine was dropped or closed before it was awaited."""
+        if self.begun or self.coroutine is None:
+            return False
+        coroutine = self.coroutine()
+        return coroutine is None or inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
+
+    def end_before_begin(self, reason: Reason | None) -> None:
+        """Note that it will never begin.
+
+        Callers hold the lock, and call `cancel_early_token` when they do not.
+        """
+        self.is_over = True
+        self.asked = reason
+
+    def open_journal(
+        self, writer: EventWriter, agent: str, transcript: Transcript, recorded: Sequence[ToolResult]
+    ) -> LogJournal:
+        """Return what its engine writes to. `recorded`: results of open calls that are in the log already."""
+        self._writer = writer
+        self.journal = LogJournal(writer, uuid.uuid4().hex, agent, transcript, recorded)
+        return self.journal
+
+    def prepare(self, engine: Engine) -> None:
+        """Give it its engine."""
+        with state_lock:
+            self.engine = engine
+            self.has_engine = True
+            if self._pausing:
+                engine.stop_after_turn()
+
+    # Stops, from any thread
 
     def interrupt(self, reason: Reason, *, hurry: bool = True, grace: Grace | None = None) -> Stopping:
-        """Stop it, or with `hurry` stop it faster; `grace` says how fast."""
+        """Stop it; if it is being stopped already, stop it faster (with `hurry`), or within `grace`."""
         with state_lock:
-            if self.report is not None:  # it has ended in the very moment
+            if self.report is not None:  # it ended a moment ago
                 return Stopping(self.report)
-            if self.stopping is None:
-                self.stopping = Stopping()
-            stopping = self.stopping
-            again = self.reason is not None
+            if self._stopping is None:
+                self._stopping = Stopping()
+            stopping, scope = self._stopping, self.scope
+            again = self.asked is not None
             if not again:
-                self.reason = reason
-            scope = self.scope
+                self.asked = reason
         if scope is not None:
-            stopping._backend = scope._opened().backend
+            stopping.happens_in(scope)
             if not again or hurry:
                 stop_scope(scope, reason, again=again, grace=grace)
         return stopping
 
     def pause(self) -> None:
-        """Let it end after its current step."""
+        """Let it end after its current turn."""
         with state_lock:
-            self.pausing = True
-            if self.engine is not None:
-                self.engine.stop_after_turn = True
+            self._pausing = True
+            if self.has_engine:
+                self.engine.stop_after_turn()
 
-    def drive(self, engine: Engine) -> None:
-        """From here on it has an engine."""
-        with state_lock:
-            self.engine = engine
-            engine.stop_after_turn = self.pausing
-
-    def opened(self, scope: Scope) -> None:
-        """From here on it has a scope."""
-        with state_lock:
-            self.scope = scope
-            reason, early = self.reason, self.early_token
-            if self.stopping is not None:
-                self.stopping._backend = scope._opened().backend
-        if early is not None:
-            mirror(scope.token, early)
-        if reason is not None:
-            scope.cancel(reason)
+    def cancel_early_token(self, reason: Reason) -> None:
+        """Cancel the token that was handed out before the run began, if there is one."""
+        if self._early_token is not None:
+            self._early_token.cancel(reason)
 
     @property
     def token(self) -> CancelToken:
-        """The token of all that it does: the same from its registration on."""
+        """The token of everything that it does: the same one from its registration on."""
         with state_lock:
-            if self.early_token is not None:
-                return self.early_token
-            if self.scope is not None:
-                return self.scope.token
-            self.early_token = CancelToken()
-            return self.early_token
+            if self._early_token is None:
+                if self.scope is not None:
+                    return self.scope.token
+                self._early_token = CancelToken()
+            return self._early_token
 
     def last_token(self) -> CancelToken | Reason | None:
-        """What to keep of the token of a run that is over: itself, or if nobody has asked for it, whether it was cancelled."""
-        if self.early_token is not None:
-            return self.early_token
-        if self.scope is None:
-            return self.reason
-        core = self.scope._opened()
-        return core._token or core.reason
+        """Return what to keep of the token: if nobody holds it, the reason is enough."""
+        if self._early_token is not None or self.scope is None:
+            return self._early_token or self.asked
+        return token_or_reason(self.scope)
 
+    # Who asks
 
-def mirror(source: CancelToken, target: CancelToken) -> None:
-    """Cancel `target` with `source`."""
-    source.on_cancel(lambda: target.cancel(source.reason))
+    @property
+    def contains_caller(self) -> bool:
+        """Whether the caller is a part of this run, and so cannot wait for its end."""
+        return self.scope is not None and runs_inside(self.scope)
 
+    @property
+    def is_calling_caller(self) -> bool:
+        """Whether the caller is a hook that this run has called at its end, and now waits for."""
+        return _ending_run.get() is self
 
-class Ticket:
-    """Held by the coroutine of a run alone: when that is dropped without having run, the run is registered no longer."""
+    # The end
 
-    __slots__ = ("_conversation", "_run")
+    def settled(self, report: StopReport) -> None:
+        """Give the report to those who wait for the stop."""
+        if self._stopping is not None:
+            self._stopping.settle(report)
 
-    def __init__(self, conversation: Conversation, run: Run) -> None:
-        self._conversation = conversation
-        self._run = run
-
-    def __del__(self) -> None:
-        if not self._run.over:
-            self._conversation._dropped(self._run)
-
-
-class ConversationExecution(Execution):
-    """An engine that runs for a conversation."""
-
-    __slots__ = ("_conversation", "_journal", "_record", "_run")
-
-    always_announces = True
-
-    def __init__(
-        self, conversation: Conversation, engine: Engine, run: Run, journal: LogJournal, record: RunJournal
-    ) -> None:
-        super().__init__(engine)
-        self._conversation = conversation
-        self._run = run
-        self._journal = journal
-        self._record = record
-
-    def _opened(self, scope: Scope) -> None:
-        self._run.opened(scope)
+    def _publish(self, scope: Scope) -> None:
+        with state_lock:
+            self.scope = scope
+            reason, early = self.asked, self._early_token
+            if self._stopping is not None:
+                self._stopping.happens_in(scope)
+        if early is not None:
+            token = scope.token
+            token.on_cancel(lambda: early.cancel(token.reason))
+        if reason is not None:
+            scope.cancel(reason)
 
     async def _announce(self, failure: BaseException | None) -> None:
-        if self._run.over:  # its event loop was closed under it, and the conversation has gone on
+        if self.is_over:  # its event loop was closed under it, and the conversation has continued without it
             return
-        if not self._journal.writes_at_once or self.engine.callbacks.run is not None:
+        if not self._writer.in_memory or self.engine.settings.hooks is not None:
             await super()._announce(failure)
             return
+        # Nothing here waits, so the usual case, no store and no hooks, does not pay for a shield.
         try:
-            self._journal.write_at_once(self._last_events(), tell=False)
+            self._writer.write_in_memory(self._last_events(), call_back=False)
         finally:
-            self._conversation._settled(self._run, self.engine, self.scope)
+            self._on_over(self)
 
     async def _save_and_tell(self) -> None:
-        being_announced.set(self._run)  # for the context of this task, and what hooks start in it, alone
+        _ending_run.set(self)
+        # Each step is taken whatever becomes of those before it.
         try:
             try:
-                await self._journal.write(self._last_events(), tell=False)
-            finally:  # whatever fails, the next one is told
+                await self._writer.write(self._last_events(), call_back=False)
+            finally:
                 await self._tell_hooks()
         finally:
-            self._conversation._settled(self._run, self.engine, self.scope)
+            self._on_over(self)
 
     def _last_events(self) -> list[Event]:
-        """What is left to write: the rest of the transcript, and how the run has ended."""
-        engine, run, reason = self.engine, self._run, self.reason
-        transcript = engine.transcript
-        pending, run_id = bool(engine.pending_approvals), self._record.run_id
-        run.status = self._status()
-        if not pending and run.status == "paused" and (note := note_on(reason, transcript.new)) is not None:
-            last = transcript.new or transcript.given
-            if last[-1:] != [note]:
-                transcript.new.append(note)
-        events = self._record.events_of(transcript.take_unsaved(), transcript.take_late())
-        if pending:  # beside calls that wait, those that have ended must not be forgotten
-            events += self._record.events_of_waiting(engine.unasked)
+        engine, reason, transcript = self.engine, self.reason, self.engine.transcript
+        self.status = self._final_status()
+        waits = bool(engine.approvals.pending)
+        note = note_on(reason, transcript.new) if self.status == "paused" and not waits else None
+        # A run that is stopped again and again before it adds anything says so once.
+        if note is not None and (transcript.new or transcript.given)[-1:] != [note]:
+            transcript.new.append(note)
         why = str(reason) if reason is not None else ""
-        ended = "interrupted" if run.status == "paused" and reason is not None else run.status
-        events.append(RunEnded(run_id=run_id, status=ended, reason=why))
-        events.append(StatusChanged(status=run.status, reason=why))
-        return events
+        return self.journal.last_events(self.status, why, engine.approvals.unasked if waits else None)
 
-    def _status(self) -> str:
+    def _final_status(self) -> Status:
         engine, reason = self.engine, self.reason
-        if reason is not None and (reason.kind == "error" or not engine.is_complete):
-            return "error" if reason.kind == "error" else "paused"
-        if engine.pending_approvals:
+        if reason is not None and reason.kind == "error":
+            return "error"
+        # A stop that came after the final answer has stopped nothing.
+        if reason is not None and not engine.is_complete:
+            return "paused"
+        if engine.approvals.pending:
             return "waiting_for_approval"
         return "finished" if engine.is_complete else "paused"
 
 
+class Unawaited:
+    """Held by the coroutine of a run alone: calls `on_drop` if that is dropped before it was awaited.
+
+    Otherwise the run would stay registered, and block its conversation forever.
+    """
+
+    # Not the callback of a weak reference: if the conversation is collected in one cycle with the coroutine,
+    # that would not be called, and holders of the run's token would wait forever.
+
+    __slots__ = ("_on_drop", "_run")
+
+    def __init__(self, run: ConversationRun, on_drop: Callable[[ConversationRun], None]) -> None:
+        self._run = run
+        self._on_drop = on_drop
+
+    def __del__(self) -> None:
+        if not self._run.begun:
+            self._on_drop(self._run)
+
+
+class LogJournal:
+    """The journal of one run of a conversation: turns what the engine does into events.
+
+    It refuses everything when the run is over, so that work which ignores its cancel adds nothing to a
+    settled history.
+    """
+
+    __slots__ = ("_earlier_calls", "_recorded", "_transcript", "_writer", "is_over", "run_id")
+
+    def __init__(
+        self,
+        writer: EventWriter,
+        run_id: str,
+        agent: str,
+        transcript: Transcript,
+        recorded: Sequence[ToolResult],
+    ) -> None:
+        self._writer = writer
+        self._transcript = transcript
+        #: Results that an earlier run has written: other calls of their block waited for approval, and still
+        #: may.
+        self._recorded = recorded
+        #: Calls that an earlier run has requested approval for.
+        self._earlier_calls = list(transcript.calls)
+        self.run_id = run_id
+        self.is_over = False
+        writer.defer([RunStarted(run_id=run_id, agent=agent)])
+
+    def take_events(self) -> list[Event]:
+        """Return the events for everything in the transcript that has none yet."""
+        return self._events_of(self._transcript.take_unsaved(), self._transcript.take_late())
+
+    def last_events(self, status: str, reason: str, waiting: Sequence[CallRecord] | None) -> list[Event]:
+        """Return the events that end the run.
+
+        `waiting`: calls to request approval for; None if no call waits.
+        """
+        events = self.take_events()
+        if waiting is not None:
+            # The block stays open, so its results are not in the transcript yet. A restart must know of them
+            # all the same.
+            results: list[Item] = [one.result for one in self._transcript.calls if one.result is not None]
+            events += self._events_of(results)
+            new = (one for one in waiting if one not in self._earlier_calls)
+            events += [ApprovalRequested(call_id=one.call.call_id) for one in new]
+        how = "interrupted" if status == "paused" and reason else status
+        events.append(RunEnded(run_id=self.run_id, status=how, reason=reason))
+        events.append(StatusChanged(status=status, reason=reason))
+        return events
+
+    def _events_of(self, items: Sequence[Item], late: Sequence[tuple[Item, int]] = ()) -> list[Event]:
+        ids, recorded, run_id = self._writer.message_ids, self._recorded, self.run_id
+        events: list[Event] = [
+            ItemAdded(item=item, run_id=run_id, message_id=ids.pop(id(item), "") if ids else "")
+            for item in items
+            if not any(item is one for one in recorded)
+        ]
+        events += [ItemAdded(item=item, run_id=run_id, back=back) for item, back in late]
+        spent = self._writer.take_spent()
+        if spent is not None:
+            events.append(UsageAdded(usage=spent, run_id=run_id))
+        return events
+
+    # For the engine
+
+    async def load(self) -> list[Item]:
+        """Return nothing: the conversation has put its history into the transcript."""
+        return []
+
+    async def add(self, items: list[Item], late: Sequence[tuple[Item, int]] = ()) -> None:
+        """Write these items, or without any whatever else of the run is not in the log yet."""
+        self._check()
+        await self._writer.write(self._events_of(items or self._transcript.take_unsaved(), late))
+
+    async def tool_starting(self, call: ToolCall) -> None:
+        """Write that the outcome of `call` is unknown until it has a result."""
+        self._check()
+        await self._writer.write([ToolStarted(call_id=call.call_id, name=call.name)])
+
+    async def approval_requested(self, call: ToolCall) -> None:
+        """Write that `call` waits for a decision."""
+        self._check()
+        await self._writer.write([ApprovalRequested(call_id=call.call_id)])
+
+    def _check(self) -> None:
+        if self.is_over:
+            raise RuntimeError(f"run {self.run_id} was stopped and settled, but something in it ignored that")
+
+
 def note_on(reason: Reason | None, items: Sequence[Item]) -> Note | None:
-    """What the model is told about a stop that has cut `items`; nothing about a pause, which cuts nothing."""
+    """Return what the model reads about a stop after `items`; None for a pause, which interrupts nothing."""
     if reason is None or reason.kind == "error":
         return None
-    told = _TOLD.get(reason.kind, "This was stopped before its end.")
+    text = _NOTES.get(reason.kind, "This was stopped before it was finished.")
     if reason.kind == "user" and reason.message:
-        told = f"{told[:-1]}: {reason.message}."
-    cut = any(isinstance(item, ToolResult) and item.outcome in _CUT for item in items[-8:])
-    return Note(f"{told} {_MAY_BE_PARTIAL}" if cut else told)
+        text = f"{text[:-1]}: {reason.message}."
+    # The results of the last calls are at the end; earlier turns have nothing to do with this stop.
+    interrupted = any(isinstance(item, ToolResult) and item.outcome in _INCOMPLETE for item in items[-8:])
+    return Note(f"{text} {_MAY_BE_PARTIAL}" if interrupted else text)

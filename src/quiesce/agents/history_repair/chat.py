@@ -1,10 +1,12 @@
-"""Repair of OpenAI Chat Completions messages, as also llama.cpp, Ollama, vLLM and others take them.
+"""Repair of OpenAI Chat Completions messages, which llama.cpp, Ollama, vLLM and others accept too.
 
-What the API and the strict ones among its imitators insist on
-- An assistant message with `tool_calls` is followed at once by one `tool` message for each; no other `tool` messages are taken.
-- `tool_calls` is not empty, a call has an id, a type and a name, and its arguments are the text of a JSON object.
-- The content of a message is not null, unless it is an assistant's with calls; an assistant says something or calls something.
-- The `function_call` of old is followed by a `function` message of that name.
+What the API and its stricter imitators insist on
+- An assistant message with `tool_calls` is followed at once by one `tool` message for each; no other `tool`
+  messages are accepted.
+- `tool_calls` is not empty; a call has an id, a type and a name; its arguments are the text of a JSON object.
+- The content of a message is not null, except in an assistant message with calls. An assistant message has
+  content or calls.
+- The deprecated `function_call` is followed by a `function` message of the same name.
 """
 
 from __future__ import annotations
@@ -13,13 +15,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from .pairs import Call, Pairing, Result
-from .reading import field, filled, is_empty, parts, text_in, valid_arguments, with_changes
+from .reading import are_same, field, filled, is_empty, parts, text_in, valid_arguments, with_changes
 
 _LEGACY = "function"
 
 
 def repair_chat(messages: Sequence[Any], missing: str) -> list[Any]:
-    """A history that Chat Completions takes."""
+    """Return a history that Chat Completions accepts."""
+    # Ids need to differ within one answer only: servers accept the same id in two of them.
     pairing = Pairing(missing, "block", frozenset({_LEGACY}))
     kept: list[tuple[Any, list[tuple[Call, Any]]]] = []
     for number, message in enumerate(messages):
@@ -27,62 +30,67 @@ def repair_chat(messages: Sequence[Any], missing: str) -> list[Any]:
         if role in ("tool", "function"):
             call_id = field(message, "tool_call_id" if role == "tool" else "name")
             if filled(call_id):
-                pairing.result(Result(role, call_id, message, text_in(field(message, "content"))))
+                pairing.add_result(Result(role, call_id, message, text_in(field(message, "content"))))
         elif role == "assistant":
             kept.append((message, _calls_of(message, number, pairing)))
         elif field(message, "content") is not None or role not in ("user", "system", "developer"):
             kept.append((message, []))
     pairing.settle()
     repaired: list[Any] = []
-    for message, made in kept:
-        whole = _assistant(message, made) if field(message, "role") == "assistant" else message
+    for message, calls in kept:
+        whole = _assistant(message, calls) if field(message, "role") == "assistant" else message
         if whole is not None:
             repaired.append(whole)
-            repaired.extend(_result(call, missing) for call, _ in made if not call.replay)
+            repaired.extend(_result(call) for call, _ in calls if not call.is_replay)
     return repaired
 
 
 def _calls_of(message: Any, number: int, pairing: Pairing) -> list[tuple[Call, Any]]:
-    """The calls that can be kept, each with what stands for it in the message."""
-    made: list[tuple[Call, Any]] = []
+    """Return the calls that can be kept, each with its entry in the message."""
+    calls: list[tuple[Call, Any]] = []
     for entry in parts(field(message, "tool_calls")):
         custom = field(entry, "custom")
-        asked = custom if custom is not None else field(entry, "function")
-        if not filled(field(entry, "id")) or not filled(field(asked, "name")):
+        called = custom if custom is not None else field(entry, "function")
+        # A call that was cut off before it had a name cannot be answered by anything.
+        if not filled(field(entry, "id")) or not filled(field(called, "name")):
             continue
-        said, cut_off, whole = (field(asked, "input"), False, entry) if custom is not None else _whole(entry)
-        call = Call("tool", field(entry, "id"), number, (field(asked, "name"), said), cut_off)
-        made.append((pairing.call(call), whole))
-    asked = field(message, "function_call")
-    if filled(field(asked, "name")):
-        said, cut_off = valid_arguments(field(asked, "arguments"))
-        whole = asked if said == field(asked, "arguments") else with_changes(asked, arguments=said)
-        call = Call(_LEGACY, field(asked, "name"), number, said, cut_off)
-        made.append((pairing.call(call), whole))
-    return made
+        if custom is not None:
+            arguments, cut_off, whole = field(custom, "input"), False, entry
+        else:
+            arguments, cut_off, whole = _with_valid_arguments(entry)
+        call = Call("tool", field(entry, "id"), number, (field(called, "name"), arguments), cut_off)
+        calls.append((pairing.add_call(call), whole))
+    called = field(message, "function_call")
+    if filled(field(called, "name")):
+        arguments, cut_off = valid_arguments(field(called, "arguments"))
+        is_valid = arguments == field(called, "arguments")
+        whole = called if is_valid else with_changes(called, arguments=arguments)
+        call = Call(_LEGACY, field(called, "name"), number, arguments, cut_off)
+        calls.append((pairing.add_call(call), whole))
+    return calls
 
 
-def _whole(entry: Any) -> tuple[str, bool, Any]:
-    asked = field(entry, "function")
-    arguments, cut_off = valid_arguments(field(asked, "arguments"))
-    if arguments != field(asked, "arguments"):
-        entry = with_changes(entry, function=with_changes(asked, arguments=arguments))
+def _with_valid_arguments(entry: Any) -> tuple[str, bool, Any]:
+    function = field(entry, "function")
+    arguments, cut_off = valid_arguments(field(function, "arguments"))
+    if arguments != field(function, "arguments"):
+        entry = with_changes(entry, function=with_changes(function, arguments=arguments))
     if not filled(field(entry, "type")):
         entry = with_changes(entry, type="function")
     return arguments, cut_off, entry
 
 
-def _assistant(message: Any, made: list[tuple[Call, Any]]) -> Any | None:
-    """The message with the calls that are kept, or None if nothing is left of it."""
+def _assistant(message: Any, calls: list[tuple[Call, Any]]) -> Any | None:
+    """Return the message with the calls that are kept; None if nothing is left of it."""
     entries = [
         with_changes(entry, id=call.new_id) if call.new_id else entry
-        for call, entry in made
-        if call.kind == "tool" and not call.replay
+        for call, entry in calls
+        if call.kind == "tool" and not call.is_replay
     ]
-    legacy = next((entry for call, entry in made if call.kind == _LEGACY), None)
+    legacy = next((entry for call, entry in calls if call.kind == _LEGACY), None)
     changes: dict[str, Any] = {}
     before = field(message, "tool_calls")
-    if before is not None and not _same(entries, before):
+    if before is not None and not (entries and are_same(parts(before), entries)):
         changes["tool_calls"] = entries or None
     if field(message, "function_call") is not None and legacy is not field(message, "function_call"):
         changes["function_call"] = legacy
@@ -94,21 +102,11 @@ def _assistant(message: Any, made: list[tuple[Call, Any]]) -> Any | None:
     return with_changes(message, **changes) if changes else message
 
 
-def _same(entries: list[Any], before: Any) -> bool:
-    found = parts(before)
-    return (
-        bool(found)
-        and len(found) == len(entries)
-        and all(a is b for a, b in zip(found, entries, strict=True))
-    )
-
-
-def _result(call: Call, missing: str) -> Any:
+def _result(call: Call) -> Any:
     if call.result is None:
-        text = call.text_if_missing(missing)
         if call.kind == _LEGACY:
-            return {"role": "function", "name": call.call_id, "content": text}
-        return {"role": "tool", "tool_call_id": call.id, "content": text}
+            return {"role": "function", "name": call.call_id, "content": call.filler}
+        return {"role": "tool", "tool_call_id": call.id, "content": call.filler}
     message = call.result.message
     if field(message, "content") is None:
         message = with_changes(message, content="")

@@ -1,11 +1,11 @@
-"""`repair(messages)`: a history that the provider takes, whatever has stopped the run that wrote it.
+"""`repair(messages)`: a history that its provider accepts, whatever stopped the run that wrote it.
 
 Invariants
-- Every tool call has exactly one result, next to it. What is missing is made up from a fixed text, so that the same history always
-  gives the same messages, and prompt caches hold.
-- `repair(repair(m)) == repair(m)`, and a history that was valid comes back equal, its messages the very objects.
-- The input is not altered. Text of the user and of the assistant is kept; what is dropped are results without a call, calls without
-  an id or a name, replays, messages that say nothing, and thinking that leads to nothing.
+- Every tool call has exactly one result, next to it. A missing one is made up from a fixed text, so that the
+  same history always gives the same messages, and prompt caches keep working.
+- `repair(repair(m)) == repair(m)`, and a valid history comes back equal, with the very same message objects.
+- The input is not changed. Text of the user and of the assistant is kept; dropped are results without a call,
+  calls without an id or a name, replays, empty messages, and thinking that leads to nothing.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _REPAIRS: dict[str, Callable[[Sequence[Any], str], list[Any]]] = {
     "anthropic": repair_anthropic,
     "items": repair_items,
 }
-# What only one of the shapes has. Items of Responses that are no messages have no role; Anthropic's blocks are told by their ends,
-# because of `server_tool_use`, `web_search_tool_result` and so on.
+# What only one of the shapes has. Responses items that are not messages have no role. Anthropic's blocks are
+# recognised by the end of their type, because of `server_tool_use`, `web_search_tool_result` and so on.
 _CHAT_ROLES = frozenset({"tool", "function"})
 _CHAT_FIELDS = ("tool_calls", "function_call")
 _CHAT_PARTS = frozenset({"image_url", "input_audio", "file"})
@@ -45,20 +45,23 @@ def repair(
     shape: Literal["auto"] | Shape = "auto",
     missing: str = MISSING,
 ) -> list[Any]:
-    """The messages as a new list that the provider takes: every tool call has exactly one result, next to it.
+    """Return the messages as a new list that the provider accepts: each tool call with one result next to it.
 
-    For histories that a crash, a cancelled request or another program has left half done. `shape` is `"chat"` (OpenAI Chat
-    Completions and whatever speaks it), `"responses"` (OpenAI Responses), `"anthropic"`, or `"items"` (of `quiesce.models`);
-    `"auto"` looks at the messages. They may be dicts or objects of the official clients. `missing` is what the model reads in the
-    place of a result that is not there.
+    For histories that a crash, a cancelled request or another program has left incomplete.
 
-    Doing it twice changes nothing more, a valid history comes back equal, and the input is not altered.
+    - `shape`: `"chat"` (OpenAI Chat Completions and compatible servers), `"responses"` (OpenAI Responses),
+      `"anthropic"`, or `"items"` (of `quiesce.models`); `"auto"` looks at the messages. These may be dicts or
+      objects of the official clients.
+    - `missing`: what the model reads in the place of a missing result.
+
+    Repairing twice changes nothing more, a valid history comes back equal, and the input is not changed.
 
     ```python
     messages = repair([*messages, {"role": "user", "content": "go on"}])
     ```
 
-    Raises TypeError for what is no list of messages, and ValueError if `shape="auto"` finds two shapes in one list.
+    Raises TypeError for anything but a list of messages, and ValueError if `shape="auto"` finds two shapes in
+    one list.
     """
     if isinstance(messages, (str, bytes)) or not isinstance(messages, Sequence):
         raise TypeError(
@@ -66,18 +69,18 @@ def repair(
             "wrap a single text as [{'role': 'user', 'content': text}]"
         )
     if not isinstance(missing, str) or not missing.strip():
-        raise ValueError("the text for missing results says nothing: providers reject that")
+        raise ValueError("the text for missing results says nothing: providers reject empty results")
     if shape == "auto":
         shape = shape_of(messages)
     if shape not in _REPAIRS:
-        raise ValueError(f"there is no shape {shape!r}: it is auto, {', '.join(_REPAIRS)}")
+        raise ValueError(f"there is no shape {shape!r}: use auto, {', '.join(_REPAIRS)}")
     if shape == "items":
         _refuse_other_than_items(messages)
     return _REPAIRS[shape](messages, missing)
 
 
 def shape_of(messages: Sequence[Any]) -> Shape:
-    """The shape of a history. One of plain text alone has several, and is repaired in all of them as `"chat"`."""
+    """Return the shape of a history; `"chat"` for plain text, which all shapes share and all repair alike."""
     found: dict[Shape, int] = {}
     for number, message in enumerate(messages):
         for shape in _signs(message, number):
@@ -85,7 +88,7 @@ def shape_of(messages: Sequence[Any]) -> Shape:
     if len(found) > 1:
         signs = " and ".join(f"{shape} (message {number})" for shape, number in found.items())
         raise ValueError(
-            f"this history has messages of {signs}, and no provider takes both: "
+            f"this history has messages of {signs}, and no provider accepts both: "
             "pass shape= if one of them is right, or convert the others first"
         )
     for shape in found:
@@ -99,7 +102,7 @@ def _signs(message: Any, number: int) -> set[Shape]:
     role, kind, content = (field(message, name) for name in ("role", "type", "content"))
     if not isinstance(role, str) and not isinstance(kind, str):
         raise TypeError(
-            f"message {number} is no message of any provider, but {type(message).__name__}: "
+            f"message {number} is not a message in any known provider format, but {type(message).__name__}: "
             "it has neither a role nor a type"
         )
     kinds = {field(part, "type") for part in parts(content)}
@@ -120,4 +123,6 @@ def _signs(message: Any, number: int) -> set[Shape]:
 def _refuse_other_than_items(messages: Sequence[Any]) -> None:
     for number, message in enumerate(cast("Sequence[object]", messages)):
         if not isinstance(message, ITEM_TYPES):
-            raise TypeError(f"message {number} is no item of quiesce.models, but {type(message).__name__}")
+            raise TypeError(
+                f"message {number} is not an item of quiesce.models, but {type(message).__name__}"
+            )

@@ -2,11 +2,12 @@
 
 Invariants
 - Each call that is kept has at most one result, and each result at most one call.
-- A result belongs to the last call of its id before it (in a block of calls of one id, to the first that has none yet), or else to
-  the first one after it that nothing else answers.
-- Of several results for a call the first real one counts: one that an earlier repair has made gives way.
-- A call that repeats an unanswered one word for word is a replay, and is dropped. Another use of an id is another call, and gets an
-  id of its own where the provider wants ids to be unique.
+- A result belongs to the last call of its id before it; in a block with several calls of one id, to the first
+  that has none yet. A result that comes before any call of its id belongs to the first of these that nothing
+  else answers.
+- Of several results for a call the first real one counts: one that an earlier repair has made up gives way.
+- A call that repeats an unanswered one word for word is a replay, and is dropped. Any other use of an id is
+  another call, and gets an id of its own where the provider wants ids to be unique.
 """
 
 from __future__ import annotations
@@ -32,73 +33,79 @@ class Result:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A call as it was found. `asks` tells a replay from another call; `block` numbers the block of calls that it stands in."""
+    """A call as it was found.
+
+    - `block`: the number of the block of calls that it is in.
+    - `request`: what tells a replay from another call.
+    - `is_cut_off`: its arguments were incomplete, and are left out.
+    """
 
     kind: str
     call_id: str
     block: int
-    asks: Any
-    cut_off: bool = False
-    replay: bool = False
+    request: Any
+    is_cut_off: bool = False
+    is_replay: bool = False
     new_id: str | None = None
     result: Result | None = None
+    #: What the model reads in the place of a result that is missing.
+    filler: str = ""
 
     @property
     def id(self) -> str:
         """Its id in the repaired history."""
         return self.new_id or self.call_id
 
-    def text_if_missing(self, missing: str) -> str:
-        """What to say in the place of its result."""
-        return missing + CUT_OFF if self.cut_off else missing
-
 
 @dataclass(slots=True)
 class Pairing:
-    """Pairs calls and results that it is told of in their order.
+    """Pairs calls and results, which are added in the order of the history.
 
-    `unique` is where ids must differ: in a `"block"` of calls, or in `"all"` the history. Kinds in `nameless` have no ids but
-    names, so that nothing is a replay.
+    `unique` is where ids must differ: in a `"block"` of calls, or in `"all"` the history. The kinds in
+    `without_ids` have only names, so a repetition is not a replay.
     """
 
     missing: str
     unique: Literal["block", "all"]
-    nameless: frozenset[str] = frozenset()
+    without_ids: frozenset[str] = frozenset()
     _calls: dict[tuple[str, str], list[Call]] = field(default_factory=dict)
-    _open: dict[tuple[str, str], list[Call]] = field(default_factory=dict)
+    _unanswered: dict[tuple[str, str], list[Call]] = field(default_factory=dict)
     _early: list[Result] = field(default_factory=list)
 
-    def call(self, call: Call) -> Call:
-        """The next call."""
+    def add_call(self, call: Call) -> Call:
+        """Add the next call, and return it."""
         key = (call.kind, call.call_id)
-        unanswered = self._open.setdefault(key, [])
-        if call.kind not in self.nameless and any(earlier.asks == call.asks for earlier in unanswered):
-            call.replay = True
+        unanswered = self._unanswered.setdefault(key, [])
+        if call.kind not in self.without_ids and any(one.request == call.request for one in unanswered):
+            call.is_replay = True
         else:
+            call.filler = self.missing + CUT_OFF if call.is_cut_off else self.missing
             unanswered.append(call)
             self._calls.setdefault(key, []).append(call)
         return call
 
-    def result(self, result: Result) -> None:
-        """The next result."""
+    def add_result(self, result: Result) -> None:
+        """Add the next result."""
         key = (result.kind, result.call_id)
         calls = self._calls.get(key)
         if not calls:
             self._early.append(result)
             return
+        # Never a call of an earlier block: that its result should have come so late is less likely than that
+        # this is a second result for the newest one.
         block = calls[-1].block
-        for call in self._open[key]:
+        for call in self._unanswered[key]:
             if call.block == block:
                 call.result = result
-                self._open[key].remove(call)
+                self._unanswered[key].remove(call)
                 return
         for call in takewhile(lambda call: call.block == block, reversed(calls)):
-            if call.result is not None and self._is_made(call.result) and not self._is_made(result):
+            if call.result is not None and self._is_filler(call.result) and not self._is_filler(result):
                 call.result = result
                 return
 
     def settle(self) -> None:
-        """All have been told: find calls for the results that came too early, and new ids."""
+        """Find calls for the results that came before them, and new ids. To be called when all were added."""
         for result in self._early:
             for call in self._calls.get((result.kind, result.call_id), ()):
                 if call.result is None:
@@ -106,12 +113,13 @@ class Pairing:
                     break
         taken = {call_id for _, call_id in self._calls}
         for (kind, call_id), calls in self._calls.items():
-            if kind not in self.nameless:
+            if kind not in self.without_ids:
                 for call in _to_rename(calls, self.unique):
-                    call.new_id = _free(call_id, taken)
+                    call.new_id = _free_id(call_id, taken)
                     taken.add(call.new_id)
 
-    def _is_made(self, result: Result) -> bool:
+    def _is_filler(self, result: Result) -> bool:
+        # The default text too: an earlier repair may have been given another text than this one.
         return result.text.startswith((self.missing, MISSING))
 
 
@@ -121,7 +129,8 @@ def _to_rename(calls: list[Call], unique: Literal["block", "all"]) -> Iterable[C
     return [call for before, call in pairwise(calls) if before.block == call.block]
 
 
-def _free(call_id: str, taken: set[str]) -> str:
+def _free_id(call_id: str, taken: set[str]) -> str:
+    # Counted, not random: the same history must always give the same messages, or prompt caches miss.
     number = 2
     while f"{call_id}_{number}" in taken:
         number += 1

@@ -1,21 +1,24 @@
-"""Reading messages that are dicts or the SDKs' objects alike, and copying them with a change. Nothing here alters what it is given."""
+"""Reading messages, which may be dicts or objects of an SDK, and copying them with changes.
+
+Nothing here changes its arguments.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
 def field(message: object, name: str) -> Any:
-    """A field of a dict or of an object; None where there is none."""
+    """Return a field of a dict or an object; None if it has no such field."""
     if isinstance(message, Mapping):
         return message.get(name)
     return getattr(message, name, None)
 
 
 def as_dict(message: object) -> dict[str, Any]:
-    """A message as a new dict, one level deep for dicts; what was never set on an object is left out."""
+    """Return a message as a new dict, not copied any deeper; unset fields of an object are left out."""
     if isinstance(message, Mapping):
         return dict(message)
     dump = getattr(message, "model_dump", None)
@@ -26,7 +29,7 @@ def as_dict(message: object) -> dict[str, Any]:
 
 
 def with_changes(message: object, **changes: Any) -> dict[str, Any]:
-    """A copy in which these fields are others; one that is None is left out."""
+    """Return a copy with these fields changed; one that is None is removed."""
     copy = as_dict(message)
     for name, value in changes.items():
         if value is None:
@@ -37,12 +40,17 @@ def with_changes(message: object, **changes: Any) -> dict[str, Any]:
 
 
 def parts(content: object) -> list[Any]:
-    """The parts of a content that is a list, or none."""
+    """Return the parts of a content that is a list; none for any other."""
     return list(content) if isinstance(content, (list, tuple)) else []
 
 
+def are_same(old: Sequence[Any], new: Sequence[Any]) -> bool:
+    """Return whether these are the very same objects: then their message can stay as it is."""
+    return len(old) == len(new) and all(a is b for a, b in zip(old, new, strict=True))
+
+
 def text_in(content: object) -> str:
-    """The text of a content or of a result, whatever its form."""
+    """Return the text of a content or of a result, whatever its form."""
     if isinstance(content, str):
         return content
     texts = (field(part, "text") for part in parts(content))
@@ -50,7 +58,7 @@ def text_in(content: object) -> str:
 
 
 def is_empty(content: object) -> bool:
-    """Whether a message with this content says nothing at all."""
+    """Return whether a message with this content says nothing at all."""
     if content is None or content == "":
         return True
     return isinstance(content, (list, tuple)) and all(
@@ -59,9 +67,10 @@ def is_empty(content: object) -> bool:
 
 
 def valid_arguments(arguments: object) -> tuple[str, bool]:
-    """The arguments as the text of a JSON object, and whether they had to be given up because they were cut off."""
+    """Return the arguments as the text of a JSON object, and whether cut-off ones had to be dropped."""
     if isinstance(arguments, Mapping):
         return json.dumps(dict(arguments), separators=(",", ":"), ensure_ascii=False), False
+    # Some models write nothing at all for a tool without parameters: that is complete.
     if not isinstance(arguments, str) or not arguments.strip():
         return "{}", False
     try:
@@ -72,5 +81,5 @@ def valid_arguments(arguments: object) -> tuple[str, bool]:
 
 
 def filled(text: object) -> bool:
-    """Whether this is an id or a name that can be used."""
+    """Return whether this is a usable id or name."""
     return isinstance(text, str) and bool(text)

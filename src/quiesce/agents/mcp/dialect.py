@@ -1,4 +1,4 @@
-"""What the two majors of the official MCP client, 1.x and 2.x, name or do differently; and what a result says, as text."""
+"""What versions 1 and 2 of the official MCP client name or do differently, and the text of a result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 
 def field(thing: Any, first: str, second: str) -> Any:
-    """An attribute under whichever of its two names it has; None if it has neither."""
+    """An attribute under the one of its two names that it has; None if it has neither."""
     return getattr(thing, first, None) if hasattr(thing, first) else getattr(thing, second, None)
 
 
@@ -23,18 +23,21 @@ async def list_page(session: Any, cursor: str | None) -> Any:
 
 
 async def tell_cancelled(session: Any, number: int) -> None:
-    """1.x: cancelling a request there ends the waiting for it, and nobody tells the server. 2.x does this itself."""
+    """Tell the server that a request was cancelled.
+
+    Version 1 of the client only stops waiting for the answer; version 2 does this itself.
+    """
     types: Any = import_module("mcp.types")
     params = types.CancelledNotificationParams(requestId=number, reason="the caller was cancelled")
-    told = types.CancelledNotification(method="notifications/cancelled", params=params)
+    notification = types.CancelledNotification(method="notifications/cancelled", params=params)
     try:
-        await session.send_notification(types.ClientNotification(told))
+        await session.send_notification(types.ClientNotification(notification))
     except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-        pass  # it is gone, which is as good
+        pass  # the server has disconnected, and need not be told
 
 
 def text_of(result: Any, structured: bool) -> str:
-    """What a tool has said: its text, or its data as JSON if that is asked for or all there is."""
+    """The text of a result, or its data as JSON, if that is wanted or is all there is."""
     data = field(result, "structuredContent", "structured_content")
     if data is not None and (structured or not result.content):
         return msgspec.json.encode(data).decode()

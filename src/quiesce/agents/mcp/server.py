@@ -1,11 +1,12 @@
-"""MCP servers, whose tools an agent may use: on the official client, held by an owner task (`quiesce.own`).
+"""MCP servers, whose tools an agent may use: the official client, held by an owner task (`quiesce.own`).
 
-A server is connected by whoever calls `connect()` or enters it, and then stays until it is closed; or by the first run that needs it, and then
-until the last run that uses it has ended. It may be used from any task and closed from any other. One object may serve several event
-loops, also at once: each has a session of its own, and `connected` and `close()` are about the loop that asks.
+A server that you connect, with `connect()` or `async with`, stays connected until you close it. Otherwise the
+first run that needs it connects it, and it is closed when the last run that uses it has ended. It may be used
+from any task and closed from any other. One object may serve several event loops, also at once: each has a
+session of its own, and `connected` and `close()` are about the current loop.
 
-A call that is cancelled tells the server so, and the session goes on. If the server ends, every call fails at once, with how it ended and the
-last of its stderr.
+A call that is cancelled tells the server so, and the session goes on. If the server ends, every call fails at
+once, with its exit status and the end of its stderr.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from quiesce.agents.agent import (
     UserError,
     how_it_ended,
 )
-from quiesce.kernel.inner import Backend, current_backend, face_of, is_cancel, root_core
+from quiesce.kernel.inner import Backend, current_backend, is_cancel, root_scope
 
 from .dialect import field, list_page, tell_cancelled, text_of
 
@@ -42,39 +43,45 @@ if TYPE_CHECKING:
     from quiesce.agents.agent import ToolContext
 
 ToolFilter: TypeAlias = Mapping[str, Any] | Callable[[str], bool]
-"""Which tools of a server are used: `{"allowed_tool_names": [...], "blocked_tool_names": [...]}`, or a function of a name."""
+"""Which tools of a server are used.
+
+Either `{"allowed_tool_names": [...], "blocked_tool_names": [...]}`, or a function of a name.
+"""
 
 _EXIT_WITHIN = 1.0  # seconds from the end of a server's output to its exit
 _TELL_WITHIN = 1.0  # seconds to tell a server that a call was cancelled
 
 
 class MCPServerError(AgentsException):
-    """An MCP server could not be reached, has ended, or has refused a request. The message holds no credentials of its address."""
+    """An MCP server could not be reached, has ended, or has refused a request.
+
+    The message holds no credentials of its address.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(without_secrets(message))
 
 
 class MCPToolError(AgentsException):
-    """A tool of an MCP server says that it has failed; the message is what it says."""
+    """A tool of an MCP server reports that it has failed; the message is the server's."""
 
 
-class _OfALoop:
-    """What a server is to one event loop."""
+class _LoopConnection:
+    """The connection to a server in one event loop."""
 
-    __slots__ = ("connected_by_a_run", "connecting", "held", "process", "tools", "users")
+    __slots__ = ("connecting", "held", "is_shared", "process", "tools", "users")
 
     def __init__(self) -> None:
         self.held: Held[Any] | None = None
         self.tools: list[FunctionTool] | None = None
         self.users = 0
         self.connecting = anyio.Lock()
-        self.connected_by_a_run = False
+        self.is_shared = False
         self.process: Process | None = None
 
 
 class MCPServer:
-    """What the two kinds have in common: see `MCPServerStdio` and `MCPServerStreamableHttp`."""
+    """The base of `MCPServerStdio` and `MCPServerStreamableHttp`."""
 
     def __init__(
         self,
@@ -104,34 +111,40 @@ class MCPServer:
         self.use_structured_content = use_structured_content
         self.needs_approval = needs_approval
         self.grace = grace
-        self._loops: WeakKeyDictionary[Backend, _OfALoop] = WeakKeyDictionary()
+        self._loops: WeakKeyDictionary[Backend, _LoopConnection] = WeakKeyDictionary()
         self._lock = threading.Lock()  # loops may run in several threads
 
-    def _mine(self) -> _OfALoop:
-        """What it is to the event loop at hand."""
+    def _connection(self) -> _LoopConnection:
+        """The connection in the current event loop."""
         backend = current_backend()
         with self._lock:
-            mine = self._loops.get(backend)
-            if mine is None:
-                mine = self._loops[backend] = _OfALoop()
-            return mine
+            connection = self._loops.get(backend)
+            if connection is None:
+                connection = self._loops[backend] = _LoopConnection()
+            return connection
 
     # Connecting
 
     @property
     def connected(self) -> bool:
-        """Whether there is a session in this event loop, or outside of any, in one of them; it need not be in order."""
+        """Whether there is a session in the current event loop; outside of any, whether there is one in any
+        loop.
+
+        The session may have failed since.
+        """
         try:
             backend = current_backend()
-        except RuntimeError:  # outside of any
+        except RuntimeError:  # not in an event loop
             with self._lock:
                 return any(one.held is not None for one in self._loops.values())
         with self._lock:
-            mine = self._loops.get(backend)
-        return mine is not None and mine.held is not None
+            connection = self._loops.get(backend)
+        return connection is not None and connection.held is not None
 
     async def connect(self, *, scope: Scope | None = None) -> None:
-        """Start or reach the server and shake hands. `scope` is its owner, the current scope unless given."""
+        """Start or reach the server, and initialize the session. `scope` owns it, the current scope unless
+        given.
+        """
         if self.connected:
             raise UserError(
                 f"MCP server {self.name!r} is connected already: close it first, or use it as it is"
@@ -141,19 +154,22 @@ class MCPServer:
             held = await opening.open()
         except Exception as error:
             raise self._error("cannot be connected", _first_of(error)) from error
-        mine = self._mine()
-        before, mine.held, mine.tools, mine.connected_by_a_run = mine.held, held, None, False
-        if before is not None:  # somebody else was faster
+        connection = self._connection()
+        before, connection.held, connection.tools, connection.is_shared = connection.held, held, None, False
+        if before is not None:  # another task has connected it meanwhile
             await before.close()
 
     async def close(self) -> StopReport | None:
-        """End the session, and the server if it is our process; None if it was not connected. From any task, also twice."""
-        mine = self._mine()
-        held, mine.held, mine.tools = mine.held, None, None
+        """End the session, and the server if it is our own process; returns None if it was not connected.
+
+        It may be called from any task, and more than once.
+        """
+        connection = self._connection()
+        held, connection.held, connection.tools = connection.held, None, None
         return await held.close() if held is not None else None
 
     async def cleanup(self) -> StopReport | None:
-        """The same, under the name it has elsewhere."""
+        """The same as `close()`, under the name that other libraries have for it."""
         return await self.close()
 
     async def __aenter__(self) -> Self:
@@ -170,19 +186,21 @@ class MCPServer:
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[Self]:
-        """Connected for the length of a block. Who connects it this way shares it; the last one out closes it."""
-        mine = self._mine()
-        mine.users += 1
+        """Keep it connected while the block runs. Blocks share the connection, and the last one closes it."""
+        connection = self._connection()
+        # Counted before it is connected: another run that ends meanwhile must not take itself for the last
+        # one.
+        connection.users += 1
         try:
-            async with mine.connecting:
-                if mine.held is None:
-                    # Of no run in particular: the first one to need it need not be the last.
-                    await self.connect(scope=face_of(root_core(current_backend())))
-                    mine.connected_by_a_run = True
+            async with connection.connecting:
+                if connection.held is None:
+                    # Not owned by this run: the first run that needs it may end before the last one.
+                    await self.connect(scope=root_scope())
+                    connection.is_shared = True
             yield self
         finally:
-            mine.users -= 1
-            if mine.users == 0 and mine.connected_by_a_run:
+            connection.users -= 1
+            if connection.users == 0 and connection.is_shared:
                 await self.close()
 
     @asynccontextmanager
@@ -197,16 +215,16 @@ class MCPServer:
             yield session
 
     def _streams(self) -> AbstractAsyncContextManager[tuple[Any, Any]]:
-        raise NotImplementedError  # abstract: a process, or an address
+        raise NotImplementedError  # a process, or an address
 
     # Using
 
     async def list_tools(self) -> list[FunctionTool]:
         """Its tools, as an agent takes them."""
-        mine = self._mine()
-        if mine.tools is not None and self.cache_tools_list:
-            return mine.tools
-        session = self._opened()
+        connection = self._connection()
+        if connection.tools is not None and self.cache_tools_list:
+            return connection.tools
+        session = self._open_session()
         listed: list[Any] = []
         cursor: str | None = None
         try:
@@ -220,17 +238,17 @@ class MCPServer:
         except TimeoutError as error:
             late = TimeoutError(f"no list of tools within {self.connect_timeout:g} s")
             raise self._error("has not answered", late) from error
-        mine.tools = _function_tools(self, [tool for tool in listed if self._is_wanted(tool.name)])
-        return mine.tools
+        connection.tools = _function_tools(self, [tool for tool in listed if self._is_wanted(tool.name)])
+        return connection.tools
 
     async def call_tool(
         self, tool_name: str, arguments: dict[str, Any] | None, progress: Callable[[str], None] | None = None
     ) -> Any:
-        """Call a tool; returns what it says, or raises `MCPToolError` if it says that it has failed.
+        """Call a tool; returns its text, or raises `MCPToolError` if the server reports that it has failed.
 
-        `progress` is given what the server says on the way.
+        `progress` is called with the messages that the server sends meanwhile.
         """
-        session = self._opened()
+        session = self._open_session()
 
         async def on_progress(done: float, total: float | None, message: str | None) -> None:
             if message and progress is not None:
@@ -247,20 +265,22 @@ class MCPServer:
         return text
 
     async def _ask(self, session: Any, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        number = getattr(session, "_request_id", None)  # 1.x: what the next request will be called
+        number = getattr(session, "_request_id", None)  # 1.x: the id of the next request
         try:
             return await method(*args, **kwargs)
         except Exception as error:
             if _says_closed(error):
-                await self._until_it_is_known_why()
+                await self._wait_for_exit()
             raise self._error("has not answered", error) from error
         except BaseException as error:
+            # Version 2 of the client tells the server itself that a request was cancelled; version 1 does
+            # not.
             if isinstance(number, int) and is_cancel(error):
                 await shielded(tell_cancelled, session, number, within=_TELL_WITHIN)
             raise
 
-    def _opened(self) -> Any:
-        held = self._mine().held
+    def _open_session(self) -> Any:
+        held = self._connection().held
         if held is None:
             raise UserError(
                 f"MCP server {self.name!r} is not connected: `await server.connect()`, or `async with server:`"
@@ -276,8 +296,8 @@ class MCPServer:
         allowed, blocked = wanted.get("allowed_tool_names"), wanted.get("blocked_tool_names") or ()
         return (allowed is None or name in allowed) and name not in blocked
 
-    async def _until_it_is_known_why(self) -> None:
-        """The connection is closed: give what may explain it a moment to arrive."""
+    async def _wait_for_exit(self) -> None:
+        """The connection was closed: wait a moment for what may explain it."""
 
     def _error(self, what: str, error: BaseException) -> MCPServerError:
         said = str(error) or type(error).__name__
@@ -295,12 +315,15 @@ class MCPServerStdio(MCPServer):
         agent = Agent(name="assistant", model=model, mcp_servers=[server])
     ```
 
-    - `params`: `command`, and perhaps `args`, `env` (beside the few variables that the protocol passes on) and `cwd`.
-    - `client_session_timeout_seconds` bounds a call of a tool; `connect_timeout` bounds connecting, and listing the tools.
-    - `cache_tools_list`: ask for the list of tools once a connection. `tool_filter`: which of them to use.
+    - `params`: `command`, and optionally `args`, `env` (in addition to the few variables that the protocol
+      passes on) and `cwd`.
+    - `client_session_timeout_seconds` bounds a call of a tool; `connect_timeout` bounds connecting, and
+      listing the tools.
+    - `cache_tools_list`: ask for the list of tools once per connection. `tool_filter`: which of them to use.
     - `needs_approval`: as for a `function_tool`, for all of them.
-    - `use_structured_content`: give the model the result's data, where there is some, instead of its text.
-    - `grace` holds the deadlines of its end. `on_stderr` is called with every piece that the server writes to stderr.
+    - `use_structured_content`: give the model the data of a result, if it has some, instead of its text.
+    - `grace` holds the deadlines of its stop. `on_stderr` is called with every piece that the server writes
+      to stderr.
     """
 
     def __init__(
@@ -334,17 +357,19 @@ class MCPServerStdio(MCPServer):
     def _streams(self) -> AbstractAsyncContextManager[tuple[Any, Any]]:
         from .transport import server_process, stdio_streams
 
-        self._mine().process = process = server_process(self.params, self.name, self._on_stderr, self.grace)
+        self._connection().process = process = server_process(
+            self.params, self.name, self._on_stderr, self.grace
+        )
         return stdio_streams(process)
 
-    async def _until_it_is_known_why(self) -> None:
-        process = self._mine().process
+    async def _wait_for_exit(self) -> None:
+        process = self._connection().process
         if process is not None and process.returncode is None:
             with anyio.move_on_after(_EXIT_WITHIN):
                 await process.wait()
 
     def _error(self, what: str, error: BaseException) -> MCPServerError:
-        process = self._mine().process
+        process = self._connection().process
         if process is None or process.returncode is None or isinstance(error, TimeoutError):
             return super()._error(what, error)
         stderr = process.stderr_tail.decode(errors="replace")
@@ -356,8 +381,8 @@ class MCPServerStdio(MCPServer):
 class MCPServerStreamableHttp(MCPServer):
     """An MCP server that is reached over HTTP.
 
-    `params`: `url`, and perhaps `headers`, `timeout` and `sse_read_timeout` in seconds, `auth`, `terminate_on_close`,
-    `httpx_client_factory`. The rest is as for `MCPServerStdio`.
+    `params`: `url`, and optionally `headers`, `timeout` and `sse_read_timeout` in seconds, `auth`,
+    `terminate_on_close`, `httpx_client_factory`. The rest is as for `MCPServerStdio`.
     """
 
     def __init__(
@@ -393,7 +418,7 @@ class MCPServerStreamableHttp(MCPServer):
 
 
 def _says_closed(error: Exception) -> bool:
-    """Whether it is the connection that has ended, and not a request that was refused."""
+    """Whether the connection has ended, as opposed to a request that was refused."""
     if isinstance(error, (anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream)):
         return True
     from mcp.types import CONNECTION_CLOSED
@@ -413,6 +438,7 @@ def _first_of(error: BaseException) -> BaseException:
 def _function_tools(server: MCPServer, listed: list[Any]) -> list[FunctionTool]:
     made: dict[str, FunctionTool] = {}
     for tool in listed:
+        # Names that differ only in characters which providers do not accept become one name: number them.
         stem = name = re.sub(r"[^a-zA-Z0-9_-]", "_", tool.name)[:64] or "tool"
         number = 1
         while name in made:

@@ -1,10 +1,13 @@
-"""The two ways to an MCP server, as pairs of streams for the official client's `ClientSession` (mcp 1.x and 2.x).
+"""The two ways to an MCP server, as pairs of streams for the `ClientSession` of the official client.
 
-Over stdio the server is a `quiesce.Process`: it and all that it has started are ended by its ladder (end of input, SIGTERM, SIGKILL), and the
-last of its stderr explains why it has ended. What is sent is queued without a bound and written by a task of its own, so that nobody waits
-for a server that does not read: least of all who is being cancelled and says so to it. Over HTTP the transport is the official one.
+Over stdio the server is a `quiesce.Process`: it and everything that it has started are stopped by its ladder
+(end of input, SIGTERM, SIGKILL), and the end of its stderr explains why it exited. Messages are queued
+without a bound and written by a task of their own, so that no one waits for a server that does not read, and
+least of all a task that is being cancelled and tells the server so. Over HTTP the transport is the official
+one.
 
-When the server is gone both streams close at once: every request that waits fails, and no later one is ever left to wait.
+When the server disconnects, both streams close at once: every request that waits fails, and so does every
+later one.
 """
 
 from __future__ import annotations
@@ -19,21 +22,28 @@ import anyio
 
 from quiesce import Grace, LineTooLong, PipeClosed, Process
 
-_GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, BrokenPipeError, PipeClosed)
+_DISCONNECTED = (
+    anyio.BrokenResourceError,
+    anyio.ClosedResourceError,
+    anyio.EndOfStream,
+    BrokenPipeError,
+    PipeClosed,
+)
 
 
 @asynccontextmanager
 async def stdio_streams(process: Process) -> AsyncIterator[tuple[Any, Any]]:
-    """Start the server; gives what it says and what it is told, and ends it."""
+    """Start the server, give the streams to and from it, and stop it at the end of the block."""
     parse, dump = _codec()
-    said_writer, said = anyio.create_memory_object_stream[Any](0)
-    told, told_reader = anyio.create_memory_object_stream[Any](math.inf)
+    received_writer, received = anyio.create_memory_object_stream[Any](0)
+    # Without a bound: see above.
+    to_send, to_send_reader = anyio.create_memory_object_stream[Any](math.inf)
 
-    def gone() -> None:
-        said_writer.close()
-        told_reader.close()
+    def close_both() -> None:
+        received_writer.close()
+        to_send_reader.close()
 
-    async def listen() -> None:
+    async def receive() -> None:
         lines = process.lines()
         try:
             while True:
@@ -43,36 +53,36 @@ async def stdio_streams(process: Process) -> AsyncIterator[tuple[Any, Any]]:
                     break
                 except LineTooLong as error:
                     message = error
-                await said_writer.send(message)
-        except _GONE:
+                await received_writer.send(message)
+        except _DISCONNECTED:
             pass
         finally:
-            gone()
+            close_both()
 
-    async def tell() -> None:
+    async def send() -> None:
         try:
-            async for message in told_reader:
+            async for message in to_send_reader:
                 await process.write(dump(message))
-        except _GONE:
+        except _DISCONNECTED:
             pass
         finally:
-            gone()
+            close_both()
 
     try:
         async with process, anyio.create_task_group() as tasks:
-            tasks.start_soon(listen)
-            tasks.start_soon(tell)
-            yield said, told
+            tasks.start_soon(receive)
+            tasks.start_soon(send)
+            yield received, to_send
             tasks.cancel_scope.cancel()
     finally:
-        for stream in (said, said_writer, told, told_reader):
+        for stream in (received, received_writer, to_send, to_send_reader):
             stream.close()
 
 
 def server_process(
     params: Mapping[str, Any], name: str, on_stderr: Callable[[bytes], object] | None, grace: Grace | None
 ) -> Process:
-    """The server's process, not started yet. As the protocol advises, it gets few of our environment variables."""
+    """The server's process, not started yet. As the protocol advises, it gets few environment variables."""
     from mcp.client.stdio import get_default_environment
 
     return Process(
@@ -101,8 +111,8 @@ async def http_streams(params: Mapping[str, Any]) -> AsyncIterator[tuple[Any, An
             opened = streamable_http.streamablehttp_client(
                 params["url"], headers=params.get("headers"), auth=params.get("auth"), **limits, **ends
             )
-        said, told, *_ = await stack.enter_async_context(opened)
-        yield said, told
+        received, to_send, *_ = await stack.enter_async_context(opened)
+        yield received, to_send
 
 
 def _http_client(params: Mapping[str, Any]) -> Any:
@@ -116,7 +126,7 @@ def _http_client(params: Mapping[str, Any]) -> Any:
 
 
 def _codec() -> tuple[Callable[[bytes], Any], Callable[[Any], bytes]]:
-    """How a line becomes a message and the other way round, in the major that is installed."""
+    """Functions that turn a line into a message and back, in the version that is installed."""
     from mcp.shared.message import SessionMessage
 
     types: Any = import_module("mcp.types")
@@ -129,9 +139,8 @@ def _codec() -> tuple[Callable[[bytes], Any], Callable[[Any], bytes]]:
     def parse(line: bytes) -> Any:
         try:
             return SessionMessage(read(line))
-        except (
-            ValueError
-        ) as error:  # a server that prints; the session shows it to whoever handles its messages
+        except ValueError as error:
+            # Something that the server has printed. The session passes it to its message handler.
             return error
 
     def dump(message: Any) -> bytes:

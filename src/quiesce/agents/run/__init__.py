@@ -7,19 +7,17 @@ from typing import TYPE_CHECKING
 from quiesce._lazy import offer
 
 if TYPE_CHECKING:
-    from .engine import DEFAULT_MAX_TURNS, Engine
+    from .agent_run import AgentRun, not_kept
+    from .engine import Engine
     from .events import AgentUpdatedStreamEvent, RawResponseEvent, RunItemStreamEvent, StreamEvent
     from .result import RunResult, RunState
-    from .runner import Execution, Runner, make_engine, not_kept
+    from .runner import Runner
+    from .settings import DEFAULT_MAX_TURNS, RunSettings
     from .stopping import (
         Stopping,
-        children_left,
-        is_dead,
-        is_gone,
-        leftovers_of,
-        runs_inside,
         state_lock,
         stop_scope,
+        token_or_reason,
         wait_again,
         wait_again_sync,
     )

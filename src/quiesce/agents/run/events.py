@@ -1,4 +1,4 @@
-"""What a streamed run tells its consumer."""
+"""What a streamed run gives its consumer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RawResponseEvent:
 
 @dataclass(frozen=True, slots=True)
 class RunItemStreamEvent:
-    """A new item of the transcript, and what kind of news it is."""
+    """A new item of the transcript, and what kind of item it is."""
 
     name: ItemEventName
     item: Item

@@ -1,7 +1,8 @@
 """Where a run writes down what happens, as it happens.
 
-A `Session` keeps items only. It gets whole turns, calls with their results, so that a crash between the two leaves nothing in it that
-a provider would refuse. A log (`LogJournal`, for conversations) gets everything at once: it can tell later what is missing.
+A `Session` keeps items only. It gets whole turns, calls together with their results, so that a crash between
+the two leaves nothing in it that a provider would refuse. A log (`LogJournal`, for conversations) gets
+everything at once: it can tell later what is missing.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from quiesce.agents.history_repair import MISSING, repair_items
-from quiesce.agents.store import LogSession, StoreConflict, conflict
+from quiesce.agents.store import LogSession, StoreConflict, conflict, insert_items
 from quiesce.models import Item, Reasoning, ToolCall
 from quiesce.models.inner import pending_calls
 
@@ -19,16 +20,17 @@ if TYPE_CHECKING:
 
 
 class Journal(Protocol):
-    """What the engine tells."""
+    """What the engine tells its journal."""
 
     async def load(self) -> list[Item]:
         """What was said before this run."""
         ...
 
     async def add(self, items: list[Item], late: Sequence[tuple[Item, int]] = ()) -> None:
-        """Keep these, and what an earlier call could not keep; they are safe when it returns.
+        """Keep these, and what an earlier call could not keep. They are safe when this returns.
 
-        `late` comes after them: each stands before the last so many of the items that are there by then.
+        `late` comes after them: each of these items stands in front of the last so many items that are kept
+        by then.
         """
         ...
 
@@ -37,21 +39,24 @@ class Journal(Protocol):
         ...
 
     async def approval_requested(self, call: ToolCall) -> None:
-        """A call waits for somebody's decision."""
+        """A call waits for an approval."""
         ...
 
 
 class SessionJournal:
-    """A `Session`, told of turns as a whole.
+    """A `Session` that is given whole turns.
 
-    A write that was cut by a cancel, or has failed, may have been made all the same. What it was to write is kept, and the session is
-    asked before the next attempt, at the latest when the run settles: nothing is lost, and nothing written twice. A session that somebody
-    else has written to is left to them: it raises `StoreConflict` once, and gets nothing more from this run.
+    A write that was interrupted by a cancel, or has failed, may have taken place nevertheless. What it should
+    have written is kept, and the session is read before the next attempt, at the latest when the run settles:
+    nothing is lost, and nothing is written twice. If another program has written to the session, the run
+    leaves the session to that program: it raises `StoreConflict` once, and writes nothing more.
 
-    Others may have left a session half done. It is repaired as it is read, in the same way each time; what it keeps is not altered.
+    Another program may have left a session incomplete. It is repaired as it is read, in the same way each
+    time; what the session keeps is not changed.
 
-    What waited for its guardrails is put where it was said. A session that is not one of ours can only add at the end: there it stands
-    behind the results of the tools, and without the reasoning, which no provider takes there.
+    What waited for its guardrails is put where it was said. A session of a user's own class can only add at
+    the end. There it stands behind the results of the tools, and reasoning is left out, as no provider
+    accepts it in that place.
     """
 
     __slots__ = (
@@ -67,13 +72,16 @@ class SessionJournal:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        # Whether an item can be put before others; not if somebody's own `add_items` is to see what is added.
+        # Whether an item can be put in front of others. Not if a subclass overrides `add_items`, which then
+        # expects to see everything that is added.
         self._places = getattr(type(session), "add_items", None) is LogSession.add_items
         self._taken_over = False
-        self._known = 0  # how many items the session has for sure
-        self._written: list[Item] = []  # those of them that this run has added, in their order
-        self._waiting: list[tuple[Item, int]] = []  # each stands before the last so many
-        self._in_doubt = 0  # the first so many of these may have been written
+        # How many items the session has for sure, and those of them that this run has added, in their order.
+        self._known = 0
+        self._written: list[Item] = []
+        # Items to write, each in front of the last so many. The first `_in_doubt` may have been written.
+        self._waiting: list[tuple[Item, int]] = []
+        self._in_doubt = 0
         self._is_writing = False
 
     def tells_the_same(self, other: object) -> bool:
@@ -93,12 +101,16 @@ class SessionJournal:
             elif not isinstance(item, Reasoning):
                 place = len(self._waiting) - back
                 self._waiting.insert(place if place >= self._in_doubt else len(self._waiting), (item, 0))
+        # A call without its result would make the session invalid if the program ended now: it waits for the
+        # result.
         if self._taken_over or not self._waiting or pending_calls([item for item, _ in self._waiting]):
             return
-        if self._is_writing:  # cancelled, and deaf to that: what it writes in the end would be there twice
+        if self._is_writing:
+            # A write was cancelled and goes on nevertheless. If this one wrote the same items, they would be
+            # in the session twice.
             raise RuntimeError(
-                f"session {self._session.session_id!r} has not ended an earlier add_items, which ignores its cancellation: "
-                f"{len(self._waiting)} items were not saved"
+                f"session {self._session.session_id!r} has not ended an earlier add_items, which ignores its "
+                f"cancellation: {len(self._waiting)} items were not saved"
             )
         try:
             if self._in_doubt:
@@ -115,7 +127,7 @@ class SessionJournal:
         try:
             if any(back for _, back in whole):
                 assert isinstance(self._session, LogSession)
-                await self._session._put(whole)
+                await insert_items(self._session, whole)
             else:
                 await self._session.add_items([item for item, _ in whole])
         finally:
@@ -132,7 +144,9 @@ class SessionJournal:
         starts = range(len(since) - tried + 1)
         if any(since[start : start + tried] == expected for start in starts):
             self._are_written(tried)
-        elif self._places and len(items) != self._known:  # to read it has made it ours again, and it is not
+        elif self._places and len(items) != self._known:
+            # Somebody else has written to it. Reading has moved our position behind that, so the store itself
+            # would not notice the conflict any more.
             raise conflict(self._session.session_id, "its session", self._known, len(items))
         self._in_doubt = 0
 

@@ -8,36 +8,44 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from quiesce.agents.agent import RunContextWrapper, UserError, has, refuse
 
 if TYPE_CHECKING:
-    from quiesce import Scope, StopReport
+    from quiesce import StopReport
     from quiesce.agents.agent import Agent, InputGuardrailResult, OutputGuardrailResult
     from quiesce.models import Item, ResponseDone, ToolCall, Usage
 
+    from .agent_run import AgentRun
     from .engine import Engine
 
 T = TypeVar("T")
 
 
 class RunOutcome:
-    """What every result of a run tells."""
+    """What the results of all kinds of runs say."""
 
-    __slots__ = ("_engine", "_scope")
+    __slots__ = ("_run",)
 
-    _engine: Engine
-    _scope: Scope | None
+    def __init__(self, run: AgentRun) -> None:
+        self._run = run
+
+    @property
+    def _engine(self) -> Engine:
+        return self._run.engine
 
     @property
     def input(self) -> list[Item]:
         """What the run began with."""
-        return self._engine.new_input
+        return self._engine.input
 
     @property
     def new_items(self) -> list[Item]:
-        """What it has added: messages, tool calls, and a result for each of these. No text whose guardrails have not passed."""
+        """What it has added: messages, tool calls, and a result for each of these.
+
+        Text that waits for a guardrail is left out.
+        """
         return self._engine.transcript.kept(self._engine.transcript.new)
 
     @property
     def final_output(self) -> Any:
-        """The answer: text, or an `output_type` of the agent that gave it. None if there is none."""
+        """The final answer: text, or the `output_type` of the agent that gave it. None if there is none."""
         return self._engine.final_output
 
     @property
@@ -48,17 +56,17 @@ class RunOutcome:
     @property
     def usage(self) -> Usage:
         """What it has cost, including requests that were stopped."""
-        return self._engine.usage
+        return self._engine.requests.usage
 
     @property
     def context_wrapper(self) -> RunContextWrapper[Any]:
-        """What tools and guardrails were given."""
-        return self._engine.context
+        """The context that tools and guardrails were given."""
+        return self._engine.settings.context
 
     @property
     def responses(self) -> list[ResponseDone]:
-        """The end of each answer of a model: what it cost, and its id."""
-        return self._engine.responses
+        """The end of each answer of a model: its cost, and its id."""
+        return self._engine.requests.responses
 
     @property
     def input_guardrail_results(self) -> list[InputGuardrailResult]:
@@ -72,17 +80,17 @@ class RunOutcome:
 
     @property
     def interruptions(self) -> list[ToolCall]:
-        """The tool calls that wait for somebody's approval: see `to_state`."""
-        return [record.call for record in self._engine.pending_approvals]
+        """The tool calls that wait for an approval: see `to_state`."""
+        return [record.call for record in self._engine.approvals.pending]
 
     @property
     def report(self) -> StopReport | None:
-        """What became of the run's tasks, and what is left; None as long as it runs."""
-        return self._scope.report if self._scope is not None else None
+        """What became of the run's tasks, and what is left over; None while it runs."""
+        return self._run.scope.report if self._run.scope is not None else None
 
     def to_input_list(self) -> list[Item]:
-        """What was said, and what came of it: valid input for the next run."""
-        if self._engine.pending_approvals:
+        """Everything said and done so far, as valid input for the next run."""
+        if self._engine.approvals.pending:
             raise UserError("some tool calls wait for approval: decide on them with to_state()")
         return self._engine.transcript.given + self.new_items
 
@@ -109,10 +117,6 @@ class RunResult(RunOutcome):
 
     __slots__ = ()
 
-    def __init__(self, engine: Engine, scope: Scope | None) -> None:
-        self._engine = engine
-        self._scope = scope
-
     def __repr__(self) -> str:
         return f"<RunResult of {self.last_agent.name!r}: {self.final_output!r}>"
 
@@ -134,21 +138,21 @@ class RunState:
 
     @property
     def interruptions(self) -> list[ToolCall]:
-        """The calls that nobody has decided on."""
-        pending = self._engine.pending_approvals
+        """The calls that you have not decided on."""
+        pending = self._engine.approvals.pending
         return [record.call for record in pending if record.call.call_id not in self._decisions]
 
     def approve(self, call: ToolCall) -> None:
-        """It may run."""
+        """Let it run."""
         self._decide(call, True, "")
 
     def reject(self, call: ToolCall, message: str = "") -> None:
-        """It may not; the model is told so, or what `message` says."""
+        """Do not let it run; the model is told so, or what `message` says."""
         self._decide(call, False, message)
 
     def _decide(self, call: ToolCall, approved: bool, message: str) -> None:
         if not has(call, "call_id"):
             refuse("what is approved or rejected", "a ToolCall", call, "pass one of `interruptions`")
-        if all(record.call.call_id != call.call_id for record in self._engine.pending_approvals):
+        if all(record.call.call_id != call.call_id for record in self._engine.approvals.pending):
             raise UserError(f"tool call {call.call_id!r} does not wait for approval")
         self._decisions[call.call_id] = approved, message

@@ -1,50 +1,55 @@
 """A stop under way: something to wait for, from any event loop or thread.
 
-It is settled once, by whoever stopped; everybody who waits, wherever that is, gets the same report. Nobody who waits can slow the stop
-down, cut it or be forgotten by it.
+It is settled once, by the run that was stopped, and every waiter gets the same report, in whichever loop or
+thread it waits. No waiter can slow the stop down, interrupt it, or be forgotten by it.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from quiesce import CancelToken, Leftover, Reason, StopReport
-from quiesce.kernel.inner import SETTLED, ThreadChild, WaitQueue, current_backend, current_node, who_waits_for
+from quiesce import CancelToken, Reason, StopReport
+from quiesce.kernel.inner import WaitQueue, children_left, core_of, current_backend
 
 if TYPE_CHECKING:
     from quiesce import Grace, Scope
-    from quiesce.kernel.inner import Backend, Child, ScopeCore
+    from quiesce.kernel.inner import Backend
 
 state_lock = threading.RLock()
-"""Guards the states of all conversations. It is held for microseconds, never while anything is waited for; reentrant, since a signal
-handler or the collector may interrupt whoever holds it. One for all: ten thousand of them take memory."""
+"""Guards the states of all conversations.
 
-GLANCE = 0.02  # seconds between two looks at a thread whose event loop has ended
+It is held for microseconds, never across a wait. It is reentrant, as a signal handler or the garbage
+collector may interrupt the thread that holds it. There is one for all conversations: ten thousand locks would
+take memory.
+"""
+
+GLANCE = 0.02  # seconds between two looks at what an ended event loop has left
 _OVER = Reason("user", "settled")
 
 
 class Stopping:
-    """What `Conversation.interrupt()` returns. The stop goes on by itself; wait for it or not.
+    """What `Conversation.interrupt()` returns. The stop goes on by itself, whether you wait for it or not.
 
     ```python
     report = await conversation.interrupt()             # in any event loop
     report = conversation.interrupt().wait(timeout=5)   # in a thread; None if it takes longer
     ```
 
-    When it is done, nothing of the run is left but what the report names, and the transcript is complete and saved.
+    When it is done, nothing of the run is left over except what the report names, and the transcript is
+    complete and saved.
     """
 
     __slots__ = ("_backend", "_report", "_settled")
 
     def __init__(self, report: StopReport | None = None) -> None:
         self._report = report
-        self._settled: CancelToken | None = None  # made for the first who waits
+        self._settled: CancelToken | None = None  # made for the first waiter
         self._backend: Backend | None = None  # of the event loop that has to do the stopping
 
     @property
@@ -54,7 +59,7 @@ class Stopping:
 
     @property
     def report(self) -> StopReport | None:
-        """What the stop did; None as long as it goes on."""
+        """What the stop did; None until it is done."""
         return self._report
 
     def __await__(self) -> Generator[Any, None, StopReport]:
@@ -67,7 +72,7 @@ class Stopping:
         return self._report
 
     def wait(self, timeout: float | None = None) -> StopReport | None:
-        """Block this thread until it is done, but no longer than `timeout` seconds; returns the report, or None."""
+        """Block this thread until it is done, for `timeout` seconds at most; returns the report, or None."""
         if self._report is None and self._backend is not None and self._backend.is_current():
             raise RuntimeError(
                 "wait() would block the event loop that has to do the stopping: await the Stopping instead"
@@ -77,7 +82,10 @@ class Stopping:
         return self._report
 
     async def wait_through(self) -> tuple[StopReport, BaseException | None]:
-        """Wait however often the caller is cancelled meanwhile; returns its own cancellation too, to be raised."""
+        """Wait until it is done, even if the caller is cancelled meanwhile.
+
+        Returns the report, and the caller's own cancellation, for the caller to raise.
+        """
         cancelled: BaseException | None = None
         if self._report is None:
             backend = current_backend()
@@ -94,16 +102,21 @@ class Stopping:
         return self._report is not None
 
     def _signal(self) -> CancelToken:
+        # Most stops have no waiter, or one that comes when they are done: those need no token.
         if self._settled is None:
             with state_lock:
                 if self._settled is None:
                     self._settled = CancelToken()
-        if self._report is not None:  # `settle` may have looked for a token before there was one
+        if self._report is not None:  # `settle` may have run before there was a token to cancel
             self._settled.cancel(_OVER)
         return self._settled
 
+    def happens_in(self, scope: Scope) -> None:
+        """Note which scope is stopped: `wait()` in its event loop would block the stop itself."""
+        self._backend = core_of(scope).backend
+
     def settle(self, report: StopReport) -> None:
-        """It is done."""
+        """Give the report to all waiters."""
         self._report = report
         if self._settled is not None:
             self._settled.cancel(_OVER)
@@ -113,72 +126,45 @@ class Stopping:
 
 
 def stop_scope(scope: Scope, reason: Reason, *, again: bool, grace: Grace | None = None) -> None:
-    """Stop it, from any thread; `again` halves the time that is left, also if the loop has not seen the first call yet. `grace` bounds it."""
-    core = scope._opened()
+    """Stop a scope, from any thread.
+
+    `again` halves the time that is left, even if the event loop has not seen the first call yet. `grace`
+    bounds it.
+    """
+    core = core_of(scope)
     if not again or grace is not None:
         scope.cancel(reason, grace=grace)
         return
+    # `scope.cancel` decides in this thread whether there is a stop to hurry. If the loop has not seen the
+    # first call yet, there is none, and the second call would change nothing. Decided in the loop, it comes
+    # behind the first one and always finds a stop.
     core.backend.run_from_anywhere(lambda: core.stop(reason, hurry=True))
 
 
-def runs_inside(scope: Scope) -> bool:
-    """Whether the caller is a part of it, and so cannot wait for its end."""
-    node, core = current_node.get(), scope._opened()
-    return node is not None and bool(who_waits_for(core, (node,)))
+def token_or_reason(scope: Scope) -> CancelToken | Reason | None:
+    """Return the scope's token, or if nobody ever asked for that, the reason of its stop, if it has one."""
+    core = core_of(scope)
+    return core.token_if_made or core.reason
 
 
-# What a stop had to leave
-
-
-def is_dead(scope: Scope) -> bool:
-    """Whether its event loop was closed. (One of trio's ends when all in it has.)"""
-    return _is_dead(scope._opened())
-
-
-def _is_dead(core: ScopeCore) -> bool:
-    loop = getattr(core.backend, "loop", None)
-    return loop is not None and loop.is_closed()
-
-
-def is_gone(scope: Scope) -> bool:
-    """Whether nothing of it is left, though its event loop may have ended before that."""
-    return not children_left(scope)
-
-
-def leftovers_of(scope: Scope) -> list[Leftover]:
-    """What of it is still there."""
-    return [left for child in children_left(scope) for left in child._leftovers()]
-
-
-def children_left(scope: Scope) -> list[Child]:
-    """Who is still there, all the way down."""
-    core = scope._opened()
-    return [] if core.state is SETTLED else list(_left_in(core))
-
-
-def _left_in(core: ScopeCore) -> Iterator[Child]:
-    tasks_go_on = not _is_dead(core)
-    for child in list(core.children):
-        # A thread whose event loop has ended has nobody to tell that it has ended too.
-        if child.ident is not None if isinstance(child, ThreadChild) else tasks_go_on:
-            yield child
-    for nested in list(core.nested):
-        yield from _left_in(nested)
+# What a stop has left over
 
 
 async def wait_again(scope: Scope, reason: Reason) -> None:
-    """Give what it has left its grace once more."""
-    core = scope._opened()
+    """Wait once more for what the scope has left over, for the time of its grace."""
+    core = core_of(scope)
     if core.backend.is_current():
         await scope.close(reason=reason)
         return
+    # Another loop owns the scope, or none does any more. Nothing can be awaited across loops, so look again
+    # and again.
     ends = time.monotonic() + core.grace.total
-    while not is_gone(scope) and time.monotonic() < ends:  # noqa: ASYNC110 - nobody is there to set an event
+    while children_left(scope) and time.monotonic() < ends:  # noqa: ASYNC110 - nothing would set an event
         await anyio.sleep(GLANCE)
 
 
 def wait_again_sync(scope: Scope) -> None:
     """The same in a plain thread."""
-    ends = time.monotonic() + scope._opened().grace.total
-    while not is_gone(scope) and time.monotonic() < ends:
+    ends = time.monotonic() + core_of(scope).grace.total
+    while children_left(scope) and time.monotonic() < ends:
         time.sleep(GLANCE)

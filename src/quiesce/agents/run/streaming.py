@@ -1,8 +1,9 @@
 """A run whose events go to a consumer, one by one.
 
-The run and its consumer are two tasks in lockstep: a run that has given an event goes on when the next one is asked for. So nothing
-happens that the consumer could not have prevented by leaving, and one that reads slowly slows the model's stream down too. What
-a stop promises is what `quiesce.stream` promises, since that is what the events come through.
+The run and its consumer are two tasks in lockstep: after an event, the run goes on when the consumer asks for
+the next one. So nothing happens that the consumer could not have prevented by stopping to iterate, and a
+consumer that reads slowly slows the model's stream down too. The events come through `quiesce.stream`, and
+stopping them promises what that promises.
 """
 
 from __future__ import annotations
@@ -10,39 +11,48 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncGenerator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from quiesce import Handle, Reason, StopReport, Stream, current_scope, current_token, stream
-from quiesce.kernel.inner import CANCELLED, Waiter, WaitQueue, current_backend, when_ended
+from quiesce.kernel.inner import (
+    Waiter,
+    WaitQueue,
+    current_backend,
+    fail_closing,
+    forget_failure,
+    is_closing,
+    when_ended,
+)
 
+from .agent_run import AgentRun
 from .events import AgentUpdatedStreamEvent, StreamEvent
 from .result import RunOutcome
 
 if TYPE_CHECKING:
     from quiesce import Grace
 
-    from .engine import Engine
-    from .runner import Execution
-
-
 _CANCELLED = Reason("user", "cancel()")
 
 
 class Handover:
-    """Events on their way from the run to its consumer: a run that has given one goes on when the next one is asked for."""
+    """Events on their way from the run to its consumer.
+
+    The run waits after each event until the consumer asks for the next one.
+    """
 
     __slots__ = ("_closed", "_events", "_giver", "_reader")
 
     def __init__(self) -> None:
-        self._events: deque[tuple[StreamEvent, Waiter | None]] = deque()  # several tools may have one to give
+        # Several, if tools run at once: each gives its own events.
+        self._events: deque[tuple[StreamEvent, Waiter | None]] = deque()
         self._closed = False
         self._reader = WaitQueue()
-        self._giver: Waiter | None = None  # of the event that the consumer has now
+        self._giver: Waiter | None = None  # waits while the consumer has its event
 
     async def give(self, event: StreamEvent) -> None:
         """Hand an event over, and wait until the consumer is done with it."""
         if current_token().cancelled:
-            # Told to stop, and it has something to say all the same: it does not wait for somebody to ask for that.
+            # A run that is being stopped does not wait for its consumer, who may have stopped to iterate.
             self._events.append((event, None))
             self._reader.wake_all()
             return
@@ -53,12 +63,13 @@ class Handover:
         try:
             await waiter
         except BaseException:
+            # Cancelled while it waited. If the consumer has not taken the event, it must not get it any more.
             if entry in self._events:
                 self._events.remove(entry)
             raise
 
     def ends_with(self, run: Handle) -> None:
-        """There will be no more when this child has ended, in whichever way."""
+        """There are no more events once this child has ended."""
         when_ended(run, self._close)
 
     def _close(self) -> None:
@@ -67,6 +78,7 @@ class Handover:
 
     async def take(self) -> StreamEvent | None:
         """The next event; None after the last one."""
+        # Asking for the next event says that the consumer is done with the last one.
         giver, self._giver = self._giver, None
         if giver is not None:
             giver.wake()
@@ -88,21 +100,19 @@ class RunResultStreaming(RunOutcome):
     print(result.final_output)
     ```
 
-    At the end of the `async with`, after `aclose()`, and when you are cancelled while you wait for an event, the run is drained and its
-    transcript complete when control is back. A bare `async for` that is left early stops the run before your next line: no model and no
-    tool is called any more; `await result.close()` waits for the drain. `cancel()` stops it from any thread, now or after this turn.
+    At the end of the `async with`, after `aclose()`, and when you are cancelled while you wait for an event,
+    the run is drained and its transcript is complete by the time you have control back. If you exit a bare
+    `async for` early, the run is stopped before your next line: no model and no tool is called any more, and
+    `await result.close()` waits until it is drained. `cancel()` stops it from any thread, now or after this
+    turn.
     """
 
-    __slots__ = ("_execution", "_stream")
+    __slots__ = ("_handover", "_stream")
 
-    def __init__(self, engine: Engine, execution: Execution) -> None:
-        self._engine = engine
-        self._execution = execution
+    def __init__(self, run: AgentRun, handover: Handover) -> None:
+        super().__init__(run)
+        self._handover = handover
         self._stream: Stream[StreamEvent] | None = None
-
-    @property
-    def _scope(self) -> Any:  # type: ignore[override]
-        return self._execution.scope
 
     @property
     def is_complete(self) -> bool:
@@ -118,56 +128,61 @@ class RunResultStreaming(RunOutcome):
         """The events, from the first on. One consumer; a second call goes on where the first one was."""
         if self._stream is None:
             self._stream = stream(
-                self._events(), name=f"events of {self._engine.agent.name}", grace=self._engine.config.grace
+                self._events(),
+                name=f"events of {self._engine.agent.name}",
+                grace=self._engine.settings.config.grace,
             )
         return self._stream
 
     async def _events(self) -> AsyncGenerator[StreamEvent, None]:
-        handover = Handover()
-        self._engine.emit = handover.give
-        if self._engine.stop_after_turn:  # before it began: it never does
-            self._execution.asked = self._execution.asked or _CANCELLED
+        engine, handover = self._engine, self._handover
+        if engine.stops_after_turn:  # cancelled before it began, so it never begins
+            self._run.cancel(_CANCELLED)
         else:
-            self._engine.takes_a_turn = True
-            yield AgentUpdatedStreamEvent(self._engine.agent)
-        run = current_scope().spawn(self._run, name=f"run of {self._engine.agent.name}")
-        handover.ends_with(run)
+            engine.announce_first_turn()
+            yield AgentUpdatedStreamEvent(engine.agent)
+        task = current_scope().spawn(self._run_to_the_end, name=f"run of {engine.agent.name}")
+        handover.ends_with(task)
         while (event := await handover.take()) is not None:
             yield event
-        if run.state == CANCELLED:  # by somebody who is not its owner: that is no end
-            run.result()
+        if (
+            task.state == "cancelled"
+        ):  # by code that does not own it: the consumer must not take that for the end
+            task.result()
 
-    async def _run(self) -> None:
+    async def _run_to_the_end(self) -> None:
         try:
-            await self._execution.run()
+            await self._run.run()
         except BaseException as error:
-            failed, pump = self._execution.late_failure, self.stream_events()._pump
-            if failed is None or not pump.leaving:
+            failed, events = self._run.late_failure, self.stream_events()
+            if failed is None or not is_closing(events):
                 raise
-            pump._clean_up_failed(failed)  # nobody waits for an event any more: who closes them is told
+            # The consumer waits for no event any more: `close()` raises this.
+            fail_closing(events, failed)
             if failed is error:
                 raise
-            raise failed from failed.__cause__  # and not the cancel, which is ours, and nobody sees
+            # Not the cancel, which was sent by the closing stream and is of no interest to anyone.
+            raise failed from failed.__cause__
 
     def cancel(self, mode: Literal["immediate", "after_turn"] = "immediate") -> None:
-        """Stop it, from any thread, without waiting: now, or when this turn and its tools are done. The events then come to their end.
+        """Stop it, from any thread, without waiting: now, or when this turn and its tools are done.
 
-        Before the first event is asked for, either means that it never begins: there are no events. At the first event, which tells of
-        the agent, the turn that is about to begin is this turn.
+        The events then end. Before the first event is asked for, both mean that the run never begins: there
+        are no events. At the first event, which names the agent, "this turn" is the one that is about to
+        begin.
         """
         if mode not in ("immediate", "after_turn"):
             raise ValueError(f'mode must be "immediate" or "after_turn", not {mode!r}')
-        self._engine.stop_after_turn = True
+        self._engine.stop_after_turn()
         if mode == "immediate":
-            self._execution.asked = _CANCELLED
-            if (scope := self._execution.scope) is not None:
-                scope.cancel(_CANCELLED)
+            self._run.cancel(_CANCELLED)
 
     async def close(self, *, deadline: float | None = None, grace: Grace | None = None) -> StopReport:
         """Stop it, wait until everything has ended, and report; from any task, as often as you like."""
         events = self.stream_events()
         report = await events.close(deadline=deadline, grace=grace)
-        events._pump.closing_error = None  # the report has it: the end of an `async with` need not raise it
+        # The report has the error of closing, so the end of an `async with` does not raise it again.
+        forget_failure(events)
         return report
 
     async def aclose(self) -> StopReport:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     )
     from .memory import MemoryLog, MemoryStore
     from .replay import Recovered, recover
-    from .session import LogSession, MemorySession, Session, SQLiteSession
+    from .session import LogSession, MemorySession, Session, SQLiteSession, insert_items
     from .sqlite import SQLiteStore
 
 offer()

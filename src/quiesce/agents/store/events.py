@@ -1,20 +1,21 @@
-"""What happened in a conversation, one event after the other, and the two protocols that keep it.
+"""The events of a conversation, how they are written, and the two protocols of what keeps them.
 
 Invariants
-- A log is append-only: what was said or done is added to, never changed. To take an item back is an event too.
-- `append` is all or nothing, and what it has acknowledged (it returned) is there for good, as far as the store reaches: a
+- A log is append-only: events are added, never changed. Taking an item back is an event too.
+- `append` is all or nothing. What it has acknowledged (it returned) stays as long as the store does: a
   `MemoryStore` as long as the process lives, a `SQLiteStore` through crashes and power cuts.
-- Events of a log are numbered 1, 2, 3, ... without gaps. A log knows the number up to which it has read or written; if somebody
-  else has written since, `append` refuses with `StoreConflict` and writes nothing. `read` catches up.
-- An event of a kind that this version does not know is kept as `UnknownEvent`: nothing that a newer version has written is lost,
-  and nothing of it is guessed at.
+- Events of a log are numbered 1, 2, 3, ... without gaps. A log knows the number up to which it has read or
+  written. If another writer has added events since, `append` raises `StoreConflict` and writes nothing;
+  `read` catches up.
+- An event of a kind that this version does not know is kept as `UnknownEvent`: what a newer version has
+  written is neither lost nor guessed at.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, get_args, runtime_checkable
 
 import msgspec
 
@@ -35,11 +36,14 @@ from quiesce.models.inner import decode_item, encode_item
 
 
 class StoreError(AgentsException):
-    """A store cannot do what it was asked to; the message says which file, and what to do. Nothing was half written."""
+    """A store cannot read or write; the message says which file, and what to do.
+
+    Nothing was half written.
+    """
 
 
 class StoreConflict(StoreError):
-    """Somebody else has written to this conversation since it was read here."""
+    """Another writer has added to this conversation since it was read here."""
 
 
 class StoreClosed(StoreError):
@@ -49,17 +53,20 @@ class StoreClosed(StoreError):
 # Events
 
 
+# Without `gc`: events are not part of reference cycles, and a process may hold hundreds of thousands.
 class _Event(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, tag_field="event"):
-    """`seq` and `time` (seconds since 1970) are the log's: it sets them in what it reads, and ignores them in what it is given."""
+    """A log sets `seq` and `time` (seconds since 1970) when it reads, and ignores them when it writes."""
 
     seq: int = 0
     time: float = 0.0
 
 
 class ItemAdded(_Event, frozen=True, gc=False, tag="item"):
-    """An item came to the transcript. `message_id`: it is this queued message, which so leaves the queue.
+    """An item was added to the transcript.
 
-    `back`: it stands before the last so many items. Text that waited for its guardrails comes later than the tool calls behind it.
+    - `message_id`: it is this queued message, which leaves the queue.
+    - `back`: it stands before the last `back` items. Text that had to wait for its guardrails is written
+      later than the tool calls behind it.
     """
 
     item: Item
@@ -77,7 +84,7 @@ class ItemsCleared(_Event, frozen=True, gc=False, tag="items_cleared"):
 
 
 class MessageQueued(_Event, frozen=True, gc=False, tag="message_queued"):
-    """The user said something which is not in the transcript yet, because a run was under way."""
+    """The user sent a message that is not in the transcript yet: it waits for the next turn of the model."""
 
     message_id: str
     item: Item
@@ -91,7 +98,10 @@ class RunStarted(_Event, frozen=True, gc=False, tag="run_started"):
 
 
 class RunEnded(_Event, frozen=True, gc=False, tag="run_ended"):
-    """A run is over: how (`"finished"`, `"paused"`, `"interrupted"`, `"waiting_for_approval"`, `"error"`), and why."""
+    """A run ended: how, and why.
+
+    `status` is `"finished"`, `"paused"`, `"interrupted"`, `"waiting_for_approval"` or `"error"`.
+    """
 
     run_id: str
     status: str
@@ -99,20 +109,20 @@ class RunEnded(_Event, frozen=True, gc=False, tag="run_ended"):
 
 
 class ToolStarted(_Event, frozen=True, gc=False, tag="tool_started"):
-    """A tool is about to start: from here on its outcome is unknown until there is a result."""
+    """A tool is about to start: from now on its outcome is unknown until there is a result."""
 
     call_id: str
     name: str = ""
 
 
 class ApprovalRequested(_Event, frozen=True, gc=False, tag="approval_requested"):
-    """A tool call waits for somebody's decision."""
+    """A tool call waits for a decision."""
 
     call_id: str
 
 
 class ApprovalDecided(_Event, frozen=True, gc=False, tag="approval_decided"):
-    """Somebody has decided."""
+    """A tool call was approved or rejected; `message` is what the model reads about a rejection."""
 
     call_id: str
     approved: bool
@@ -120,14 +130,14 @@ class ApprovalDecided(_Event, frozen=True, gc=False, tag="approval_decided"):
 
 
 class StatusChanged(_Event, frozen=True, gc=False, tag="status"):
-    """The conversation is now in this state."""
+    """The conversation now has this status."""
 
     status: str
     reason: str = ""
 
 
 class UsageAdded(_Event, frozen=True, gc=False, tag="usage"):
-    """A request to a model has cost this."""
+    """Requests to a model have cost this much."""
 
     usage: Usage
     run_id: str = ""
@@ -155,46 +165,41 @@ _Plain: TypeAlias = (
 Event: TypeAlias = ItemAdded | MessageQueued | _Plain | UnknownEvent
 
 
-# What is written of them
+# Their JSON
+#
+# An item may be of a kind that only a newer version knows, and msgspec cannot decode a union with "anything
+# else" in one step. So the two events that contain an item are read with the item left as JSON.
 
 
-class _ItemOnTheWire(
+class _RawItemAdded(
     msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag_field="event", tag="item"
 ):
-    # An item may be of a kind that only a newer version knows, and a union with that cannot be decoded in one step.
     item: msgspec.Raw
     run_id: str = ""
     message_id: str = ""
     back: int = 0
 
 
-class _QueuedOnTheWire(
+class _RawMessageQueued(
     msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag_field="event", tag="message_queued"
 ):
     message_id: str
     item: msgspec.Raw
 
 
-_ITEM_KINDS = (UserMessage, Note, AssistantMessage, Reasoning, ToolCall, ToolResult)
 _KnownItem: TypeAlias = UserMessage | Note | AssistantMessage | Reasoning | ToolCall | ToolResult
-_ITEM_TAGS = frozenset(str(kind.__struct_config__.tag) for kind in _ITEM_KINDS)
+_ITEM_TAGS = frozenset(str(kind.__struct_config__.tag) for kind in get_args(_KnownItem))
 _encoder = msgspec.json.Encoder()
-_decode = decoder_of(_Plain | _ItemOnTheWire | _QueuedOnTheWire)
-_TAGS = frozenset(
-    str(kind.__struct_config__.tag)
-    for kind in (
-        *(ItemAdded, ItemPopped, ItemsCleared, MessageQueued, RunStarted, RunEnded, ToolStarted),
-        *(ApprovalRequested, ApprovalDecided, StatusChanged, UsageAdded),
-    )
-)
+_decode = decoder_of(_Plain | _RawItemAdded | _RawMessageQueued)
+_TAGS = frozenset(str(kind.__struct_config__.tag) for kind in get_args(ItemAdded | MessageQueued | _Plain))
 
 
 def encode_event(event: Event) -> str:
-    """One event as JSON, without its number and time."""
+    """Return one event as JSON, without its number and time."""
     try:
-        return _encoder.encode(_on_the_wire(event)).decode()
+        return _encoder.encode(_with_raw_item(event)).decode()
     except UnicodeEncodeError:
-        # Half a character, as file names can have. UTF-8 has no place for it, but an escape of JSON has.
+        # A lone surrogate, as file names can contain. UTF-8 cannot express it, but a JSON escape can.
         plain = msgspec.to_builtins(event.data if isinstance(event, UnknownEvent) else event)
         if isinstance(event, (ItemAdded, MessageQueued)) and isinstance(event.item, UnknownItem):
             plain["item"] = event.item.data
@@ -202,21 +207,22 @@ def encode_event(event: Event) -> str:
 
 
 def decode_event(payload: str | bytes, seq: int = 0, time: float = 0.0) -> Event:
-    """One event from JSON, with its number and time; ValueError if it is none."""
+    """Return the event that `payload` contains, with its number and time; ValueError if there is none."""
     try:
         found = _decode(payload)
     except msgspec.ValidationError:
+        # A known tag with wrong fields is damage. Only an unknown tag is the event of a newer version.
         plain = load_json(payload)
         if not (isinstance(plain, dict) and isinstance(plain.get("event"), str)) or plain["event"] in _TAGS:
             raise
         return UnknownEvent(data=plain, seq=seq, time=time)
     except msgspec.DecodeError:
-        return _decode_with_halves(load_json(payload), seq, time)
-    if type(found) is _ItemOnTheWire:
+        return _decode_lone_surrogates(load_json(payload), seq, time)
+    if type(found) is _RawItemAdded:
         item = decode_item(bytes(found.item))
         run_id, message_id, back = found.run_id, found.message_id, found.back
         return ItemAdded(item=item, run_id=run_id, message_id=message_id, back=back, seq=seq, time=time)
-    if type(found) is _QueuedOnTheWire:
+    if type(found) is _RawMessageQueued:
         return MessageQueued(
             item=decode_item(bytes(found.item)), message_id=found.message_id, seq=seq, time=time
         )
@@ -225,38 +231,39 @@ def decode_event(payload: str | bytes, seq: int = 0, time: float = 0.0) -> Event
 
 
 def stamp(event: Event, seq: int, time: float) -> Event:
-    """The same event with its number and time."""
+    """Return the same event with another number and time."""
     if isinstance(event, UnknownEvent):
         return UnknownEvent(data=event.data, seq=seq, time=time)
     return msgspec.structs.replace(event, seq=seq, time=time)
 
 
 def check_events(events: Sequence[Event]) -> None:
-    """TypeError for what is no event: better here than when somebody wants to read it."""
+    """Raise TypeError for anything but events: better now than when the log is read."""
     for event in events:
-        if not isinstance(event, _EVENT_TYPES):
+        if not isinstance(event, (_Event, UnknownEvent)):
             raise TypeError(
                 f"a log holds events, not {type(event).__name__}: an item goes in as ItemAdded(item=...)"
             )
 
 
-def _on_the_wire(event: Event) -> object:
+def _with_raw_item(event: Event) -> object:
     if isinstance(event, UnknownEvent):
         return event.data
     if isinstance(event, ItemAdded):
         raw = msgspec.Raw(encode_item(event.item))
-        return _ItemOnTheWire(item=raw, run_id=event.run_id, message_id=event.message_id, back=event.back)
+        return _RawItemAdded(item=raw, run_id=event.run_id, message_id=event.message_id, back=event.back)
     if isinstance(event, MessageQueued):
-        return _QueuedOnTheWire(message_id=event.message_id, item=msgspec.Raw(encode_item(event.item)))
+        return _RawMessageQueued(message_id=event.message_id, item=msgspec.Raw(encode_item(event.item)))
+    # An event that was read from one log and goes to another must not take its number along.
     return stamp(event, 0, 0.0) if event.seq else event
 
 
-def _decode_with_halves(plain: Any, seq: int, time: float) -> Event:
-    """The slow way, for text that is not quite Unicode."""
+def _decode_lone_surrogates(plain: Any, seq: int, time: float) -> Event:
+    """Return what `decode_event` does, for text with lone surrogates, which msgspec refuses to decode."""
     kind = plain.get("event") if isinstance(plain, dict) else None
     if kind not in _TAGS:
         if not isinstance(kind, str):
-            raise ValueError("an event is a JSON object with a text as its member 'event'")
+            raise ValueError("an event is a JSON object whose member 'event' is a string")
         return UnknownEvent(data=plain, seq=seq, time=time)
     if "item" not in plain:
         return stamp(msgspec.convert(plain, _Plain), seq, time)
@@ -274,10 +281,7 @@ def _decode_with_halves(plain: Any, seq: int, time: float) -> Event:
     return ItemAdded(item=known, run_id=run_id, message_id=message_id, back=back, seq=seq, time=time)
 
 
-_EVENT_TYPES = (_Event, UnknownEvent)
-
-
-# What keeps them
+# The protocols of what keeps them
 
 
 @runtime_checkable
@@ -292,14 +296,14 @@ class Log(Protocol):
     async def append(self, events: Sequence[Event], *, after: int | None = None) -> int:
         """Add events, all or none; durable when it returns. Returns the number of the last event.
 
-        `after` is the number of the event that these must follow; the last one that this log has read or written, unless given.
-        If others follow it already: `StoreConflict`. A caller who is cancelled meanwhile gets the cancel when it is known that all
-        are there, or none.
+        `after` is the number of the event that these must follow; by default the last one that this log has
+        read or written. Raises `StoreConflict` if other events follow that one already. A caller who is
+        cancelled meanwhile gets the cancel when it is known whether they were added.
         """
         ...
 
     async def read(self, after: int = 0) -> list[Event]:
-        """The events, or those after the one with this number."""
+        """Return all events, or those after number `after`."""
         ...
 
     def append_sync(self, events: Sequence[Event], *, after: int | None = None) -> int:
@@ -311,7 +315,7 @@ class Log(Protocol):
         ...
 
     def close(self) -> None:
-        """Write no more through this log; the store stays open. Never waits."""
+        """Refuse further writes through this log; the store stays open. Never waits."""
         ...
 
 
@@ -320,11 +324,14 @@ class Store(Protocol):
     """Keeps the logs of any number of conversations."""
 
     def open(self, conversation_id: str) -> Log:
-        """The log of a conversation, new or not. Costs nothing: the store is touched by the first read or append."""
+        """Return the log of a conversation, new or existing.
+
+        Costs nothing: the first read or append accesses the store.
+        """
         ...
 
     async def ids(self) -> list[str]:
-        """The conversations that have at least one event, in order of their ids."""
+        """Return the ids of the conversations that have at least one event, sorted."""
         ...
 
     async def delete(self, conversation_id: str) -> bool:
@@ -332,7 +339,10 @@ class Store(Protocol):
         ...
 
     async def close(self) -> None:
-        """Finish what is being written, and let go of everything. May be called again, and by several at once."""
+        """Finish pending writes, and release everything.
+
+        May be called again, and by several callers at once.
+        """
         ...
 
     def ids_sync(self) -> list[str]:
@@ -349,16 +359,17 @@ class Store(Protocol):
 
 
 def check_id(conversation_id: object) -> str:
-    """A conversation's id is a str with something in it."""
+    """Return the id of a conversation; ValueError unless it is a str that is not empty."""
     if not isinstance(conversation_id, str) or not conversation_id:
         raise ValueError(f"a conversation's id is a str that is not empty, not {conversation_id!r}")
     return conversation_id
 
 
 def conflict(conversation_id: str, where: str, expected: int, found: int) -> StoreConflict:
-    """The error, in words."""
+    """Return the error for a log that expected another number of events in its store."""
     what = "deleted" if found < expected else "written to"
     return StoreConflict(
-        f"conversation {conversation_id!r} in {where} was {what} by somebody else: it has {found} events, and this log knows of "
-        f"{expected}. Nothing was added. Two writers cannot share a conversation: read it again, or use another id"
+        f"conversation {conversation_id!r} in {where} was {what} by somebody else: it has {found} events, "
+        f"and this log knows of {expected}. Nothing was added. "
+        "Two writers cannot share a conversation: read it again, or use another id"
     )

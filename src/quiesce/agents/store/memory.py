@@ -1,7 +1,8 @@
 """Conversations in memory: the store that is used when none is given.
 
-It lives as long as the process. Everything happens at once, in the caller's thread, so nothing here waits and nothing can be cut; a lock
-makes it safe from several threads. A log that nobody wrote to is one small object, and the store holds nothing for it.
+Everything happens at once, in the caller's thread: nothing here waits, and nothing can be interrupted. A lock
+makes it safe to use from several threads. A log without events is one small object, and takes no memory in
+the store.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from typing import Self
 
 from .events import Event, StoreClosed, check_events, check_id, conflict, stamp
 
-_lock = (
-    threading.Lock()
-)  # of all stores: it is held for a few hundred nanoseconds, and ten thousand locks take memory
+# One for all stores: it is held for a few hundred nanoseconds, and ten thousand locks would take memory.
+_lock = threading.Lock()
 
 
-class _Kept:
-    """What is kept of one conversation: its events as they were given, and when."""
+class _Events:
+    """The events of one conversation as they were given, and when.
+
+    Numbers and times are set when they are read.
+    """
 
     __slots__ = ("events", "times")
 
@@ -31,7 +34,7 @@ class _Kept:
 
 
 class MemoryStore:
-    """Keeps conversations in memory, for the life of the process.
+    """Keeps conversations in memory, as long as the process lives.
 
     ```python
     store = MemoryStore()
@@ -39,46 +42,46 @@ class MemoryStore:
     ```
     """
 
-    __slots__ = ("_closed", "_kept")
+    __slots__ = ("_closed", "_conversations")
 
     def __init__(self) -> None:
-        self._kept: dict[str, _Kept] = {}
+        self._conversations: dict[str, _Events] = {}
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"<MemoryStore of {len(self._kept)} conversations>"
+        return f"<MemoryStore of {len(self._conversations)} conversations>"
 
     def open(self, conversation_id: str) -> MemoryLog:
-        """The log of a conversation, new or not."""
+        """Return the log of a conversation, new or existing."""
         if self._closed:
             raise StoreClosed("the store in memory was closed: make a new one")
         return MemoryLog(self, check_id(conversation_id))
 
     def ids_sync(self) -> list[str]:
-        """The conversations that have at least one event, in order of their ids."""
-        return sorted(self._kept)
+        """Return the ids of the conversations that have at least one event, sorted."""
+        return sorted(self._conversations)
 
     async def ids(self) -> list[str]:
-        """The conversations that have at least one event, in order of their ids."""
+        """Return the ids of the conversations that have at least one event, sorted."""
         return self.ids_sync()
 
     def delete_sync(self, conversation_id: str) -> bool:
         """Remove a conversation with all its events; False if there was none."""
         with _lock:
-            return self._kept.pop(conversation_id, None) is not None
+            return self._conversations.pop(conversation_id, None) is not None
 
     async def delete(self, conversation_id: str) -> bool:
         """Remove a conversation with all its events; False if there was none."""
         return self.delete_sync(conversation_id)
 
     def close_sync(self) -> None:
-        """Refuse everything from now on, and forget all conversations."""
+        """Forget all conversations, and refuse everything from now on."""
         with _lock:
             self._closed = True
-            self._kept = {}
+            self._conversations = {}
 
     async def close(self) -> None:
-        """Refuse everything from now on, and forget all conversations."""
+        """Forget all conversations, and refuse everything from now on."""
         self.close_sync()
 
     async def __aenter__(self) -> Self:
@@ -101,20 +104,22 @@ class MemoryStore:
         check_events(events)
         with _lock:
             if self._closed or log._closed:
+                what = "store" if self._closed else "log"
                 raise StoreClosed(
-                    f"conversation {log.conversation_id!r} cannot be written to: its {'store' if self._closed else 'log'} was closed"
+                    f"conversation {log.conversation_id!r} cannot be written to: its {what} was closed"
                 )
-            kept = self._kept.get(log.conversation_id)
-            found = len(kept.events) if kept is not None else 0
+            stored = self._conversations.get(log.conversation_id)
+            found = len(stored.events) if stored is not None else 0
             expected = log._position if after is None else after
             if expected is not None and expected != found:
                 raise conflict(log.conversation_id, "memory", expected, found)
             if events:
-                if kept is None:
-                    kept = self._kept[log.conversation_id] = _Kept()
-                kept.events.extend(events)
+                # Only now: a log that is opened and never written to takes nothing here.
+                if stored is None:
+                    stored = self._conversations[log.conversation_id] = _Events()
+                stored.events.extend(events)
                 now = time.time()
-                kept.times.extend([now] * len(events))
+                stored.times.extend([now] * len(events))
             log._position = found + len(events)
             return log._position
 
@@ -124,11 +129,11 @@ class MemoryStore:
                 raise StoreClosed(
                     f"conversation {log.conversation_id!r} cannot be read: its store in memory was closed"
                 )
-            kept = self._kept.get(log.conversation_id)
-            log._position = len(kept.events) if kept is not None else 0
-            if kept is None:
+            stored = self._conversations.get(log.conversation_id)
+            log._position = len(stored.events) if stored is not None else 0
+            if stored is None:
                 return []
-            events, times = kept.events[after:], kept.times[after:]
+            events, times = stored.events[after:], stored.times[after:]
         return [
             stamp(event, seq, moment)
             for seq, (event, moment) in enumerate(zip(events, times, strict=True), after + 1)
@@ -143,7 +148,7 @@ class MemoryLog:
     def __init__(self, store: MemoryStore, conversation_id: str) -> None:
         self._store = store
         self.conversation_id = conversation_id
-        self._position: int | None = None  # None: it has neither read nor written
+        self._position: int | None = None  # the last event that it has read or written; None before that
         self._closed = False
 
     def __repr__(self) -> str:
@@ -158,13 +163,13 @@ class MemoryLog:
         return self._store._append(self, events, after)
 
     def read_sync(self, after: int = 0) -> list[Event]:
-        """The events, or those after the one with this number."""
+        """Return all events, or those after number `after`."""
         return self._store._read(self, after)
 
     async def read(self, after: int = 0) -> list[Event]:
-        """The events, or those after the one with this number. Never waits."""
+        """Return all events, or those after number `after`. Never waits."""
         return self._store._read(self, after)
 
     def close(self) -> None:
-        """Write no more through this log."""
+        """Refuse further writes through this log."""
         self._closed = True

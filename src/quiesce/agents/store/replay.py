@@ -1,12 +1,13 @@
-"""The state of a conversation, from its events: a pure function, so that any prefix of a log can be tried.
+"""The state of a conversation, from its events: a pure function, so that tests can try any prefix of a log.
 
-What it must get right is the middle: the program may have ended after any event.
-- A tool that had started and has no result is "unknown": it may have done its work, so it is never called again by itself.
+The hard part is a log that stops in the middle: the program may have ended after any event.
+- A tool that had started and has no result is "unknown": it may have done its work, so it is never called
+  again automatically.
 - A tool call that had not started is "not_started".
 - A call that waits for approval still waits.
 
-`Recovered.complete()` is the transcript that a provider accepts: each block of tool calls with exactly one result for each call right
-behind it, in the order of the calls.
+`Recovered.complete()` is the transcript that a provider accepts: right behind each block of tool calls
+exactly one result for each call, in the order of the calls.
 """
 
 from __future__ import annotations
@@ -32,9 +33,7 @@ from .events import (
     UsageAdded,
 )
 
-UNKNOWN_TEXT = (
-    "The program ended while this tool ran: nobody knows whether it has finished. It was not repeated."
-)
+UNKNOWN_TEXT = "The program ended while this tool ran: its outcome is unknown. It was not repeated."
 NOT_STARTED_TEXT = "Not started: the program ended before this tool began."
 
 
@@ -43,11 +42,15 @@ class Recovered:
     """How far a conversation came.
 
     - `items`: the transcript as it was recorded; calls may lack their results.
-    - `unanswered`: the calls that lack theirs, in order; `results` has one for each that nobody can wait for any more
-      ("unknown" or "not_started"), and `awaiting_approval` are the others, with what was `decided` about them, if anything was.
-    - `queued`: what the user said and no run has taken up, by message id.
-    - `status`: the last one that was recorded, "" if none was. `unfinished_run`: the run in whose middle the program ended.
-    - `usage`: the sum. `last_seq`: the number of the last event.
+    - `unanswered`: the calls that lack theirs, in order. Of these, `awaiting_approval` still wait, with what
+      was `decided` about them, if anything was; `results` has a made-up one ("unknown" or "not_started") for
+      each of the others.
+    - `queued`: the messages that no run has taken, by message id.
+    - `unchecked`: input that may not have passed its guardrails.
+    - `status`: the last one that was recorded, "" if none was.
+    - `unfinished_run`: the id of the run during which the program ended; None if there is none.
+    - `usage`: the sum.
+    - `last_seq`: the number of the last event.
     """
 
     items: list[Item] = field(default_factory=list)
@@ -63,7 +66,7 @@ class Recovered:
     unchecked: list[Item] = field(default_factory=list)
 
     def complete(self) -> list[Item]:
-        """The transcript with a result for every call, those that wait for approval too."""
+        """Return the transcript with a result for every call, including those that wait for approval."""
         given_up = [
             ToolResult(call.call_id, NOT_STARTED_TEXT, "not_started") for call in self.awaiting_approval
         ]
@@ -71,7 +74,7 @@ class Recovered:
 
 
 def recover(events: Sequence[Event]) -> Recovered:
-    """What the events of a log add up to. Events that this version does not know count for nothing."""
+    """Return what the events of a log add up to. Events that this version does not know are ignored."""
     found = Recovered()
     entries: list[_Entry] = []
     waiting: set[str] = set()
@@ -79,10 +82,12 @@ def recover(events: Sequence[Event]) -> Recovered:
         found.last_seq = max(found.last_seq + 1, event.seq)
         match event:
             case ItemAdded(item=item, message_id=message_id, back=back):
+                # Where it was said, which is not always where it was written.
                 entries.insert(max(len(entries) - back, 0), _Entry(item))
                 if isinstance(item, UserMessage):
                     found.unchecked.append(item)
                 found.queued.pop(message_id, None)
+                # A new call with the id of an old one does not inherit the decision on that.
                 if isinstance(item, (ToolCall, ToolResult)):
                     waiting.discard(item.call_id)
                     found.decided.pop(item.call_id, None)
@@ -102,6 +107,7 @@ def recover(events: Sequence[Event]) -> Recovered:
             case RunStarted(run_id=run_id):
                 found.unfinished_run = run_id
             case RunEnded(run_id=run_id, status=ended):
+                # A run gets this far only after its input has passed the guardrails.
                 if ended in ("finished", "waiting_for_approval"):
                     found.unchecked.clear()
                 if found.unfinished_run == run_id:
@@ -125,13 +131,14 @@ def recover(events: Sequence[Event]) -> Recovered:
             found.awaiting_approval.append(call)
         else:
             found.results.append(ToolResult(call.call_id, NOT_STARTED_TEXT, "not_started"))
+    # A decision on a call that was made since, or that never came to the transcript, decides nothing.
     open_ids = {call.call_id for call in found.awaiting_approval}
     found.decided = {call_id: said for call_id, said in found.decided.items() if call_id in open_ids}
     return found
 
 
 def items_of(events: Iterable[Event]) -> list[Item]:
-    """The items alone, as they were recorded."""
+    """Return only the items, as they were recorded."""
     items: list[Item] = []
     for event in events:
         if isinstance(event, ItemAdded):
@@ -144,18 +151,18 @@ def items_of(events: Iterable[Event]) -> list[Item]:
 
 
 def completed(items: Sequence[Item], results: Iterable[ToolResult] = ()) -> list[Item]:
-    """The items, with every result right behind its block of calls; `results` are for calls that have none among the items.
+    """Return the items with every result right behind its block of calls.
 
-    What the model said between two calls of a block goes before it. A result of no call is left out, and so is a call for which
-    there is no result at all.
+    `results` are for calls that have none among the items. What the model said between two calls of a block
+    goes before the block. A result without a call is left out, and so is a call without any result.
     """
     answers = _answers(items)
     spare: dict[str, deque[ToolResult]] = {}
-    for result in results:
-        spare.setdefault(result.call_id, deque()).append(result)
+    for extra in results:
+        spare.setdefault(extra.call_id, deque()).append(extra)
     done: list[Item] = []
     block: list[tuple[ToolCall, ToolResult]] = []
-    is_answered = False
+    is_answered = False  # a result has come since the last call, so the next call begins another block
 
     def end_block() -> None:
         done.extend(call for call, _ in block)
@@ -170,11 +177,11 @@ def completed(items: Sequence[Item], results: Iterable[ToolResult] = ()) -> list
             end_block()
         is_answered = False
         if isinstance(item, ToolCall):
-            at_hand = answers.get(index)
-            if at_hand is None and spare.get(item.call_id):
-                at_hand = spare[item.call_id].popleft()
-            if at_hand is not None:
-                block.append((item, at_hand))
+            result = answers.get(index)
+            if result is None and spare.get(item.call_id):
+                result = spare[item.call_id].popleft()
+            if result is not None:
+                block.append((item, result))
         else:
             done.append(item)
     end_block()
@@ -182,7 +189,7 @@ def completed(items: Sequence[Item], results: Iterable[ToolResult] = ()) -> list
 
 
 class _Entry:
-    """An item of the transcript, and whether its tool has started, if it is a call."""
+    """An item of the transcript; for a call, also whether its tool has started."""
 
     __slots__ = ("item", "started")
 
@@ -192,6 +199,7 @@ class _Entry:
 
 
 def _start(entries: list[_Entry], call_id: str) -> None:
+    # Backwards: where a model has used an id twice, the newest call is meant.
     for entry in reversed(entries):
         if isinstance(entry.item, ToolCall) and entry.item.call_id == call_id:
             entry.started = True
@@ -199,11 +207,15 @@ def _start(entries: list[_Entry], call_id: str) -> None:
 
 
 def _answers(items: Sequence[Item]) -> dict[int, ToolResult]:
-    """The result of each call, by the call's index. Some models use an id again: a result is for a call of the newest block."""
+    """Return the result of each call that has one, by the index of the call.
+
+    Some models use an id twice: a result then belongs to a call of the newest block.
+    """
     unanswered: dict[str, deque[int]] = {}
     answers: dict[int, ToolResult] = {}
     for index, item in enumerate(items):
         if isinstance(item, ToolCall):
+            # A new block: what is still open under this id belongs to an earlier one, and stays unanswered.
             if index and not isinstance(items[index - 1], ToolCall):
                 unanswered.pop(item.call_id, None)
             unanswered.setdefault(item.call_id, deque()).append(index)

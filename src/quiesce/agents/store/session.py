@@ -1,7 +1,7 @@
-"""Sessions: the history of several runs, kept in the same stores as conversations.
+"""Sessions: the items of several runs, kept in the same stores as conversations.
 
-Underneath everything is appended: `pop_item` and `clear_session` are events too, so that a crash in the middle of one loses nothing, and
-`LogSession(store.open(conversation_id))` is the transcript of a conversation.
+A session only appends: `pop_item` and `clear_session` are events too, so a crash in the middle of one loses
+nothing. And `LogSession(store.open(conversation_id))` shows the transcript of a conversation.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .replay import items_of
 
 @runtime_checkable
 class Session(Protocol):
-    """What `session=` of a run takes: something that remembers items."""
+    """What `session=` of a run takes: anything that keeps items."""
 
     @property
     def session_id(self) -> str:
-        """Which session."""
+        """The id of the session."""
         ...
 
     async def get_items(self, limit: int | None = None) -> list[Item]:
-        """The items, oldest first; with `limit`, the last so many."""
+        """Return the items, oldest first; with `limit`, only the last `limit` of them."""
         ...
 
     async def add_items(self, items: list[Item]) -> None:
@@ -39,16 +39,16 @@ class Session(Protocol):
         ...
 
     async def pop_item(self) -> Item | None:
-        """Take the last item back, and return it; None if there is none."""
+        """Remove the last item, and return it; None if there is none."""
         ...
 
     async def clear_session(self) -> None:
-        """Take all items back."""
+        """Remove all items."""
         ...
 
 
 class LogSession:
-    """A session that is kept in a log.
+    """A session in a log of a store.
 
     ```python
     store = SQLiteStore("chat.db")
@@ -61,7 +61,7 @@ class LogSession:
     def __init__(self, log: Log) -> None:
         if not has(log, "append", "read", "conversation_id"):
             instead = "write LogSession(store.open('user-7')), for example" if has(log, "open") else ""
-            refuse("what a LogSession is kept in", "a Log", log, instead)
+            refuse("the log of a LogSession", "a Log", log, instead)
         self._log = log
 
     def __repr__(self) -> str:
@@ -73,7 +73,7 @@ class LogSession:
         return self._log.conversation_id
 
     async def get_items(self, limit: int | None = None) -> list[Item]:
-        """The items, oldest first; with `limit`, the last so many."""
+        """Return the items, oldest first; with `limit`, only the last `limit` of them."""
         if limit is not None and limit < 0:
             raise ValueError(f"limit must be 0 or more, not {limit}")
         items = items_of(await self._log.read())
@@ -81,40 +81,42 @@ class LogSession:
 
     async def add_items(self, items: Iterable[Item]) -> None:
         """Add items at the end, all or none; they are durable when this returns."""
-        await self._put((item, 0) for item in as_items(items))
-
-    async def _put(self, items: Iterable[tuple[Item, int]]) -> None:
-        """Add items, each before the last so many of those that are there by then."""
-        await self._log.append([ItemAdded(item=item, back=back) for item, back in items])
+        await insert_items(self, ((item, 0) for item in as_items(items)))
 
     async def pop_item(self) -> Item | None:
-        """Take the last item back, and return it; None if there is none."""
+        """Remove the last item, and return it; None if there is none."""
         while True:
+            # Reading and removing are two steps, so the removal names the state that it is about.
             events = await self._log.read()
             items = items_of(events)
             if not items:
                 return None
             try:
                 await self._log.append([ItemPopped()], after=len(events))
-            except StoreConflict:  # somebody has added one meanwhile: that is the last one now
+            except StoreConflict:  # another writer has added an item meanwhile: now that is the last one
                 continue
             return items[-1]
 
     async def clear_session(self) -> None:
-        """Take all items back."""
+        """Remove all items."""
         while True:
             events = await self._log.read()
             if not items_of(events):
                 return
             try:
                 await self._log.append([ItemsCleared()], after=len(events))
-            except StoreConflict:  # what was added meanwhile goes too
+            except StoreConflict:  # remove what was added meanwhile too
                 continue
             return
 
 
+async def insert_items(session: LogSession, items: Iterable[tuple[Item, int]]) -> None:
+    """Add items, all or none. Each stands before the last so many of the items that are there by then."""
+    await session._log.append([ItemAdded(item=item, back=back) for item, back in items])
+
+
 class _OwnStoreSession(LogSession):
-    """A session that has a store to itself."""
+    """A session with a store of its own."""
 
     __slots__ = ("_store",)
 
@@ -123,7 +125,7 @@ class _OwnStoreSession(LogSession):
         super().__init__(store.open(session_id))
 
     async def close(self) -> None:
-        """Let go of the store. What was added stays, unless it is in memory."""
+        """Close the store. Items in a file stay there; those in memory are gone."""
         await self._store.close()
 
     async def __aenter__(self) -> Self:
@@ -162,6 +164,6 @@ class SQLiteSession(_OwnStoreSession):
 def _store_at(path: str | os.PathLike[str]) -> Store:
     if path == ":memory:":
         return MemoryStore()
-    from .sqlite import SQLiteStore  # who keeps nothing in files need not import sqlite3
+    from .sqlite import SQLiteStore  # sqlite3 is imported only by programs that use files
 
     return SQLiteStore(path)

@@ -1,10 +1,12 @@
-"""Conversations in a SQLite file, durable when acknowledged. The file itself is in `sqlite_file`, its thread in `sqlite_thread`.
+"""Conversations in a SQLite file, durable when acknowledged.
+
+The file itself is in `sqlite_file`, the thread that uses it in `sqlite_thread`.
 
 Invariants
-- A commit is on the disk when it returns, and only then `append` returns.
-- An append that is under way is not cut by a cancel of its caller: the caller waits until it is there or refused, then has its cancel.
-- A log knows which event its next one follows, and that is looked up under the write lock of the file: of two writers of one
-  conversation, in one process or two, one is told so, and nothing is mixed.
+- A commit is on the disk when it returns, and `append` returns only then.
+- A cancel does not interrupt an append: the caller gets its cancel when the append has succeeded or failed.
+- A log knows which event its next one follows, and checks that under the write lock of the file. Of two
+  writers of one conversation, in one process or in two, one gets `StoreConflict`, and nothing is mixed.
 """
 
 from __future__ import annotations
@@ -22,15 +24,16 @@ from .sqlite_thread import Job, Writer
 
 
 class SQLiteStore:
-    """Keeps conversations in a SQLite file: what an `append` has acknowledged survives crashes and power cuts.
+    """Keeps conversations in a SQLite file: acknowledged events survive crashes and power cuts.
 
     ```python
     async with SQLiteStore("chat.db") as store:
         conversation = Conversation(agent, store=store, conversation_id="support-7")
     ```
 
-    The file is made by the first read or append, for its owner alone to read. `busy_timeout` is how long, in seconds, a write waits for another process that
-    writes to the same file. A store that is dropped without `close()` loses nothing that was acknowledged.
+    The first read or append creates the file, readable only by its owner. `busy_timeout` is how many seconds
+    a write waits for another process that writes to the same file. A store that is dropped without `close()`
+    loses nothing that was acknowledged.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, busy_timeout: float = 10.0) -> None:
@@ -41,19 +44,20 @@ class SQLiteStore:
             raise ValueError(f"busy_timeout must be 0 or more seconds, not {busy_timeout:g}")
         self._file = SQLiteFile(self.path, busy_timeout)
         self._writer = Writer(self._file)
-        # A connection that is dropped open is a ResourceWarning from Python 3.13 on, and a WAL that nobody has folded in.
-        self._last_resort = weakref.finalize(self, self._writer.drop)
+        # For a store that is dropped without a close: from Python 3.13 on an open connection is a
+        # ResourceWarning then, and its WAL file stays behind.
+        self._finalizer = weakref.finalize(self, self._writer.drop)
 
     def __repr__(self) -> str:
         return f"<SQLiteStore {self.path!r}>"
 
     def open(self, conversation_id: str) -> SQLiteLog:
-        """The log of a conversation, new or not. Touches no file."""
+        """Return the log of a conversation, new or existing. Does not access the file."""
         self._writer.check_open()
         return SQLiteLog(self, check_id(conversation_id))
 
     async def ids(self) -> list[str]:
-        """The conversations that have at least one event, in order of their ids."""
+        """Return the ids of the conversations that have at least one event, sorted."""
         return await self._writer.do(Job(self._file.ids))
 
     def ids_sync(self) -> list[str]:
@@ -69,14 +73,14 @@ class SQLiteStore:
         return self._writer.do_sync(Job(partial(self._file.delete, conversation_id), writes=True))
 
     async def close(self) -> None:
-        """Finish what is being written, and close the file. May be called again, and by several at once."""
+        """Finish pending writes, and close the file. May be called again, and by several callers at once."""
         await self._writer.close()
-        self._last_resort.detach()
+        self._finalizer.detach()
 
     def close_sync(self) -> None:
         """`close` for plain threads."""
         self._writer.close_sync()
-        self._last_resort.detach()
+        self._finalizer.detach()
 
     async def __aenter__(self) -> Self:
         return self
@@ -103,24 +107,26 @@ class SQLiteLog:
     def __init__(self, store: SQLiteStore, conversation_id: str) -> None:
         self._store = store
         self.conversation_id = conversation_id
-        self._position: int | None = (
-            None  # None: it has neither read nor written. The writer's thread keeps it.
-        )
+        # The last event that it has read or written, None before that. Used in the writer's thread only.
+        self._position: int | None = None
         self._closed = False
 
     def __repr__(self) -> str:
         return f"<SQLiteLog of {self.conversation_id!r} in {self._store.path!r}>"
 
     async def append(self, events: Sequence[Event], *, after: int | None = None) -> int:
-        """Add events, all or none; they are on the disk when this returns. Returns the number of the last one."""
-        return await self._store._writer.do(self._appending(events, after))
+        """Add events, all or none; they are on the disk when this returns.
+
+        Returns the number of the last one.
+        """
+        return await self._store._writer.do(self._append_job(events, after))
 
     def append_sync(self, events: Sequence[Event], *, after: int | None = None) -> int:
         """`append` for plain threads: it blocks."""
-        return self._store._writer.do_sync(self._appending(events, after))
+        return self._store._writer.do_sync(self._append_job(events, after))
 
     async def read(self, after: int = 0) -> list[Event]:
-        """The events, or those after the one with this number."""
+        """Return all events, or those after number `after`."""
         return await self._store._writer.do(Job(partial(self._read, after)))
 
     def read_sync(self, after: int = 0) -> list[Event]:
@@ -128,10 +134,10 @@ class SQLiteLog:
         return self._store._writer.do_sync(Job(partial(self._read, after)))
 
     def close(self) -> None:
-        """Write no more through this log; the store stays open."""
+        """Refuse further writes through this log; the store stays open."""
         self._closed = True
 
-    def _appending(self, events: Sequence[Event], after: int | None) -> _Append:
+    def _append_job(self, events: Sequence[Event], after: int | None) -> _Append:
         if self._closed:
             raise StoreClosed(
                 f"conversation {self.conversation_id!r} cannot be written to: its log was closed"
@@ -145,7 +151,7 @@ class SQLiteLog:
 
 
 class _Append(Job[int]):
-    """One append: the position of its log moves with it, and back if it is rolled back."""
+    """One append. It moves the position of its log, and moves it back if it is rolled back."""
 
     __slots__ = ("_after", "_before", "_log", "_payloads")
 
@@ -157,11 +163,12 @@ class _Append(Job[int]):
 
     def _append(self) -> int:
         log = self._log
+        # Here and not when the job was made: others of the same log may have been done since.
         self._before = log._position
         expected = log._position if self._after is None else self._after
         log._position = log._store._file.append(log.conversation_id, self._payloads, expected)
         return log._position
 
     def undo(self) -> None:
-        """The transaction was rolled back."""
+        """Move the position back: the transaction was rolled back."""
         self._log._position = self._before

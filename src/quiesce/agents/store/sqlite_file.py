@@ -1,11 +1,15 @@
-"""The SQLite file of a store: its tables, its settings, and what its errors mean. Used by one thread at a time.
+"""The SQLite file of a store: its tables, its settings, and what its errors mean.
 
-- WAL with `synchronous=FULL`: a commit is on the disk when it returns. With `NORMAL` the WAL is not synced at a commit, so that a power cut
-  could take back what was acknowledged. Where WAL cannot be had (some network file systems), `EXTRA`, which means the same there.
+Used by one thread at a time.
+
+- WAL with `synchronous=FULL`: a commit is on the disk when it returns. `NORMAL` would not sync the WAL at a
+  commit, and a power cut could take back what was acknowledged. Where WAL is not available (on some network
+  file systems), `EXTRA` gives the same guarantee.
 - `BEGIN IMMEDIATE` takes the write lock of the file before anything is looked up.
-- After an error the connection is as good as new: rolled back, or else closed, to be opened again by the next use.
-- A file that is made here, and those that SQLite puts beside it, are for their owner alone to read; one that is there keeps its permissions.
-- The file may be one of yours: only the tables `quiesce_events` and `quiesce_schema` are touched.
+- After an error the connection is rolled back, or else closed, and the next use opens it again.
+- Files that are created here, and those that SQLite puts next to them, are readable by their owner only.
+  Existing ones keep their permissions.
+- The file may contain your own tables: only `quiesce_events` and `quiesce_schema` are touched.
 """
 
 from __future__ import annotations
@@ -31,23 +35,35 @@ _TABLES = (
     )""",
 )
 
-# By SQLite's primary result code. What was not acknowledged is not there: each says what to do about it.
+# By SQLite's primary result code. What was not acknowledged was not written; each text says what to do.
 _MEANING = {
-    sqlite3.SQLITE_BUSY: "another process has held its write lock for {busy:g} s; try again, or give SQLiteStore a longer busy_timeout",
+    sqlite3.SQLITE_BUSY: (
+        "another process has held its write lock for {busy:g} s; "
+        "try again, or give SQLiteStore a longer busy_timeout"
+    ),
     sqlite3.SQLITE_LOCKED: "another connection of this process holds its write lock; try again",
-    sqlite3.SQLITE_READONLY: "it cannot be written to: check the permissions of the file and of its directory",
+    sqlite3.SQLITE_READONLY: (
+        "it cannot be written to: check the permissions of the file and of its directory"
+    ),
     sqlite3.SQLITE_PERM: "it may not be opened: check the permissions of the file and of its directory",
-    sqlite3.SQLITE_CANTOPEN: "it cannot be opened: its directory must exist, and both must be readable and writable",
+    sqlite3.SQLITE_CANTOPEN: (
+        "it cannot be opened: its directory must exist, and both must be readable and writable"
+    ),
     sqlite3.SQLITE_FULL: "the disk is full; what was acknowledged is safe: make room, and try again",
-    sqlite3.SQLITE_IOERR: "the disk reports an error; what was acknowledged is safe as far as the disk is: check it (is it full?), and try again",
-    sqlite3.SQLITE_CORRUPT: "it is damaged: keep a copy of it and of the files beside it, then try `sqlite3 FILE .recover`",
+    sqlite3.SQLITE_IOERR: (
+        "the disk reports an error; what was acknowledged is as safe as the disk is: "
+        "check it (is it full?), and try again"
+    ),
+    sqlite3.SQLITE_CORRUPT: (
+        "it is damaged: keep a copy of it and of the files next to it, then try `sqlite3 FILE .recover`"
+    ),
     sqlite3.SQLITE_NOTADB: "it is not a SQLite database, and was left as it is: give another path",
     sqlite3.SQLITE_TOOBIG: "an event is larger than SQLite allows in a row (1 GB)",
 }
 
 
 class SQLiteFile:
-    """The file at `path`, opened by its first use."""
+    """The file at `path`, opened on first use."""
 
     def __init__(self, path: str, busy_timeout: float) -> None:
         self.path = path
@@ -56,7 +72,10 @@ class SQLiteFile:
         self._identity: tuple[int, int] | None = None
 
     def append(self, conversation_id: str, payloads: list[str], expected: int | None) -> int:
-        """Add rows in the transaction at hand; StoreConflict, before anything is written, if they would not follow `expected`."""
+        """Add rows in the current transaction; returns the number of the last event.
+
+        Raises StoreConflict, before anything is written, if they would not follow event `expected`.
+        """
         connection = self._open()
         found = _last_seq(connection, conversation_id)
         if expected is not None and expected != found:
@@ -67,12 +86,13 @@ class SQLiteFile:
         return found + len(rows)
 
     def read(self, conversation_id: str, after: int) -> tuple[list[Event], int]:
-        """The events after that one, and the number of the last."""
+        """Return the events after number `after`, and the number of the last one in the file."""
         connection = self._open()
-        connection.execute("BEGIN")  # both of one moment, whoever writes meanwhile
+        connection.execute("BEGIN")  # so that both queries see the same moment, although others may write
         last = _last_seq(connection, conversation_id)
         rows = connection.execute(
-            "SELECT seq, time, payload FROM quiesce_events WHERE conversation_id = ? AND seq > ? ORDER BY seq",
+            "SELECT seq, time, payload FROM quiesce_events "
+            "WHERE conversation_id = ? AND seq > ? ORDER BY seq",
             (conversation_id, after),
         ).fetchall()
         connection.execute("COMMIT")
@@ -80,22 +100,23 @@ class SQLiteFile:
         events = []
         for place, (seq, moment, payload) in enumerate(rows, after + 1):
             if seq != place:
-                raise StoreError(f"{where} has no event {place}, but later ones: somebody has removed it")
+                raise StoreError(f"{where} has no event {place}, but later ones: it was removed")
             try:
                 events.append(decode_event(payload, seq, moment))
             except (ValueError, TypeError) as error:
                 raise StoreError(
-                    f"event {seq} of {where} cannot be read ({error}): it is damaged, or a newer version of quiesce has written it"
+                    f"event {seq} of {where} cannot be read ({error}): "
+                    "it is damaged, or was written by a newer version of quiesce"
                 ) from error
         return events, last
 
     def ids(self) -> list[str]:
-        """The conversations, in order."""
+        """Return the ids of all conversations, sorted."""
         rows = self._open().execute("SELECT DISTINCT conversation_id FROM quiesce_events ORDER BY 1")
         return [row[0] for row in rows]
 
     def delete(self, conversation_id: str) -> bool:
-        """Remove all of it, in the transaction at hand."""
+        """Remove a conversation in the current transaction; False if there was none."""
         done = self._open().execute(
             "DELETE FROM quiesce_events WHERE conversation_id = ?", (conversation_id,)
         )
@@ -106,6 +127,7 @@ class SQLiteFile:
     def begin(self) -> None:
         """Take the write lock of the file."""
         connection = self._open()
+        # SQLite would keep writing to a file that has no name any more, and acknowledge what nobody can read.
         if self._identity != _identity(self.path):
             self.close()
             raise StoreError(
@@ -115,11 +137,11 @@ class SQLiteFile:
         connection.execute("BEGIN IMMEDIATE")
 
     def commit(self) -> None:
-        """Everything since `begin` is on the disk when this returns."""
+        """Write everything since `begin` to the disk."""
         self._open().execute("COMMIT")
 
     def roll_back(self, error: BaseException) -> None:
-        """Nothing since `begin` has happened, and the next use begins anew."""
+        """Undo everything since `begin`, because of `error`, so that the next use starts afresh."""
         connection = self._connection
         if connection is None:
             return
@@ -128,21 +150,22 @@ class SQLiteFile:
                 connection.execute("ROLLBACK")
         except sqlite3.Error:
             self.close()
+        # Only a lock of another process says nothing about the health of this connection.
         if isinstance(error, sqlite3.Error) and _code(error) != sqlite3.SQLITE_BUSY:
             self.close()
 
     def close(self) -> None:
-        """Close it, if it is open. The next use would open it again."""
+        """Close it, if it is open. The next use opens it again."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
     def explain(self, error: BaseException) -> BaseException:
-        """What to raise for an error: SQLite's own say neither which file nor what to do."""
+        """Return what to raise for `error`: SQLite's own errors say neither which file nor what to do."""
         if not isinstance(error, sqlite3.Error):
             return error
         meaning = _MEANING.get(_code(error))
-        text = meaning.format(busy=self._busy_timeout) if meaning else "SQLite refuses"
+        text = meaning.format(busy=self._busy_timeout) if meaning else "SQLite reports an error"
         explained = StoreError(f"store {self.path!r}: {text} ({error})")
         explained.__cause__ = error
         return explained
@@ -166,10 +189,12 @@ class SQLiteFile:
         return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
+        # First, and read-only: the file of a newer version, or one that is not ours at all, stays as it is.
         version = _schema_version(connection)
         if version is not None and version > SCHEMA_VERSION:
             raise StoreError(
-                f"store {self.path!r} was made by a newer version of quiesce (schema {version}, and this one knows {SCHEMA_VERSION}): "
+                f"store {self.path!r} was made by a newer version of quiesce "
+                f"(schema {version}, and this one knows {SCHEMA_VERSION}): "
                 "it was left as it is. Upgrade quiesce, or give another path"
             )
         mode = self._set_wal(connection)
@@ -184,7 +209,8 @@ class SQLiteFile:
             connection.execute("COMMIT")
 
     def _set_wal(self, connection: sqlite3.Connection) -> str:
-        # SQLite does not wait for a lock here, so when two processes make the file at the same time we do.
+        # SQLite ignores its busy timeout here, so wait for another process that creates the file at this
+        # moment.
         give_up_at = time.monotonic() + self._busy_timeout
         while True:
             try:
@@ -196,14 +222,18 @@ class SQLiteFile:
 
 
 def _make_private(path: str) -> None:
-    """Make the file, empty, unless it is there. SQLite would make it for everybody to read; those beside it get its permissions."""
+    """Create the file, empty, unless it exists.
+
+    SQLite would let everybody read it. The files that SQLite puts next to it get its permissions.
+    """
     try:
-        # Not by opening it: to close it again would drop the locks that another connection of this process may have on it by then.
+        # Not by opening it: closing it again would release the locks that another connection of this process
+        # may hold by then, as POSIX demands.
         os.mknod(path, stat.S_IFREG | 0o600)
     except FileExistsError:
         pass
-    except (OSError, AttributeError):  # not every system has that, nor every file system
-        with suppress(OSError):  # what is really wrong SQLite will say
+    except (OSError, AttributeError):  # not every system supports that, nor every file system
+        with suppress(OSError):  # SQLite will say what is really wrong
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
@@ -231,5 +261,5 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def _code(error: sqlite3.Error) -> int:
-    """The primary result code; 0 if the error is Python's own."""
+    """Return the primary result code; 0 if the error is Python's own."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF

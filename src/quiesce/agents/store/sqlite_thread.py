@@ -1,11 +1,14 @@
 """The one thread that works for a SQLite store.
 
 Invariants
-- One thread at a time: it takes all jobs that were given since it last looked, does the writes among them in one transaction, and tells
-  those who wait when the commit has returned. So many conversations share one sync of the disk, and no event loop waits for the file.
-- With nothing to do there is no thread: it comes from the kernel's idle ones, and goes back to them. Nothing has to be joined.
-- A job that was given is done. Its caller waits for its end however often it is cancelled, or Ctrl-C is pressed, and then has that.
-- One job that fails takes no other with it: if a transaction fails, its jobs are done again one by one.
+- One thread at a time. It takes all jobs that came since it last looked, does the writes among them in one
+  transaction, and wakes their callers when the commit has returned. So many conversations share one sync of
+  the disk, and no event loop waits for the file.
+- With nothing to do there is no thread: it comes from the idle ones of the kernel and returns to them, and
+  never has to be joined.
+- A job that was added is done. Its caller waits for its end however often it is cancelled, or Ctrl-C is
+  pressed, and gets that afterwards.
+- A job that fails does not affect others: if a transaction fails, its jobs are done again one by one.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
-from quiesce.kernel.inner import Backend, Delivery, WaitQueue, current_backend, run_in_thread
+from quiesce.kernel.inner import Backend, WaitQueue, current_backend, run_in_thread
 
 from .events import StoreClosed, StoreConflict, StoreError
 from .sqlite_file import SQLiteFile
@@ -28,45 +31,47 @@ T = TypeVar("T")
 
 
 class Job(Generic[T]):
-    """Something to do in the writer's thread, and who waits for it."""
+    """Something to do in the writer's thread, and the caller who waits for it."""
 
-    __slots__ = ("_backend", "_ended", "_gate", "_value", "_work", "error", "over", "writes")
+    __slots__ = ("_backend", "_gate", "_value", "_waiting", "_work", "ended", "error", "writes")
 
     def __init__(self, work: Callable[[], T], *, writes: bool = False) -> None:
         self.writes = writes
-        self.over = False
+        self.ended = False
         self.error: BaseException | None = None
         self._work = work
         self._value: Any = None
-        self._backend: Backend | None = None  # whose caller waits; None: a plain thread, at the gate
-        self._ended = WaitQueue()
+        # A caller in an event loop waits in the queue, one in a plain thread at the gate.
+        self._backend: Backend | None = None
+        self._waiting = WaitQueue()
         self._gate: threading.Event | None = None
 
     def run(self) -> None:
-        """Do it, in the writer's thread; raises what it raises."""
+        """Do it, in the writer's thread."""
         self._value = self._work()
 
     def undo(self) -> None:
-        """What it did was rolled back."""
+        """React to a rollback of what it did."""
 
-    def tell(self) -> None:
-        """It is over: let who waits know."""
+    def end(self) -> None:
+        """Wake the caller."""
         if self._gate is not None:
-            self.over = True
+            self.ended = True
             self._gate.set()
         elif self._backend is not None:
             self._backend.run_from_anywhere(self._wake)
 
     def _wake(self) -> None:
-        self.over = True
-        self._ended.wake_all()
+        self.ended = True
+        self._waiting.wake_all()
 
-    async def wait(self, backend: Backend, give: Callable[[], None]) -> T:
-        """Give it, and wait for its end, in an event loop."""
+    async def wait(self, backend: Backend, add: Callable[[], None]) -> T:
+        """`add` it to the writer, and wait for its end in an event loop."""
         self._backend = backend
-        give()
-        cancelled = await backend.wait_through(self._is_over, self._ended)
+        add()
+        cancelled = await backend.wait_through(self._has_ended, self._waiting)
         if cancelled is not None:
+            # The caller gets its cancel, and what failed meanwhile as its cause, so that nothing is hidden.
             cancelled.__cause__, self.error = self.error, None
         try:
             await backend.reraise(cancelled)
@@ -74,12 +79,12 @@ class Job(Generic[T]):
         finally:
             del cancelled  # its traceback leads back to this frame
 
-    def wait_sync(self, give: Callable[[], None]) -> T:
-        """Give it, and wait for its end, in a plain thread."""
+    def wait_sync(self, add: Callable[[], None]) -> T:
+        """`add` it to the writer, and block this thread until its end."""
         gate = self._gate = threading.Event()
-        give()
+        add()
         interrupted: KeyboardInterrupt | None = None
-        while not self.over:
+        while not self.ended:
             try:
                 gate.wait()
             except KeyboardInterrupt as error:
@@ -88,8 +93,8 @@ class Job(Generic[T]):
             raise interrupted from self.error
         return self._result()
 
-    def _is_over(self) -> bool:
-        return self.over
+    def _has_ended(self) -> bool:
+        return self.ended
 
     def _result(self) -> T:
         error, self.error = self.error, None
@@ -103,7 +108,7 @@ class Job(Generic[T]):
 
 
 class Writer:
-    """Does jobs in the order in which they were given."""
+    """Does jobs in the order in which they were added."""
 
     def __init__(self, file: SQLiteFile) -> None:
         self._file = file
@@ -114,47 +119,48 @@ class Writer:
         self._pid = os.getpid()
 
     def check_open(self) -> None:
-        """StoreClosed if it is not."""
+        """Raise StoreClosed if it was closed."""
         if self._closed:
             raise StoreClosed(
                 f"the store {self._file.path!r} was closed: make a new SQLiteStore of that path"
             )
 
     async def do(self, job: Job[T]) -> T:
-        """Do it. A caller who is cancelled meanwhile gets that when the job is over."""
+        """Do a job. A caller who is cancelled meanwhile gets the cancel when the job has ended."""
         backend = current_backend()
         # On trio, a caller that is already cancelled starts nothing.
         await backend.checkpoint_if_cancelled()
-        return await job.wait(backend, lambda: self._give(job))
+        return await job.wait(backend, lambda: self._add(job))
 
     def do_sync(self, job: Job[T]) -> T:
-        """The same in a plain thread."""
-        return job.wait_sync(lambda: self._give(job))
+        """`do` for plain threads."""
+        return job.wait_sync(lambda: self._add(job))
 
     async def close(self) -> None:
-        """Do what was given before, then close the file. However often it is called, and cancelled."""
+        """Do the jobs that were added before, then close the file. May be called again."""
         self._closed = True
         closing = Job(self._file.close)
-        await closing.wait(current_backend(), lambda: self._give(closing, last=True))
+        await closing.wait(current_backend(), lambda: self._add(closing, last=True))
 
     def close_sync(self) -> None:
-        """The same in a plain thread."""
+        """`close` for plain threads."""
         self._closed = True
         closing = Job(self._file.close)
-        closing.wait_sync(lambda: self._give(closing, last=True))
+        closing.wait_sync(lambda: self._add(closing, last=True))
 
     def drop(self) -> None:
-        """The store is gone without a close, or the program ends: nobody waits for anything any more."""
+        """Close the file without waiting: the store was dropped without a close, or the program ends."""
         if os.getpid() != self._pid:  # a copy in a forked child: the file is the parent's
             return
         self._closed = True
+        # The thread must not take up work between this look at it and the close.
         with self._lock:
             if self._busy:
                 self._jobs.append(Job(self._file.close))
                 return
             self._file.close()
 
-    def _give(self, job: Job[Any], *, last: bool = False) -> None:
+    def _add(self, job: Job[Any], *, last: bool = False) -> None:
         if os.getpid() != self._pid:
             raise StoreError(
                 f"the store {self._file.path!r} was made before a fork, and SQLite does not survive one: "
@@ -169,22 +175,28 @@ class Writer:
             self._busy = True
         try:
             run_in_thread("quiesce-store", self._work)
-        except RuntimeError:  # no more threads, or the interpreter is at its end: rather here than not at all
+        except RuntimeError:
+            # No more threads, or the interpreter is shutting down: better in this thread than not at all.
             self._work()()
 
     # In the thread
 
-    def _work(self) -> Delivery:
-        """Returns what tells the last ones: a thread is idle again before anybody hears that its work is done."""
+    def _work(self) -> Callable[[], object]:
+        """Do jobs until there are none. Returns what wakes the last callers.
+
+        The kernel calls that when the thread is idle again, so that a caller who closes everything next does
+        not find a busy thread.
+        """
         done: list[Job[Any]] = []
         while True:
+            # To find no job and to be idle is one step: `_add` starts a thread only if none is busy.
             with self._lock:
                 jobs = list(self._jobs)
                 self._jobs.clear()
                 if not jobs:
                     self._busy = False
-                    return partial(_tell, done)
-            _tell(done)
+                    return partial(_end, done)
+            _end(done)
             for writes, group in groupby(jobs, attrgetter("writes")):
                 if writes:
                     self._write(list(group))
@@ -208,13 +220,14 @@ class Writer:
                 try:
                     job.run()
                     written.append(job)
-                except StoreConflict as refused:  # found before anything was written
+                except StoreConflict as refused:  # raised before it wrote anything, so the others can go on
                     job.error = refused
             self._file.commit()
         except BaseException as error:
             for job in reversed(written):
                 job.undo()
             self._file.roll_back(error)
+            # One by one, each in a transaction of its own: only the job that is at fault fails.
             if len(jobs) == 1:
                 jobs[0].error = self._file.explain(error)
                 return
@@ -223,6 +236,6 @@ class Writer:
                 self._write([job])
 
 
-def _tell(jobs: list[Job[Any]]) -> None:
+def _end(jobs: list[Job[Any]]) -> None:
     for job in jobs:
-        job.tell()
+        job.end()
