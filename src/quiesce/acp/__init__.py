@@ -1,7 +1,8 @@
 """The Agent Client Protocol: typed messages, and both ends of a connection that always settles.
 
-The names are those of the package agent-client-protocol (`acp`), so that a program that uses it only has to change its
-imports. `quiesce.acp.schema` has all message types, `quiesce.acp.helpers` the functions that make the common ones.
+The names are those of the package agent-client-protocol (`acp`), so that a program that uses it only has to
+change its imports. `quiesce.acp.schema` has all message types, `quiesce.acp.helpers` the functions that make
+the common ones.
 """
 
 from __future__ import annotations

@@ -6,14 +6,14 @@ from quiesce.acp.tools import edit_file, read_file, run_command, write_file
 agent = Agent(name="coder", model=model, tools=[read_file, write_file, edit_file, run_command])
 ```
 
-If the client has a file system or terminals, they are used: so the tools see the user's unsaved changes, and the user
-sees the output of a command. Otherwise, and outside of ACP, the tools use this machine's files and a process of our
-own. Only paths in the session's directories are accepted (outside of ACP: in the current one), wherever links lead.
-Writing and running need approval; `dataclasses.replace(write_file, needs_approval=False)` is a copy that does not. A
-command can of course do anything that this user can.
+If the client has a file system or terminals, they are used: so the tools see the user's unsaved changes, and
+the user sees the output of a command. Otherwise, and outside of ACP, the tools use this machine's files and a
+process of our own. Only paths in the session's directories are accepted (outside of ACP: in the current one),
+wherever links lead. Writing and running need approval; `dataclasses.replace(write_file,
+needs_approval=False)` is a copy that does not. A command can of course do anything that this user can.
 
-Whether a tool that needs approval may run is asked of the user, by `ask_client`. An agent that is a tool of another
-one has a run of its own, which has to be configured for this:
+Whether a tool that needs approval may run is asked of the user, by `ask_client`. An agent that is a tool of
+another one has a run of its own, which has to be configured for this:
 `other.as_tool(run_config=RunConfig(approve=ask_client))`.
 """
 
@@ -106,7 +106,8 @@ async def write_file(context: ToolContext[Any], path: str, content: str) -> str:
     """
     files = Files.here()
     target = files.path(path)
-    # Looked at again, although the preview did: the file must still be the one that the user approved a change to.
+    # Looked at again, although the preview did: the file must still be the one that the user approved a
+    # change to.
     before, seen = await files.look(target)
     check_approved(context.tool_call_id, target, seen)
     session = current_session()
@@ -166,9 +167,8 @@ async def run_command(
     """Run a shell command, and return its output and how it ended.
 
     Args:
-        command: The command line, for /bin/sh.
-        cwd: Where to run it, absolute or relative to the working directory; empty for the working directory itself.
-        timeout_seconds: After how many seconds to stop it.
+        command: The command line, for /bin/sh. cwd: Where to run it, absolute or relative to the working
+        directory; empty for the working directory itself. timeout_seconds: After how many seconds to stop it.
     """
     where = Files.here().path(cwd or ".")
     seconds = min(max(timeout_seconds, 0.0), MOST_SECONDS)
@@ -229,7 +229,7 @@ async def _edit_preview(arguments: Arguments) -> list[Any]:
 
 
 def _diff_with_remarks(path: str, seen: Seen, before: str | None, after: str) -> list[Any]:
-    """Return the diff, and in words what a client may not show: the target of a link, and invisible characters."""
+    """Return the diff, and what a client may not show: the target of a link, and invisible characters."""
     remarks = list[str]()
     if seen.path != path:
         link, target = without_line_ends(exact(path)), without_line_ends(exact(seen.path))

@@ -28,7 +28,7 @@ from quiesce.acp.protocol import (
 )
 from quiesce.kernel.inner import without_cancels
 from quiesce.wire import ConnectionEnded, Notification, Request, RequestCancelled
-from quiesce.wire.inner import Incoming, Late, current_work
+from quiesce.wire.inner import Late, current_request
 
 from .new_sessions import NewSessions
 from .observers import Observer
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from quiesce import Grace, Scope
     from quiesce.acp.protocol import Agent, Client
     from quiesce.wire import Limits, Transport
-    from quiesce.wire.inner import Connection
 
 _SESSION_CANCEL = Reason("user", "session/cancel")
 _SESSION_CLOSE = Reason("user", "session/close")
@@ -67,22 +66,22 @@ class AgentSideConnection(Side):
         await client.wait_closed()
     ```
 
-    - `to_agent`: the agent, or a function that makes it from this connection. If it has `on_connect(conn)`, that is
-      called.
-    - `input_stream`: a `quiesce.wire` transport; or an `asyncio.StreamWriter` to write to, with `output_stream` an
-      `asyncio.StreamReader` to read from; or the same of anyio.
+    - `to_agent`: the agent, or a function that makes it from this connection. If it has `on_connect(conn)`,
+      that is called.
+    - `input_stream`: a `quiesce.wire` transport; or an `asyncio.StreamWriter` to write to, with
+      `output_stream` an `asyncio.StreamReader` to read from; or the same of anyio.
     - `listening`: begin at once (the default), or with `async with`, `listen()` or the first message.
     - `observers`: functions of a `StreamEvent`, called with every message.
     - `limits`, `grace`, `scope`: as for `quiesce.wire.Peer`.
-    - `trust_client`: serve any client. Otherwise a connection that a server of `quiesce.wire` accepted is served only
-      if its client is known (it has presented the server's token, or is on a socket in the file system and runs as
-      the same user); else this raises `PermissionError`.
-    - `on_disconnect(reason)`: called in the event loop when the client has disconnected, before anything is stopped
-      because of that.
+    - `trust_client`: serve any client. Otherwise a connection that a server of `quiesce.wire` accepted is
+      served only if its client is known (it has presented the server's token, or is on a socket in the file
+      system and runs as the same user); else this raises `PermissionError`.
+    - `on_disconnect(reason)`: called in the event loop when the client has disconnected, before anything is
+      stopped because of that.
 
     `session/cancel` cancels the handler of the prompt itself; so do `session/close`, `session/delete` and
-    `$/cancel_request`. The agent's own `cancel(session_id)` is called as well, if there was anything to cancel.
-    However a prompt is stopped, it is answered `cancelled`.
+    `$/cancel_request`. The agent's own `cancel(session_id)` is called as well, if there was anything to
+    cancel. However a prompt is stopped, it is answered `cancelled`.
     """
 
     def __init__(
@@ -162,14 +161,15 @@ class AgentSideConnection(Side):
         return await call(params)
 
     async def _new_session(self, call: Callable[[Any], Any], params: s.NewSessionRequest) -> Any:
-        with self._new_sessions.opening(self._peer._connection.backend) as opening:
+        with self._new_sessions.opening(self._connection.sender.backend) as opening:
             result = await call(params)
             opening.session_id = _session_id_of(result)
         return result
 
     async def _load_session(self, call: Callable[[Any], Any], params: s.LoadSessionRequest) -> Any:
         turn = self._turns.get(params.session_id)
-        # A turn that is being stopped ends soon, so wait for it; the agent decides what to do during a running one.
+        # A turn that is being stopped ends soon, so wait for it; the agent decides what to do during a
+        # running one.
         if turn is not None and turn.prompt.stopped is not None:
             await self._turns.wait_until_idle(params.session_id)
         with self._new_sessions.in_use(params.session_id):
@@ -180,30 +180,30 @@ class AgentSideConnection(Side):
             return await self._take_turn(call, params)
 
     async def _take_turn(self, call: Callable[[Any], Any], params: s.PromptRequest) -> Any:
-        prompt = current_work.get()
-        assert isinstance(prompt, Incoming)
+        prompt = current_request()
         turn = await self._turns.begin(params.session_id, prompt)
         try:
-            # The prompt was stopped while it waited for its turn. The agent never saw it, so it has nothing to cancel.
+            # The prompt was stopped while it waited for its turn. The agent never saw it, so it has nothing
+            # to cancel.
             if prompt.stopped is not None:
                 turn.agent_notified = True
                 return s.PromptResponse(stop_reason="cancelled")
             result = await call(params)
         except BaseException as error:
             is_stopped = prompt.stopped is not None or (
-                isinstance(error, ConnectionEnded) and self._peer._connection.ended is not None
+                isinstance(error, ConnectionEnded) and self._connection.sender.ended is not None
             )
             if not is_stopped or not isinstance(without_cancels(error), Exception):
                 raise
-            # The error is how the handler reacts to being stopped. The protocol requires the answer `cancelled`,
-            # because clients show an error to the user as a failure.
+            # The error is how the handler reacts to being stopped. The protocol requires the answer
+            # `cancelled`, because clients show an error to the user as a failure.
             logger.debug("the prompt of %r was cancelled, and raised %r", params.session_id, error)
             return s.PromptResponse(stop_reason="cancelled")
         finally:
             try:
-                # Once the connection is closing it handles no more notifications, so the one that `_turn_stopped` added
-                # may never run: call the agent's `cancel` from here.
-                if prompt.stopped is not None and self._peer._connection.closing and not turn.agent_notified:
+                # Once the connection is closing it handles no more notifications, so the one that
+                # `_turn_stopped` added may never run: call the agent's `cancel` from here.
+                if prompt.stopped is not None and self._connection.sender.closing and not turn.agent_notified:
                     await self._call_agents_cancel(turn)
             finally:
                 self._turns.end(turn)
@@ -211,8 +211,9 @@ class AgentSideConnection(Side):
 
     def _turn_stopped(self, params: s.PromptRequest, reason: Reason) -> None:
         """Called when the handler of a prompt is cancelled, no matter why."""
-        turn, connection = self._turns.get(params.session_id), self._peer._connection
-        # The session's turn may be another prompt's: this one then still waits for its turn, and has nothing to stop.
+        turn, connection = self._turns.get(params.session_id), self._connection
+        # The session's turn may be another prompt's: this one then still waits for its turn, and has nothing
+        # to stop.
         if turn is None or turn.prompt.stopped is None or turn.prompt.decoded is not params:
             return
         connection.calls.cancel_lane(turn.session_id, f"{reason}")
@@ -231,7 +232,7 @@ class AgentSideConnection(Side):
         connection.lanes.add(lane, Notification(cancel), "session/cancel", turn.notification, 0)
 
     async def _call_agents_cancel(self, turn: Turn) -> None:
-        """Call the agent's own `cancel`; its failure is only logged, and a closing connection does not interrupt it."""
+        """Call the agent's own `cancel`, also while the connection closes. A failure is only logged."""
         cancel = handler_of(self._agent, "cancel")
         if cancel is None:
             return
@@ -247,8 +248,8 @@ class AgentSideConnection(Side):
 
     def _stop_on_arrival(self, reason: Reason) -> Callable[[Any], None]:
         """Return a function that stops the turn as soon as such a request arrives."""
-        # Not when its handler starts: handlers are limited in number, and the very turns to be stopped may occupy
-        # them all.
+        # Not when its handler starts: handlers are limited in number, and the very turns to be stopped may
+        # occupy them all.
         return lambda params: self._stop_turn(params.session_id, reason)
 
     async def _close_session(
@@ -284,7 +285,7 @@ class AgentSideConnection(Side):
         self._stop_turn(params.session_id, _SESSION_CANCEL)
 
     def _stop_turn(self, session_id: str, reason: Reason) -> None:
-        self._peer._connection.requests.cancel_where(
+        self._connection.requests.cancel_where(
             lambda method, params: method == "session/prompt" and params.session_id == session_id, reason
         )
 
@@ -297,14 +298,14 @@ class AgentSideConnection(Side):
         return capabilities
 
     async def session_update(self, session_id: str, update: Any, **kwargs: Any) -> None:
-        """Send the client an update about a session; it arrives before the answer to the request that it belongs to."""
+        """Send the client an update about a session; it arrives before the answer to a pending request."""
         note = s.SessionNotification(session_id=session_id, update=update, field_meta=kwargs or None)
         if not self._new_sessions.holds_back(note):
             await self._send_notification("session/update", note)
 
     def _send_update(self, note: s.SessionNotification) -> None:
         if not self.closed:
-            self._peer._connection.send_notification("session/update", Raw(encode(note)))
+            self._connection.sender.send_notification("session/update", Raw(encode(note)))
 
     async def request_permission(
         self, session_id: str, tool_call: Any, options: list[s.PermissionOption], **kwargs: Any
@@ -314,12 +315,11 @@ class AgentSideConnection(Side):
             session_id=session_id, tool_call=tool_call, options=options, field_meta=kwargs or None
         )
         try:
-            response: s.RequestPermissionResponse = await self._send_request(
-                CLIENT["request_permission"], params, lane=session_id
+            return await self._send(
+                CLIENT["request_permission"], params, s.RequestPermissionResponse, lane=session_id
             )
         except RequestCancelled:
             return s.RequestPermissionResponse(outcome=s.DeniedOutcome(outcome="cancelled"))
-        return response
 
     async def read_text_file(
         self, session_id: str, path: str, line: int | None = None, limit: int | None = None, **kwargs: Any
@@ -328,10 +328,7 @@ class AgentSideConnection(Side):
         params = s.ReadTextFileRequest(
             session_id=session_id, path=path, line=line, limit=limit, field_meta=kwargs or None
         )
-        response: s.ReadTextFileResponse = await self._send_request(
-            CLIENT["read_text_file"], params, lane=session_id
-        )
-        return response
+        return await self._send(CLIENT["read_text_file"], params, s.ReadTextFileResponse, lane=session_id)
 
     async def write_text_file(
         self, session_id: str, path: str, content: str, **kwargs: Any
@@ -340,10 +337,7 @@ class AgentSideConnection(Side):
         params = s.WriteTextFileRequest(
             session_id=session_id, path=path, content=content, field_meta=kwargs or None
         )
-        response: s.WriteTextFileResponse = await self._send_request(
-            CLIENT["write_text_file"], params, lane=session_id
-        )
-        return response
+        return await self._send(CLIENT["write_text_file"], params, s.WriteTextFileResponse, lane=session_id)
 
     async def create_terminal(
         self,
@@ -365,13 +359,10 @@ class AgentSideConnection(Side):
             output_byte_limit=output_byte_limit,
             field_meta=kwargs or None,
         )
-        response: s.CreateTerminalResponse = await self._send_request(
-            CLIENT["create_terminal"],
-            params,
-            lane=session_id,
-            late=_LateTerminal(self._peer._connection, session_id),
+        late = _LateTerminal(self._connection.calls.send_and_forget, session_id)
+        return await self._send(
+            CLIENT["create_terminal"], params, s.CreateTerminalResponse, lane=session_id, late=late
         )
-        return response
 
     async def terminal_output(
         self, session_id: str, terminal_id: str, **kwargs: Any
@@ -380,10 +371,7 @@ class AgentSideConnection(Side):
         params = s.TerminalOutputRequest(
             session_id=session_id, terminal_id=terminal_id, field_meta=kwargs or None
         )
-        response: s.TerminalOutputResponse = await self._send_request(
-            CLIENT["terminal_output"], params, lane=session_id
-        )
-        return response
+        return await self._send(CLIENT["terminal_output"], params, s.TerminalOutputResponse, lane=session_id)
 
     async def wait_for_terminal_exit(
         self, session_id: str, terminal_id: str, **kwargs: Any
@@ -392,20 +380,16 @@ class AgentSideConnection(Side):
         params = s.WaitForTerminalExitRequest(
             session_id=session_id, terminal_id=terminal_id, field_meta=kwargs or None
         )
-        response: s.WaitForTerminalExitResponse = await self._send_request(
-            CLIENT["wait_for_terminal_exit"], params, lane=session_id
+        return await self._send(
+            CLIENT["wait_for_terminal_exit"], params, s.WaitForTerminalExitResponse, lane=session_id
         )
-        return response
 
     async def kill_terminal(self, session_id: str, terminal_id: str, **kwargs: Any) -> s.KillTerminalResponse:
         """Stop a terminal's command; the terminal stays until it is released."""
         params = s.KillTerminalRequest(
             session_id=session_id, terminal_id=terminal_id, field_meta=kwargs or None
         )
-        response: s.KillTerminalResponse = await self._send_request(
-            CLIENT["kill_terminal"], params, lane=session_id
-        )
-        return response
+        return await self._send(CLIENT["kill_terminal"], params, s.KillTerminalResponse, lane=session_id)
 
     async def release_terminal(
         self, session_id: str, terminal_id: str, **kwargs: Any
@@ -414,10 +398,9 @@ class AgentSideConnection(Side):
         params = s.ReleaseTerminalRequest(
             session_id=session_id, terminal_id=terminal_id, field_meta=kwargs or None
         )
-        response: s.ReleaseTerminalResponse = await self._send_request(
-            CLIENT["release_terminal"], params, lane=session_id
+        return await self._send(
+            CLIENT["release_terminal"], params, s.ReleaseTerminalResponse, lane=session_id
         )
-        return response
 
     async def create_elicitation(
         self, message: str, mode: s.ElicitationMode, **kwargs: Any
@@ -429,12 +412,14 @@ class AgentSideConnection(Side):
         params = request_of(message, mode, kwargs or None)
         lane: str | None = getattr(mode, "session_id", None)
         try:
-            response: s.CreateElicitationResponse = await self._send_request(
-                CLIENT["create_elicitation"], params, lane=lane
+            # To type checkers a union, which is not a type that `type[T]` accepts.
+            result: Any = s.CreateElicitationResponse
+            response: s.CreateElicitationResponse = await self._send(
+                CLIENT["create_elicitation"], params, result, lane=lane
             )
+            return response
         except RequestCancelled:
             return s.CancelElicitationResponse()
-        return response
 
     async def complete_elicitation(self, elicitation_id: str, **kwargs: Any) -> None:
         """Tell the client that the user has completed what the URL was for."""
@@ -462,11 +447,11 @@ def _session_id_of(result: Any) -> str | None:
 class _LateTerminal(Late):
     """Releases a terminal whose creator was cancelled before the answer: nothing else knows its id."""
 
-    __slots__ = ("_connection", "_session_id")
+    __slots__ = ("_send_and_forget", "_session_id")
 
-    def __init__(self, connection: Connection, session_id: str) -> None:
+    def __init__(self, send_and_forget: Callable[[str, Any], object], session_id: str) -> None:
         super().__init__()
-        self._connection = connection
+        self._send_and_forget = send_and_forget
         self._session_id = session_id
 
     def answered(self, result: Raw | None) -> None:
@@ -474,4 +459,4 @@ class _LateTerminal(Late):
         if result is not None:
             created = decode(result, s.CreateTerminalResponse)
             params = s.ReleaseTerminalRequest(session_id=self._session_id, terminal_id=created.terminal_id)
-            self._connection.calls.ask_in_passing("terminal/release", Raw(encode(params)))
+            self._send_and_forget("terminal/release", Raw(encode(params)))

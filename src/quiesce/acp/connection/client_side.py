@@ -1,10 +1,10 @@
 """The client's end of a connection. The client uses it as the agent.
 
-Updates of one session are handled in order, and before the answer to the request that they belong to (`prompt`,
-`load_session`) is delivered. When a turn is cancelled, by `cancel(session_id)` or because the caller of `prompt()`
-was cancelled, the questions to the user for that turn are settled: the handlers of its permission requests are
-cancelled, and answered with the outcome `cancelled`. So is every question that the agent asks for that turn before it
-learns of the cancel.
+Updates of one session are handled in order, and before the answer to the request that they belong to
+(`prompt`, `load_session`) is delivered. When a turn is cancelled, by `cancel(session_id)` or because the
+caller of `prompt()` was cancelled, the questions to the user for that turn are settled: the handlers of its
+permission requests are cancelled, and answered with the outcome `cancelled`. So is every question that the
+agent asks for that turn before it learns of the cancel.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class ClientSideConnection(Side):
         self._use_unstable_protocol = use_unstable_protocol
         # By session: the prompts that are waiting for their answer.
         self._prompting: dict[str, set[Late]] = {}
-        # By session: the prompts whose turn was cancelled, until they are answered or the next prompt is sent.
+        # By session: the prompts whose turn was cancelled, until they are answered or the next prompt is
+        # sent.
         self._stopping: dict[str, set[Late]] = {}
         client = target_of(to_client, self)
         self._client = client
@@ -114,7 +115,8 @@ class ClientSideConnection(Side):
         when_cancelled = _QUESTIONS.get(method.name)
 
         async def handle(params: Any) -> Raw:
-            # The agent may not know yet that the turn was cancelled: do not bother the user with its question.
+            # The agent may not know yet that the turn was cancelled: do not bother the user with its
+            # question.
             if when_cancelled is not None and getattr(params, "session_id", None) in self._stopping:
                 return when_cancelled
             return answer_of(await call(params), method.name, client, may_be_empty=method.may_be_empty)
@@ -154,22 +156,19 @@ class ClientSideConnection(Side):
             client_info=client_info,
             field_meta=kwargs or None,
         )
-        response: s.InitializeResponse = await self._send_request(AGENT["initialize"], params)
+        response = await self._send(AGENT["initialize"], params, s.InitializeResponse)
         self._capabilities = response.agent_capabilities
         return response
 
     async def authenticate(self, method_id: str, **kwargs: Any) -> s.AuthenticateResponse:
         """Authenticate by one of the methods that the agent named."""
         params = s.AuthenticateRequest(method_id=method_id, field_meta=kwargs or None)
-        response: s.AuthenticateResponse = await self._send_request(AGENT["authenticate"], params)
-        return response
+        return await self._send(AGENT["authenticate"], params, s.AuthenticateResponse)
 
     async def logout(self, **kwargs: Any) -> s.LogoutResponse:
         """Undo `authenticate`."""
-        response: s.LogoutResponse = await self._send_request(
-            AGENT["logout"], s.LogoutRequest(field_meta=kwargs or None)
-        )
-        return response
+        params = s.LogoutRequest(field_meta=kwargs or None)
+        return await self._send(AGENT["logout"], params, s.LogoutResponse)
 
     async def new_session(
         self,
@@ -185,8 +184,7 @@ class ClientSideConnection(Side):
             field_meta=kwargs or None,
             **_without_none(additional_directories=additional_directories),
         )
-        response: s.NewSessionResponse = await self._send_request(AGENT["new_session"], params)
-        return response
+        return await self._send(AGENT["new_session"], params, s.NewSessionResponse)
 
     async def load_session(
         self,
@@ -204,10 +202,7 @@ class ClientSideConnection(Side):
             field_meta=kwargs or None,
             **_without_none(additional_directories=additional_directories),
         )
-        response: s.LoadSessionResponse = await self._send_request(
-            AGENT["load_session"], params, lane=session_id
-        )
-        return response
+        return await self._send(AGENT["load_session"], params, s.LoadSessionResponse, lane=session_id)
 
     async def resume_session(
         self,
@@ -224,26 +219,20 @@ class ClientSideConnection(Side):
             field_meta=kwargs or None,
             **_without_none(additional_directories=additional_directories, mcp_servers=mcp_servers),
         )
-        response: s.ResumeSessionResponse = await self._send_request(
-            AGENT["resume_session"], params, lane=session_id
-        )
-        return response
+        return await self._send(AGENT["resume_session"], params, s.ResumeSessionResponse, lane=session_id)
 
     async def list_sessions(
         self, cwd: str | None = None, cursor: str | None = None, **kwargs: Any
     ) -> s.ListSessionsResponse:
         """Return the sessions that the agent knows, one page at a time."""
         params = s.ListSessionsRequest(cwd=cwd, cursor=cursor, field_meta=kwargs or None)
-        response: s.ListSessionsResponse = await self._send_request(AGENT["list_sessions"], params)
-        return response
+        return await self._send(AGENT["list_sessions"], params, s.ListSessionsResponse)
 
     async def close_session(self, session_id: str, **kwargs: Any) -> s.CloseSessionResponse:
         """Cancel the session's turn and close the session."""
         params = s.CloseSessionRequest(session_id=session_id, field_meta=kwargs or None)
         self._turn_cancelled(session_id)
-        response: s.CloseSessionResponse = await self._send_request(
-            AGENT["close_session"], params, lane=session_id
-        )
+        response = await self._send(AGENT["close_session"], params, s.CloseSessionResponse, lane=session_id)
         self._stopping.pop(session_id, None)
         return response
 
@@ -251,9 +240,7 @@ class ClientSideConnection(Side):
         """Delete a session permanently."""
         params = s.DeleteSessionRequest(session_id=session_id, field_meta=kwargs or None)
         self._turn_cancelled(session_id)
-        response: s.DeleteSessionResponse = await self._send_request(
-            AGENT["delete_session"], params, lane=session_id
-        )
+        response = await self._send(AGENT["delete_session"], params, s.DeleteSessionResponse, lane=session_id)
         self._stopping.pop(session_id, None)
         return response
 
@@ -262,10 +249,7 @@ class ClientSideConnection(Side):
     ) -> s.SetSessionModeResponse:
         """Change the mode of a session."""
         params = s.SetSessionModeRequest(session_id=session_id, mode_id=mode_id, field_meta=kwargs or None)
-        response: s.SetSessionModeResponse = await self._send_request(
-            AGENT["set_session_mode"], params, lane=session_id
-        )
-        return response
+        return await self._send(AGENT["set_session_mode"], params, s.SetSessionModeResponse, lane=session_id)
 
     async def set_config_option(
         self, config_id: str, session_id: str, value: str | bool, **kwargs: Any
@@ -282,10 +266,9 @@ class ClientSideConnection(Side):
             value=value,  # type: ignore[arg-type]
             field_meta=kwargs or None,
         )
-        response: s.SetSessionConfigOptionResponse = await self._send_request(
-            AGENT["set_config_option"], params, lane=session_id
+        return await self._send(
+            AGENT["set_config_option"], params, s.SetSessionConfigOptionResponse, lane=session_id
         )
-        return response
 
     async def prompt(self, session_id: str, prompt: list[Any], **kwargs: Any) -> s.PromptResponse:
         """Send a prompt and wait for the end of the agent's turn.
@@ -297,14 +280,13 @@ class ClientSideConnection(Side):
         late = _Prompt(session_id, self._stopping)
         self._prompting.setdefault(session_id, set()).add(late)
         try:
-            response: s.PromptResponse = await self._send_request(
-                AGENT["prompt"], params, lane=session_id, late=late
-            )
+            return await self._send(AGENT["prompt"], params, s.PromptResponse, lane=session_id, late=late)
         except BaseException as error:
-            # Cancelled before the answer. `$/cancel_request` was sent already, but not every agent implements that.
+            # Cancelled before the answer. `$/cancel_request` was sent already, but not every agent implements
+            # that.
             if late.unanswered and without_cancels(error) is None and not self.closed:
                 note = s.CancelNotification(session_id=session_id)
-                self._peer._connection.send_notification("session/cancel", Raw(encode(note)))
+                self._connection.sender.send_notification("session/cancel", Raw(encode(note)))
                 self._turn_cancelled(session_id)
             raise
         finally:
@@ -312,7 +294,6 @@ class ClientSideConnection(Side):
             # If the answer is still to come, the turn may continue for a while, and so may its questions.
             if not late.unanswered:
                 late.drop_from(self._stopping)
-        return response
 
     async def cancel(self, session_id: str, **kwargs: Any) -> None:
         """Cancel the turn: `prompt()` returns the stop reason `cancelled` when the agent has stopped."""
@@ -324,7 +305,7 @@ class ClientSideConnection(Side):
         """Settle all questions to the user for the turn, those to come included."""
         if session_id in self._prompting:
             self._stopping.setdefault(session_id, set()).update(self._prompting[session_id])
-        self._peer._connection.requests.cancel_where(
+        self._connection.requests.cancel_where(
             lambda method, params: method in _QUESTIONS and getattr(params, "session_id", None) == session_id,
             _TURN_CANCELLED,
         )

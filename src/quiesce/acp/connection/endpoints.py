@@ -1,7 +1,7 @@
 """Functions that run an agent, and connect to one.
 
-Names and arguments are those that users of agent-client-protocol know. The difference is in how a connection ends: see
-`AgentSideConnection`.
+Names and arguments are those that users of agent-client-protocol know. The difference is in how a connection
+ends: see `AgentSideConnection`.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ async def run_agent(
     quiesce.run(lambda: run_agent(MyAgent()))
     ```
 
-    It returns when the client closes the connection. If you are cancelled, or your deadline passes, the current turns
-    are cancelled and answered, everything is closed, and your cancellation continues. Nothing is left over in any
-    case.
+    It returns when the client closes the connection. If you are cancelled, or your deadline passes, the
+    current turns are cancelled and answered, everything is closed, and your cancellation continues. Nothing
+    is left over in any case.
 
     While stdin and stdout belong to the protocol, anything that the program prints goes to stderr.
     `stdio_buffer_limit_bytes` is the longest accepted message (`Limits.frame`); other options are those of
@@ -83,8 +83,8 @@ def connect_to_agent(
         await agent.initialize(protocol_version=PROTOCOL_VERSION)
     ```
 
-    `input_stream` is a `quiesce.wire` transport; or the `asyncio.StreamWriter` to the agent, with `output_stream` the
-    `asyncio.StreamReader` from it.
+    `input_stream` is a `quiesce.wire` transport; or the `asyncio.StreamWriter` to the agent, with
+    `output_stream` the `asyncio.StreamReader` from it.
     """
     return ClientSideConnection(
         client, input_stream, output_stream, use_unstable_protocol=use_unstable_protocol, **connection_options
@@ -128,7 +128,7 @@ async def spawn_client_process(
     transport_kwargs: Mapping[str, Any] | None = None,
     **connection_options: Any,
 ) -> AsyncIterator[tuple[AgentSideConnection, Process]]:
-    """Start a client as a child process and serve it an agent: `spawn_agent_process` with the roles reversed."""
+    """Start a client as a child process and serve it an agent; compare `spawn_agent_process`."""
     transport = _child(command, args, env, cwd, transport_kwargs)
     async with AgentSideConnection(to_agent, transport, listening=False, **connection_options) as connection:
         yield connection, transport.process

@@ -1,9 +1,9 @@
 """Holds back an agent's updates about sessions that its client does not know yet.
 
-The client learns a session's id from the answer to `session/new`, and clients are known to hang on updates about a
-session that they have never heard of. So the updates that an agent sends before that answer (its modes, its commands)
-are held back, and follow the answer. If the answer is an error, the session does not exist, and its updates are
-dropped.
+The client learns a session's id from the answer to `session/new`, and clients are known to hang on updates
+about a session that they have never heard of. So the updates that an agent sends before that answer (its
+modes, its commands) are held back, and follow the answer. If the answer is an error, the session does not
+exist, and its updates are dropped.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class NewSessions:
         try:
             yield opening
         finally:
-            # The answer, whatever it is, is sent in the current step of the event loop. A callback runs after it, so
-            # the updates follow the answer. Sending them here would put them before it.
+            # The answer, whatever it is, is sent in the current step of the event loop. A callback runs after
+            # it, so the updates follow the answer. Sending them here would put them before it.
             backend.call_at(backend.now(), partial(self._on_answered, opening))
 
     @contextmanager
     def in_use(self, session_id: str) -> Iterator[None]:
-        """Cover the handling of a request about a session, which the client thereby knows; not if the request fails."""
+        """Cover the handling of a request about a session: the client knows it, unless the request fails."""
         was_known = session_id in self.known
         self.known.add(session_id)
         try:
@@ -82,8 +82,9 @@ class NewSessions:
                 self._send(note)
             elif self._openings:
                 self._held_back.append(note)
-            # No `session/new` is open any more. If one has failed, the update is taken to be about its session, which
-            # does not exist. If none has, it is about a session from elsewhere, which the client may know.
+            # No `session/new` is open any more. If one has failed, the update is taken to be about its
+            # session, which does not exist. If none has, it is about a session from elsewhere, which the
+            # client may know.
             elif not self._any_failed:
                 self._send(note)
         self._any_failed = self._any_failed and bool(self._openings)

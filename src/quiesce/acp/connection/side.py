@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from anyio.lowlevel import checkpoint_if_cancelled
 from msgspec import Raw, Struct
@@ -15,12 +15,14 @@ from quiesce.acp.exceptions import RequestCancelledError, RequestError
 from quiesce.acp.protocol import Method, decode, encode, handler_of
 from quiesce.kernel.inner import current_backend
 from quiesce.wire import Limits, Notification, Peer, Request, RequestCancelled, RpcError, Transport
-from quiesce.wire.inner import Late, as_transport
+from quiesce.wire.inner import Late, as_transport, connection_of
 
 from .observers import Observer, tap_for
 
 if TYPE_CHECKING:
     from quiesce import Grace, Reason, Scope, StopReport
+
+T = TypeVar("T")
 
 
 class Side:
@@ -58,11 +60,13 @@ class Side:
             grace=grace,
             scope=scope,
         )
-        self._peer._connection.on_disconnect = on_disconnect
+        self._connection = connection_of(self._peer)
+        self._connection.on_disconnect = on_disconnect
         on_connect = getattr(target, "on_connect", None)
         if callable(on_connect):
             on_connect(self)
-        # Constructing a connection outside an event loop is allowed; then `listening` takes effect with the first use.
+        # Constructing a connection outside an event loop is allowed; then `listening` takes effect with the
+        # first use.
         if listening and _in_event_loop():
             self._peer.start()
 
@@ -82,7 +86,7 @@ class Side:
         await self._peer.__aexit__(kind, error, traceback)
 
     def _ensure_started(self) -> None:
-        if self._peer._opened() is None:
+        if not self._connection.started:
             self._peer.start()
 
     async def listen(self) -> None:
@@ -110,8 +114,8 @@ class Side:
     ) -> StopReport:
         """Close the connection, from any task, and return the report.
 
-        Requests that are being handled are cancelled and answered, your own pending requests fail, and nothing is
-        left over.
+        Requests that are being handled are cancelled and answered, your own pending requests fail, and
+        nothing is left over.
         """
         self._ensure_started()
         return await self._peer.close(deadline=deadline, grace=grace, reason=reason)
@@ -133,14 +137,22 @@ class Side:
 
     # Requests and notifications to the other side
 
-    async def _send_request(
-        self, method: Method, params: Struct, *, lane: str | None = None, late: Late | None = None
-    ) -> Any:
+    async def _send(
+        self,
+        method: Method,
+        params: Struct,
+        result: type[T],
+        *,
+        lane: str | None = None,
+        late: Late | None = None,
+    ) -> T:
         self._check_capability(method)
         self._ensure_started()
-        raw = Raw(encode(params))
-        kind, name = method.result, method.name
-        return await self._call(name, raw, lambda result: _read_result(result, kind, name), lane, late)
+        name = method.name
+        value: T = await self._call(
+            name, Raw(encode(params)), lambda raw: _read_result(raw, result, name), lane, late
+        )
+        return value
 
     async def _call(
         self,
@@ -151,20 +163,22 @@ class Side:
         late: Late | None = None,
     ) -> Any:
         try:
-            return await self._peer._connection.calls.call(name, params, lane, decode, self._peer, late)
+            return await self._connection.calls.call(name, params, lane, decode, self._peer, late)
         except RequestError:
             raise
         except RpcError as error:
             if isinstance(error, RequestCancelled):
-                # If the caller's own cancellation withdrew the request, the caller gets that instead of this error.
+                # If the caller's own cancellation withdrew the request, the caller gets that instead of this
+                # error.
                 await checkpoint_if_cancelled()
-            # Users of agent-client-protocol catch `RequestError`, users of quiesce.wire `RequestCancelled`: be both.
+            # Users of agent-client-protocol catch `RequestError`, users of quiesce.wire `RequestCancelled`:
+            # be both.
             kind = RequestCancelledError if isinstance(error, RequestCancelled) else RequestError
             raise kind(error.code, error.message, error.data) from None
 
     async def _send_notification(self, name: str, params: Struct) -> None:
         self._ensure_started()
-        await self._peer.notify(name, Raw(encode(params)))
+        await self._connection.sender.notify(name, Raw(encode(params)))
 
     def _check_capability(self, method: Method) -> None:
         # Before `initialize` nothing is known about the other side, and the request may well be answered.
@@ -183,14 +197,14 @@ class Side:
             )
 
     async def ext_method(self, method: str, params: dict[str, Any]) -> Any:
-        """Send a request of your own, which is not part of the protocol; its name on the wire is `_method`."""
+        """Send a request that is not part of the protocol; its name on the wire is `_method`."""
         self._ensure_started()
         return await self._call(f"_{method}", params)
 
     async def ext_notification(self, method: str, params: dict[str, Any]) -> None:
-        """Send a notification of your own, which is not part of the protocol; its name on the wire is `_method`."""
+        """Send a notification that is not part of the protocol; its name on the wire is `_method`."""
         self._ensure_started()
-        await self._peer.notify(f"_{method}", params)
+        await self._connection.sender.notify(f"_{method}", params)
 
     async def _extension_request(self, method: str, params: Any) -> Any:
         handler = handler_of(self._target, "ext_method") if method.startswith("_") else None
@@ -213,7 +227,7 @@ def target_of(target: Any, side: Side) -> Any:
 
 
 def transport_of(input_stream: object, output_stream: object) -> Transport:
-    """Return the transport for the two streams that users of agent-client-protocol pass, or for a transport itself."""
+    """Return the transport for the arguments of a connection: two streams, or a transport itself."""
     if output_stream is None:
         return as_transport(input_stream)
     if isinstance(input_stream, asyncio.StreamReader) and isinstance(output_stream, asyncio.StreamWriter):

@@ -1,16 +1,18 @@
 """The turns of an agent's sessions: which prompts are being answered, and how they are stopped.
 
 Invariants
-- A session has one turn at a time. A prompt that arrives while the previous turn is being cancelled waits until it has
-  ended; a prompt that arrives while the previous turn runs is rejected.
-- There is one way to stop a turn, no matter what requests it (`session/cancel`, `session/close`, `session/delete`,
-  `$/cancel_request`, the end of the connection): the prompt's handler is cancelled, and with it its token, whose
-  callback does the rest. Requests to the client for that session are settled, the agent's own `cancel` is called, and
-  the prompt is answered `cancelled`, no matter what its handler returns or raises.
-- A turn has ended when its handler has ended and the agent's own `cancel` has too, which must not hit the next turn.
-  That `cancel` is a clean-up: the end of the connection does not interrupt it, and it has as much time as `Grace`
-  gives to one.
-- Where there is no turn, there is nothing to stop: nothing happens, and nothing is remembered for the next turn.
+- A session has one turn at a time. A prompt that arrives while the previous turn is being cancelled waits
+  until it has ended; a prompt that arrives while the previous turn runs is rejected.
+- There is one way to stop a turn, no matter what requests it (`session/cancel`, `session/close`,
+  `session/delete`, `$/cancel_request`, the end of the connection): the prompt's handler is cancelled, and
+  with it its token, whose callback does the rest. Requests to the client for that session are settled, the
+  agent's own `cancel` is called, and the prompt is answered `cancelled`, no matter what its handler returns
+  or raises.
+- A turn has ended when its handler has ended and the agent's own `cancel` has too, which must not hit the
+  next turn. That `cancel` is a clean-up: the end of the connection does not interrupt it, and it has as much
+  time as `Grace` gives to one.
+- Where there is no turn, there is nothing to stop: nothing happens, and nothing is remembered for the next
+  turn.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ class Turns:
         return self._turns.get(session_id)
 
     async def begin(self, session_id: str, prompt: Incoming) -> Turn:
-        """Begin the turn of this prompt; wait for a previous one that is being cancelled, and raise if it is not."""
+        """Begin the turn of this prompt, after a previous one that is being cancelled; raise if it is not."""
         # A loop, because another prompt may have waited for the same turn and begun its own first.
         while (before := self._turns.get(session_id)) is not None:
             if before.prompt.stopped is None:

@@ -1,8 +1,9 @@
 """Converts messages from bytes and to bytes.
 
-The usual message takes one pass of msgspec, which rejects anything that its types do not describe exactly. Only a
-rejected message is examined again, as plain values (`schema.reading`), and is then either understood or rejected with
-the reason. Writing works the same way: msgspec alone, until it meets fields that it cannot write (`schema.writing`).
+The usual message takes one pass of msgspec, which rejects anything that its types do not describe exactly.
+Only a rejected message is examined again, as plain values (`schema.reading`), and is then either understood
+or rejected with the reason. Writing works the same way: msgspec alone, until it meets fields that it cannot
+write (`schema.writing`).
 
 Decoders are made when a type is first read, and kept. Whatever a peer sends, nothing here raises anything but
 `InvalidMessage`, which is a `ValueError`.
@@ -32,8 +33,8 @@ def decode(data: bytes | Raw, kind: Any, *, method: str | None = None) -> Any: .
 def decode(data: bytes | Raw, kind: Any, *, method: str | None = None) -> Any:
     """Return the message of type `kind` in a piece of JSON; raise `InvalidMessage` if it is not one.
 
-    `kind` is a class of `quiesce.acp.schema`, one of its unions, or either of them `| None`. `method` is only used in
-    the error.
+    `kind` is a class of `quiesce.acp.schema`, one of its unions, or either of them `| None`. `method` is only
+    used in the error.
     """
     try:
         return (_decoders.get(kind) or _make_decoder(kind))(data)
@@ -100,8 +101,8 @@ def _make_decoder(kind: Any) -> Callable[[bytes | Raw], Any]:
     try:
         decoder = msgspec.json.Decoder(kind, dec_hook=_on_unreadable).decode
     except TypeError:
-        # msgspec cannot tell the members of this union apart. A decoder that rejects everything sends each value to the
-        # slow path, so that `decode` needs no special case.
+        # msgspec cannot tell the members of this union apart. A decoder that rejects everything sends each
+        # value to the slow path, so that `decode` needs no special case.
         decoder = msgspec.json.Decoder(_Never).decode
     _decoders[kind] = decoder
     return decoder

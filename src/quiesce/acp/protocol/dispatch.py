@@ -1,8 +1,8 @@
 """Calls the methods of an agent or client with messages, and turns their results into messages.
 
-Handlers receive the fields of the request as keyword arguments, under the names of the schema. Entries of `meta` are
-passed as well, but never in place of a field, whatever the peer calls them. A handler without `**kwargs` receives
-only the arguments that it has parameters for.
+Handlers receive the fields of the request as keyword arguments, under the names of the schema. Entries of
+`meta` are passed as well, but never in place of a field, whatever the peer calls them. A handler without
+`**kwargs` receives only the arguments that it has parameters for.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from .codec import decode, encode
 
 _NOT_ARGUMENTS: Final = {"field_meta", "type"}
 _EMPTY: Final = Raw(b"{}")
-# A class may inherit from these protocols and implement only a part: an inherited declaration is not an implementation.
+# A class may inherit from these protocols and implement only a part: an inherited declaration is not an
+# implementation.
 _DECLARED: Final = {
     fn
     for face in (interfaces.Agent, interfaces.Client)
@@ -66,7 +67,8 @@ def caller(
         arguments = arguments_of(message)
         if message.field_meta:
             arguments = {**message.field_meta, **arguments}
-            # `fn` is bound, so `self` has a value already; a peer must not be able to cause a TypeError with it.
+            # `fn` is bound, so `self` has a value already; a peer must not be able to cause a TypeError with
+            # it.
             arguments.pop("self", None)
         if not takes_all:
             arguments = {name: value for name, value in arguments.items() if name in named}

@@ -2,48 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from quiesce.acp import schema as s
 from quiesce.acp.exceptions import RequestError
+
+# A request has all the fields of its mode, under the same names, and the text.
+_MODES_AND_REQUESTS: Final = (
+    (s.ElicitationFormSessionMode, s.CreateFormSessionElicitationRequest),
+    (s.ElicitationFormRequestMode, s.CreateFormRequestElicitationRequest),
+    (s.ElicitationUrlSessionMode, s.CreateUrlSessionElicitationRequest),
+    (s.ElicitationUrlRequestMode, s.CreateUrlRequestElicitationRequest),
+)
+_FIELDS: Final = {
+    mode: [name for name in mode.__struct_fields__ if name not in s.Message.__struct_fields__]
+    for mode, _ in _MODES_AND_REQUESTS
+}
 
 
 def request_of(
     message: str, mode: s.ElicitationMode, meta: dict[str, Any] | None
 ) -> s.CreateElicitationRequest:
     """Return the request for the question `message`, asked in this `mode`."""
-    if isinstance(mode, s.ElicitationFormSessionMode):
-        return s.CreateFormSessionElicitationRequest(
-            message=message,
-            session_id=mode.session_id,
-            tool_call_id=mode.tool_call_id,
-            requested_schema=mode.requested_schema,
-            field_meta=meta,
-        )
-    if isinstance(mode, s.ElicitationFormRequestMode):
-        return s.CreateFormRequestElicitationRequest(
-            message=message,
-            request_id=mode.request_id,
-            requested_schema=mode.requested_schema,
-            field_meta=meta,
-        )
-    if isinstance(mode, s.ElicitationUrlSessionMode):
-        return s.CreateUrlSessionElicitationRequest(
-            message=message,
-            session_id=mode.session_id,
-            tool_call_id=mode.tool_call_id,
-            elicitation_id=mode.elicitation_id,
-            url=mode.url,
-            field_meta=meta,
-        )
-    if isinstance(mode, s.ElicitationUrlRequestMode):
-        return s.CreateUrlRequestElicitationRequest(
-            message=message,
-            request_id=mode.request_id,
-            elicitation_id=mode.elicitation_id,
-            url=mode.url,
-            field_meta=meta,
-        )
+    for mode_class, request_class in _MODES_AND_REQUESTS:
+        if isinstance(mode, mode_class):
+            fields: dict[str, Any] = {name: getattr(mode, name) for name in _FIELDS[mode_class]}
+            return request_class(message=message, field_meta=meta, **fields)
     raise TypeError(
         f"the mode of a question must be one of the Elicitation...Mode classes, not {type(mode).__name__}"
     )
@@ -51,27 +35,10 @@ def request_of(
 
 def mode_of(request: s.CreateElicitationRequest) -> s.ElicitationMode:
     """Return the mode in which this question is asked."""
-    if isinstance(request, s.CreateFormSessionElicitationRequest):
-        return s.ElicitationFormSessionMode(
-            session_id=request.session_id,
-            tool_call_id=request.tool_call_id,
-            requested_schema=request.requested_schema,
-        )
-    if isinstance(request, s.CreateFormRequestElicitationRequest):
-        return s.ElicitationFormRequestMode(
-            request_id=request.request_id, requested_schema=request.requested_schema
-        )
-    if isinstance(request, s.CreateUrlSessionElicitationRequest):
-        return s.ElicitationUrlSessionMode(
-            session_id=request.session_id,
-            tool_call_id=request.tool_call_id,
-            elicitation_id=request.elicitation_id,
-            url=request.url,
-        )
-    if isinstance(request, s.CreateUrlRequestElicitationRequest):
-        return s.ElicitationUrlRequestMode(
-            request_id=request.request_id, elicitation_id=request.elicitation_id, url=request.url
-        )
+    for mode_class, request_class in _MODES_AND_REQUESTS:
+        if isinstance(request, request_class):
+            fields: dict[str, Any] = {name: getattr(request, name) for name in _FIELDS[mode_class]}
+            return mode_class(**fields)
     raise RequestError.invalid_params(
         {"details": f"questions of the mode {request.mode!r} are not supported"}
     )

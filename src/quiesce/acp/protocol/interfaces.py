@@ -1,11 +1,12 @@
 """What a client can ask of an agent, and an agent of a client.
 
-Names, parameters and their order are those of agent-client-protocol's `acp.interfaces`, plus the methods that only
-the stable schema has (`logout`, `delete_session`), minus those that it does not have (`fork_session`). Both may be
-implemented in part: a call to a missing method is answered with -32601. The entries of a message's `meta` arrive as
-further keyword arguments.
+Names, parameters and their order are those of agent-client-protocol's `acp.interfaces`, plus the methods that
+only the stable schema has (`logout`, `delete_session`), minus those that it does not have (`fork_session`).
+Both may be implemented in part: a call to a missing method is answered with -32601. The entries of a
+message's `meta` arrive as further keyword arguments.
 
-The same classes describe both ends: the object through which an agent reaches its client is a `Client`, and vice versa.
+The same classes describe both ends: the object through which an agent reaches its client is a `Client`, and
+vice versa.
 """
 
 from __future__ import annotations

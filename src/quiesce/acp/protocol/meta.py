@@ -1,7 +1,8 @@
-"""The methods of the protocol, by the keys that agent-client-protocol has for them, and the supported version.
+"""The methods of the protocol, by their keys in agent-client-protocol, and the supported version.
 
-Only methods of the stable schema are here. agent-client-protocol also lists methods of drafts (`providers/*`, `mcp/*`,
-`nes/*`, `document/*`, `session/fork`): agents and clients that need those handle them as extension methods.
+Only methods of the stable schema are here. agent-client-protocol also lists methods of drafts (`providers/*`,
+`mcp/*`, `nes/*`, `document/*`, `session/fork`): agents and clients that need those handle them as extension
+methods.
 """
 
 from __future__ import annotations

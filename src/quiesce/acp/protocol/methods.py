@@ -1,4 +1,4 @@
-"""The requests of the protocol: their names, their types, and the capability that each of them requires."""
+"""The requests of the protocol: their names, parameters, and the capability that each of them requires."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Method:
     attribute: str
     #: A message class, or a union of several.
     params: Any
-    result: Any
-    #: The capability that the other side must have announced, as a path of attributes; None if none is required.
+    #: The capability that the other side must have announced, as a path of attributes; None if none is
+    #: required.
     capability: str | None = None
     #: A handler may return None, which is sent as an empty object.
     may_be_empty: bool = False
@@ -28,129 +28,36 @@ class Method:
 AGENT: Final = {
     method.attribute: method
     for method in (
-        Method("initialize", "initialize", s.InitializeRequest, s.InitializeResponse),
-        Method("authenticate", "authenticate", s.AuthenticateRequest, s.AuthenticateResponse, None, True),
-        Method("logout", "logout", s.LogoutRequest, s.LogoutResponse, "auth.logout", True),
-        Method("session/new", "new_session", s.NewSessionRequest, s.NewSessionResponse),
+        Method("initialize", "initialize", s.InitializeRequest),
+        Method("authenticate", "authenticate", s.AuthenticateRequest, None, True),
+        Method("logout", "logout", s.LogoutRequest, "auth.logout", True),
+        Method("session/new", "new_session", s.NewSessionRequest),
+        Method("session/load", "load_session", s.LoadSessionRequest, "load_session", True),
         Method(
-            "session/load", "load_session", s.LoadSessionRequest, s.LoadSessionResponse, "load_session", True
+            "session/resume", "resume_session", s.ResumeSessionRequest, "session_capabilities.resume", True
         ),
+        Method("session/list", "list_sessions", s.ListSessionsRequest, "session_capabilities.list"),
+        Method("session/close", "close_session", s.CloseSessionRequest, "session_capabilities.close", True),
         Method(
-            "session/resume",
-            "resume_session",
-            s.ResumeSessionRequest,
-            s.ResumeSessionResponse,
-            "session_capabilities.resume",
-            True,
+            "session/delete", "delete_session", s.DeleteSessionRequest, "session_capabilities.delete", True
         ),
-        Method(
-            "session/list",
-            "list_sessions",
-            s.ListSessionsRequest,
-            s.ListSessionsResponse,
-            "session_capabilities.list",
-        ),
-        Method(
-            "session/close",
-            "close_session",
-            s.CloseSessionRequest,
-            s.CloseSessionResponse,
-            "session_capabilities.close",
-            True,
-        ),
-        Method(
-            "session/delete",
-            "delete_session",
-            s.DeleteSessionRequest,
-            s.DeleteSessionResponse,
-            "session_capabilities.delete",
-            True,
-        ),
-        Method(
-            "session/set_mode",
-            "set_session_mode",
-            s.SetSessionModeRequest,
-            s.SetSessionModeResponse,
-            None,
-            True,
-        ),
-        Method(
-            "session/set_config_option",
-            "set_config_option",
-            s.SetSessionConfigOptionRequest,
-            s.SetSessionConfigOptionResponse,
-        ),
-        Method("session/prompt", "prompt", s.PromptRequest, s.PromptResponse),
+        Method("session/set_mode", "set_session_mode", s.SetSessionModeRequest, None, True),
+        Method("session/set_config_option", "set_config_option", s.SetSessionConfigOptionRequest),
+        Method("session/prompt", "prompt", s.PromptRequest),
     )
 }
 
 CLIENT: Final = {
     method.attribute: method
     for method in (
-        Method(
-            "session/request_permission",
-            "request_permission",
-            s.RequestPermissionRequest,
-            s.RequestPermissionResponse,
-        ),
-        Method(
-            "fs/write_text_file",
-            "write_text_file",
-            s.WriteTextFileRequest,
-            s.WriteTextFileResponse,
-            "fs.write_text_file",
-            True,
-        ),
-        Method(
-            "fs/read_text_file",
-            "read_text_file",
-            s.ReadTextFileRequest,
-            s.ReadTextFileResponse,
-            "fs.read_text_file",
-        ),
-        Method(
-            "terminal/create",
-            "create_terminal",
-            s.CreateTerminalRequest,
-            s.CreateTerminalResponse,
-            "terminal",
-        ),
-        Method(
-            "terminal/output",
-            "terminal_output",
-            s.TerminalOutputRequest,
-            s.TerminalOutputResponse,
-            "terminal",
-        ),
-        Method(
-            "terminal/release",
-            "release_terminal",
-            s.ReleaseTerminalRequest,
-            s.ReleaseTerminalResponse,
-            "terminal",
-            True,
-        ),
-        Method(
-            "terminal/wait_for_exit",
-            "wait_for_terminal_exit",
-            s.WaitForTerminalExitRequest,
-            s.WaitForTerminalExitResponse,
-            "terminal",
-        ),
-        Method(
-            "terminal/kill",
-            "kill_terminal",
-            s.KillTerminalRequest,
-            s.KillTerminalResponse,
-            "terminal",
-            True,
-        ),
-        Method(
-            "elicitation/create",
-            "create_elicitation",
-            s.CreateElicitationRequest,
-            s.CreateElicitationResponse,
-            "elicitation",
-        ),
+        Method("session/request_permission", "request_permission", s.RequestPermissionRequest),
+        Method("fs/write_text_file", "write_text_file", s.WriteTextFileRequest, "fs.write_text_file", True),
+        Method("fs/read_text_file", "read_text_file", s.ReadTextFileRequest, "fs.read_text_file"),
+        Method("terminal/create", "create_terminal", s.CreateTerminalRequest, "terminal"),
+        Method("terminal/output", "terminal_output", s.TerminalOutputRequest, "terminal"),
+        Method("terminal/release", "release_terminal", s.ReleaseTerminalRequest, "terminal", True),
+        Method("terminal/wait_for_exit", "wait_for_terminal_exit", s.WaitForTerminalExitRequest, "terminal"),
+        Method("terminal/kill", "kill_terminal", s.KillTerminalRequest, "terminal", True),
+        Method("elicitation/create", "create_elicitation", s.CreateElicitationRequest, "elicitation"),
     )
 }

@@ -161,7 +161,7 @@ class AuthMethodTerminal(Message, kw_only=True):
 
 
 class AuthMethodAgent(Message, kw_only=True):
-    """Authentication that the agent sees to itself."""
+    """Authentication that the agent handles itself."""
 
     id: str
     name: str

@@ -15,7 +15,7 @@ from .message import Lenient, Message, UnknownVariant, by_shape, tagged
 
 
 class Annotations(Message, kw_only=True):
-    """Who some content is for, how much it matters, and from when it is."""
+    """Who content is for, how important it is, and when it last changed."""
 
     audience: Lenient[list[Role] | None] = None
     last_modified: Lenient[str | None] = None
@@ -47,7 +47,7 @@ class AudioContent(Message, kw_only=True):
 
 
 class ResourceLink(Message, kw_only=True):
-    """Where something is to be had."""
+    """A link to a resource."""
 
     annotations: Lenient[Annotations | None] = None
     description: Lenient[str | None] = None

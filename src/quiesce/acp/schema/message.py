@@ -1,13 +1,13 @@
 """The base class of all messages: it has the fields that its class knows, and keeps those that it does not.
 
-A message is a msgspec struct that accepts only the fields it knows, so that the usual message is read and written in
-one pass of msgspec. Everything else that the peer sent is kept in `extra_fields`, under a field that no peer can
-set: its value is of a class that msgspec can neither read nor write. So a message with extra fields is always read by
-`reading` and written by `writing`, and a message without them never is.
+A message is a msgspec struct that accepts only the fields it knows, so that the usual message is read and
+written in one pass of msgspec. Everything else that the peer sent is kept in `extra_fields`, under a field
+that no peer can set: its value is of a class that msgspec can neither read nor write. So a message with extra
+fields is always read by `reading` and written by `writing`, and a message without them never is.
 
-The discriminator (`type`, `sessionUpdate`, …) works in a similar way. To msgspec it is the tag of the class; to
-Python it is a field as well, so that it can be passed to the constructor and read. `tagged` makes sure that it has
-that one value. Wire names in parentheses are never written.
+The discriminator (`type`, `sessionUpdate`, …) works in a similar way. To msgspec it is the tag of the class;
+to Python it is a field as well, so that it can be passed to the constructor and read. `tagged` makes sure
+that it has that one value. Wire names in parentheses are never written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ T = TypeVar("T")
 DEFAULT_ON_ERROR: Final = "default on error"
 DEFAULT_ON_NULL: Final = "default on null"
 
-# What the schema says about a field: a wrong value counts as none, and of a list only the wrong items are left out.
+# What the schema says about a field: a wrong value counts as none, and of a list only the wrong items are
+# left out.
 Lenient = Annotated[T, DEFAULT_ON_ERROR]
 # `null` counts as an empty list.
 NullIsEmpty = Annotated[T, DEFAULT_ON_NULL]
@@ -37,7 +38,7 @@ UNKNOWN: Final = "(unknown)"
 
 
 class ExtraFields:
-    """The fields that a message's class does not know. Not a dict, because msgspec must not know how to write it."""
+    """The fields that a message's class does not know. Not a dict, so that msgspec cannot write it."""
 
     __slots__ = ("fields",)
 
@@ -68,10 +69,10 @@ class Message(
 
     @property
     def extra_fields(self) -> dict[str, Any]:
-        """The fields, by wire name, that this class does not know, and the values of known fields that were not valid.
+        """The fields, by wire name, that this class does not know, and the invalid values of those it knows.
 
-        They are written with the message again, except for a field that has got a value of its own meanwhile. Assign
-        a dict to send more than the class can express.
+        They are written with the message again, except for a field that has got a value of its own meanwhile.
+        Assign a dict to send more than the class can express.
         """
         return {} if isinstance(self._extra, UnsetType) else self._extra.fields
 
@@ -81,18 +82,18 @@ class Message(
 
 
 class UnknownVariant(Message, kw_only=True):
-    """A member of a union whose kind is newer than this release: its discriminator, and all else in `extra_fields`."""
+    """A member of a union whose kind is newer than this release; all its fields are in `extra_fields`."""
 
-    # The default comes from a factory, so that no value is ever identical to it and msgspec always meets this field. So
-    # `writing` writes the message, with the kind that it was read with.
+    # The default comes from a factory, so that no value is ever identical to it and msgspec always meets this
+    # field. So `writing` writes the message, with the kind that it was read with.
     _extra: ExtraFields | UnsetType = field(default_factory=ExtraFields, name=EXTRA)
 
 
 class ByShape(type):
-    """The type of a value that is one of several classes, or a list of them, without a tag that always tells which.
+    """The type of a value of one of several classes, or of a list of them, that have no common tag.
 
-    To a type checker it is the union of them. msgspec cannot read such a union, but calls a hook for a class that it
-    does not know.
+    To a type checker it is the union of them. msgspec cannot read such a union, but calls a hook for a class
+    that it does not know.
     """
 
     variants: tuple[type[Message], ...]
@@ -118,7 +119,8 @@ def tagged(attribute: str, value: str) -> Callable[[Message], None]:
             raise ValueError(
                 f"the {attribute} of {type(self).__name__} is {value!r}, and cannot be {passed!r}"
             )
-        # Replaced by the identical string: msgspec leaves a field out only if its value is the default itself.
+        # Replaced by the identical string: msgspec leaves a field out only if its value is the default
+        # itself.
         setattr(self, attribute, value)
 
     return __post_init__

@@ -2,8 +2,8 @@
 
 - Fields that a class does not know go into `extra_fields`; kinds that a union does not know become its
   `UnknownVariant`. Nothing is lost.
-- Where the schema says that a wrong value counts as none (`Lenient`), the field has its default, and the wrong value
-  is in `extra_fields`; of a list, only the wrong items are left out.
+- Where the schema says that a wrong value counts as none (`Lenient`), the field has its default, and the
+  wrong value is in `extra_fields`; of a list, only the wrong items are left out.
 - Any other wrong value raises an `InvalidMessage` that says where it is, what it is, and what was expected.
 
 Readers are made from the annotations of the classes when they are first needed, and kept.
@@ -20,8 +20,8 @@ from msgspec import NODEFAULT, Meta
 
 from .message import DEFAULT_ON_ERROR, DEFAULT_ON_NULL, ByShape, ExtraFields, Message, UnknownVariant
 
-# The position of a value: that of its container, and its name or index there. A linked list, because it costs little
-# to extend, and most positions are never shown.
+# The position of a value: that of its container, and its name or index there. A linked list, because it costs
+# little to extend, and most positions are never shown.
 Path: TypeAlias = "tuple[Path, str | int] | None"
 Reader: TypeAlias = Callable[[Any, Path], Any]
 
@@ -31,7 +31,8 @@ _WORDS = {str: "a string", int: "an integer", float: "a number", bool: "true or 
 class InvalidMessage(ValueError):
     """A message does not conform to its type.
 
-    `method` is the method that the message belongs to; `path` is the field that is wrong, "" for the whole message.
+    `method` is the method that the message belongs to; `path` is the field that is wrong, "" for the whole
+    message.
     """
 
     def __init__(self, path: str, problem: str, expected: str, method: str | None = None) -> None:
@@ -206,7 +207,7 @@ class _Field:
 
 
 class _Variants:
-    """Reads objects into one of several classes: by their tag, by their required fields, or as the unknown variant."""
+    """Reads an object into one of several classes: by its tag, by its fields, or as the unknown variant."""
 
     def __init__(self, kinds: tuple[type[Message], ...]) -> None:
         self.unknown = next((one for one in kinds if issubclass(one, UnknownVariant)), None)

@@ -89,7 +89,7 @@ class SessionMode(Message, kw_only=True):
 
 
 class SessionModeState(Message, kw_only=True):
-    """The mode of a session, and all that it could have."""
+    """The mode of a session, and all modes that it offers."""
 
     current_mode_id: str
     available_modes: Lenient[list[SessionMode]]

@@ -71,7 +71,7 @@ ToolCallContent: TypeAlias = (
 
 
 class ToolCallLocation(Message, kw_only=True):
-    """A place in a file that a tool works at."""
+    """A place in a file that a tool works on."""
 
     path: str
     line: Lenient[NonNegative | None] = None

@@ -1,7 +1,7 @@
-"""Converts messages into plain JSON values, slowly: for messages with fields or kinds that their classes do not know.
+"""Converts messages with unknown fields or kinds into plain JSON values, slowly.
 
-The result is what msgspec writes by itself, plus the extra fields. An extra field never overwrites a field that has a
-value.
+The result is what msgspec writes by itself, plus the extra fields. An extra field never overwrites a field
+that has a value.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def _plain_message(message: Message) -> dict[str, Any]:
         written[config.tag_field or ""] = config.tag
     for name, wire_name, default, factory in _fields_of(kind):
         value = getattr(message, name)
-        # The same fields that msgspec omits by `omit_defaults`: unchanged defaults, and empty lists and dicts.
+        # The same fields that msgspec omits by `omit_defaults`: unchanged defaults, and empty lists and
+        # dicts.
         if value is default or (factory in (list, dict) and type(value) is factory and not value):
             continue
         written[wire_name] = plain(value)

@@ -1,7 +1,7 @@
-"""Runs the commands of a session: in a terminal of the client if it has terminals, else as a process tree of our own.
+"""Runs the commands of a session: in a terminal of the client, or else as a process tree of our own.
 
-However a command ends (by itself, by its time limit, by a stop of the turn), nothing of it is left over when the tool
-returns, and the output up to that moment is known.
+However a command ends (by itself, by its time limit, by a stop of the turn), nothing of it is left over when
+the tool returns, and the output up to that moment is known.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ async def run_here(context: ToolContext[Any], command: str, cwd: str, seconds: f
             async with Scope("output") as scope:
                 scope.spawn(read, process)
                 with anyio.move_on_after(seconds) as limit:
-                    # Not until the end of the output: a background process that the command started may keep it open
-                    # forever.
+                    # Not until the end of the output: a background process that the command started may keep
+                    # it open forever.
                     await process.wait()
                 ran.timed_out = limit.cancelled_caught
                 await process.close()

@@ -1,7 +1,7 @@
 """The files in a session's directories: the client's if it offers them, else this machine's.
 
-`quiesce._safe.files` decides which files those are, and how they are opened. A client opens its files itself; the
-paths that it is sent are checked here as well.
+`quiesce._safe.files` decides which files those are, and how they are opened. A client opens its files itself;
+the paths that it is sent are checked here as well.
 """
 
 from __future__ import annotations
@@ -69,9 +69,10 @@ class Files:
         return answer.content
 
     async def look(self, path: str) -> tuple[str | None, Seen]:
-        """Return the text of a file (None if it does not exist), and what must be unchanged when it is written.
+        """Return the text of a file (None if there is none), and what must be unchanged when it is written.
 
-        Raises `OSError` for an existing file that cannot be shown, because then a change to it cannot be approved.
+        Raises `OSError` for an existing file that cannot be shown, because then a change to it cannot be
+        approved.
         """
         if not self._client_writes:
             seen, before = await to_thread(self._folders.look, path, name=f"look at {path}")
@@ -81,8 +82,8 @@ class Files:
         except FileNotFoundError:
             return None, Seen(self._folders.resolve(path))
         except ClientRefused:
-            # Clients differ in how they report a file that does not exist. Most of them run on this machine, so look
-            # here.
+            # Clients differ in how they report a file that does not exist. Most of them run on this machine,
+            # so look here.
             if await to_thread(os.path.lexists, path):
                 raise
             return None, Seen(self._folders.resolve(path))

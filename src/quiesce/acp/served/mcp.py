@@ -14,12 +14,14 @@ from quiesce.acp.exceptions import RequestError
 from quiesce.agents import MCPServerError, MCPServerStdio, MCPServerStreamableHttp
 from quiesce.agents.inner import MCPServer
 
+from .session import close_each
+
 if TYPE_CHECKING:
     from quiesce.agents.inner import NeedsApproval
 
 
 async def connect_servers(named: Sequence[Any], cwd: str, needs_approval: NeedsApproval) -> list[MCPServer]:
-    """Connect to all of them and return them; if one fails, close the others and raise an error that names it."""
+    """Connect to all of them and return them; if one fails, close the others and raise its error."""
     connected: list[MCPServer] = []
     try:
         for description in named:
@@ -29,16 +31,11 @@ async def connect_servers(named: Sequence[Any], cwd: str, needs_approval: NeedsA
     except BaseException as error:
         # Also on a cancel: without a session, nothing would close them before the connection ends.
         if connected:
-            await shielded(_close, connected)
+            await shielded(close_each, iter(connected))
         if isinstance(error, (MCPServerError, ImportError)):
             raise RequestError.internal_error({"details": str(error)}) from error
         raise
     return connected
-
-
-async def _close(servers: Sequence[MCPServer]) -> None:
-    for server in servers:
-        await server.close()
 
 
 def _server(description: Any, cwd: str, needs_approval: NeedsApproval) -> MCPServer:

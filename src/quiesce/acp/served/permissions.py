@@ -1,10 +1,11 @@
 """Asks the user, through the client, whether a tool may run.
 
-`allow_always` holds for that tool in that session while the session is open. In the mode `auto`, the user is not asked.
+`allow_always` holds for that tool in that session while the session is open. In the mode `auto`, the user is
+not asked.
 
 The user approves what was shown: a question contains everything that the call would do, with every character
-visible, and a file that was shown is written only while it is unchanged (`note_asked`, `check_approved`). If a
-change cannot be shown, the user is not asked, and the call is rejected.
+visible, and a file that was shown is written only while it is unchanged (`note_asked`, `check_approved`). If
+a change cannot be shown, the user is not asked, and the call is rejected.
 """
 
 from __future__ import annotations
@@ -36,13 +37,14 @@ _shown_files: ContextVar[list[Seen] | None] = ContextVar("acp_shown_files", defa
 
 
 async def ask_client(context: ToolContext[Any], tool: FunctionTool) -> bool | Rejected:
-    """Ask the user whether this call may be made: for `RunConfig(approve=ask_client)` in agents served over ACP.
+    """Ask the user whether this call may be made: `RunConfig(approve=ask_client)` for agents served over ACP.
 
     ```python
     researcher.as_tool("research", "Looks things up.", run_config=RunConfig(approve=ask_client))
     ```
 
-    A served agent uses it by default; the run of an agent that is a tool of another does not, and has to be configured.
+    A served agent uses it by default; the run of an agent that is a tool of another does not, and has to be
+    configured.
     """
     session = current_session()
     if session is None:
@@ -93,7 +95,7 @@ def note_asked(seen: Seen) -> None:
 
 
 def check_approved(call_id: str, path: str, now: Seen) -> None:
-    """Raise `BadPath` if the file is not the one that was shown when this call was approved; for use in a tool."""
+    """Raise `BadPath` in a tool whose file is not the one that was shown when the call was approved."""
     session = current_session()
     approved = session.approved.take(call_id) if session is not None else None
     if approved is not None and approved != now:
@@ -111,7 +113,7 @@ def _options(tool_name: str) -> list[s.PermissionOption]:
 
 
 async def _turn_cancelled(session: Session) -> None:
-    """Stop the turn, because the outcome `cancelled` means that, even if the client sends nothing else to say so."""
+    """Stop the turn: the outcome `cancelled` means that, even if the client sends no `session/cancel`."""
     session.conversation.interrupt("the turn was cancelled")
     # The interrupt cancels this task; until then there is no answer to return.
     await anyio.sleep_forever()

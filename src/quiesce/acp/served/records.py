@@ -1,7 +1,8 @@
-"""The sessions in a store: each is the log of a conversation, with an event of our own that records where it works.
+"""The sessions in a store: each is the log of a conversation, and an event that records where it works.
 
-Conversations do not know that kind of event, and keep such events unchanged (`UnknownEvent`). A conversation without
-one was not made by a served agent, and is not listed; nor is a session in which the user has not said anything.
+Conversations do not know that kind of event, and keep such events unchanged (`UnknownEvent`). A conversation
+without one was not made by a served agent, and is not listed; nor is a session in which the user has not said
+anything.
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ class Record:
     additional_directories: tuple[str, ...]
     title: str | None
     updated_at: float
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Where the session worked."""
+        return (self.cwd, *self.additional_directories)
 
     def info(self, session_id: str) -> s.SessionInfo:
         """Return the record as the client sees it."""
@@ -104,10 +110,11 @@ async def list_records(
         record = await read_record(store, session_id)
         if record is None or record.title is None or (cwd is not None and record.cwd != cwd):
             continue
-        if not rules.allows(record):
+        if not rules.allow(record.folders):
             continue
         page.append(record.info(session_id))
         if len(page) == PAGE and index + 1 < len(ids):
-            # The last id of the page, not its number: sessions that are added or deleted meanwhile shift no page.
+            # The last id of the page, not its number: sessions that are added or deleted meanwhile shift no
+            # page.
             return s.ListSessionsResponse(sessions=page, next_cursor=session_id)
     return s.ListSessionsResponse(sessions=page)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def replay(items: Sequence[Item], agent: Agent[Any]) -> Iterator[Any]:
-    """Yield the updates that tell a client the whole history; each tool call is told once, together with its result."""
+    """Yield updates with the whole history for a client; each tool call once, together with its result."""
     # A queue per id, because some models use an id more than once.
     results: dict[str, deque[ToolResult]] = {}
     for item in items:

@@ -1,15 +1,17 @@
-"""What a client may request of a served agent: where to work, which commands to run, and whether the user is asked.
+"""What a client may request of a served agent: where it works, which commands it runs, when it asks.
 
-A client over stdin and stdout has started us, and one on a socket in the file system is the same user: both could do
-all of that anyway. A client from the network has only presented a token. It could be a web page, a tunnel or another
-machine, so it is confined to one folder and has to ask, unless more is allowed.
+A client over stdin and stdout has started us, and one on a socket in the file system is the same user: both
+could do all of that anyway. A client from the network has only presented a token. It could be a web page, a
+tunnel or another machine, so it is confined to one folder and has to ask, unless more is allowed.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from quiesce._safe.files import Folders
 from quiesce.acp import schema as s
@@ -18,8 +20,25 @@ from quiesce.acp.exceptions import RequestError
 if TYPE_CHECKING:
     from quiesce.wire.inner import Client
 
-    from .records import Record
-    from .sessions import Place
+
+@dataclass(frozen=True)
+class Place:
+    """Where a session works, and with which MCP servers: the client's parameters when it opens one."""
+
+    cwd: str
+    directories: list[str] | None
+    mcp_servers: list[Any] | None
+
+    @cached_property
+    def folders(self) -> Folders:
+        """The session's folders, resolved once, so that the same folders are checked and used."""
+        return Folders([self.cwd, *(self.directories or ())])
+
+    def check(self) -> None:
+        """Raise `RequestError` for a path that is not absolute."""
+        for path in (self.cwd, *(self.directories or ())):
+            if not os.path.isabs(path) or "\0" in path:
+                raise RequestError.invalid_params({"cwd": f"{path!r} is not an absolute path"})
 
 
 class Rules:
@@ -65,8 +84,6 @@ class Rules:
                 }
             )
 
-    def allows(self, record: Record) -> bool:
-        """Whether the client may see a stored session: only if it worked in folders that the client may use."""
-        return self._folders is None or all(
-            self._folders.has(os.path.realpath(path)) for path in (record.cwd, *record.additional_directories)
-        )
+    def allow(self, folders: Sequence[str]) -> bool:
+        """Whether the client may see a stored session that worked in these folders."""
+        return self._folders is None or all(self._folders.has(os.path.realpath(path)) for path in folders)

@@ -1,10 +1,11 @@
 """A quiesce `Agent`, served over ACP.
 
 Invariants
-- A session is a `Conversation` with the session's id; everything that happened in a turn is in the store before the
-  client is told that the turn has ended.
-- A turn is stopped by cancelling its handler, which the connection does (`turns`). Before the turn is answered, the
-  run is drained, every tool call has exactly one result, and the client has seen each of them end.
+- A session is a `Conversation` with the session's id; everything that happened in a turn is in the store
+  before the client is told that the turn has ended.
+- A turn is stopped by cancelling its handler, which the connection does (`turns`). Before the turn is
+  answered, the run is drained, every tool call has exactly one result, and the client has seen each of them
+  end.
 
 The open sessions are in `sessions`, the updates that the client gets during a turn in `updates`.
 """
@@ -37,9 +38,9 @@ from .content import content_of
 from .permissions import ask_client
 from .records import list_records, new_session_id, read_record
 from .replay import replay
-from .rules import Rules
+from .rules import Place, Rules
 from .session import AUTO, MODES, Session, enter_session
-from .sessions import NOT_APPROVED, Place, Sessions
+from .sessions import NOT_APPROVED, Sessions
 from .updates import TurnUpdates, title_of
 
 if TYPE_CHECKING:
@@ -59,23 +60,25 @@ class ServedAgent:
     quiesce.run(lambda: run_agent(ServedAgent(agent, store="sessions.db")))
     ```
 
-    - `store`: where sessions are stored: the path of a SQLite file, or a `Store`, which several connections may
-      share. With None they are in memory only, and cannot be loaded, listed or deleted.
-    - `name`, `title`, `version`: how the agent introduces itself to the client; the name is the agent's own by default.
-    - `auth_methods`, `authenticate`: the ways to authenticate, and an async function that takes the id of one and
-      does it, or raises. If it is given, nothing else is answered before the client has authenticated.
+    - `store`: where sessions are stored: the path of a SQLite file, or a `Store`, which several connections
+      may share. With None they are in memory only, and cannot be loaded, listed or deleted.
+    - `name`, `title`, `version`: how the agent introduces itself to the client; the name is the agent's own
+      by default.
+    - `auth_methods`, `authenticate`: the ways to authenticate, and an async function that takes the id of one
+      and does it, or raises. If it is given, nothing else is answered before the client has authenticated.
     - `context`: the context for tools, or a function of a `Session` that makes it.
     - `images`: whether the model accepts pictures.
     - `context_window`: how many tokens the model accepts; if given, the client is told how many are used.
-    - `mcp_needs_approval`: whether tools of MCP servers that the client names need its approval; true by default.
-    - `run_config`, `max_turns`: as for a `Conversation`, for each prompt. Your own `approve` replaces the question to
-      the client.
+    - `mcp_needs_approval`: whether tools of MCP servers that the client names need its approval; true by
+      default.
+    - `run_config`, `max_turns`: as for a `Conversation`, for each prompt. Your own `approve` replaces the
+      question to the client.
     - `folders`: the folders in which, and below which, sessions may work.
     - `allow_commands`: whether a client may name MCP servers by a command, which is then run here.
     - `allow_auto`: whether a client may choose the mode in which the user is not asked.
 
-    For clients from the network (`transport.client`, unless it is on a socket in the file system), the defaults of
-    the last three are the current folder, no and no; for all others any folder, yes and yes.
+    For clients from the network (`transport.client`, unless it is on a socket in the file system), the
+    defaults of the last three are the current folder, no and no; for all others any folder, yes and yes.
 
     Tools get the session that they work for from `quiesce.acp.tools.current_session()`.
     """
@@ -246,9 +249,10 @@ class ServedAgent:
     async def delete_session(self, session_id: str, **kwargs: Any) -> s.DeleteSessionResponse:
         """`session/delete`: delete a session; a session that does not exist is not an error."""
         self._check_persistent("session/delete")
-        # Without a record it is a conversation of another program in the same store, which must not be deleted.
+        # Without a record it is a conversation of another program in the same store, which must not be
+        # deleted.
         record = await read_record(self._store, session_id) if session_id else None
-        if record is not None and not self._rules.allows(record):
+        if record is not None and not self._rules.allow(record.folders):
             # To this client the session does not exist. An error would reveal that it does.
             return s.DeleteSessionResponse()
         await self._sessions.close(session_id)
@@ -356,7 +360,7 @@ class ServedAgent:
 async def serve_agent(
     agent: Agent[Any], input_stream: Any = None, output_stream: Any = None, **options: Any
 ) -> None:
-    """Serve a quiesce `Agent` over ACP until its client disconnects, over stdin and stdout or the given streams.
+    """Serve a quiesce `Agent` over ACP until its client disconnects; over stdio unless given streams.
 
     ```python
     quiesce.run(lambda: serve_agent(agent, store="sessions.db"))

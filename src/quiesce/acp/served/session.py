@@ -5,13 +5,14 @@ A tool gets its session from `current_session()`, in tasks and in threads; outsi
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from quiesce import current_token
 from quiesce._safe.files import Approved, Folders
 from quiesce.acp import schema as s
+from quiesce.agents.inner import close_ignoring_leftovers
 from quiesce.wire import ConnectionEnded, RequestCancelled
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _current: ContextVar[Session | None] = ContextVar("acp_session", default=None)
 
 
 class Session:
-    """A session: tools may work in its `cwd` and `additional_directories`; `client` is the connection to the client.
+    """A session: tools may work in `cwd` and `additional_directories`; `client` is its connection.
 
     ```python
     session = current_session()
@@ -105,8 +106,8 @@ class Session:
     ) -> None:
         """Show something for a tool call: a diff, a terminal, the files it touches.
 
-        `content` replaces the tool's output. Nothing is shown for calls that the client does not know: those of an
-        agent that is itself a tool.
+        `content` replaces the tool's output. Nothing is shown for calls that the client does not know: those
+        of an agent that is itself a tool.
         """
         if call_id not in self.open_calls:
             return
@@ -122,24 +123,34 @@ class Session:
         )
 
     async def close(self) -> None:
-        """Close the session's conversation and MCP servers; anything a turn left over remains with the connection."""
+        """Close the session's conversation and MCP servers; a turn's leftovers stay with the connection."""
         try:
             if self.conversation is not None:
                 # A turn that left something over has already used up its grace, so do not wait for it again.
-                await self.conversation._close(waits_again=False)
+                await close_ignoring_leftovers(self.conversation)
         finally:
-            for server in self.servers:
-                await server.close()
+            await close_each(iter(self.servers))
 
     def __repr__(self) -> str:
         return f"<Session {self.id!r} in {self.cwd!r}>"
 
 
+async def close_each(things: Iterator[Session | MCPServer]) -> None:
+    """Close all of them in turn, also if closing one raises an error; that error is raised in the end."""
+    for thing in things:
+        try:
+            await thing.close()
+        except BaseException:
+            # On a cancel too: closing the others at least starts, and goes on in their owners' tasks.
+            await close_each(things)
+            raise
+
+
 async def client_answer(answer: Awaitable[T]) -> T:
     """Return the client's answer to a tool's request.
 
-    If the request was withdrawn because the turn is being stopped, raise the tool's own cancellation instead of the
-    error.
+    If the request was withdrawn because the turn is being stopped, raise the tool's own cancellation instead
+    of the error.
     """
     try:
         return await answer

@@ -1,28 +1,26 @@
-"""The open sessions of one connection: each has a conversation with the session's id, and what the client named for it.
+"""The open sessions of one connection: each has a conversation, its folders and its MCP servers.
 
-The MCP servers of a session belong to the connection, and are closed with the session. If a session that is open here
-is loaded again, it stays open until the new one is ready; if that fails or is cancelled, the old one stays in use.
+The MCP servers of a session belong to the connection, and are closed with the session. If a session that is
+open here is loaded again, it stays open until the new one is ready; if that fails or is cancelled, the old
+one stays in use.
 """
 
 from __future__ import annotations
 
 import inspect
-import os
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from quiesce import shielded, to_thread
-from quiesce._safe.files import Folders
 from quiesce.acp.exceptions import RequestError
 from quiesce.agents import Conversation, MemoryStore
 
 from .mcp import connect_servers
 from .records import Record, read_record, write_record
-from .session import Session
+from .session import Session, close_each
 from .updates import ReportStarts
 
 if TYPE_CHECKING:
@@ -31,29 +29,9 @@ if TYPE_CHECKING:
     from quiesce.agents import Agent, RunConfig, Store
     from quiesce.agents.inner import NeedsApproval
 
-    from .rules import Rules
+    from .rules import Place, Rules
 
 NOT_APPROVED: Final = "Not started: interrupted before this call was approved."
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a session works, and with which MCP servers: the client's parameters when it opens one."""
-
-    cwd: str
-    directories: list[str] | None
-    mcp_servers: list[Any] | None
-
-    @cached_property
-    def folders(self) -> Folders:
-        """The session's folders, resolved once, so that the folders that are checked are those that are used."""
-        return Folders([self.cwd, *(self.directories or ())])
-
-    def check(self) -> None:
-        """Raise `RequestError` for a path that is not absolute."""
-        for path in (self.cwd, *(self.directories or ())):
-            if not os.path.isabs(path) or "\0" in path:
-                raise RequestError.invalid_params({"cwd": f"{path!r} is not an absolute path"})
 
 
 class Sessions:
@@ -106,17 +84,23 @@ class Sessions:
             await shielded(session.close)
 
     async def close_all(self) -> None:
-        """Close all sessions."""
+        """Close all sessions, also if closing one raises an error."""
+        await close_each(self._removed())
+
+    def _removed(self) -> Iterator[Session]:
         while self._open:
             _, session = self._open.popitem()
-            await session.close()
+            yield session
 
     @asynccontextmanager
     async def reopening(self, session_id: str, place: Place, rules: Rules) -> AsyncIterator[Session]:
-        """Open a stored session for the block; if the block succeeds it replaces the open one, else it is closed."""
+        """Open a stored session for the block, which then replaces the open one.
+
+        If the block raises an error, the session is closed.
+        """
         place.check()
         record = await read_record(self._store, session_id) if session_id else None
-        if record is None or not rules.allows(record):
+        if record is None or not rules.allow(record.folders):
             raise RequestError.resource_not_found(session_id)
         self._check_idle(session_id)
         self._reopening[session_id] += 1

@@ -1,7 +1,7 @@
 """How a tool call looks to the client: its title, its kind, the files that it touches, and its result.
 
-The display of a tool is registered for its function (`shown_as`), so that a copy of the tool with other options looks
-the same.
+The display of a tool is registered for its function (`shown_as`), so that a copy of the tool with other
+options looks the same.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def shown_as(
     shown_as(search, "search", title=lambda arguments: f"Search for {arguments['query']}")
     ```
 
-    The functions receive the arguments of a call as the model wrote them. `preview` is an async function that returns
-    tool call content (a diff, for example) for the person who is asked to approve the call.
+    The functions receive the arguments of a call as the model wrote them. `preview` is an async function that
+    returns tool call content (a diff, for example) for the person who is asked to approve the call.
     """
     if tool.function is None:
         raise TypeError(
@@ -143,8 +143,8 @@ async def preview_of(call: ToolCall, agent: Agent[Any]) -> list[Any]:
 
 def code_block(text: str) -> s.TextContentBlock:
     """Return a block of text that a client shows unchanged."""
-    # Most clients render text as Markdown, which joins lines, and drops link definitions and comments. A code block
-    # keeps them; its fence is longer than any in the text, so that the text cannot end it.
+    # Most clients render text as Markdown, which joins lines, and drops link definitions and comments. A code
+    # block keeps them; its fence is longer than any in the text, so that the text cannot end it.
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return text_block(f"{fence}\n{text}\n{fence}")

@@ -1,8 +1,8 @@
 """The updates that the client gets during a turn, made from the events of the run.
 
 Invariants
-- A tool call is reported `pending` when the model requests it, `in_progress` when it starts, and `completed` or
-  `failed` exactly once.
+- A tool call is reported `pending` when the model requests it, `in_progress` when it starts, and `completed`
+  or `failed` exactly once.
 - Calls that a stop interrupted are reported by `settle`, from the history: there every call has its result.
 """
 
@@ -134,7 +134,7 @@ class ReportStarts(RunHooks[Any]):
 
 
 def title_of(content: Content) -> str | None:
-    """Return the title of a session that begins with this message: its first line, shortened; None without text."""
+    """Return the title of a session that begins with this message: its first line; None without text."""
     lines = text_of(content).split("\n")
     line = next((" ".join(line.split()) for line in lines if line.strip()), "")
     return (line if len(line) <= _TITLE_LIMIT else line[: _TITLE_LIMIT - 1] + "…") or None
