@@ -1,7 +1,7 @@
 """The Claude Code CLI, driven and stopped for real.
 
-The names are those of the package claude-agent-sdk, so that a program which uses that changes its imports; `docs/claude/carry-over.md` lists what
-carries over, and what differs.
+The names are those of claude-agent-sdk, so a program that uses that package only changes its imports.
+`docs/claude/carry-over.md` lists what carries over, and what differs.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from quiesce._lazy import offer
 
 if TYPE_CHECKING:
-    from .transport import CliProcess, Transport, transport_for
+    from .sdk_transport import Transport
+    from .transport import CliProcess, transport_for
 
 offer()

@@ -1,8 +1,9 @@
-"""The command line and the environment that a CLI is started with, and nothing else: no process, no waiting.
+"""The command line and the environment for a CLI; pure functions of the options.
 
-Both are, to the letter, what claude-agent-sdk gives for the same options (`SDK_VERSION`), so that the CLI cannot tell who started it;
-`tests/claude/sdk_surface.json` holds them against it. Values that may come from strangers (`resume` and its like) are joined to their flag by
-`=`: as an argument of its own, one that begins with a dash would be read as a flag.
+Both are exactly what claude-agent-sdk (`SDK_VERSION`) makes of the same options, so the CLI behaves the same;
+`tests/claude/sdk_surface.json` has what that gives. Values that may come from strangers (`resume` and its
+like) are joined to their flag by `=`: as separate arguments, values that begin with a dash would be read as
+flags.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from quiesce.claude.types import (
 
 SDK_VERSION: Final = "0.2.182"  # of claude-agent-sdk, whose protocol this speaks
 
-_STATE_FRAMES = "CLAUDE_CODE_SDK_READS_SESSION_STATE"  # the CLI then says when it is idle
-_DERIVED_APP = "CLAUDE_AGENT_SDK_DERIVED_CLIENT_APP"  # of an outer session, whose app is not this one
-_NO_SKILL_HAS = re.compile("[(),\x00-\x1f\x7f-\x9f\ufeff\ud800-\udfff]")
+_STATE_FRAMES = "CLAUDE_CODE_SDK_READS_SESSION_STATE"  # makes the CLI report when it is idle
+_DERIVED_APP = "CLAUDE_AGENT_SDK_DERIVED_CLIENT_APP"  # set by an outer session, for an app that is not ours
+_INVALID_IN_SKILLS = re.compile("[(),\x00-\x1f\x7f-\x9f\ufeff\ud800-\udfff]")
 
 
 def command_of(options: ClaudeAgentOptions, cli: str) -> list[str]:
-    """The command line for these options."""
+    """Return the command line for these options."""
     return [
         *(cli, "--output-format", "stream-json", "--verbose"),
         *_prompt_and_tools(options),
@@ -39,7 +40,7 @@ def command_of(options: ClaudeAgentOptions, cli: str) -> list[str]:
         *_permissions(options),
         *_which_session(options),
         *_settings_and_servers(options),
-        *_what_is_sent(options),
+        *_messages(options),
         *_sources_and_plugins(options),
         *_extra(options),
         *_thinking_and_format(options),
@@ -48,7 +49,13 @@ def command_of(options: ClaudeAgentOptions, cli: str) -> list[str]:
 
 
 def environment_of(options: ClaudeAgentOptions) -> dict[str, str]:
-    """The whole environment for these options: this process's, what the CLI is told of who started it, and `options.env` over most of it."""
+    """Return the whole environment for these options.
+
+    It is the environment of this process, overridden by `options.env`, and by what tells the CLI who started
+    it.
+    """
+    # A Claude Code that runs this program sets CLAUDECODE, and the CLI would take itself for a nested
+    # session.
     inherited = {name: value for name, value in os.environ.items() if name != "CLAUDECODE"}
     environment = {
         **inherited,
@@ -72,6 +79,7 @@ def environment_of(options: ClaudeAgentOptions) -> dict[str, str]:
 def _prompt_and_tools(options: ClaudeAgentOptions) -> Iterator[str]:
     prompt = options.system_prompt
     if prompt is None or isinstance(prompt, str):
+        # None is sent as an empty prompt: without the flag the CLI would use Claude Code's own.
         yield from ("--system-prompt", prompt or "")
     else:
         kind = prompt.get("type")
@@ -105,10 +113,10 @@ def _limits_and_model(options: ClaudeAgentOptions) -> Iterator[str]:
 
 
 def _permissions(options: ClaudeAgentOptions) -> Iterator[str]:
-    # "stdio": the CLI asks over the control protocol.
-    asked = "stdio" if options.can_use_tool is not None else options.permission_prompt_tool_name
-    if asked:
-        yield from ("--permission-prompt-tool", asked)
+    # "stdio" makes the CLI ask over the control protocol.
+    judge = "stdio" if options.can_use_tool is not None else options.permission_prompt_tool_name
+    if judge:
+        yield from ("--permission-prompt-tool", judge)
     mode: PermissionMode | None = options.permission_mode
     if mode:
         yield from ("--permission-mode", mode)
@@ -135,7 +143,7 @@ def _settings_and_servers(options: ClaudeAgentOptions) -> Iterator[str]:
         yield from ("--mcp-config", str(servers))
 
 
-def _what_is_sent(options: ClaudeAgentOptions) -> Iterator[str]:
+def _messages(options: ClaudeAgentOptions) -> Iterator[str]:
     if options.include_partial_messages:
         yield "--include-partial-messages"
     if options.include_hook_events:
@@ -146,9 +154,8 @@ def _what_is_sent(options: ClaudeAgentOptions) -> Iterator[str]:
         yield "--fork-session"
     if options.resume_session_at:
         yield f"--resume-session-at={options.resume_session_at}"
-    if (
-        options.resume_drops_turn is not None
-    ):  # "" too: the CLI refuses it, rather than to drop whatever there is
+    # "" is passed on too: the CLI refuses it, while without the flag it might drop any turn.
+    if options.resume_drops_turn is not None:
         yield f"--resume-drops-turn={options.resume_drops_turn}"
     if options.session_store is not None:
         yield "--session-mirror"
@@ -195,14 +202,17 @@ def _thinking_and_format(options: ClaudeAgentOptions) -> Iterator[str]:
 
 
 def _listed(config: Any) -> Any:
-    """A server as the CLI is told of it: without the object that only this process has."""
+    """Return the configuration for the CLI: without the server object, which only this process has."""
     if isinstance(config, dict) and config.get("type") == "sdk":
         return {name: value for name, value in config.items() if name != "instance"}
     return config
 
 
 def _settings(options: ClaudeAgentOptions) -> str | None:
-    """The settings with the sandbox in them; if they cannot be read, an error, as they may be what forbids things."""
+    """Return the settings, with the sandbox in them.
+
+    Settings that cannot be read are an error: to start without them might allow what they forbid.
+    """
     settings = options.settings
     if options.sandbox is None:
         return settings
@@ -210,13 +220,15 @@ def _settings(options: ClaudeAgentOptions) -> str | None:
     try:
         if settings is not None:
             text = settings.strip()
-            if not (text.startswith("{") and text.endswith("}")):  # a file: relative to where the CLI will be
+            if not (text.startswith("{") and text.endswith("}")):
+                # A file; a relative path counts from the directory in which the CLI will run.
                 text = (Path(options.cwd or "") / text).read_text(encoding="utf-8-sig")
             merged = json.loads(text)
         merged["sandbox"] = options.sandbox
     except (OSError, ValueError, TypeError) as error:
         raise CLIConnectionError(
-            f"Failed to load settings: {error}; options.settings must be a JSON object, or the path of a file with one"
+            f"Failed to load settings: {error}; "
+            "options.settings must be a JSON object, or the path of a file with one"
         ) from error
     return json.dumps(merged)
 
@@ -229,6 +241,7 @@ def _allowed_tools(options: ClaudeAgentOptions) -> list[str]:
     if not isinstance(skills, list) and skills != "all":
         hint = f"; did you mean [{skills!r}]?" if isinstance(skills, str) else ""
         raise TypeError(f'skills must be a list of names of skills, or "all", not {skills!r}{hint}')
+    # A rule for the tool `Skill` is what lets the agent use skills without asking for permission.
     rules = ["Skill"] if skills == "all" else [f"Skill({_checked_skill(name)})" for name in skills]
     for rule in rules:
         if rule not in allowed:
@@ -237,22 +250,25 @@ def _allowed_tools(options: ClaudeAgentOptions) -> list[str]:
 
 
 def _checked_skill(name: Any) -> str:
-    """The name, if a rule with it in brackets allows that skill: the CLI splits rules without regard to escapes, and would allow another or none."""
+    """Return the name if the rule `Skill(name)` allows exactly that skill, or raise.
+
+    The CLI splits rules without regard to escapes, so other names would allow another skill, or none.
+    """
     if not isinstance(name, str):
         raise TypeError(f"the name of a skill must be a str, not {type(name).__name__}: {name!r}")
     wrong = None
     if not name.strip():
         wrong = "it is empty"
-    elif _NO_SKILL_HAS.search(name):
+    elif _INVALID_IN_SKILLS.search(name):
         wrong = "it has a bracket, a comma, or a character that no directory's name can have"
     elif name != name.strip():
-        wrong = "it has space around it"
+        wrong = "it begins or ends with white space"
     elif name == "*":
-        wrong = 'for every skill, say skills="all"'
+        wrong = 'for every skill, use skills="all"'
     elif name.endswith((":*", " *")):
         wrong = "list each skill by its own name, without wildcards"
     elif name.startswith("/"):
-        wrong = "a skill goes by its name, without the slash of its command"
+        wrong = "give the name of the skill, without the slash of its command"
     elif "\\\\" in name or name.endswith("\\"):
         wrong = "it has two backslashes in a row, or one at its end"
     if wrong is not None:
@@ -261,7 +277,7 @@ def _checked_skill(name: Any) -> str:
 
 
 def _add_trace(environment: dict[str, str], options: ClaudeAgentOptions) -> None:
-    """Let the CLI's spans belong to the caller's, if OpenTelemetry is there and a span is open; `options.env` wins."""
+    """Make the CLI's spans children of the current one, if OpenTelemetry is installed; `options.env` wins."""
     try:
         from opentelemetry import propagate
     except ImportError:
@@ -270,11 +286,11 @@ def _add_trace(environment: dict[str, str], options: ClaudeAgentOptions) -> None
     try:
         propagate.inject(carrier)
     except Exception:
-        logger.debug(
-            "the trace context could not be had", exc_info=True
-        )  # and nobody's session fails by that
+        # A broken propagator must not break the session.
+        logger.debug("OpenTelemetry could not give the trace context", exc_info=True)
         return
-    if "traceparent" in carrier:  # what was inherited belongs to another trace: neither half of it may stay
+    if "traceparent" in carrier:
+        # The inherited variables belong to another trace. The two go together, so neither may stay alone.
         for name in ("TRACEPARENT", "TRACESTATE"):
             if name not in options.env:
                 environment.pop(name, None)

@@ -1,4 +1,4 @@
-"""Where the CLI is."""
+"""Finding the CLI to start."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ _USUAL_PLACES = (
 
 
 def find_cli(options: ClaudeAgentOptions) -> str:
-    """The CLI to start: `options.cli_path`, the one in an installed claude-agent-sdk, `claude` on the PATH, or one in a usual place.
+    """Return the path of the CLI to start; `CLINotFoundError` lists the places that were searched.
 
-    Looks at files, and so may block for a moment.
+    These are, in order: `options.cli_path`, an installed claude-agent-sdk, `claude` on the PATH, and the
+    usual places. Looking at files may block for a moment.
     """
     if options.cli_path is not None:
         given = str(options.cli_path)
-        # A relative path counts from where the CLI will run, and a bare name is looked for on the PATH: starting it will tell.
+        # Only an absolute path can be checked here: a relative one counts from the directory in which the CLI
+        # will run, and a bare name is searched on the PATH. Starting it shows whether those exist.
         if os.path.isabs(given) and not os.path.isfile(given):
             raise CLINotFoundError(
-                f"Claude Code not found at: {given}, which is options.cli_path and no file: "
-                "correct it, or leave it out to have the CLI looked for"
+                f"Claude Code not found at: {given}. That is options.cli_path, and not a file: "
+                "correct it, or leave it out to have the CLI searched for"
             )
         return given
     for place in _bundled():
@@ -46,25 +48,26 @@ def find_cli(options: ClaudeAgentOptions) -> str:
 
 
 def _bundled() -> Iterator[Path]:
-    spec = find_spec("claude_agent_sdk")  # does not import it
+    spec = find_spec("claude_agent_sdk")  # without importing it
     for directory in (spec.submodule_search_locations or ()) if spec is not None else ():
         yield Path(directory) / "_bundled" / "claude"
 
 
 def _at_home(place: str) -> Path:
-    return Path(os.path.expanduser(place))  # unlike Path.expanduser, fine without a home
+    # Path.expanduser raises for a user without a home directory; this does not.
+    return Path(os.path.expanduser(place))
 
 
 def _nowhere() -> str:
-    bundled = ", ".join(map(str, _bundled())) or "no claude-agent-sdk is installed here that could bring one"
-    looked = [
+    bundled = ", ".join(map(str, _bundled())) or "claude-agent-sdk, which brings one, is not installed"
+    searched = [
         f"in claude-agent-sdk: {bundled}",
         f"for `claude` on the PATH: {os.environ.get('PATH') or 'which is empty'}",
         f"in the usual places: {', '.join(_USUAL_PLACES)}",
     ]
     return (
         "Claude Code not found. Looked\n"
-        + "".join(f"  {where}\n" for where in looked)
-        + "Install it (npm install -g @anthropic-ai/claude-code, or pip install claude-agent-sdk, which brings one), "
-        "or say where it is: ClaudeAgentOptions(cli_path=...)"
+        + "".join(f"  {where}\n" for where in searched)
+        + "Install it (npm install -g @anthropic-ai/claude-code, or pip install claude-agent-sdk, which brings "
+        "one), or say where it is: ClaudeAgentOptions(cli_path=...)"
     )

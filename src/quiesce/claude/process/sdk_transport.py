@@ -1,15 +1,16 @@
-"""Transports that were written for claude-agent-sdk, as the wire knows one.
+"""Transports that were written for claude-agent-sdk, adapted to `quiesce.wire`.
 
 Invariants
-- Whoever wrote it may hold task groups and timeouts, from `connect` to `close`, and across the yields of `read_messages`: so each of the two is
-  in the hands of one task of its own.
-- `connect` that was begun is followed by `close`, whatever became of it, and `end_input` comes before that if it was connected.
-- Both take their seconds from `Grace`. A `close` that is not done by then is cancelled, and an error of whoever closes.
+- A transport may hold task groups and timeouts open from `connect` to `close`, and across the yields of
+  `read_messages`. Only the task that entered those may exit them, so each of the two has one owner task.
+- Once `connect` has begun, `close` follows, whatever happened; if it connected, `end_input` comes before.
+- Both get a share of the `Grace`. A `close` that takes longer is cancelled, and the closer gets an error.
 - `write` gets one message at a time, as from claude-agent-sdk.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +20,7 @@ import anyio
 from quiesce import Held, Stream, own, stream
 from quiesce._safe.printed import logger
 from quiesce.claude.types import encode
-from quiesce.kernel.inner import current_backend, current_core
+from quiesce.kernel.inner import core_of
 from quiesce.wire import Transport as WireTransport
 from quiesce.wire.inner import ChannelLink, Lines
 
@@ -28,14 +29,42 @@ if TYPE_CHECKING:
     from quiesce.wire import Limits
     from quiesce.wire.inner import Link
 
-    from .transport import Transport
+_END_INPUT_SHARE: Final = 1 / 3  # of `Grace.cancel`; the rest is for `close`
 
 
-_END_SHARE: Final = 1 / 3  # of the time to clean up, for the end of its input; the rest is for `close`
+class Transport(ABC):
+    """A transport of your own to a CLI, with the methods that claude-agent-sdk expects.
+
+    The transports of `quiesce.wire` (`memory_pair()`, `connect_tcp(...)`, ...) can be passed instead.
+    """
+
+    @abstractmethod
+    async def connect(self) -> None:
+        """Connect."""
+
+    @abstractmethod
+    async def write(self, data: str) -> None:
+        """Send one message: a line, with its line break."""
+
+    @abstractmethod
+    def read_messages(self) -> AsyncIterator[dict[str, Any]]:
+        """Yield the messages of the CLI, as JSON objects."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Disconnect, in bounded time."""
+
+    @abstractmethod
+    def is_ready(self) -> bool:
+        """Return whether it is connected."""
+
+    @abstractmethod
+    async def end_input(self) -> None:
+        """Tell the CLI that nothing more will be sent."""
 
 
 class SdkTransport(WireTransport):
-    """A transport of claude-agent-sdk's kind."""
+    """A transport of the wire that uses one of claude-agent-sdk's kind."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -50,16 +79,22 @@ class SdkTransport(WireTransport):
 
 @asynccontextmanager
 async def _connection(transport: Transport) -> AsyncIterator[None]:
-    """From `connect` to `close`. Whatever it enters in the one it may leave in the other: there is no scope of ours in between."""
-    seconds = current_core(current_backend()).grace.cancel
-    to_end, to_close = seconds * _END_SHARE, seconds * (1 - _END_SHARE)
+    """Connect, and close on exit.
+
+    `connect` may enter a cancel scope that `close` exits, and such scopes have to be nested: so no scope of
+    ours may begin between the two calls. The shield and the deadline of the one outside are set later
+    instead.
+    """
+    seconds = core_of().grace.cancel
+    to_end, to_close = seconds * _END_INPUT_SHARE, seconds * (1 - _END_INPUT_SHARE)
     with anyio.CancelScope() as clean_up:
         try:
             await transport.connect()
             try:
                 yield
             except BaseException:
-                clean_up.shield = True  # its time is over, and it is told all the same
+                # The owner was cancelled because its grace ran out. The input ends in any case.
+                clean_up.shield = True
                 raise
             finally:
                 await _end_input(transport, to_end)
@@ -76,7 +111,7 @@ async def _end_input(transport: Transport, seconds: float) -> None:
     try:
         with anyio.move_on_after(seconds):
             await transport.end_input()
-    except Exception as error:  # it may be cut already, and is closed next
+    except Exception as error:  # the connection may be broken already, and is closed next
         logger.debug("end_input() of %s failed: %r", type(transport).__name__, error)
 
 
@@ -90,6 +125,7 @@ class _ForeignChannel:
 
     async def receive(self) -> bytes:
         if self._messages is None:
+            # An owner task for the generator: it may hold cancel scopes across its yields.
             source = self._transport.read_messages()
             self._stream = stream(source, name="read_messages", scope=self._scope)
             self._messages = aiter(self._stream)
@@ -99,14 +135,16 @@ class _ForeignChannel:
             return b""
 
     async def send(self, data: bytes) -> None:
-        for line in data.splitlines(keepends=True):  # what waited comes as one: it is told message by message
+        # The link joins messages that had to wait; a transport of the SDK expects them one by one.
+        for line in data.splitlines(keepends=True):
             await self._transport.write(line.decode())
 
     def abort(self) -> None:
-        pass  # it has no way to be told without waiting
+        pass  # such a transport can only be closed with `await`
 
     async def aclose(self) -> None:
         try:
+            # First the generator, which may be waiting inside the transport.
             if self._stream is not None:
                 await self._stream.close()
         finally:

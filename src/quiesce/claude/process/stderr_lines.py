@@ -1,4 +1,4 @@
-"""Pieces of a CLI's stderr in, lines out: what has no end yet waits for it, or for the end of the process."""
+"""Splits a CLI's stderr, which arrives in pieces, into lines."""
 
 from __future__ import annotations
 
@@ -8,34 +8,38 @@ from typing import Final
 
 from quiesce._safe.printed import logger
 
-LONGEST: Final = 65536  # characters: a line that is longer is told in pieces
+LONGEST: Final = 65536  # characters; a longer line is passed on in pieces
 
 
 class StderrLines:
-    """Tells `tell` of each line that is not blank, without its end."""
+    """Calls `on_line` with each line that is not blank, without its line break.
 
-    def __init__(self, tell: Callable[[str], object]) -> None:
-        self._tell = tell
+    A line that is not complete waits for its end, or for `finish`.
+    """
+
+    def __init__(self, on_line: Callable[[str], object]) -> None:
+        self._on_line = on_line
         self._decoder = getincrementaldecoder("utf-8")("replace")
-        self._rest = ""
+        self._incomplete = ""
 
     def __call__(self, data: bytes) -> None:
-        """More has come."""
-        self._came(self._decoder.decode(data))
+        """Take another piece."""
+        self._add(self._decoder.decode(data))
 
     def finish(self) -> None:
-        """Nothing more comes: what is left is a line."""
+        """Pass on the last line, which may have no line break."""
         try:
-            self._came(self._decoder.decode(b"", final=True) + "\n")
+            self._add(self._decoder.decode(b"", final=True) + "\n")
         except Exception:
             logger.exception("the last line of the CLI's stderr: options.stderr failed")
 
-    def _came(self, text: str) -> None:
-        *lines, rest = (self._rest + text).split("\n")
-        while len(rest) > LONGEST:
-            lines.append(rest[:LONGEST])
-            rest = rest[LONGEST:]
-        self._rest = rest  # first: whoever is told may fail
+    def _add(self, text: str) -> None:
+        *lines, incomplete = (self._incomplete + text).split("\n")
+        while len(incomplete) > LONGEST:
+            lines.append(incomplete[:LONGEST])
+            incomplete = incomplete[LONGEST:]
+        # Before the calls: if one of them raises, the next piece must not repeat these lines.
+        self._incomplete = incomplete
         for line in lines:
             if line.strip():
-                self._tell(line.rstrip())
+                self._on_line(line.rstrip())

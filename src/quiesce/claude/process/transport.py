@@ -1,11 +1,9 @@
-"""Ways to a CLI: the child process, anything of `quiesce.wire`, and transports that were written for claude-agent-sdk."""
+"""Choosing the transport to a CLI, and the usual one: a child process."""
 
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from quiesce.claude.types import CLINotFoundError
 from quiesce.wire import ChildProcess
@@ -24,37 +22,6 @@ if TYPE_CHECKING:
     from quiesce.wire.inner import Link
 
 
-class Transport(ABC):
-    """A way to a CLI of your own, with the methods that claude-agent-sdk asks of one.
-
-    Those of `quiesce.wire` (`memory_pair()`, `connect_tcp(...)`, ...) can be passed as they are.
-    """
-
-    @abstractmethod
-    async def connect(self) -> None:
-        """Connect."""
-
-    @abstractmethod
-    async def write(self, data: str) -> None:
-        """Send one message: a line, with its end."""
-
-    @abstractmethod
-    def read_messages(self) -> AsyncIterator[dict[str, Any]]:
-        """What comes in, as JSON objects."""
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Disconnect, in bounded time."""
-
-    @abstractmethod
-    def is_ready(self) -> bool:
-        """Whether it is connected."""
-
-    @abstractmethod
-    async def end_input(self) -> None:
-        """Nothing more will be sent."""
-
-
 class CliProcess(ChildProcess):
     """The CLI as a child process."""
 
@@ -63,7 +30,7 @@ class CliProcess(ChildProcess):
         self._cwd = options.cwd
         self._user = options.user
         self._command = command_of(options, find_cli(options))
-        self._private: PrivateArguments | None = None
+        self._private: PrivateArguments | None = None  # written only when the CLI is started
         super().__init__(
             self._command,
             env=environment_of(options),
@@ -75,13 +42,15 @@ class CliProcess(ChildProcess):
         )
 
     async def open(self, limits: Limits, scope: Scope) -> Link:
-        """Start it."""
+        """Start the CLI."""
+        # Only now: the files with secrets should exist no longer than the process that reads them.
         self._private = PrivateArguments(self._command, self._user)
         self._options = (self._private.words, *self._options[1:])
         try:
             return await super().open(limits, scope)
         except BaseException as error:
             self._private.remove()
+            # A missing `cwd` raises the same error, and the CLI may well be there.
             if isinstance(error, FileNotFoundError) and self._has_cwd():
                 raise CLINotFoundError(f"Claude Code not found: {error}") from error
             raise
@@ -89,8 +58,8 @@ class CliProcess(ChildProcess):
     def _has_cwd(self) -> bool:
         return self._cwd is None or os.path.isdir(self._cwd)
 
-    def said_all(self) -> None:
-        """It has exited: its last line may have no end."""
+    def finish(self) -> None:
+        """Remove private files and pass on the last line of stderr, once the CLI has exited."""
         if self._private is not None:
             self._private.remove()
         if self._lines is not None:
@@ -98,9 +67,11 @@ class CliProcess(ChildProcess):
 
 
 def transport_for(options: ClaudeAgentOptions, given: object, grace: Grace | None) -> WireTransport:
-    """The way to the CLI: what was given, or a child process."""
+    """Return the transport to the CLI: the given one, or a child process."""
     if isinstance(given, WireTransport):
         return given
+    # By its methods: one that was written for claude-agent-sdk derives from that package's class, not from
+    # ours.
     verbs = ("connect", "write", "read_messages", "close", "end_input")
     if all(callable(getattr(given, verb, None)) for verb in verbs):
         return SdkTransport(given)  # type: ignore[arg-type]

@@ -1,13 +1,15 @@
 """How long a run waits for work in the background after its last result.
 
-A result ends a turn, and not always the run: sub-agents may work on in the background, and when one of them ends, the CLI begins another turn by
-itself. Until no turn is due the CLI says that it is `running`. One sub-agent that hangs would keep it so for ever. The CLI has a limit for
-that, ten minutes unless an environment variable says otherwise; but it counts from the end of its input, and we keep that open, for hooks,
-permissions, tools and interrupts. So the same limit is kept here.
+A result ends a turn, but not always the run: sub-agents may go on in the background, and when one of them
+ends, the CLI begins another turn by itself. As long as turns are due, the CLI reports that it is `running`.
+One sub-agent that hangs would keep it so forever. The CLI has a limit for that, ten minutes unless an
+environment variable sets another. But it counts from the end of its input, and we keep the input open, for
+hooks, permissions, tools and interrupts. So the same limit is implemented here.
 
-It counts the time between turns: from a result on, and anew when a task in the background ends, when the CLI tells its state, and when it begins a turn.
-It does not count during a turn, nor while the CLI waits for an answer of ours (`requires_action`), nor while more prompts may come. What
-sub-agents say does not matter: they are what the limit is for.
+It counts the time between turns, from a result on, and starts again when a background task ends, when the CLI
+reports its state, and when it begins a turn. It does not count during a turn, nor while the CLI waits for an
+answer of ours (`requires_action`), nor while more prompts may follow. Messages of sub-agents do not restart
+it: they are what the limit is for.
 """
 
 from __future__ import annotations
@@ -26,12 +28,12 @@ if TYPE_CHECKING:
     from .session import Session
 
 VARIABLE: Final = "CLAUDE_CODE_PRINT_BG_WAIT_CEILING_MS"  # 0: no limit
-_DEFAULT: Final = 600.0  # seconds, as the CLI's own
+_DEFAULT: Final = 600.0  # seconds, as in the CLI
 _RESTARTS: Final = ("session_state_changed", "init")
 
 
 def seconds_to_wait(env: Mapping[str, str]) -> float:
-    """The limit as the CLI sees it: in `env`, which are the options', or else in the environment of this process."""
+    """Return the CLI's limit, from `env` (of the options) or the environment of this process."""
     try:
         seconds = float(env.get(VARIABLE, os.environ.get(VARIABLE, ""))) / 1000
     except (TypeError, ValueError):
@@ -48,22 +50,23 @@ class BackgroundWait:
         self._session = session
         self._seconds = seconds
         self._in_turn = False
-        self._tasks: dict[str, str] = {}  # those in the background: what they are to do
+        self._tasks: dict[str, str] = {}  # descriptions of the background tasks, by id
         self._timer: Timer | None = None
 
-    def heard(self, message: dict[str, Any]) -> None:
-        """The CLI has said this, and the session has dealt with it."""
+    def note(self, message: dict[str, Any]) -> None:
+        """Take a message of the CLI that the session has handled."""
         kind, subtype = message.get("type"), message.get("subtype")
         if kind == "result":
             self._in_turn = False
             self.end()
+        # Messages of sub-agents have a `parent_tool_use_id`, and are not a turn of the session.
         elif kind in ("assistant", "stream_event") and message.get("parent_tool_use_id") is None:
             self._in_turn = True
-        elif kind == "system" and (self._has_ended_task(message) or subtype in _RESTARTS):
+        elif kind == "system" and (self._ends_task(message) or subtype in _RESTARTS):
             self.end()
-        self.look()
+        self.update()
 
-    def _has_ended_task(self, message: dict[str, Any]) -> bool:
+    def _ends_task(self, message: dict[str, Any]) -> bool:
         subtype, task = message.get("subtype"), str(message.get("task_id"))
         if subtype == "task_started":
             self._tasks[task] = str(message.get("description"))
@@ -75,25 +78,25 @@ class BackgroundWait:
             return self._tasks.pop(task, None) is not None
         return False
 
-    def look(self) -> None:
-        """Count, or do not."""
+    def update(self) -> None:
+        """Start or stop counting, as the state of the session demands."""
         session = self._session
-        between_turns = not (self._in_turn or session.mailbox.busy or session.mailbox.over)
-        if not (between_turns and session.state == "running" and session.all_said):
+        between_turns = not (self._in_turn or session.mailbox.busy or session.mailbox.ended)
+        if not (between_turns and session.state == "running" and session.all_sent):
             self.end()
         elif self._timer is None and self._seconds < math.inf:
             backend = session.backend
-            self._timer = backend.call_at(backend.now() + self._seconds, self._is_over)
+            self._timer = backend.call_at(backend.now() + self._seconds, self._expire)
 
     def end(self) -> None:
-        """Count no more."""
+        """Stop counting."""
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
 
-    def _is_over(self) -> None:
+    def _expire(self) -> None:
         self._timer = None
-        tasks = ", ".join(map(repr, self._tasks.values())) or "of which the CLI has told nothing"
+        tasks = ", ".join(map(repr, self._tasks.values())) or "unknown to quiesce"
         logger.warning(
             "the CLI is stopped: %g s after its result it was still waiting for work in the background (%s). "
             "Set %s=0 to wait without a limit",
@@ -101,4 +104,5 @@ class BackgroundWait:
             tasks,
             VARIABLE,
         )
+        # Only the messages end. The reader gets the end of the iteration, and that closes the session.
         self._session.mailbox.end(None)

@@ -1,4 +1,4 @@
-"""A client for many turns with one CLI."""
+"""`ClaudeSDKClient`: many turns with one CLI."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from anyio.lowlevel import checkpoint
 
 from quiesce import Reason
 from quiesce.claude.types import ClaudeAgentOptions, CLIConnectionError, Message
-from quiesce.kernel.inner import raise_unchanged, reason_of_block, users_site, without_cancels
+from quiesce.kernel.inner import SessionFace, raise_unchanged, users_site, without_cancels
 
 from .connect import begin, connected, session_for
-from .prompts import feed, say_all, user_message
+from .prompts import feed, send_all, user_message
 from .session import Session
 
 if TYPE_CHECKING:
-    from quiesce import Grace, Held, Process, Scope, StopReport
+    from quiesce import Grace, Process, Scope, StopReport
 
 _NOT_CONNECTED: Final = "Not connected: call connect() first, or use `async with`"
 
 
-class ClaudeSDKClient:
-    """One CLI, and as many prompts as you like.
+class ClaudeSDKClient(SessionFace[Session]):
+    """One CLI, for any number of prompts.
 
     ```python
     async with ClaudeSDKClient(options) as client:
@@ -34,8 +34,9 @@ class ClaudeSDKClient:
         ...
     ```
 
-    Or `await client.connect()` … `await client.disconnect()`. Everything may be used from any task. Leaving the block, `disconnect()` and `close()` interrupt the
-    CLI if it is at work, end its input, and end its whole process tree; that is done when control is back.
+    Or `await client.connect()` … `await client.disconnect()`. All methods may be called from any task.
+    Exiting the block, `disconnect()` and `close()` interrupt the CLI if it is working, end its input, and
+    stop its whole process tree. All of that is done when they return.
     """
 
     def __init__(
@@ -52,29 +53,32 @@ class ClaudeSDKClient:
         self._scope = scope
         self._made_at = users_site()
         self._session: Session | None = None
-        self._held: Held[Session] | None = None
 
     # Opening and closing
 
     async def connect(self, prompt: str | AsyncIterable[dict[str, Any]] | None = None) -> None:
-        """Start the CLI; `prompt` is said at once, or as it comes if it is a stream.
+        """Start the CLI and send it `prompt`; messages of a stream are sent as they come.
 
-        The end of a stream ends neither its turn nor the session. A client that is connected already is a `CLIConnectionError`: `disconnect()` first. After that, and when
-        the session has ended by itself, this starts a new one.
+        The end of a stream ends neither its turn nor the session. After `disconnect()`, or when the session
+        has ended by itself, this starts a new session; a client that is still connected raises
+        `CLIConnectionError`.
 
-        If it fails, or you are cancelled, nothing is left of it. Another task may `disconnect()` meanwhile: then this is a `CLIConnectionError`.
+        If connecting fails or is cancelled, nothing is left running. If another task calls `disconnect()`
+        meanwhile, this raises `CLIConnectionError`.
         """
-        if self._held is not None and not self._held.token.cancelled:
+        if self._holding is not None and not self._holding.token.cancelled:
             how = "connected already" if self._is_open else "being connected"
             raise CLIConnectionError(f"this client is {how}: disconnect() first")
         session = session_for(self.options, self._transport, self._grace)
         held = begin(session, self._made_at, self._grace, self._scope)
-        self._session, self._held = session, held
+        # Before the first await: another task may call disconnect() while this one is still connecting.
+        self._session, self._holding = session, held
         try:
             await connected(session, held)
         except BaseException:
-            if self._held is held and held.error is not None:
-                self._held = None  # it has never been connected, and that was told here
+            if self._holding is held and held.error is not None:
+                # It never connected, and this call raises why: a later close() has nothing to add.
+                self._holding = None
             raise
         try:
             if isinstance(prompt, str):
@@ -82,12 +86,12 @@ class ClaudeSDKClient:
             elif prompt is not None:
                 await feed(session, prompt)
         except BaseException as error:
-            await held.close(reason=Reason("error", f"its first prompt could not be said: {error!r}"))
+            await held.close(reason=Reason("error", f"the first prompt could not be sent: {error!r}"))
             raise
 
     async def disconnect(self) -> None:
-        """End the session; nothing happens if it has ended. `close()` does the same, and reports."""
-        if self._held is not None:
+        """Close the session, if there is one. `close()` does the same, and returns a report."""
+        if self._holding is not None:
             await self.close()
 
     async def close(
@@ -97,26 +101,25 @@ class ClaudeSDKClient:
         grace: Grace | None = None,
         reason: Reason | str | None = None,
     ) -> StopReport:
-        """End the session, wait until its whole process tree is gone, and report; from any task, also from a hook."""
-        held, was_open = self._connected(), self._is_open
+        """Close the session, wait until its whole process tree has exited, and return a report.
+
+        It may be called from any task, also from a hook.
+        """
+        held, was_open = self._held(), self._is_open
         try:
             return await held.close(deadline=deadline, grace=grace, reason=reason)
         except Exception as error:
             if was_open or error is not held.error or held.report is None:
                 raise
-            return held.report  # it could not be connected: that is for whoever is connecting
-
-    @property
-    def report(self) -> StopReport | None:
-        """What the last `close()` or the end of the block reported; None before."""
-        return self._held.report if self._held is not None else None
+            # It failed to connect. The task in connect() gets that error; the closer only wants it stopped.
+            return held.report
 
     @property
     def process(self) -> Process:
         """The CLI's process: `pid`, `returncode`, `stderr_tail`."""
-        process: Process | None = getattr(self._open().transport, "process", None)
+        process = self._open().process
         if process is None:
-            raise CLIConnectionError("this client is connected by a transport that has no process")
+            raise CLIConnectionError("the transport of this client has no process")
         return process
 
     async def __aenter__(self) -> Self:
@@ -129,67 +132,70 @@ class ClaudeSDKClient:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._held is None:
+        if self._holding is None:
             return
         try:
-            await self.close(reason=reason_of_block(self._held._keeper.core, error))
+            await super().__aexit__(kind, error, traceback)
         except (Exception, SystemExit) as failure:
             if error is None:
                 raise
             if without_cancels(error) is not None:
                 raise_unchanged(failure, error)
-            error.__cause__ = failure  # the cancellation goes on, and carries it
+            # The block is being cancelled: to raise the failure would swallow that, so it becomes the cause.
+            error.__cause__ = failure
 
-    def _connected(self) -> Held[Session]:
-        if self._held is None:
-            raise CLIConnectionError(_NOT_CONNECTED)
-        return self._held
+    def _how_to_open(self) -> Exception:
+        return CLIConnectionError(_NOT_CONNECTED)
 
     @property
     def _is_open(self) -> bool:
-        return hasattr(self._session, "info")
+        return self._session is not None and self._session.is_open
 
     def _open(self) -> Session:
-        held, session = self._connected(), self._session
+        held, session = self._held(), self._session
         if session is None or not self._is_open:
-            waits = "Not connected yet: wait for the connect() of another task"
-            raise CLIConnectionError(_NOT_CONNECTED if held.token.cancelled else waits)
+            connecting = "Not connected yet: wait for the connect() of another task"
+            raise CLIConnectionError(_NOT_CONNECTED if held.token.cancelled else connecting)
         return session
 
-    # Talking
+    # Prompts and messages
 
     async def query(self, prompt: str | AsyncIterable[dict[str, Any]], session_id: str = "default") -> None:
-        """Say something; `receive_response()` then gives the messages of this turn."""
+        """Send a prompt; `receive_response()` then gives the messages of its turn."""
         session = self._open()
         if isinstance(prompt, str):
-            await session.say(user_message(prompt, session_id))
+            await session.send(user_message(prompt, session_id))
             return
-        await say_all(session, prompt, session_id=session_id)
+        await send_all(session, prompt, session_id=session_id)
 
     def receive_messages(self) -> MessageReader:
-        """All messages, of all turns, until the session ends: those too of turns that the CLI has begun by itself.
+        """Iterate over all messages until the session ends, also those of turns that the CLI began by itself.
 
-        If the CLI ends in the middle of a turn, with whatever status, that is an error after its last message: `ProcessError`, or `CLIConnectionError` with a transport of your own.
+        If the CLI exits during a turn, with any status, an error follows the last message: `ProcessError`, or
+        `CLIConnectionError` with a transport of your own.
         """
         return MessageReader(self, self._open(), None)
 
     def receive_response(self) -> MessageReader:
-        """The messages of the turn that was asked for last, up to its result; of the next one, if that was read to its end.
+        """Iterate over the messages of the last prompt's turn, up to its result.
 
-        What is left of turns before it is passed over; whoever still reads one of those gets it. Without a prompt this waits for one, so that you may read one
-        response after another in a loop. The end of the session ends the response; after it there cannot be another, which is a `CLIConnectionError`.
+        If that turn was read to its end, this waits for the next prompt, so that you can read one response
+        after another in a loop. Unread messages of earlier turns are skipped, unless another reader still
+        reads them. The end of the session ends the iteration; after that, this raises `CLIConnectionError`.
         """
         session = self._open()
-        turn = session.mailbox.asked
+        turn = session.mailbox.prompt_count
+        # Decided here and not at the first `anext`: a prompt that is sent in between belongs to the next
+        # response.
         if not turn or session.mailbox.is_read(turn):
             session.check_open()
             turn += 1
         return MessageReader(self, session, turn)
 
-    # Controlling
+    # Control requests
 
     async def interrupt(self) -> None:
-        """Stop the turn that is on; its result follows. It is answered though nobody reads messages."""
+        """Interrupt the current turn; its result follows. This returns even if no task reads messages."""
         await self._ask("interrupt")
 
     async def set_permission_mode(self, mode: str) -> None:
@@ -201,7 +207,7 @@ class ClaudeSDKClient:
         await self._ask("set_model", model=model)
 
     async def rewind_files(self, user_message_id: str) -> None:
-        """Put files back as they were at that message (with `enable_file_checkpointing`)."""
+        """Restore files as they were at that message; needs `enable_file_checkpointing`."""
         await self._ask("rewind_files", user_message_id=user_message_id)
 
     async def reconnect_mcp_server(self, server_name: str) -> None:
@@ -217,15 +223,15 @@ class ClaudeSDKClient:
         await self._ask("stop_task", task_id=task_id)
 
     async def get_mcp_status(self) -> dict[str, Any]:
-        """How its MCP servers are."""
+        """Return the status of its MCP servers."""
         return await self._ask("mcp_status")
 
     async def get_context_usage(self) -> dict[str, Any]:
-        """What fills its context."""
+        """Return what fills its context window."""
         return await self._ask("get_context_usage")
 
     async def get_server_info(self) -> dict[str, Any] | None:
-        """What it said of itself when it started: commands, models, ..."""
+        """Return what the CLI reported about itself when it started: commands, models, ..."""
         return self._open().info
 
     async def _ask(self, subtype: str, **fields: Any) -> dict[str, Any]:
@@ -233,9 +239,11 @@ class ClaudeSDKClient:
 
 
 class MessageReader(AsyncIterator[Message]):
-    """An iterator, not a generator: breaking out of it leaves nothing to be finalised, and the next one goes on from there.
+    """The messages of one turn, or of all.
 
-    Until it has come to its end it keeps its client, which would end the session if nobody held it.
+    An iterator, not a generator: if you break out of the loop, nothing has to be finalised, and the next
+    reader continues from there. It keeps its client alive until its end, because a client without references
+    closes its session.
     """
 
     def __init__(self, client: ClaudeSDKClient, session: Session, turn: int | None) -> None:
@@ -255,9 +263,9 @@ class MessageReader(AsyncIterator[Message]):
         return message
 
     async def aclose(self) -> None:
-        """Give nothing any more; whoever waits for a message here gets the end of the iteration. The session goes on."""
+        """End the iteration, also for a task that is waiting for a message. The session goes on."""
         self._end()
-        self._session.mailbox.poke()
+        self._session.mailbox.wake_readers()
 
     def _end(self) -> None:
         self._closed = True

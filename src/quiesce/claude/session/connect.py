@@ -1,14 +1,14 @@
-"""From options to a session, and from there to one that is open."""
+"""Making a session from options, and opening it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quiesce import Held, NotHeld
+from quiesce import NotHeld
 from quiesce.claude.process import transport_for
 from quiesce.claude.tools import McpAnswers, server_of
 from quiesce.claude.types import ClaudeAgentOptions, CLIConnectionError, check_options
-from quiesce.kernel.inner import Owned, current_backend
+from quiesce.kernel.inner import start_holding
 from quiesce.wire import Limits
 
 from .handlers import handlers_for
@@ -17,9 +17,9 @@ from .session import Session
 
 if TYPE_CHECKING:
     from quiesce import Grace, Scope
-    from quiesce.kernel.inner import Site
+    from quiesce.kernel.inner import Holding, Site
 
-_CONNECT_TIMEOUT = 60.0  # seconds: a CLI that starts its MCP servers may need some
+_CONNECT_TIMEOUT = 60.0  # seconds; a CLI that first starts MCP servers may need many
 
 
 def session_for(
@@ -27,7 +27,7 @@ def session_for(
     transport: object,
     grace: Grace | None,
 ) -> Session:
-    """The session for these options."""
+    """Return a session for these options; nothing is started yet."""
     if not isinstance(options, ClaudeAgentOptions):
         raise TypeError(f"options must be a ClaudeAgentOptions, not {type(options).__name__}")
     check_options(options)
@@ -45,29 +45,29 @@ def session_for(
 
 
 def _servers_of(options: ClaudeAgentOptions) -> dict[str, McpAnswers]:
-    """Those that live in this process; the CLI starts the others itself."""
+    """Return the servers that run in this process; the CLI starts the others itself."""
     configs = options.mcp_servers if isinstance(options.mcp_servers, dict) else {}
     return {name: server_of(config) for name, config in configs.items() if config.get("type") == "sdk"}
 
 
 def begin(
     session: Session, made_at: Site, grace: Grace | None = None, scope: Scope | None = None
-) -> Held[Session]:
-    """Begin to open it, for a user whose line `made_at` is. Whoever has what this returns can close it, from now on."""
+) -> Holding[Session]:
+    """Begin to open the session, for the user's line `made_at`. What this returns can close it at once."""
     try:
-        return Held(Owned(session, scope, "claude", grace, made_at)._start(current_backend()))
+        return start_holding(session, "claude", made_at, grace=grace, scope=scope)
     except BaseException:
-        session.transport.discard()  # it is ours from the beginning
+        session.transport.discard()  # a transport that was handed to us is ours to release
         raise
 
 
-async def connected(session: Session, held: Held[Session]) -> None:
-    """Wait until it is open. If that fails, or you are cancelled, nothing of it is left."""
+async def connected(session: Session, held: Holding[Session]) -> None:
+    """Wait until the session is open. If that fails or is cancelled, nothing is left running."""
     try:
-        await held._keeper.wait_until_entered()
+        await held.wait_until_entered()
     except BaseException as error:
-        session.transport.discard()  # it may never have got to open that
+        session.transport.discard()  # the owner may have been cancelled before its first step
         if isinstance(error, NotHeld):
-            why = f"the session was ended while it was being connected ({held.token.reason})"
+            why = f"the session was closed while it was connecting ({held.token.reason})"
             raise CLIConnectionError(why) from error.__cause__
         raise

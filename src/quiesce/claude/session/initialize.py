@@ -1,4 +1,4 @@
-"""The first request to a CLI: what does not go on its command line, and what its answer must promise."""
+"""The first request to a CLI: options for which it has no flags, and the check of its answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from quiesce.claude.types import ClaudeAgentOptions, CLIConnectionError, HookCal
 
 
 def initialize_request(options: ClaudeAgentOptions) -> tuple[dict[str, Any], dict[str, HookCallback]]:
-    """The request, and the hook behind each callback id in it."""
+    """Return the request, and the hooks by the callback ids in it."""
     hooks, callbacks = hooks_on_the_wire(options.hooks)
     request: dict[str, Any] = {"subtype": "initialize", "hooks": hooks}
     if options.agents:
@@ -26,7 +26,7 @@ def initialize_request(options: ClaudeAgentOptions) -> tuple[dict[str, Any], dic
             request["excludeDynamicSections"] = exclude
         if kind in ("preset", "custom") and isinstance(snapshot, bool):
             request["systemPromptSnapshot"] = snapshot
-    if isinstance(options.skills, list):  # "all" is to say nothing
+    if isinstance(options.skills, list):  # without the field, the CLI takes all
         request["skills"] = options.skills
     if options.forward_subagent_text:
         request["forwardSubagentText"] = True
@@ -34,17 +34,17 @@ def initialize_request(options: ClaudeAgentOptions) -> tuple[dict[str, Any], dic
 
 
 def check_initialized(request: dict[str, Any], response: dict[str, Any]) -> None:
-    """Refuse a CLI that would let pass what a hook with `on_failure="block"` fails to judge."""
+    """Refuse a CLI that does not block when a hook with `on_failure="block"` fails."""
     matchers = (matcher for event in (request["hooks"] or {}).values() for matcher in event)
     if all(matcher.get("onFailure", "continue") == "continue" for matcher in matchers):
         return
     if not response.get("hook_on_failure_supported"):
         raise CLIConnectionError(
-            'a hook has on_failure="block", and this CLI does not know it: if the hook failed, nothing would be blocked. '
-            "Update Claude Code, or take on_failure off the hook"
+            'a hook has on_failure="block", which this CLI does not know: if the hook failed, nothing would be '
+            "blocked. Update Claude Code, or remove on_failure from the hook"
         )
     if response.get("hooks_applied") is False:
         raise CLIConnectionError(
-            'a hook has on_failure="block", and this session, which was running already, did not take the hooks. '
-            "Start a new session, or take on_failure off the hook"
+            'a hook has on_failure="block", but this session was running already and did not take the hooks. '
+            "Start a new session, or remove on_failure from the hook"
         )

@@ -1,4 +1,4 @@
-"""What the user says: a text, or a stream of messages, which is closed however the saying of it ends."""
+"""Sending prompts: a text, or a stream of messages, which is closed in every case."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from quiesce import Scope
 from quiesce.claude.types import CLIConnectionError
-from quiesce.kernel.inner import FINISHED, when_ended
+from quiesce.kernel.inner import when_ended
 
 if TYPE_CHECKING:
     from quiesce import Handle
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def user_message(text: str, session_id: str) -> dict[str, Any]:
-    """What the user says, as the CLI reads it."""
+    """Return a prompt as the CLI reads it."""
     return {
         "type": "user",
         "session_id": session_id,
@@ -26,12 +26,12 @@ def user_message(text: str, session_id: str) -> dict[str, Any]:
     }
 
 
-async def say_all(session: Session, prompts: AsyncIterable[dict[str, Any]], **unless_said: Any) -> None:
-    """Say these, as they come, each with what it does not say itself."""
+async def send_all(session: Session, prompts: AsyncIterable[dict[str, Any]], **defaults: Any) -> None:
+    """Send the messages as they come; `defaults` are the fields that a message may leave out."""
     iterator = aiter(prompts)
     try:
         async for message in iterator:
-            await session.say({**unless_said, **message})
+            await session.send({**defaults, **message})
     finally:
         aclose = getattr(iterator, "aclose", None)
         if aclose is not None:
@@ -39,23 +39,24 @@ async def say_all(session: Session, prompts: AsyncIterable[dict[str, Any]], **un
 
 
 async def feed(session: Session, prompts: AsyncIterable[dict[str, Any]]) -> Handle:
-    """Say these, as they come, beside whatever else is done; the end of the session ends that."""
+    """Send the messages as they come, in a task of the session's scope."""
     session.check_open()
     session.prompts = await Scope.open("prompts", on_error="report", scope=session.scope)
-    session.fed = fed = session.prompts.spawn(_feed, session, prompts, name="prompts")
-    when_ended(fed, partial(_fed, session, fed))
-    return fed
+    session.feeder = feeder = session.prompts.spawn(_feed, session, prompts, name="prompts")
+    when_ended(feeder, partial(_feeder_ended, session, feeder))
+    return feeder
 
 
 async def _feed(session: Session, prompts: AsyncIterable[dict[str, Any]]) -> None:
     try:
-        await say_all(session, prompts)
+        await send_all(session, prompts)
     except (Exception, SystemExit) as error:
         session.fail(error)
 
 
-def _fed(session: Session, fed: Handle) -> None:
-    """All is said; or somebody has cancelled that, perhaps before its first step, and then nobody would ever be answered."""
-    if fed.state != FINISHED and not session.closing:
-        session.fail(CLIConnectionError("the stream of prompts was not said to its end: that was cancelled"))
-    session.mailbox.poke()
+def _feeder_ended(session: Session, feeder: Handle) -> None:
+    # A program that cancels all tasks may cancel this one too, even before its first step, where `_feed`
+    # cannot notice it. Readers would then wait forever for the answers to prompts that were never sent.
+    if feeder.state != "finished" and not session.closing:
+        session.fail(CLIConnectionError("not all of the stream of prompts was sent: its task was cancelled"))
+    session.mailbox.wake_readers()

@@ -1,8 +1,7 @@
-"""`query()`: one run of the CLI, as a stream that always ends."""
+"""`query()`: one run of the CLI, as a stream of messages."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,9 +11,8 @@ from quiesce.kernel.inner import (
     GeneratorOwner,
     Site,
     StreamIterator,
-    current_backend,
-    current_core,
-    site_of,
+    core_of,
+    users_site,
     when_ended,
 )
 
@@ -28,17 +26,17 @@ if TYPE_CHECKING:
 
 
 class Query(Stream[Message]):
-    """The messages of one run: iterate it; close it, from any task, with `async with`, `aclose()` or `close()`."""
+    """The messages of one run. Close it from any task: `async with`, `aclose()` or `close()`."""
 
     _session: Session
     _iterator: StreamIterator[Message] | None = None
 
     @property
     def process(self) -> Process:
-        """The CLI's process: `pid`, `returncode`, `stderr_tail`. RuntimeError before the first message is asked for."""
-        process: Process | None = getattr(self._session.transport, "process", None)
+        """The CLI's process: `pid`, `returncode`, `stderr_tail`. RuntimeError before the iteration begins."""
+        process = self._session.process
         if process is None:
-            raise RuntimeError("this query runs by a transport that has no process")
+            raise RuntimeError("the transport of this query has no process")
         return process
 
     async def __aenter__(self) -> Self:
@@ -46,15 +44,20 @@ class Query(Stream[Message]):
         return self
 
     def __anext__(self) -> Awaitable[Message]:
-        """The next message, by an iterator that it keeps: releasing the query is then as leaving a bare `async for`."""
+        """Return the next message.
+
+        The query keeps the iterator, so that dropping the query has the same effect as exiting an `async
+        for`.
+        """
+        # claude-agent-sdk returns an async generator, so programs call `anext(query(...))` directly.
         if self._iterator is None:
             self._iterator = aiter(self)
         return self._iterator.__anext__()
 
     async def interrupt(self) -> None:
-        """Interrupt the turn; the run goes on to its result, which is then no failure of the run.
+        """Interrupt the turn. The run goes on to its result, which then does not count as a failure.
 
-        While the CLI is being started this waits until the first prompt is said, and interrupts that.
+        While the CLI is starting, this waits until the first prompt is sent, and interrupts that.
         """
         await self._session.interrupt()
 
@@ -67,36 +70,41 @@ def query(
     grace: Grace | None = None,
     scope: Scope | None = None,
 ) -> Query:
-    """Run the CLI once: the messages of the answer to `prompt`, or to all of a stream of prompts.
+    """Run the CLI once, and iterate over its answer to `prompt`, or to a stream of prompts.
 
     ```python
-    async with query(prompt="What is in this folder?", options=ClaudeAgentOptions(allowed_tools=["Read"])) as messages:
+    options = ClaudeAgentOptions(allowed_tools=["Read"])
+    async with query(prompt="What is in this folder?", options=options) as messages:
         async for message in messages:
             print(message)
-    # here the CLI, and everything that it has started, is gone
+    # here the CLI, and everything that it started, has exited
     ```
 
-    It starts with the first message that is asked for. However you stop it, the CLI is interrupted first, so that the agent does nothing more; then its
-    input ends, then its whole process tree is ended. At the end of `async with`, after `aclose()`, `close()` and your own cancellation, all that is done
-    when control is back. If you leave a bare `async for` early, the interrupt is sent and the tree is signalled before your next line runs.
+    The CLI starts when you ask for the first message. However you stop the query, the CLI is interrupted
+    first, so that the agent does nothing more; then its input ends, and its whole process tree is stopped.
+    That is done when `async with` exits, when `aclose()` or `close()` return, and when your own cancellation
+    continues. If you exit a bare `async for` early, the interrupt is sent and the process tree is signalled
+    before your next line runs.
 
-    It ends by itself when the CLI is idle after its result. Sub-agents that work on in the background, and the turns that they give rise to, are waited for, but
-    not longer than ten minutes from one turn to the next: then the CLI is stopped, with a warning in the log. As for the CLI itself, the environment variable
-    `CLAUDE_CODE_PRINT_BG_WAIT_CEILING_MS` (in `options.env`, or in yours) sets another limit; 0 is none.
+    The iteration ends when the CLI is idle after its result. It waits for sub-agents in the background, and
+    for the turns that they cause, but at most ten minutes from one turn to the next: then it stops the CLI,
+    with a warning in the log. The environment variable `CLAUDE_CODE_PRINT_BG_WAIT_CEILING_MS` (in
+    `options.env`, or of your process) sets another limit, as it does for the CLI itself; 0 means none.
 
-    `transport` is another way to a CLI than a child process; `grace` holds the deadlines of its stop, and `scope` is its owner.
+    `transport` replaces the child process; `grace` has the deadlines of a stop, and `scope` is the owner.
     """
     if not isinstance(prompt, str) and not hasattr(type(prompt), "__aiter__"):
         raise TypeError(f"prompt must be a str or an async iterable of messages, not {type(prompt).__name__}")
     chosen = options if options is not None else ClaudeAgentOptions()
     session = session_for(chosen, transport, grace)
     seconds = seconds_to_wait(chosen.env or {})
-    parent = scope._opened() if scope is not None else current_core(current_backend())
-    site = site_of(sys._getframe(1))
+    # The owner is fixed here, not when the iteration begins, which may be in another task.
+    parent = core_of(scope)
+    site = users_site()
     source = _messages(session, prompt, seconds, site)
-    made = Query(GeneratorOwner(source, 0, parent, "query", grace, site))
-    made._session = session
-    return made
+    stream = Query(GeneratorOwner(source, 0, parent, "query", grace, site))
+    stream._session = session
+    return stream
 
 
 async def _messages(
@@ -105,22 +113,24 @@ async def _messages(
     held = begin(session, made_at)
     await connected(session, held)
     wait = BackgroundWait(session, seconds)
-    session.on_message = wait.heard
+    session.on_message = wait.note
     try:
         if isinstance(prompt, str):
-            await session.say(user_message(prompt, ""))
+            await session.send(user_message(prompt, ""))
         else:
-            when_ended(await feed(session, prompt), wait.look)
+            when_ended(await feed(session, prompt), wait.update)
 
-        def is_over() -> bool:
-            return session.all_said and not session.mailbox.busy and session.state in (None, "idle")
+        def is_complete() -> bool:
+            # A CLI that does not report its state is taken to be idle once every prompt is answered.
+            return session.all_sent and not session.mailbox.busy and session.state in (None, "idle")
 
-        while (message := await session.mailbox.next_of(None, is_over)) is not None:
+        while (message := await session.mailbox.next_of(None, is_complete)) is not None:
             yield message
         if session.failed_result is not None and not session.interrupted:
-            await held.close()
-            process: Process | None = getattr(session.transport, "process", None)
+            await held.close()  # first, so that the exit status is known
+            process = session.process
             raise error_of(session.failed_result, process.returncode if process is not None else None)
     finally:
+        # Also after a `break`: then the owner of this generator runs it, in a task of its own.
         wait.end()
         await held.close()

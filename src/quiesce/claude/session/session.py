@@ -1,15 +1,18 @@
 """One CLI, from its start to the end of its whole process tree.
 
 Invariants
-- It is opened and ended by one owner task (`own`), whoever asks for that, and however.
-- The moment a stop is asked for, by whatever way, an interrupt is on its way to the CLI, if it is at work: a CLI whose input merely ends goes on
-  until its turn is over. Then, in the owner: wait for the interrupt's answer (a part of the `cancel` seconds of `Grace`); cancel the handlers
-  and wait for them; end its input; SIGTERM; SIGKILL, to the whole tree. If there is no answer, it is at work still: then its input ends and SIGTERM
-  comes first, and all the rest after that.
-- Control messages are dealt with as they come, by plain functions. What a consumer does not read is in nobody's way, up to `UNREAD_LIMIT`: beyond that
-  the CLI is read only while a control request, of ours or of its own, is open. So the answers to ours always come; a new question of the CLI's
-  may wait behind messages, as there is no way to it but to keep them all.
-- However it ends, whoever waits for anything is told at once, and why: with how the process ended and the last of its stderr.
+- One owner task (`own`) opens and closes the session, whichever task asks for that.
+- As soon as a stop is requested, in any way, an interrupt goes to the CLI if it is working. To end its input
+  is not enough: the CLI would finish its turn first. Then the owner waits for the answer to the interrupt
+  (for a part of the `cancel` seconds of `Grace`), cancels the handlers and waits for them, ends the input,
+  and sends SIGTERM and SIGKILL to the whole tree. If the interrupt is not answered, the CLI is still working:
+  then the end of its input and SIGTERM come first, and the rest follows.
+- Control messages are handled as they arrive, by plain functions. Unread messages do not hold them up, up to
+  `UNREAD_LIMIT`. Beyond that, the CLI is read only while a control request is open, ours or its own. So our
+  requests are always answered. A new request of the CLI may have to wait behind messages, since the only way
+  to reach it is to keep them all.
+- However the session ends, every waiting task gets an error at once, with the exit status and the last of the
+  CLI's stderr.
 """
 
 from __future__ import annotations
@@ -34,9 +37,8 @@ from quiesce.claude.types import (
     parse_message,
     result_text,
 )
-from quiesce.kernel.inner import Backend, current_backend, current_core, is_cancel
+from quiesce.kernel.inner import Backend, core_of, current_backend, is_cancel, read_last_output
 from quiesce.wire import ProcessExited
-from quiesce.wire.inner import read_last_output
 
 from .control import Call, Control, Handler, ended
 from .initialize import check_initialized
@@ -51,16 +53,14 @@ if TYPE_CHECKING:
     from quiesce.wire.inner import Link
 
 
-_INTERRUPT_SHARE: Final = 1 / 3  # of the time to clean up
-_LOOK_AGAIN: Final = 0.01  # seconds between two looks whether the process is still there
+_INTERRUPT_SHARE: Final = 1 / 3  # of `Grace.cancel`
+_EXIT_POLL: Final = 0.01  # seconds between two checks whether the process has exited
 UNREAD_LIMIT: Final = 64 * 1024 * 1024  # bytes of messages, before the CLI has to wait
-MOST_UNREAD: Final = (
-    512 * 1024 * 1024
-)  # bytes of them, though a control request is open: then the CLI is given up
+MOST_UNREAD: Final = 512 * 1024 * 1024  # bytes, while a control request is open; beyond, the session fails
 
 
 class Session:
-    """What the tasks of a query or a client share."""
+    """The connection to one CLI, as the tasks of a query or a client share it."""
 
     backend: Backend
     core: ScopeCore
@@ -81,32 +81,44 @@ class Session:
         self.transport = transport
         self.limits = limits
         self.control = Control(self._send, handlers, self._adjust, self.fail)
-        self.state: str | None = None  # as the CLI tells it: running, requires_action, idle
+        self.state: str | None = None  # as the CLI reports it: running, requires_action, idle
         self.failed_result: dict[str, Any] | None = None  # the last result, if it is an error
-        self.interrupted = False  # whether the turn of that result was
-        self.prompts: Scope | None = None  # where a stream of them is said
-        self.fed: Handle | None = None  # who says it
-        self.on_message: Callable[[dict[str, Any]], object] | None = None  # told of all that the CLI says
+        self.interrupted = False  # whether the turn of the last result was interrupted
+        self.prompts: Scope | None = None  # of the task that sends a stream of prompts
+        self.feeder: Handle | None = None  # that task
+        # Called with each message of the CLI, after the session has handled it.
+        self.on_message: Callable[[dict[str, Any]], object] | None = None
         self.closing = False
-        self._verbatim = verbatim  # whether prompts are to be taken as they are
+        self._verbatim = verbatim  # whether the CLI is to take prompts literally
         self._initialize = initialize
         self._connect_timeout = connect_timeout
         self._link: Link | None = None
         self._paused = False
         self._interrupt: Call | None = None
         self._turn_interrupted = False
-        self._error: BaseException | None = None
-        self._end: BaseException | None = None  # how the CLI has ended by itself, be it in order
-        self._take_back: Any = None
-        self._gone = False
+        self._error: BaseException | None = None  # what readers and the closer get
+        self._end: BaseException | None = None  # how the CLI ended by itself, also if that was in order
+        self._remove_stop_callback: Any = None
+        self._link_ended = False
 
-    # The whole life, in the owner task
+    @property
+    def process(self) -> Process | None:
+        """The process of the CLI; None with a transport that has no process."""
+        process: Process | None = getattr(self.transport, "process", None)
+        return process
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the CLI has answered the `initialize` request."""
+        return hasattr(self, "info")
+
+    # Opening and closing, in the owner task
 
     async def __aenter__(self) -> Self:
         self.backend = current_backend()
-        self.core = current_core(self.backend)
+        self.core = core_of()
         self.scope = current_scope()
-        self.mailbox = Mailbox(self.backend, self._adjust)
+        self.mailbox = Mailbox(self._adjust)
         await self.control.open(self.backend)
         try:
             self._link = link = await self.transport.open(self.limits, self.scope)
@@ -117,10 +129,14 @@ class Session:
                 self.transport.discard()
                 self.control.fail_all(ended("the CLI was not started"))
                 self.mailbox.end(None)
-        link.most = self.limits.unsent + self.limits.backlog  # beyond that, nobody reads at the other end
+        # Answers to control requests are sent without waiting. A CLI that does not read them must not fill
+        # our memory: beyond this many bytes the link fails.
+        link.most = self.limits.unsent + self.limits.backlog
         try:
             link.start(self)
-            self._take_back = self.core.token.on_cancel(self._stop_asked)
+            # A callback, and not only the clean-up below: the owner notices a stop at its next turn of the
+            # loop, and by then the CLI could have started another tool.
+            self._remove_stop_callback = self.core.token.on_cancel(self._on_stop)
             with anyio.move_on_after(self._connect_timeout):
                 info = await self.control.ask("initialize", self._initialize)
                 check_initialized(self._initialize, info)
@@ -132,9 +148,10 @@ class Session:
         except BaseException as error:
             if self._error is None and not is_cancel(error):
                 self._error = error
-            await self._leave()
+            await self._close()
             if self._error is not None and not is_cancel(error):
-                raise self._error from self._error.__cause__  # what has become of the CLI, if it has ended
+                # If the CLI has exited, that says more than the request that failed with it.
+                raise self._error from self._error.__cause__
             raise
 
     async def __aexit__(
@@ -143,139 +160,156 @@ class Session:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._leave()
-        if isinstance(self._error, SystemExit) and not self.mailbox.told:
-            raise self._error  # or the program would go on: whoever closes is told
+        await self._close()
+        if isinstance(self._error, SystemExit) and not self.mailbox.error_was_raised:
+            # A handler wanted the program to exit, and no reader got that: the closer has to.
+            raise self._error
 
-    async def _leave(self) -> None:
+    async def _close(self) -> None:
         link = self._link
         assert link is not None
         self.closing = True
-        self._stop_asked()
+        self._on_stop()
         reason = self.core.reason or Reason("parent", "its owner ended")
         closed = ended(f"the session is closed ({reason})")
+        # Requests of users fail at once, so that no task waits through the whole stop.
         self.control.fail_all(closed, but=self._interrupt)
         self.mailbox.end(self._error)
         if self.prompts is not None:
             self.prompts.cancel(reason)
         try:
             if not await self._wait_for_interrupt():
+                # Handlers may take their whole grace to clean up; the agent must not work on meanwhile.
                 self._hurry(reason)
             await self.control.close(reason)
             link.stop_reading()
+            # The interrupt and the last answers must reach the CLI before its input ends.
             await link.flush()
         finally:
-            if self._take_back is not None:
-                self._take_back()
+            if self._remove_stop_callback is not None:
+                self._remove_stop_callback()
             self.control.fail_all(closed)
             link.abort()
             try:
                 await link.close()
             finally:
                 if isinstance(self.transport, CliProcess):
-                    self.transport.said_all()
+                    self.transport.finish()
 
     async def _wait_for_interrupt(self) -> bool:
-        """Whether the CLI is at rest."""
+        """Wait for the answer to the interrupt, if any; return whether the CLI has stopped working."""
         call, self._interrupt = self._interrupt, None
         if call is None:
             return True
-        self._give_up_if_gone(call)
+        self._fail_if_exited(call)
         with anyio.move_on_after(self.core.grace.cancel * _INTERRUPT_SHARE):
             try:
                 answer = await self.control.wait_for(call)
-                return not answer.get("still_queued")  # else it goes on with the next prompt
+                return not answer.get("still_queued")  # otherwise it continues with the next prompt
             except Exception as error:
                 logger.debug("the interrupt was not answered: %s", error)
         return False
 
-    def _give_up_if_gone(self, call: Call) -> None:
-        """A process that dies of a signal does not answer, and whoever would tell of its exit may have been stopped with us: look."""
-        process: Process | None = getattr(self.transport, "process", None)
+    def _fail_if_exited(self, call: Call) -> None:
+        """Fail the interrupt when the process has exited; check again until then.
+
+        A process that was killed does not answer. The end of its output would show that, but the task that
+        waits for it may have been stopped together with this one: so the process is polled.
+        """
+        process = self.process
         if process is None or call.answer is not None or call.error is not None:
             return
         if process.returncode is not None:
-            call.error = ended("the CLI has ended")("interrupt")
+            call.error = ended("the CLI has exited")("interrupt")
             call.waiter.wake()
-        elif self.closing and self.control.is_asked("interrupt"):
-            self.backend.call_at(self.backend.now() + _LOOK_AGAIN, lambda: self._give_up_if_gone(call))
+        elif self.closing and self.control.is_waiting_for("interrupt"):
+            self.backend.call_at(self.backend.now() + _EXIT_POLL, lambda: self._fail_if_exited(call))
 
     def _hurry(self, reason: Reason) -> None:
-        """It works on, and the end of its input would not keep it from that: SIGTERM, before anything is waited for."""
-        process: Process | None = getattr(self.transport, "process", None)
+        """Send SIGTERM at once: the CLI is still working, and the end of its input would not stop it."""
+        process = self.process
         if process is not None:
             process.cancel(reason, grace=replace(self.core.grace, cooperate=0.0, cancel=0.0))
 
     @property
-    def _at_work(self) -> bool:
-        """Whether there is something to interrupt."""
+    def _is_working(self) -> bool:
+        """Whether there is a turn to interrupt."""
         return self.mailbox.busy or self.state in ("running", "requires_action")
 
     @property
-    def all_said(self) -> bool:
-        """Whether no more of a stream of prompts can come."""
-        return self.fed is None or self.fed.done
+    def all_sent(self) -> bool:
+        """Whether no more prompts of a stream can follow."""
+        return self.feeder is None or self.feeder.done
 
-    def _stop_asked(self) -> None:
-        """A stop was asked for, perhaps in another thread: tell the CLI, before anything else."""
+    def _on_stop(self) -> None:
+        """Interrupt the CLI, before anything else. The stop may have been requested in another thread."""
         self.backend.run_from_anywhere(self._interrupt_now)
 
     def _interrupt_now(self) -> None:
         link = self._link
-        if link is None or link.over or self._gone or self._interrupt is not None or not self._at_work:
+        if (
+            link is None
+            or link.over
+            or self._link_ended
+            or self._interrupt is not None
+            or not self._is_working
+        ):
             return
         number, frame = self.control.frame("interrupt", {})
         self._interrupt = self.control.expect(number, "interrupt")
         link.send_now(frame)
         self._adjust()
 
-    # Coming in
+    # Messages of the CLI
 
     def frames_came(self, frames: list[bytes | None]) -> None:
-        """What the CLI has written, line by line."""
+        """Take the lines that the CLI has written; None stands for one that is too long."""
         for frame in frames:
             if frame is None:
                 too_long = ValueError("it is longer than max_buffer_size")
                 self._fail_to_read(f"a message of more than {self.limits.frame} bytes", too_long)
                 return
             if frame[:1] != b"{" and not frame.strip().startswith(b"{"):
-                continue  # what a program in between has printed
+                continue  # printed by a program between us and the CLI, such as a shell script that starts it
             try:
                 message = decode(frame)
             except (ValueError, RecursionError) as error:
                 if self._link is not None and self._link.at_end:
-                    return  # it has died in the middle of a line: of that we are told next
+                    return  # the CLI died in the middle of a line; `link_ended` is called next
                 self._fail_to_read(frame[:1000].decode(errors="replace"), error)
                 return
             try:
-                self._came(message, len(frame))
+                self._take(message, len(frame))
                 if self.on_message is not None and not self.closing:
                     self.on_message(message)
-            except RecursionError as error:  # nested so deeply that it can be read, and nothing more
+            except RecursionError as error:  # nested so deeply that it can be decoded, but not processed
                 self._fail_to_read(frame[:1000].decode(errors="replace"), error)
                 return
 
-    def _came(self, message: dict[str, Any], size: int) -> None:
+    def _take(self, message: dict[str, Any], size: int) -> None:
         kind = message.get("type")
         if kind == "control_response":
-            if self.control.answered(message) == "interrupt":
-                self._turn_interrupted = self._at_work
+            if self.control.take_answer(message) == "interrupt":
+                self._turn_interrupted = self._is_working
         elif kind == "control_request":
-            self.control.asked(message)
+            self.control.take_request(message)
         elif kind == "control_cancel_request":
-            self.control.cancelled(message)
-        elif self.closing or self.mailbox.over:
-            pass  # nobody will read it
+            self.control.take_cancel(message)
+        elif self.closing or self.mailbox.ended:
+            pass  # there are no readers any more
         elif kind == "command_lifecycle":
-            self.mailbox.command(str(message.get("command_uuid")), str(message.get("state")))
+            self.mailbox.set_prompt_state(str(message.get("command_uuid")), str(message.get("state")))
         else:
             if kind == "system" and message.get("subtype") == "session_state_changed":
                 self.state = message.get("state")
-                if not self._at_work:
-                    self._turn_interrupted = False  # it had no result
+                if not self._is_working:
+                    # The interrupted turn ended without a result: the next result belongs to another turn.
+                    self._turn_interrupted = False
                     self.control.forget_interrupts()
-                self.mailbox.poke()
+                self.mailbox.wake_readers()
             elif kind == "result":
+                # An interrupted turn ends with an error result, which is not a failure. The answer to the
+                # interrupt may arrive before or after that result, so both are considered.
                 self.failed_result = message if message.get("is_error") else None
                 self.interrupted = self._turn_interrupted or self.control.is_interrupting
                 self._turn_interrupted = False
@@ -286,36 +320,37 @@ class Session:
                 self.fail(error)
                 return
             if parsed is not None:
-                self.mailbox.came(parsed, size, ends_turn=kind == "result")
+                self.mailbox.add(parsed, size, ends_turn=kind == "result")
                 self._adjust()
                 if self.mailbox.bytes > MOST_UNREAD:
                     self.fail(
                         CLIConnectionError(
-                            f"the CLI has said {self.mailbox.bytes} bytes that nobody has read"
+                            f"the CLI has sent {self.mailbox.bytes} bytes of messages that were not read"
                         )
                     )
 
     def link_ended(self, error: BaseException | None) -> None:
-        """The CLI is gone."""
-        self._gone = True
-        told: BaseException
+        """Take note that the CLI has exited or closed the connection."""
+        self._link_ended = True
+        end: BaseException
         if not isinstance(error, ProcessExited):
             why = f": {error!r}" if error is not None else ""
-            told = CLIConnectionError(f"the CLI has closed the connection{why}{self._last_words()}")
+            end = CLIConnectionError(f"the CLI has closed the connection{why}{self._last_words()}")
         elif error.returncode and self.failed_result is not None and not self.mailbox.busy:
-            told = error_of(self.failed_result, error.returncode)
+            end = error_of(self.failed_result, error.returncode)
         else:
             tail = _text(error.stderr_tail)
-            told = ProcessError("the CLI has ended", exit_code=error.returncode, stderr=tail)
-        told.__cause__ = error
-        early = self._at_work or not self.all_said or not hasattr(self, "info")
-        if not self.core.closed:  # else it is our own doing
-            self._end = told
-            if early or (isinstance(error, ProcessExited) and error.returncode):
-                self._error = told if self._error is None else self._error  # else it is in order
-        self.control.fail_all(ended(str(told)))
+            end = ProcessError("the CLI has exited", exit_code=error.returncode, stderr=tail)
+        end.__cause__ = error
+        early = self._is_working or not self.all_sent or not self.is_open
+        if not self.core.closed:  # otherwise we stopped it ourselves
+            self._end = end
+            # An exit without an error, with nothing left to do, is in order.
+            if (early or (isinstance(error, ProcessExited) and error.returncode)) and self._error is None:
+                self._error = end
+        self.control.fail_all(ended(str(end)))
         self.mailbox.end(self._error)
-        self._stop(Reason("disconnect", str(told), told))
+        self._stop(Reason("disconnect", str(end), end))
 
     def _fail_to_read(self, line: str, why: Exception) -> None:
         error = CLIJSONDecodeError(line, why)
@@ -323,69 +358,68 @@ class Session:
         self.fail(error)
 
     def fail(self, error: BaseException) -> None:
-        """What it says makes no sense, or a handler wants the program to end: stop it."""
+        """Stop the session because of this error; the first error counts."""
         self._error = error if self._error is None else self._error
-        why = _said(error)
+        why = _error_text(error)
         self.control.fail_all(ended(why))
         self.mailbox.end(self._error)
         self._stop(Reason("error", why, error))
 
     def _stop(self, reason: Reason) -> None:
-        """End it; one that is being opened is told by its first request, which has failed."""
-        if hasattr(self, "info"):
+        """Stop the session. While it is opening, its failed `initialize` request does that."""
+        if self.is_open:
             self.core.stop(reason)
 
     def _adjust(self) -> None:
-        """Read on, or let the CLI wait, as much is unread or not."""
+        """Pause or resume reading from the CLI, depending on how much is unread."""
         link = self._link
-        if link is None or self.closing:
-            if link is not None and self._paused:
-                self._paused = False
-                link.resume()
+        if link is None:
             return
-        full = self.mailbox.bytes > UNREAD_LIMIT and not self.control.is_busy
+        # Never while closing: a paused link would not deliver the answer to the last interrupt.
+        full = self.mailbox.bytes > UNREAD_LIMIT and not self.control.is_busy and not self.closing
         if full and not self._paused:
-            self._paused = True
             link.pause()
         elif self._paused and not full:
-            self._paused = False
             link.resume()
+        self._paused = full
 
-    # Going out
+    # Messages to the CLI
 
     def _send(self, frame: bytes) -> None:
+        # Handlers may still answer while the session closes; the link drops frames when it has ended.
         if self._link is not None:
             self._link.send_now(frame)
 
-    async def say(self, message: dict[str, Any]) -> int:
-        """Send a message of the user; returns the number of its turn."""
+    async def send(self, message: dict[str, Any]) -> int:
+        """Send a message of the user, and return the number of its prompt."""
         self.check_open()
         link = self._link
         assert link is not None
         is_prompt = message.get("type") == "user"
         if is_prompt and not message.get("uuid"):
-            message = {**message, "uuid": str(uuid4())}  # by which the CLI says what becomes of it
+            message = {**message, "uuid": str(uuid4())}  # the CLI uses it in its reports about the prompt
         if is_prompt and self._verbatim:
             message = {**message, "client_composed": True}
-        frame = encode(message)  # before it counts as asked: it may be nothing that can be said
-        turn = self.mailbox.prompted(str(message["uuid"])) if is_prompt else self.mailbox.asked
+        # Encode first: a message that cannot be encoded must not count as a prompt that waits for its answer.
+        frame = encode(message)
+        prompt = self.mailbox.add_prompt(str(message["uuid"])) if is_prompt else self.mailbox.prompt_count
         link.send(frame)
         if link.pending > self.limits.unsent:
             await link.wait_for_room(self.limits.unsent)
             self.check_open()
-        return turn
+        return prompt
 
     async def interrupt(self) -> None:
-        """Interrupt the turn; the first one as soon as its prompt is said, for before that there is nothing to interrupt."""
-        if hasattr(self, "mailbox"):  # else it is not started, which is an error
+        """Interrupt the turn; wait for the first prompt, since before it there is nothing to interrupt."""
+        if hasattr(self, "mailbox"):  # otherwise the CLI is not started, and `ask` raises that
             await self.mailbox.wait_for_prompt()
         await self.control.ask("interrupt", {})
 
     def check_open(self) -> None:
-        """An error if nothing can be said any more."""
-        if self.closing or self.mailbox.over:
+        """Raise if the session takes no more prompts."""
+        if self.closing or self.mailbox.ended:
             cause = self._end if self._error is None else self._error
-            why = f": {_said(cause)}" if cause is not None else ""
+            why = f": {_error_text(cause)}" if cause is not None else ""
             raise CLIConnectionError(f"the session is closed{why}") from cause
 
     def _last_words(self) -> str:
@@ -393,7 +427,7 @@ class Session:
         return f"; the last of its stderr:\n{tail}" if tail else ""
 
     def _stderr_tail(self) -> str:
-        process: Process | None = getattr(self.transport, "process", None)
+        process = self.process
         if process is None:
             return ""
         read_last_output(process)
@@ -401,13 +435,13 @@ class Session:
 
 
 def error_of(result: dict[str, Any], exit_code: int | None) -> ResultError:
-    """The error for a result that is one."""
+    """Return the exception for an error result."""
     text = f"Claude Code returned an error result: {result_text(result)}"
     return ResultError(text, data=result, exit_code=exit_code)
 
 
-def _said(error: BaseException) -> str:
-    """Its own words, if it has some: those of a SystemExit are a bare number."""
+def _error_text(error: BaseException) -> str:
+    """Return the text of an error; for a SystemExit its repr, since its text is a bare number."""
     return str(error) if isinstance(error, Exception) else repr(error)
 
 

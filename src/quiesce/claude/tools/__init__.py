@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from quiesce._lazy import offer
 
 if TYPE_CHECKING:
-    from .in_process_server import METHOD_NOT_FOUND, McpAnswers, error_answer, server_of
+    from .configured_server import server_of
+    from .mcp_answers import McpAnswers, error_answer
     from .mcp_calls import McpCalls
     from .sdk_mcp import SdkMcpTool, ToolAnnotations, create_sdk_mcp_server, tool
 

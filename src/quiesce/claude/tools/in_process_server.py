@@ -1,61 +1,35 @@
-"""One session's side of a server in this process: it answers the JSON-RPC messages that the CLI sends it.
+"""One session's side of a server of `@tool` functions: it answers the JSON-RPC messages that the CLI sends.
 
-A call runs in a child of its own, under a scope that ends with the answer. So `notifications/cancelled` cancels exactly that call, once, and the
-call then gives no answer, even if the tool makes a result of its cancellation; and whoever cancels the one that waits for the answer waits
-until the tool has cleaned up.
+Each call runs in a child of its own, under a scope that ends with the answer. So `notifications/cancelled`
+cancels exactly that call, once. A cancelled call gives no answer, even if the tool catches the cancellation
+and returns a result. A task that is cancelled while it waits for the answer waits until the tool has cleaned
+up.
 
-What a tool does wrong is for the model to read: it is a result with `isError`, never an error of the protocol.
+Mistakes of a tool are for the model to read: they become a result with `isError`, never a protocol error.
+
+Why this is not the lowlevel `Server` of the package mcp, which `official_server` can run: that gives the same
+answers (the messages of `tests/claude/tool_table.py` were compared, with mcp 2.3), but it runs handlers in a
+task group of anyio. There a cancelled handler is cancelled again at each await, on asyncio too, so its
+clean-up is interrupted, and the caller gets control back before the clean-up has run. In mcp 1.x a cancelled
+handler that returns anyway makes the whole server fail. Every session with a tool would also import pydantic
+and starlette, 0.3 s of CPU time. And mcp would replace only `handle` and `_initialize`: the calls and the
+conversion of results would stay, in two versions, for mcp 1.x and 2.x.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from quiesce import Handle, Reason, Scope, current_token
 from quiesce._safe.printed import logger
+from quiesce.wire.inner import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 
+from .mcp_answers import error_answer
 from .sdk_mcp import ToolServer
 
 PROTOCOL_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-
-INVALID_REQUEST: Final = -32600
-METHOD_NOT_FOUND: Final = -32601
-INVALID_PARAMS: Final = -32602
-INTERNAL_ERROR: Final = -32603
-
-
-class McpAnswers(Protocol):
-    """What answers `mcp_message` requests for one server of one session."""
-
-    async def handle(self, message: dict[str, Any]) -> dict[str, Any] | None:
-        """The answer to a request; None to a notification, to an answer, and to a request that was cancelled meanwhile."""
-        ...
-
-    async def close(self) -> None:
-        """Cancel what is at work."""
-        ...
-
-
-def server_of(config: Any, *, scope: Scope | None = None) -> McpAnswers:
-    """What answers for the server of a config whose `type` is `sdk`, for one session. `scope` owns what it starts."""
-    name, instance = config["name"], config["instance"]
-    if isinstance(instance, ToolServer):
-        return InProcessServer(instance)
-    if callable(getattr(instance, "run", None)) and hasattr(instance, "create_initialization_options"):
-        from .official_server import OfficialServer
-
-        return OfficialServer(name, instance, scope=scope)
-    hint = (
-        "; give its lowlevel server, which FastMCP keeps as `_mcp_server`"
-        if "MCP" in type(instance).__name__
-        else ""
-    )
-    raise TypeError(
-        f"the instance of the MCP server {name!r} must come from create_sdk_mcp_server, or be a Server of the "
-        f"package mcp, not {type(instance).__name__}{hint}"
-    )
 
 
 class InProcessServer:
@@ -71,7 +45,7 @@ class InProcessServer:
         }
 
     async def handle(self, message: dict[str, Any]) -> dict[str, Any] | None:
-        """The answer to a request; None to a notification, to an answer, and to a call that was cancelled meanwhile."""
+        """Answer a request; return None for a notification, an answer, or a cancelled request."""
         method, id = message.get("method"), message.get("id")  # noqa: A001
         if id is None or method is None:
             if method == "notifications/cancelled":
@@ -86,19 +60,19 @@ class InProcessServer:
         if answer is None:
             return error_answer(id, METHOD_NOT_FOUND, "Method not found", method)
         try:
-            return {"jsonrpc": "2.0", "id": id, "result": answer(params)}
+            return _result(id, answer(params))
         except KeyError as missing:
             return error_answer(id, INVALID_PARAMS, f"params of {method} must have {missing}")
 
     async def close(self) -> None:
-        """Cancel the calls at work; who waits for them is told nothing, once they have cleaned up."""
+        """Cancel the running calls. The tasks that wait for them get None, once the tools have cleaned up."""
         for call in list(self._calls.values()):
-            call.cancel("the session is over")
+            call.cancel("the session is closed")
 
     def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
-        asked = params["protocolVersion"]
+        version = params["protocolVersion"]
         return {
-            "protocolVersion": asked if asked in PROTOCOL_VERSIONS else PROTOCOL_VERSIONS[-1],
+            "protocolVersion": version if version in PROTOCOL_VERSIONS else PROTOCOL_VERSIONS[-1],
             "capabilities": {"tools": {"listChanged": False}},
             "serverInfo": {"name": self._server.name, "version": self._server.version},
         }
@@ -111,9 +85,7 @@ class InProcessServer:
                 id, INVALID_PARAMS, "params of tools/call must have a name, and arguments that are an object"
             )
         if id in self._calls:
-            return error_answer(
-                id, INVALID_REQUEST, f"the id {id!r} is that of a call which is still at work"
-            )
+            return error_answer(id, INVALID_REQUEST, f"a call with the id {id!r} is still running")
         call = self._calls[id] = _Call()
         try:
             async with Scope(f"tool {name}") as scope:
@@ -126,10 +98,10 @@ class InProcessServer:
     def _cancel(self, params: Any) -> None:
         if not isinstance(params, dict):
             return
-        asked = params.get("requestId")
-        call = self._calls.get(asked) if isinstance(asked, int | str) else None
-        if call is not None:  # else it is over already, or nobody's
-            call.cancel(str(params.get("reason") or "the CLI gave it up"))
+        id = params.get("requestId")  # noqa: A001
+        call = self._calls.get(id) if isinstance(id, int | str) else None
+        if call is not None:  # otherwise it has ended, or there never was one
+            call.cancel(str(params.get("reason") or "the CLI cancelled the call"))
 
     async def _run(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         found = self._server.tools.get(name)
@@ -139,16 +111,17 @@ class InProcessServer:
             complaint = found.complaint(arguments)
             if complaint is not None:
                 return tool_error(complaint)
-            return tool_result(name, await _awaited(name, found.handler, arguments))
+            return tool_result(name, await _await_handler(name, found.handler, arguments))
         except Exception as error:
-            given_up = current_token().cancelled  # then nobody reads the answer
-            level = logging.ERROR if given_up else logging.DEBUG
+            # The model reads the error of a call that it waits for. A cancelled call has no answer, so the
+            # log is the only place where a clean-up that failed can be seen.
+            level = logging.ERROR if current_token().cancelled else logging.DEBUG
             logger.log(level, "the tool %r failed", name, exc_info=True)
             return tool_error(str(error) or type(error).__name__)
 
 
 class _Call:
-    """A call at work."""
+    """A running call."""
 
     __slots__ = ("cancelled", "handle")
 
@@ -160,25 +133,29 @@ class _Call:
         if self.cancelled or self.handle is None:
             return None
         if self.handle.state != "finished":
-            # Cancelled from inside: nobody has given it up, and the model waits.
-            return {"jsonrpc": "2.0", "id": id, "result": tool_error("the tool was cancelled from inside")}
-        return {"jsonrpc": "2.0", "id": id, "result": self.handle.result()}
+            # Code in the tool cancelled its own task. The CLI did not, so the model waits for an answer.
+            return _result(id, tool_error("the tool was cancelled from inside"))
+        return _result(id, self.handle.result())
 
     def cancel(self, why: str) -> None:
+        # A flag of our own: the handle has a reason after a cancel from inside, too.
         self.cancelled = True
         if self.handle is not None:
             self.handle.cancel(Reason("user", why))
 
 
-async def _awaited(name: str, handler: Callable[[Any], Awaitable[Any]], arguments: dict[str, Any]) -> Any:
-    made = handler(arguments)
-    if not hasattr(made, "__await__"):
-        raise TypeError(f"the tool {name!r} must be an async function; calling it gave {type(made).__name__}")
-    return await made
+async def _await_handler(
+    name: str, handler: Callable[[Any], Awaitable[Any]], arguments: dict[str, Any]
+) -> Any:
+    awaitable = handler(arguments)
+    if not hasattr(awaitable, "__await__"):
+        kind = type(awaitable).__name__
+        raise TypeError(f"the tool {name!r} must be an async function; calling it gave {kind}")
+    return await awaitable
 
 
 def tool_result(name: str, returned: Any) -> dict[str, Any]:
-    """What a tool returned, as MCP says it."""
+    """Return what a tool returned as an MCP result."""
     if not isinstance(returned, dict):
         raise TypeError(f"the tool {name!r} must return a dict with 'content', not {type(returned).__name__}")
     blocks = [_block(name, item) for item in returned.get("content", [])]
@@ -187,20 +164,19 @@ def tool_result(name: str, returned: Any) -> dict[str, Any]:
 
 
 def tool_error(message: str) -> dict[str, Any]:
-    """A result that tells the model what went wrong."""
+    """Return a result that tells the model what went wrong."""
     return {"content": [{"type": "text", "text": message}], "isError": True}
 
 
-def error_answer(id: Any, code: int, message: str, data: Any = None) -> dict[str, Any]:  # noqa: A002
-    """An error of the protocol."""
-    error: dict[str, Any] = {"code": code, "message": message}
-    if data is not None:
-        error["data"] = data
-    return {"jsonrpc": "2.0", "id": id, "error": error}
+def _result(id: Any, result: dict[str, Any]) -> dict[str, Any]:  # noqa: A002
+    return {"jsonrpc": "2.0", "id": id, "result": result}
 
 
 def _block(name: str, item: Any) -> dict[str, Any] | None:
-    """A block of content: text and images as they are, links and resources of text as text, which is what the CLI shows; None for the others."""
+    """Return a block of content as the CLI shows it; None for a kind that it cannot show.
+
+    Text and images stay as they are; links and resources of text become text.
+    """
     if not isinstance(item, dict):
         raise TypeError(
             f"the content of the tool {name!r} must be a list of dicts, not of {type(item).__name__}"
@@ -211,14 +187,12 @@ def _block(name: str, item: Any) -> dict[str, Any] | None:
     if kind == "image":
         return {"type": "image", "data": _text(name, item, "data"), "mimeType": _text(name, item, "mimeType")}
     if kind == "resource_link":
-        said = [str(item[part]) for part in ("name", "uri", "description") if item.get(part)]
-        return {"type": "text", "text": "\n".join(said) or "Resource link"}
+        lines = [str(item[part]) for part in ("name", "uri", "description") if item.get(part)]
+        return {"type": "text", "text": "\n".join(lines) or "Resource link"}
     if kind == "resource" and "text" in (resource := item.get("resource") or {}):
         return {"type": "text", "text": _text(name, resource, "text")}
     logger.warning(
-        "the tool %r returned content of the type %r, which the CLI cannot be given: it is left out",
-        name,
-        kind,
+        "the tool %r returned content of the type %r, which the CLI cannot show: left out", name, kind
     )
     return None
 

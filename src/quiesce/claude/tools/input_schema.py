@@ -1,7 +1,8 @@
 """The JSON schema of a tool's input, from what it was declared with.
 
-As claude-agent-sdk reads it: a JSON schema is one (`type` and `properties` are in it), any other dict is names and types, all required, and a
-TypedDict says itself what is. A type that says nothing in JSON is a string; anything else that is declared takes an object of any shape.
+Declarations mean what they mean to claude-agent-sdk. A dict with `type` and `properties` is a JSON schema.
+Any other dict maps names to types, all of them required. A TypedDict says itself which keys are required. A
+type without a counterpart in JSON becomes a string; any other declaration accepts an object of any shape.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _PLAIN: dict[Any, str] = {
 
 
 def input_schema_of(declared: InputSchema) -> dict[str, Any]:
-    """The schema that the CLI is told."""
+    """Return the schema that goes to the CLI."""
     if isinstance(declared, dict):
         if "properties" in declared and isinstance(declared.get("type"), str):
             return declared
@@ -61,9 +62,11 @@ def _schema(kind: Any) -> dict[str, Any]:
         return _schema(args[0])
     if origin is Annotated:
         schema = _schema(args[0])
-        if said := [word for word in args[1:] if isinstance(word, str)]:
-            schema["description"] = said[0]
+        if descriptions := [word for word in args[1:] if isinstance(word, str)]:
+            schema["description"] = descriptions[0]
         return schema
+    # `X | None` is the schema of X: whether a key may be missing is decided by the TypedDict, not by its
+    # type.
     if origin in (Union, UnionType):
         kinds = [one for one in args if one is not NoneType]
         return _schema(kinds[0]) if len(kinds) == 1 else {"anyOf": [_schema(one) for one in kinds]}
@@ -73,5 +76,5 @@ def _schema(kind: Any) -> dict[str, Any]:
         return _of_typeddict(kind)
     try:
         return {"type": _PLAIN.get(origin or kind, "string")}
-    except TypeError:  # not even hashable
+    except TypeError:  # an unhashable declaration, such as a list
         return {"type": "string"}

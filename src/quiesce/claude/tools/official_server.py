@@ -1,11 +1,13 @@
 """A server of the official package mcp (1.x or 2.x) in this process, for one session.
 
-Its `run` is a child of a scope, with streams in memory; answers find their requests by id. It starts with the first message, and again with a new
-`initialize` if it has ended. What it asks of its client (sampling, roots, elicitation) is refused at once, as the CLI takes no such requests, and
-what it tells unasked is dropped.
+Its `run()` is a child of a scope and talks over streams in memory; answers are matched to requests by id. The
+server starts with the first message, and starts again with a new `initialize` if it has stopped. Requests
+that it makes of its client (sampling, roots, elicitation) are refused at once, because the CLI takes none,
+and its notifications are dropped.
 
-A request that was cancelled is given up here at once, with no answer. The server is told so if it is of 2.x; one of 1.x would fail if its
-handler answers all the same, so there the handler runs to its end, unless the session ends first.
+A cancelled request returns here at once, without an answer. A server of mcp 2.x is told so. One of 1.x is
+not: it would fail if its handler answered anyway, so there the handler runs to its end, unless the session
+closes first.
 """
 
 from __future__ import annotations
@@ -18,46 +20,44 @@ import anyio
 
 from quiesce import Scope
 from quiesce._safe.printed import logger
+from quiesce.wire.inner import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
 
-from .in_process_server import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, error_answer
+from .mcp_answers import error_answer
 
-_GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError)
+_STREAM_CLOSED = (anyio.BrokenResourceError, anyio.ClosedResourceError)
 
 
 class OfficialServer:
-    """A `mcp.server.Server`, spoken to by dicts."""
+    """A `mcp.server.Server` that takes and gives dicts."""
 
-    def __init__(self, name: str, server: Any, *, scope: Scope | None = None) -> None:
+    def __init__(self, name: str, server: Any) -> None:
         self._name = name
         self._server = server
-        self._owner = scope
         self._run: _Run | None = None
 
     async def handle(self, message: dict[str, Any]) -> dict[str, Any] | None:
-        """The answer to a request; None to a notification, to an answer, and to a request that was cancelled meanwhile."""
+        """Answer a request; return None for a notification, an answer, or a cancelled request."""
         run, id = self._run, message.get("id")  # noqa: A001
         if run is None or (run.ended and message.get("method") == "initialize"):
-            old, run = run, await _Run.start(self._name, self._server, self._owner)
+            old, run = run, await _Run.start(self._name, self._server)
             self._run = run
             if old is not None:
                 await old.close()
         if run.ended:
-            return error_answer(id, INTERNAL_ERROR, f"the MCP server {self._name!r} has stopped: {run.why}")
+            return run.stopped_answer(id)
         if id is not None and id in run.waiting:
-            return error_answer(
-                id, INVALID_REQUEST, f"the id {id!r} is that of a request which is still at work"
-            )
+            return error_answer(id, INVALID_REQUEST, f"a request with the id {id!r} is still running")
         return await run.exchange(message)
 
     async def close(self) -> None:
-        """End the server, and wait until it has cleaned up."""
+        """Stop the server, and wait until it has cleaned up."""
         if self._run is not None:
             run, self._run = self._run, None
             await run.close()
 
 
 class _Run:
-    """One `run` of the server, from its first message to its end."""
+    """One `run()` of the server, from its first message to its end."""
 
     def __init__(self, name: str, server: Any, scope: Scope) -> None:
         self.waiting: dict[Any, _Answer] = {}
@@ -67,128 +67,132 @@ class _Run:
         self._server = server
         self._scope = scope
         self._dialect = _Dialect()
-        # Without a bound: nobody waits for a server that does not read, least of all who is being cancelled.
-        self._told, self._told_reader = anyio.create_memory_object_stream[Any](math.inf)
-        self._said_writer, self._said = anyio.create_memory_object_stream[Any](math.inf)
+        # Unbounded, so that sending never waits: a server that does not read must not hold up a task that is
+        # being cancelled and has to pass that on.
+        self._input, self._input_reader = anyio.create_memory_object_stream[Any](math.inf)
+        self._output_writer, self._output = anyio.create_memory_object_stream[Any](math.inf)
 
     @classmethod
-    async def start(cls, name: str, server: Any, owner: Scope | None) -> _Run:
-        scope = await Scope.open(
-            f"mcp server {name}", on_error="report", on_child_error=_told_already, scope=owner
-        )
+    async def start(cls, name: str, server: Any) -> _Run:
+        scope = await Scope.open(f"mcp server {name}", on_error="report", on_child_error=_ignore)
         run = cls(name, server, scope)
         scope.spawn(run._serve)
         scope.spawn(run._listen)
         return run
 
     async def exchange(self, message: dict[str, Any]) -> dict[str, Any] | None:
-        """Give the server a message, and wait for the answer if it is due one."""
+        """Send the server a message; if it is a request, wait for the answer."""
         if message.get("method") == "notifications/cancelled":
-            self._give_up((message.get("params") or {}).get("requestId"), message)
+            self._cancel((message.get("params") or {}).get("requestId"), message)
             return None
         id = message.get("id")  # noqa: A001
         try:
             parsed = self._dialect.parse(message)
         except ValueError as error:
-            return error_answer(id, INVALID_REQUEST, f"not a message of JSON-RPC: {error}")
+            return error_answer(id, INVALID_REQUEST, f"not a JSON-RPC message: {error}")
         answer = None
         if id is not None and "method" in message:
             answer = self.waiting[id] = _Answer()
-        self._tell(parsed)
+        self._send(parsed)
         if answer is None:
             return None
         try:
-            await answer.there.wait()
-        except BaseException:  # whoever waited was cancelled
-            self._give_up(id, _cancelled(id))
+            await answer.ready.wait()
+        except BaseException:  # this task was cancelled
+            self._cancel(id, _cancelled(id))
             raise
         finally:
             if self.waiting.get(id) is answer:
                 del self.waiting[id]
-        return answer.said
+        return answer.message
+
+    def stopped_answer(self, id: Any) -> dict[str, Any]:  # noqa: A002
+        """Return the error for a request that a stopped server cannot answer."""
+        return error_answer(id, INTERNAL_ERROR, f"the MCP server {self._name!r} has stopped: {self.why}")
 
     async def close(self) -> None:
         """Cancel it, and wait until it has cleaned up."""
-        await self._scope.close(reason="the session is over")
+        await self._scope.close(reason="the session is closed")
         self._end()
 
     async def _serve(self) -> None:
         try:
             await self._server.run(
-                self._told_reader, self._said_writer, self._server.create_initialization_options()
+                self._input_reader, self._output_writer, self._server.create_initialization_options()
             )
         except Exception as error:
             self.why = _innermost(error)
-            if not (self._scope.token.cancelled and _is_of_the_end(error)):
+            if not (self._scope.token.cancelled and _is_only_closed_streams(error)):
                 logger.exception("the MCP server %r failed", self._name)
         finally:
-            self._said_writer.close()  # what it said before is still heard
+            # Only this end: `_listen` still has to read what the server wrote before.
+            self._output_writer.close()
 
     async def _listen(self) -> None:
         try:
-            async for item in self._said:
-                self._hear(item)
+            async for item in self._output:
+                self._receive(item)
         finally:
             self._end()
 
-    def _hear(self, item: Any) -> None:
+    def _receive(self, item: Any) -> None:
         if isinstance(item, Exception):
             return
-        said = self._dialect.dump(item)
-        answer = self.waiting.pop(said.get("id"), None) if "method" not in said else None
+        message = self._dialect.dump(item)
+        answer = self.waiting.pop(message.get("id"), None) if "method" not in message else None
         if answer is not None:
-            answer.give(said)
-        elif "method" in said and "id" in said:
-            self._tell(self._dialect.parse(_refusal(said)))
+            answer.give(message)
+        elif "method" in message and "id" in message:
+            self._send(self._dialect.parse(_refusal(message)))
 
-    def _tell(self, parsed: Any) -> None:
+    def _send(self, parsed: Any) -> None:
         try:
-            self._told.send_nowait(parsed)
-        except _GONE:
-            pass  # it has ended, and so has every request
+            self._input.send_nowait(parsed)
+        except _STREAM_CLOSED:
+            pass  # the server has stopped, and every request was answered with that
 
-    def _give_up(self, id: Any, told: dict[str, Any]) -> None:  # noqa: A002
+    def _cancel(self, id: Any, notification: dict[str, Any]) -> None:  # noqa: A002
         answer = self.waiting.get(id) if isinstance(id, int | str) else None
         if answer is None:
             return
         if self._dialect.cancels:
-            self._tell(self._dialect.parse(told))
-        answer.give(None)  # the id stays taken until whoever waits has gone
+            self._send(self._dialect.parse(notification))
+        # `waiting` keeps the id until the task that waits has taken it out: a new request with the same id
+        # must not get the late answer to this one.
+        answer.give(None)
 
     def _end(self) -> None:
         self.ended = True
-        for stream in (self._told, self._told_reader, self._said_writer, self._said):
+        for stream in (self._input, self._input_reader, self._output_writer, self._output):
             stream.close()
-        for id, answer in self.waiting.items():  # noqa: A001  # who waits takes itself off the list
-            answer.give(
-                error_answer(id, INTERNAL_ERROR, f"the MCP server {self._name!r} has stopped: {self.why}")
-            )
+        for id, answer in self.waiting.items():  # noqa: A001
+            answer.give(self.stopped_answer(id))
 
 
 class _Answer:
-    """Where the answer to a request will be; the first one counts."""
+    """Holds the answer to a request once it has arrived; the first one counts."""
 
-    __slots__ = ("said", "there")
+    __slots__ = ("message", "ready")
 
     def __init__(self) -> None:
-        self.there = anyio.Event()
-        self.said: dict[str, Any] | None = None
+        self.ready = anyio.Event()
+        self.message: dict[str, Any] | None = None
 
-    def give(self, said: dict[str, Any] | None) -> None:
-        if not self.there.is_set():
-            self.said = said
-            self.there.set()
+    def give(self, message: dict[str, Any] | None) -> None:
+        if not self.ready.is_set():
+            self.message = message
+            self.ready.set()
 
 
 class _Dialect:
-    """What the two majors of the package do differently."""
+    """The differences between mcp 1.x and 2.x."""
 
     def __init__(self) -> None:
         from mcp.shared.message import SessionMessage
 
         types: Any = import_module("mcp.types")
         adapter = getattr(types, "jsonrpc_message_adapter", None)
-        self.cancels = adapter is not None  # 2.x
+        self.cancels = adapter is not None  # only 2.x survives a notice of cancellation
         self._wrap = SessionMessage
         self._read = adapter.validate_python if adapter is not None else types.JSONRPCMessage.model_validate
 
@@ -196,8 +200,8 @@ class _Dialect:
         return self._wrap(self._read(message))
 
     def dump(self, item: Any) -> dict[str, Any]:
-        said: dict[str, Any] = item.message.model_dump(by_alias=True, mode="json", exclude_none=True)
-        return said
+        message: dict[str, Any] = item.message.model_dump(by_alias=True, mode="json", exclude_none=True)
+        return message
 
 
 def _refusal(request: dict[str, Any]) -> dict[str, Any]:
@@ -211,7 +215,7 @@ def _refusal(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cancelled(id: Any) -> dict[str, Any]:  # noqa: A002
-    params = {"requestId": id, "reason": "nobody waits for it any more"}
+    params = {"requestId": id, "reason": "the task that waited for it was cancelled"}
     return {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
 
 
@@ -221,12 +225,12 @@ def _innermost(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _is_of_the_end(error: Exception) -> bool:
-    """Whether it is only that nobody hears it any more."""
+def _is_only_closed_streams(error: Exception) -> bool:
+    """Return whether the server failed only because a stop closed its streams."""
     if isinstance(error, ExceptionGroup):
-        return error.split(_GONE)[1] is None
-    return isinstance(error, _GONE)
+        return error.split(_STREAM_CLOSED)[1] is None
+    return isinstance(error, _STREAM_CLOSED)
 
 
-def _told_already(handle: object, error: BaseException) -> None:
-    """The run has told it, or its end did."""
+def _ignore(handle: object, error: BaseException) -> None:
+    """Do nothing: `_serve` has logged the error."""

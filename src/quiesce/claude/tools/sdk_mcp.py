@@ -1,6 +1,7 @@
-"""Tools in this process, which a CLI calls as those of an MCP server.
+"""Tools in this process, which the CLI calls as tools of an MCP server.
 
-`create_sdk_mcp_server` gives a description, which any number of sessions may share: what is at work for one of them is its `InProcessServer`.
+`create_sdk_mcp_server` returns a description that any number of sessions may share. Each session has an
+`InProcessServer` of its own, which holds its running calls.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ _HINTS: Final = {
 
 
 class ToolAnnotations:
-    """Hints about a tool, each by the name that it has in MCP or as Python would write it: `readOnlyHint` or `read_only_hint`.
+    """Hints about a tool, each by its MCP name or in Python's spelling: `readOnlyHint` or `read_only_hint`.
 
-    `maxResultSizeChars` is Claude Code's own: up to that size a result stays in the conversation, instead of in a file.
+    `maxResultSizeChars` is Claude Code's own: results up to that size stay in the conversation, longer ones
+    go to a file.
     """
 
     def __init__(
@@ -56,7 +58,8 @@ class ToolAnnotations:
         self.maxResultSizeChars = max_result_size_chars if maxResultSizeChars is None else maxResultSizeChars
         self.__dict__.update(extra)
 
-    def __getattr__(self, name: str) -> Any:  # only asked for what is not there: the other spelling
+    # Called only for names that are not in `__dict__`: the snake_case spellings.
+    def __getattr__(self, name: str) -> Any:
         if name in _HINTS:
             return self.__dict__[_HINTS[name]]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -64,16 +67,16 @@ class ToolAnnotations:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ToolAnnotations) and self.__dict__ == other.__dict__
 
-    __hash__ = None  # type: ignore[assignment]  # it can be changed
+    __hash__ = None  # type: ignore[assignment]  # it is mutable
 
     def __repr__(self) -> str:
-        said = ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items() if value is not None)
-        return f"ToolAnnotations({said})"
+        hints = ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items() if value is not None)
+        return f"ToolAnnotations({hints})"
 
 
 @dataclass
 class SdkMcpTool(Generic[T]):
-    """A tool: what the model is told of it, and the async function that it is. `tool` makes one."""
+    """A tool: its description for the model, and the async function behind it. `tool` makes one."""
 
     name: str
     description: str
@@ -85,46 +88,47 @@ class SdkMcpTool(Generic[T]):
 def tool(
     name: str, description: str, input_schema: InputSchema, annotations: Any = None
 ) -> Callable[[Callable[[Any], Awaitable[dict[str, Any]]]], SdkMcpTool[Any]]:
-    """Make a tool of an async function, which is called with a dict and returns one with `content`.
+    """Turn an async function, which takes a dict and returns one with `content`, into a tool.
 
     ```python
-    @tool("greet", "Greet somebody", {"name": str})
+    @tool("greet", "Greet a person", {"name": str})
     async def greet(args: dict[str, Any]) -> dict[str, Any]:
         return {"content": [{"type": "text", "text": f"Hello, {args['name']}!"}]}
     ```
 
-    The input is checked first. `input_schema` is names and types, a TypedDict, or a JSON schema; `Annotated[str, "whom to greet"]` describes one.
-    What the function raises, or returns with `"is_error": True`, the model is told as an error.
+    The input is checked before each call. `input_schema` is a dict of names and types, a TypedDict, or a JSON
+    schema; `Annotated[str, "whom to greet"]` adds a description to a parameter. If the function raises, or
+    returns `"is_error": True`, the model gets an error.
     """
 
-    def made(handler: Callable[[Any], Awaitable[dict[str, Any]]]) -> SdkMcpTool[Any]:
+    def decorate(handler: Callable[[Any], Awaitable[dict[str, Any]]]) -> SdkMcpTool[Any]:
         return SdkMcpTool(name, description, input_schema, handler, annotations)
 
-    return made
+    return decorate
 
 
 def create_sdk_mcp_server(
     name: str, version: str = "1.0.0", tools: list[SdkMcpTool[Any]] | None = None
 ) -> McpSdkServerConfig:
-    """A server of these tools, for `ClaudeAgentOptions(mcp_servers={name: ...})`."""
+    """Return a server of these tools, for `ClaudeAgentOptions(mcp_servers={name: ...})`."""
     return McpSdkServerConfig(type="sdk", name=name, instance=ToolServer(name, version, tools or []))
 
 
 class ToolServer:
-    """What `instance` of a config is: the tools, as the CLI is told of them and by name."""
+    """The `instance` of a configuration: the tools by name, and the list of them that goes to the CLI."""
 
     def __init__(self, name: str, version: str, tools: list[SdkMcpTool[Any]]) -> None:
         self.name = name
         self.version = version
-        self.tools = {one.name: _Checked(one) for one in tools}
+        self.tools = {one.name: _CheckedTool(one) for one in tools}
         self.listed = [_listed(one, self.tools[one.name].schema) for one in tools]
 
     def __repr__(self) -> str:
         return f"<ToolServer {self.name!r} {self.version}, tools: {', '.join(self.tools) or 'none'}>"
 
 
-class _Checked:
-    """A tool and the check of its input, which is made once, when it is first needed."""
+class _CheckedTool:
+    """A tool and the validator of its input, which is made when it is first needed."""
 
     def __init__(self, declared: SdkMcpTool[Any]) -> None:
         self._jsonschema: Any = require("jsonschema", "claude", "create_sdk_mcp_server with tools")
@@ -133,7 +137,9 @@ class _Checked:
         self._validator: Any = None
 
     def complaint(self, arguments: dict[str, Any]) -> str | None:
-        """What is wrong with the arguments; None if nothing is."""
+        """Return what is wrong with the arguments, or None."""
+        # Lazily, and not in the constructor: a wrong schema is then an error that the model reads, as in the
+        # SDK.
         if self._validator is None:
             kind = self._jsonschema.validators.validator_for(self.schema)
             try:
@@ -141,6 +147,7 @@ class _Checked:
             except self._jsonschema.SchemaError as error:
                 return f"Input schema error: {error.message}"
             self._validator = kind(self.schema)
+        # One error is enough for the model, and `best_match` picks the most specific one.
         worst = self._jsonschema.exceptions.best_match(self._validator.iter_errors(arguments))
         return None if worst is None else f"Input validation error: {worst.message}"
 
@@ -152,7 +159,7 @@ def _listed(declared: SdkMcpTool[Any], schema: dict[str, Any]) -> dict[str, Any]
         "inputSchema": schema,
     }
     hints = _hints(declared.annotations)
-    # No hint of MCP's, so it travels beside them.
+    # MCP has no such hint, so it goes into `_meta`, where the CLI looks for it.
     limit = hints.pop("maxResultSizeChars", None)
     if declared.annotations is not None:
         listed["annotations"] = hints
@@ -162,7 +169,7 @@ def _listed(declared: SdkMcpTool[Any], schema: dict[str, Any]) -> dict[str, Any]
 
 
 def _hints(annotations: Any) -> dict[str, Any]:
-    """The hints that were given, by their names in MCP; of ours, or of either major of the package mcp."""
+    """Return the hints that were given, by their MCP names; from our class, a dict, or mcp 1.x or 2.x."""
     found: dict[str, Any] = {}
     for snake, wire in _HINTS.items():
         for name in (wire, snake):

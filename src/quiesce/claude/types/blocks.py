@@ -1,4 +1,4 @@
-"""What the content of a message is made of."""
+"""The blocks in the content of a message."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ ServerToolName: TypeAlias = Literal[
 
 @dataclass
 class TextBlock:
-    """Something said."""
+    """Text."""
 
     text: str
 
 
 @dataclass
 class ThinkingBlock:
-    """Something thought, with the signature that the API wants back with it."""
+    """Thinking, with the signature that the API wants back."""
 
     thinking: str
     signature: str
@@ -34,7 +34,7 @@ class ThinkingBlock:
 
 @dataclass
 class ToolUseBlock:
-    """A call of a tool."""
+    """A tool call."""
 
     id: str
     name: str
@@ -43,7 +43,7 @@ class ToolUseBlock:
 
 @dataclass
 class ToolResultBlock:
-    """What a call of a tool gave."""
+    """The result of a tool call."""
 
     tool_use_id: str
     content: str | list[dict[str, Any]] | None = None
@@ -52,7 +52,7 @@ class ToolResultBlock:
 
 @dataclass
 class ServerToolUseBlock:
-    """A call of a tool that the API runs itself: nobody here answers it. `name` says which."""
+    """A call of a tool that the API runs itself, so that there is nothing to answer."""
 
     id: str
     name: ServerToolName
@@ -61,7 +61,7 @@ class ServerToolUseBlock:
 
 @dataclass
 class ServerToolResultBlock:
-    """What a tool of the API gave, as the API says it; `content["type"]` tells results apart."""
+    """The result of a tool of the API, unchanged; `content["type"]` tells the kinds apart."""
 
     tool_use_id: str
     content: dict[str, Any]

@@ -1,6 +1,7 @@
-"""What goes wrong between a program and its Claude Code CLI, by the names that users of claude-agent-sdk catch.
+"""Errors between a program and its Claude Code CLI, with the names of claude-agent-sdk.
 
-Each survives `pickle` and `copy` with its attributes: it can be made from its message alone, or says how to make it again.
+Each keeps its attributes through `pickle` and `copy`: it can be made from its message alone, or has a
+`__reduce__`.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ class ClaudeSDKError(Exception):
 
 
 class CLIConnectionError(ClaudeSDKError):
-    """The CLI could not be started, or is not there to talk to any more."""
+    """The CLI could not be started, or the connection to it has ended."""
 
 
 class CLINotFoundError(CLIConnectionError):
-    """There is no CLI to start."""
+    """No CLI was found to start."""
 
     def __init__(self, message: str = "Claude Code not found", cli_path: str | None = None) -> None:
         super().__init__(f"{message}: {cli_path}" if cli_path else message)
 
 
 class ProcessError(ClaudeSDKError):
-    """The CLI ended with a failure; `stderr` holds the last of what it complained about."""
+    """The CLI exited with an error; `stderr` has the last part of its standard error."""
 
     def __init__(self, message: str, exit_code: int | None = None, stderr: str | None = None) -> None:
         self.exit_code = exit_code
@@ -37,33 +38,33 @@ class ProcessError(ClaudeSDKError):
 
 
 class ResultError(ProcessError):
-    """The CLI reported a result that is an error, which you were given as a `ResultMessage`, and ended with a failure.
+    """The CLI reported an error result, which you got as a `ResultMessage`, and exited with an error.
 
-    `data` is that result as it came; `subtype`, `errors`, `result`, `api_error_status`, `terminal_reason` and `session_id` are what it said
-    of them, or None (`errors`: an empty list).
+    `data` is the whole result; `subtype`, `errors`, `result`, `api_error_status`, `terminal_reason` and
+    `session_id` are fields of it, or None (`errors`: an empty list).
     """
 
     def __init__(
         self, message: str, data: dict[str, Any] | None = None, exit_code: int | None = None
     ) -> None:
         self.data: dict[str, Any] = data if isinstance(data, dict) else {}
-        self.subtype: str | None = self._said("subtype", str)
+        self.subtype: str | None = self._field("subtype", str)
         self.errors: list[str] = result_errors(self.data)
-        self.result: str | None = self._said("result", str)
-        self.api_error_status: int | None = self._said("api_error_status", int)
-        self.terminal_reason: str | None = self._said("terminal_reason", str)
-        self.session_id: str | None = self._said("session_id", str)
+        self.result: str | None = self._field("result", str)
+        self.api_error_status: int | None = self._field("api_error_status", int)
+        self.terminal_reason: str | None = self._field("terminal_reason", str)
+        self.session_id: str | None = self._field("session_id", str)
         super().__init__(message, exit_code=exit_code)
 
-    def _said(self, name: str, kind: type) -> Any:
+    def _field(self, name: str, kind: type) -> Any:
         value = self.data.get(name)
         return value if isinstance(value, kind) else None
 
 
 class CLIJSONDecodeError(ClaudeSDKError):
-    """The CLI wrote a line that begins as JSON and is none, or is too long; `stderr` holds the last of what it complained about."""
+    """The CLI wrote a line that is not JSON, or too long; `stderr` has the last of its standard error."""
 
-    stderr: str | None = None  # set afterwards: the SDK's cannot be made with one
+    stderr: str | None = None  # set afterwards: the SDK's class has no such parameter
 
     def __init__(self, line: str, original_error: Exception) -> None:
         self.line = line
@@ -78,7 +79,7 @@ class CLIJSONDecodeError(ClaudeSDKError):
 
 
 class MessageParseError(ClaudeSDKError):
-    """The CLI sent a message of a known kind without what that kind must have; `data` is the message."""
+    """The CLI sent a message of a known kind that lacks a required field; `data` is the message."""
 
     def __init__(self, message: str, data: dict[str, Any] | None = None) -> None:
         self.data = data
@@ -86,7 +87,7 @@ class MessageParseError(ClaudeSDKError):
 
 
 def result_errors(data: dict[str, Any]) -> list[str]:
-    """The texts under `errors` of a result: a list, or one text alone; blanks and whatever is no text are left out."""
+    """Return the texts under `errors` of a result (a list, or one text) without the blank ones."""
     errors = data.get("errors")
     if isinstance(errors, str):
         errors = [errors]
@@ -96,15 +97,13 @@ def result_errors(data: dict[str, Any]) -> list[str]:
 
 
 def result_text(data: dict[str, Any]) -> str:
-    """What a result with `is_error` says went wrong, in as many words as it has."""
+    """Return the most specific text that an error result has about what went wrong."""
     if errors := result_errors(data):
         return "; ".join(errors)
     result, subtype, status = data.get("result"), data.get("subtype"), data.get("api_error_status")
     if isinstance(result, str) and result.strip():
         return result.strip()
-    if isinstance(subtype, str) and subtype not in (
-        "",
-        "success",
-    ):  # a turn may succeed, and its API call not
+    # A turn can end with the subtype "success" although its API call failed.
+    if isinstance(subtype, str) and subtype not in ("", "success"):
         return subtype
     return f"API error (HTTP {status})" if isinstance(status, int) else "unknown error"

@@ -1,6 +1,7 @@
-"""What a hook is told: a dict by event, whose `hook_event_name` tells them apart.
+"""The inputs of hooks: dicts, which differ by event; `hook_event_name` names the event.
 
-Annotations are real ones here, not strings: a TypedDict knows by them which of its keys are required.
+No `from __future__ import annotations` here: a TypedDict needs real annotations to know which of its keys are
+required.
 """
 
 from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
@@ -13,7 +14,7 @@ class HookEffort(TypedDict):
 
 
 class BaseHookInput(TypedDict):
-    """What every hook is told."""
+    """The fields that the input of every hook has."""
 
     session_id: str
     transcript_path: str
@@ -23,38 +24,35 @@ class BaseHookInput(TypedDict):
     effort: NotRequired[HookEffort]
 
 
-class _OfSubagent(TypedDict, total=False):
-    # Of hooks about tools, if a sub-agent uses them. Not in the base, where events that must have them could not say so.
-    agent_id: str
-    agent_type: str
+class _ToolHookInput(BaseHookInput):
+    tool_name: str
+    tool_input: dict[str, Any]
+    # Only if a sub-agent uses the tool. They are not in `BaseHookInput`: some events require them, and a
+    # TypedDict cannot make an optional key of its base required.
+    agent_id: NotRequired[str]
+    agent_type: NotRequired[str]
 
 
-class PreToolUseHookInput(BaseHookInput, _OfSubagent):
+class PreToolUseHookInput(_ToolHookInput):
     """A tool is about to be used."""
 
     hook_event_name: Literal["PreToolUse"]
-    tool_name: str
-    tool_input: dict[str, Any]
     tool_use_id: str
 
 
-class PostToolUseHookInput(BaseHookInput, _OfSubagent):
+class PostToolUseHookInput(_ToolHookInput):
     """A tool was used."""
 
     hook_event_name: Literal["PostToolUse"]
-    tool_name: str
-    tool_input: dict[str, Any]
     tool_response: Any
     tool_use_id: str
     duration_ms: NotRequired[int]
 
 
-class PostToolUseFailureHookInput(BaseHookInput, _OfSubagent):
+class PostToolUseFailureHookInput(_ToolHookInput):
     """A tool failed."""
 
     hook_event_name: Literal["PostToolUseFailure"]
-    tool_name: str
-    tool_input: dict[str, Any]
     tool_use_id: str
     error: str
     is_interrupt: NotRequired[bool]
@@ -62,14 +60,14 @@ class PostToolUseFailureHookInput(BaseHookInput, _OfSubagent):
 
 
 class UserPromptSubmitHookInput(BaseHookInput):
-    """A prompt has come."""
+    """The user sent a prompt."""
 
     hook_event_name: Literal["UserPromptSubmit"]
     prompt: str
 
 
 class BackgroundTaskSummary(TypedDict):
-    """A background task at work. The CLI cuts long texts, and says so in them."""
+    """A running background task. The CLI shortens long texts, and marks that in them."""
 
     id: str
     type: str
@@ -83,7 +81,7 @@ class BackgroundTaskSummary(TypedDict):
 
 
 class SessionCronSummary(TypedDict):
-    """A prompt that the session will be given by the clock."""
+    """A prompt that is scheduled for the session."""
 
     id: str
     schedule: str
@@ -123,7 +121,7 @@ class PreCompactHookInput(BaseHookInput):
 
 
 class NotificationHookInput(BaseHookInput):
-    """The CLI has something to say to the person at it."""
+    """The CLI has a notification for its user."""
 
     hook_event_name: Literal["Notification"]
     message: str
@@ -132,19 +130,17 @@ class NotificationHookInput(BaseHookInput):
 
 
 class SubagentStartHookInput(BaseHookInput):
-    """A sub-agent begins."""
+    """A sub-agent starts."""
 
     hook_event_name: Literal["SubagentStart"]
     agent_id: str
     agent_type: str
 
 
-class PermissionRequestHookInput(BaseHookInput, _OfSubagent):
-    """Somebody is about to be asked whether a tool may be used."""
+class PermissionRequestHookInput(_ToolHookInput):
+    """The user is about to be asked whether a tool may be used."""
 
     hook_event_name: Literal["PermissionRequest"]
-    tool_name: str
-    tool_input: dict[str, Any]
     permission_suggestions: NotRequired[list[Any]]
 
 

@@ -1,105 +1,99 @@
-"""What a hook may answer: a dict, with a part of its own for each event, which `hookEventName` names.
+"""What a hook may return: a dict, with a part that differs by event; `hookEventName` names the event.
 
-Annotations are real ones here, not strings: a TypedDict knows by them which of its keys are required.
+No `from __future__ import annotations` here: a TypedDict needs real annotations to know which of its keys are
+required.
 """
 
 from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
 
 
-class PreToolUseHookSpecificOutput(TypedDict):
+class _WithContext(TypedDict):
+    additionalContext: NotRequired[str]
+
+
+class PreToolUseHookSpecificOutput(_WithContext):
     """Whether a tool may be used, and with which input."""
 
     hookEventName: Literal["PreToolUse"]
     permissionDecision: NotRequired[Literal["allow", "deny", "ask", "defer"]]
     permissionDecisionReason: NotRequired[str]
     updatedInput: NotRequired[dict[str, Any]]
-    additionalContext: NotRequired[str]
 
 
-class PostToolUseHookSpecificOutput(TypedDict):
-    """Another output for the model than the tool gave. `updatedMCPToolOutput` is an older name, for MCP tools alone."""
+class PostToolUseHookSpecificOutput(_WithContext):
+    """Another output for the model. `updatedMCPToolOutput` is an older name, for MCP tools only."""
 
     hookEventName: Literal["PostToolUse"]
-    additionalContext: NotRequired[str]
     updatedToolOutput: NotRequired[Any]
     updatedMCPToolOutput: NotRequired[Any]
 
 
-class PostToolUseFailureHookSpecificOutput(TypedDict):
-    """More about a failure, for the model."""
+class PostToolUseFailureHookSpecificOutput(_WithContext):
+    """Additional context about a failure, for the model."""
 
     hookEventName: Literal["PostToolUseFailure"]
-    additionalContext: NotRequired[str]
 
 
-class UserPromptSubmitHookSpecificOutput(TypedDict):
-    """More to go with a prompt; or, if it is blocked, whether to repeat it in saying so."""
+class UserPromptSubmitHookSpecificOutput(_WithContext):
+    """Additional context for a prompt; or, if it is blocked, whether the message about that repeats it."""
 
     hookEventName: Literal["UserPromptSubmit"]
-    additionalContext: NotRequired[str]
     sessionTitle: NotRequired[str]
     suppressOriginalPrompt: NotRequired[bool]
 
 
-class UserPromptExpansionHookSpecificOutput(TypedDict):
-    """As for `UserPromptSubmit`, of a prompt that a command stands for."""
+class UserPromptExpansionHookSpecificOutput(_WithContext):
+    """As for `UserPromptSubmit`, for a prompt that a command expands to."""
 
     hookEventName: Literal["UserPromptExpansion"]
-    additionalContext: NotRequired[str]
     suppressOriginalPrompt: NotRequired[bool]
 
 
-class SessionStartHookSpecificOutput(TypedDict):
+class SessionStartHookSpecificOutput(_WithContext):
     """What a session begins with."""
 
     hookEventName: Literal["SessionStart"]
-    additionalContext: NotRequired[str]
     initialUserMessage: NotRequired[str]
     sessionTitle: NotRequired[str]
     watchPaths: NotRequired[list[str]]
     reloadSkills: NotRequired[bool]
 
 
-class NotificationHookSpecificOutput(TypedDict):
-    """More to go with a notification."""
+class NotificationHookSpecificOutput(_WithContext):
+    """Additional context for a notification."""
 
     hookEventName: Literal["Notification"]
-    additionalContext: NotRequired[str]
 
 
-class SubagentStartHookSpecificOutput(TypedDict):
-    """More for a sub-agent that begins."""
+class SubagentStartHookSpecificOutput(_WithContext):
+    """Additional context for a sub-agent that starts."""
 
     hookEventName: Literal["SubagentStart"]
-    additionalContext: NotRequired[str]
 
 
 class PermissionRequestHookSpecificOutput(TypedDict):
-    """The decision, so that nobody is asked."""
+    """The decision, so that the user is not asked."""
 
     hookEventName: Literal["PermissionRequest"]
     decision: dict[str, Any]
 
 
-class PostToolBatchHookSpecificOutput(TypedDict):
-    """More after a batch of tools."""
+class PostToolBatchHookSpecificOutput(_WithContext):
+    """Additional context after a batch of tools."""
 
     hookEventName: Literal["PostToolBatch"]
-    additionalContext: NotRequired[str]
 
 
-class StopHookSpecificOutput(TypedDict):
-    """More for the agent, which then goes on."""
+class StopHookSpecificOutput(_WithContext):
+    """Additional context for the agent, which then goes on."""
 
     hookEventName: Literal["Stop"]
-    additionalContext: NotRequired[str]
 
 
-class SubagentStopHookSpecificOutput(TypedDict):
-    """More for the sub-agent, which then goes on."""
+class SubagentStopHookSpecificOutput(_WithContext):
+    """Additional context for the sub-agent, which then goes on."""
 
     hookEventName: Literal["SubagentStop"]
-    additionalContext: NotRequired[str]
 
 
 class PermissionDeniedHookSpecificOutput(TypedDict):
@@ -117,11 +111,10 @@ class PreModelSwitchHookSpecificOutput(TypedDict):
     permissionDecisionReason: NotRequired[str]
 
 
-class PostModelSwitchHookSpecificOutput(TypedDict):
-    """More for the model that took over."""
+class PostModelSwitchHookSpecificOutput(_WithContext):
+    """Additional context for the model that took over."""
 
     hookEventName: Literal["PostModelSwitch"]
-    additionalContext: NotRequired[str]
 
 
 class ElicitationHookSpecificOutput(TypedDict):
@@ -133,7 +126,7 @@ class ElicitationHookSpecificOutput(TypedDict):
 
 
 class ElicitationResultHookSpecificOutput(TypedDict):
-    """Another answer than was given."""
+    """Another answer than the user's."""
 
     hookEventName: Literal["ElicitationResult"]
     action: NotRequired[Literal["accept", "decline", "cancel"]]
@@ -162,7 +155,7 @@ class WorktreeCreateHookSpecificOutput(TypedDict):
 
 
 class MessageDisplayHookSpecificOutput(TypedDict):
-    """What to show instead of a message, which stays what it is."""
+    """What to show instead of a message; the message itself does not change."""
 
     hookEventName: Literal["MessageDisplay"]
     displayContent: NotRequired[str]
@@ -194,14 +187,14 @@ HookSpecificOutput: TypeAlias = (
 
 
 class AsyncHookJSONOutput(TypedDict):
-    """The hook answers later. `async_` goes out as `async`, which Python keeps for itself."""
+    """The hook answers later. `async_` is sent as `async`, which is a keyword of Python."""
 
     async_: Literal[True]
     asyncTimeout: NotRequired[int]
 
 
 class SyncHookJSONOutput(TypedDict):
-    """What a hook decides. `continue_` goes out as `continue`, which Python keeps for itself."""
+    """What a hook decides. `continue_` is sent as `continue`, which is a keyword of Python."""
 
     continue_: NotRequired[bool]
     suppressOutput: NotRequired[bool]

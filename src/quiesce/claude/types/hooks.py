@@ -1,6 +1,6 @@
-"""Hooks: the callbacks that a CLI calls, and how they go over the wire.
+"""Hooks: the callbacks that a CLI calls, and their form in its protocol.
 
-The CLI knows a callback by an id, which counts from `hook_0` in the order that the options list them.
+The CLI knows a callback by an id: `hook_0`, `hook_1`, ... in the order of the options.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -25,7 +25,7 @@ HookEvent: TypeAlias = Literal[
 
 
 class HookContext(TypedDict):
-    """What a hook is told of its own call."""
+    """What a hook learns about its own call: `signal` is the token that is cancelled with it."""
 
     signal: Any | None
 
@@ -35,9 +35,11 @@ HookCallback: TypeAlias = Callable[[HookInput, str | None, HookContext], Awaitab
 
 @dataclass
 class HookMatcher:
-    """Which calls of an event its `hooks` are for: `matcher` is a tool's name, or several as in `"Write|Edit"`; None for all.
+    """Hooks for some calls of an event.
 
-    `timeout` is in seconds, and the CLI keeps it. With `on_failure="block"`, a hook that fails blocks what it was asked about.
+    `matcher` is the name of a tool, or several as in `"Write|Edit"`; None matches all. `timeout` is in
+    seconds, and the CLI enforces it. With `on_failure="block"`, a hook that fails blocks what it was asked
+    about.
     """
 
     matcher: str | None = None
@@ -49,7 +51,7 @@ class HookMatcher:
 def hooks_on_the_wire(
     hooks: Mapping[HookEvent, list[HookMatcher]] | None,
 ) -> tuple[dict[str, list[dict[str, Any]]] | None, dict[str, HookCallback]]:
-    """The hooks as the initialize request lists them (None if there are none), and the callback behind each id."""
+    """Return the hooks for the initialize request (None if there are none), and the callbacks by id."""
     listed: dict[str, list[dict[str, Any]]] = {}
     callbacks: dict[str, HookCallback] = {}
     for event, matchers in (hooks or {}).items():
@@ -66,9 +68,10 @@ def hooks_on_the_wire(
 
 
 def hook_answer(output: Any) -> dict[str, Any]:
-    """What a hook returned, with the names that the CLI reads: `async` and `continue`.
+    """Return what a hook returned, with the names that the CLI reads: `async` and `continue`.
 
-    A hook that returns nothing has failed, which matters if it has `on_failure="block"`: one without an opinion returns an empty dict.
+    A hook that returns nothing has failed, which matters if it has `on_failure="block"`: one without an
+    opinion returns an empty dict.
     """
     if not isinstance(output, Mapping):
         raise TypeError(f"a hook must return a dict, if only an empty one, not {type(output).__name__}")

@@ -1,7 +1,8 @@
 """JSON as the CLI reads and writes it.
 
-Text may have half of a surrogate pair: node writes one where it has cut an emoji, Python makes one of a file name that is no UTF-8. msgspec, which is
-quick, refuses it either way; then it is the work of `json`, which does not.
+Text may contain half of a surrogate pair: node writes one when it cuts an emoji in two, and Python makes one
+of a file name that is not UTF-8. msgspec, which is fast, refuses such text; then `json` takes over, which
+accepts it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 def decode(data: bytes) -> Any:
-    """What this says; ValueError or RecursionError if that is nothing."""
+    """Decode JSON; ValueError or RecursionError if that cannot be done."""
     try:
         return _decode(data)
     except msgspec.DecodeError:
@@ -23,7 +24,7 @@ def decode(data: bytes) -> Any:
 
 
 def encode(message: Any) -> bytes:
-    """This as one line."""
+    """Encode as one line."""
     try:
         return msgspec.json.encode(message)
     except UnicodeEncodeError:

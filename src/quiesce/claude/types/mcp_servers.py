@@ -1,6 +1,7 @@
-"""MCP servers: how a CLI is told of them, and what it says of them when asked.
+"""MCP servers: their configuration, and what the CLI reports about them.
 
-Annotations are real ones here, not strings: a TypedDict knows by them which of its keys are required.
+No `from __future__ import annotations` here: a TypedDict needs real annotations to know which of its keys are
+required.
 """
 
 from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
@@ -32,7 +33,7 @@ class McpHttpServerConfig(TypedDict):
 
 
 class McpSdkServerConfig(TypedDict):
-    """A server in this process, as `create_sdk_mcp_server` makes one. `instance` may also be a `Server` of the official package `mcp`."""
+    """A server in this process: of `create_sdk_mcp_server`, or a `Server` of the package mcp."""
 
     type: Literal["sdk"]
     name: str
@@ -45,14 +46,14 @@ McpServerConfig: TypeAlias = (
 
 
 class McpSdkServerConfigStatus(TypedDict):
-    """A server in this process, as the CLI knows it."""
+    """A server in this process, as the CLI reports it."""
 
     type: Literal["sdk"]
     name: str
 
 
 class McpClaudeAIProxyServerConfig(TypedDict):
-    """A server that claude.ai stands in front of."""
+    """A server that the CLI reaches through claude.ai."""
 
     type: Literal["claudeai-proxy"]
     url: str
@@ -70,7 +71,7 @@ McpServerConnectionStatus: TypeAlias = Literal["connected", "failed", "needs-aut
 
 
 class McpToolAnnotations(TypedDict, total=False):
-    """What a tool does, as the CLI says it."""
+    """Hints about a tool, as the CLI reports them."""
 
     readOnly: bool
     destructive: bool
@@ -86,14 +87,14 @@ class McpToolInfo(TypedDict):
 
 
 class McpServerInfo(TypedDict):
-    """What a server says that it is."""
+    """The name and the version that a server reports."""
 
     name: str
     version: str
 
 
 class McpServerStatus(TypedDict):
-    """How it is with one server; what is not required is there when it is known."""
+    """The status of one server; optional fields are present when they are known."""
 
     name: str
     status: McpServerConnectionStatus
@@ -105,6 +106,6 @@ class McpServerStatus(TypedDict):
 
 
 class McpStatusResponse(TypedDict):
-    """How it is with all of them."""
+    """The status of all servers."""
 
     mcpServers: list[McpServerStatus]

@@ -1,7 +1,8 @@
-"""The messages that a CLI sends and users read.
+"""The messages that a CLI sends and that users read.
 
-Plain dataclasses, in the order of fields that users of claude-agent-sdk know, so that they can be matched by position. Subclasses of
-`SystemMessage` have its `subtype` and `data`, the message as it came, first.
+These are plain dataclasses. Their fields have the same order as in claude-agent-sdk, so that they can be
+matched by position. Subclasses of `SystemMessage` begin with its fields: `subtype`, and `data`, which is the
+whole message.
 """
 
 from dataclasses import dataclass, field
@@ -31,15 +32,15 @@ RateLimitStatus: TypeAlias = Literal["allowed", "allowed_warning", "rejected"]
 RateLimitType: TypeAlias = Literal["five_hour", "seven_day", "seven_day_opus", "seven_day_sonnet", "overage"]
 
 TERMINAL_TASK_STATUSES: Final[frozenset[str]] = frozenset({"completed", "failed", "stopped", "killed"})
-"""A task with one of these is over. Notifications say `stopped` where updates say `killed`."""
+"""A task with one of these has ended. Notifications say `stopped` where updates say `killed`."""
 
 # Not a class, as `from` is a keyword.
 MessageOrigin = TypedDict(
     "MessageOrigin",
     {
         "kind": Required[MessageOriginKind],
-        "server": str,  # of a channel: the MCP server that it came by
-        "from": str,  # of a peer or an observer: who says that they sent it
+        "server": str,  # of a channel: its MCP server
+        "from": str,  # of a peer or an observer: the sender, unverified
         "name": str,
         "fromSession": str,
         "senderTaskId": str,
@@ -49,12 +50,15 @@ MessageOrigin = TypedDict(
     },
     total=False,
 )
-"""Where a message comes from, for a session takes turns that its program did not ask for. None: the CLI did not say, as with prompts of yours."""
+"""Where a message comes from: a session may also take turns that its program did not ask for.
+
+None means that the CLI did not say, as for your own prompts.
+"""
 
 
 @dataclass
 class UserMessage:
-    """What went to the model: a prompt, or results of tools."""
+    """Something sent to the model: a prompt, or results of tools."""
 
     content: str | list[ContentBlock]
     uuid: str | None = None
@@ -80,7 +84,7 @@ class AssistantMessage:
 
 @dataclass
 class SystemMessage:
-    """News of the session. With the subtype `init`, `data` is a `SystemInitData`."""
+    """An event of the session. With the subtype `init`, `data` is a `SystemInitData`."""
 
     subtype: str
     data: dict[str, Any]
@@ -96,7 +100,7 @@ class TaskUsage(TypedDict):
 
 @dataclass
 class TaskStartedMessage(SystemMessage):
-    """A background task has begun."""
+    """A background task has started."""
 
     task_id: str
     description: str
@@ -108,7 +112,7 @@ class TaskStartedMessage(SystemMessage):
 
 @dataclass
 class TaskProgressMessage(SystemMessage):
-    """A background task goes on."""
+    """Progress of a background task."""
 
     task_id: str
     description: str
@@ -121,7 +125,7 @@ class TaskProgressMessage(SystemMessage):
 
 @dataclass
 class TaskNotificationMessage(SystemMessage):
-    """A background task is over. Not each is told of so: see `TaskUpdatedMessage`."""
+    """A background task has ended. Some tasks have no such message: see `TaskUpdatedMessage`."""
 
     task_id: str
     status: TaskNotificationStatus
@@ -135,7 +139,10 @@ class TaskNotificationMessage(SystemMessage):
 
 @dataclass
 class TaskUpdatedMessage(SystemMessage):
-    """A background task has changed: `patch` says what. It may be the only news of its end (`TERMINAL_TASK_STATUSES`)."""
+    """A background task has changed: `patch` says what.
+
+    This may be the only message about the end of a task (`TERMINAL_TASK_STATUSES`).
+    """
 
     task_id: str
     patch: dict[str, Any]
@@ -146,7 +153,7 @@ class TaskUpdatedMessage(SystemMessage):
 
 @dataclass
 class HookEventMessage(SystemMessage):
-    """A hook has begun (`hook_started`) or ended (`hook_response`); for those who set `include_hook_events`."""
+    """A hook has started (`hook_started`) or ended (`hook_response`); sent with `include_hook_events`."""
 
     hook_event_name: str = ""
     session_id: str | None = None
@@ -155,7 +162,7 @@ class HookEventMessage(SystemMessage):
 
 @dataclass
 class MirrorErrorMessage(SystemMessage):
-    """A session store did not take a part of the transcript."""
+    """A session store rejected a part of the transcript."""
 
     key: SessionKey | None = None
     error: str = ""
@@ -163,7 +170,7 @@ class MirrorErrorMessage(SystemMessage):
 
 @dataclass
 class DeferredToolUse:
-    """The call of a tool that a hook put off (`"permissionDecision": "defer"`)."""
+    """A tool call that a hook deferred (`"permissionDecision": "defer"`)."""
 
     id: str
     name: str
@@ -171,7 +178,7 @@ class DeferredToolUse:
 
 
 class ModelUsage(TypedDict):
-    """What one model has used, as the CLI says it."""
+    """What one model has used, as the CLI reports it."""
 
     inputTokens: int
     outputTokens: int
@@ -187,7 +194,7 @@ class ModelUsage(TypedDict):
 
 @dataclass
 class ResultMessage:
-    """The end of a turn: how it went, what it cost."""
+    """The end of a turn: its outcome and its cost."""
 
     subtype: str
     duration_ms: int
@@ -212,7 +219,7 @@ class ResultMessage:
 
 @dataclass
 class StreamEvent:
-    """An event of the API's stream, as it came; for those who set `include_partial_messages`."""
+    """An event of the API's stream, unchanged; sent if `include_partial_messages` is set."""
 
     uuid: str
     session_id: str
@@ -222,7 +229,7 @@ class StreamEvent:
 
 @dataclass
 class RateLimitInfo:
-    """How near a limit the account is. `raw` has all that the CLI said."""
+    """How close the account is to a limit. `raw` has everything that the CLI reported."""
 
     status: RateLimitStatus
     resets_at: int | None = None
@@ -245,7 +252,10 @@ class RateLimitEvent:
 
 @dataclass
 class ConversationResetMessage:
-    """The conversation was replaced by a new one, as by `/clear`: running totals begin again. `session_id` is the old one's."""
+    """The conversation was replaced by a new one, as by `/clear`, and running totals start again.
+
+    `session_id` is that of the old conversation.
+    """
 
     new_conversation_id: str
     uuid: str

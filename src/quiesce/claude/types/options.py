@@ -1,7 +1,7 @@
-"""What a session is started with.
+"""The options of a session.
 
-`ClaudeAgentOptions` has the fields of claude-agent-sdk's, in its order and with its defaults; `command` and `initialize` say what becomes of
-each. `check_options` refuses what cannot be meant.
+`ClaudeAgentOptions` has the fields of claude-agent-sdk's class, in its order and with its defaults. `command`
+and `initialize` turn them into flags and requests. `check_options` refuses those that contradict each other.
 """
 
 import sys
@@ -23,10 +23,10 @@ ThinkingDisplay: TypeAlias = Literal["summarized", "omitted"]
 
 
 class SystemPromptPreset(TypedDict):
-    """Claude Code's own system prompt, with more after it.
+    """Claude Code's own system prompt, with an optional text after it.
 
-    `exclude_dynamic_sections` keeps out what differs from user to user, so that caches hold across them; `snapshot` says whether the session keeps
-    the prompt that it began with.
+    `exclude_dynamic_sections` keeps out what differs from user to user, so that caches hold across them;
+    `snapshot` says whether the session keeps the prompt that it began with.
     """
 
     type: Literal["preset"]
@@ -37,7 +37,7 @@ class SystemPromptPreset(TypedDict):
 
 
 class SystemPromptCustom(TypedDict):
-    """A system prompt of your own, where `snapshot` is to be said too."""
+    """A system prompt of your own, if you want to set `snapshot`."""
 
     type: Literal["custom"]
     prompt: str
@@ -59,7 +59,7 @@ class ToolsPreset(TypedDict):
 
 
 class TaskBudget(TypedDict):
-    """How many tokens the model should make do with."""
+    """How many tokens the model should try to stay within."""
 
     total: int
 
@@ -110,7 +110,7 @@ class SandboxNetworkConfig(TypedDict, total=False):
 
 
 SandboxIgnoreViolations: TypeAlias = dict[str, list[str]]
-"""What the sandbox stops without saying so: texts of violations, by a text in the command; `"*"` is every command."""
+"""Violations that the sandbox does not report, by a part of the command; `"*"` stands for every command."""
 
 
 class SandboxSettings(TypedDict, total=False):
@@ -146,15 +146,15 @@ class AgentDefinition:
 
 @dataclass
 class ClaudeAgentOptions:
-    """How a session is to be. All of it may be left out."""
+    """The options of a session; all are optional."""
 
-    tools: list[str] | ToolsPreset | None = None  # those that there are; [] for none
-    allowed_tools: list[str] = field(default_factory=list)  # those that need no permission
+    tools: list[str] | ToolsPreset | None = None  # the available ones; [] for none
+    allowed_tools: list[str] = field(default_factory=list)  # the ones that need no permission
     system_prompt: str | SystemPromptPreset | SystemPromptCustom | SystemPromptFile | None = None
     mcp_servers: dict[str, McpServerConfig] | str | Path = field(default_factory=dict)  # or a file, or JSON
     strict_mcp_config: bool = False  # no servers but these
     permission_mode: PermissionMode | None = None
-    continue_conversation: bool = False  # the last one in this directory
+    continue_conversation: bool = False  # the last conversation in this directory
     resume: str | None = None  # the session with this id
     session_id: str | None = None  # for a new session: a UUID
     max_turns: int | None = None
@@ -165,10 +165,10 @@ class ClaudeAgentOptions:
     betas: list[SdkBeta] = field(default_factory=list)
     permission_prompt_tool_name: str | None = None  # an MCP tool to ask instead of `can_use_tool`
     cwd: str | Path | None = None
-    cli_path: str | Path | None = None  # found if it is not given
+    cli_path: str | Path | None = None  # searched for unless given
     settings: str | None = None  # a file, or JSON
     add_dirs: list[str | Path] = field(default_factory=list)
-    env: dict[str, str] = field(default_factory=dict)  # over this process's
+    env: dict[str, str] = field(default_factory=dict)  # added to the environment of this process
     extra_args: dict[str, str | None] = field(default_factory=dict)  # without "--"; None for a bare flag
     max_buffer_size: int | None = None  # the longest line, in bytes
     debug_stderr: Any = sys.stderr  # not used: see `stderr`
@@ -178,13 +178,13 @@ class ClaudeAgentOptions:
     user: str | None = None  # to run the CLI as
     include_partial_messages: bool = False  # `StreamEvent`s too
     include_hook_events: bool = False  # `HookEventMessage`s too
-    forward_subagent_text: bool = False  # what sub-agents say and think too
+    forward_subagent_text: bool = False  # also what sub-agents say and think
     verbatim_prompts: bool = False  # no `@file` and `/command` in prompts
     fork_session: bool = False  # with `resume`: as a new session
     resume_session_at: str | None = None  # with `resume`: up to this message
-    resume_drops_turn: str | None = None  # and that may drop this turn, and no more
+    resume_drops_turn: str | None = None  # and this is the only turn that may be dropped
     agents: dict[str, AgentDefinition] | None = None
-    setting_sources: list[SettingSource] | None = None  # all, unless said; [] for none
+    setting_sources: list[SettingSource] | None = None  # all by default; [] for none
     skills: list[str] | Literal["all"] | None = None
     sandbox: SandboxSettings | None = None
     plugins: list[SdkPluginConfig] = field(default_factory=list)
@@ -197,24 +197,27 @@ class ClaudeAgentOptions:
     session_store_flush: SessionStoreFlushMode = "batched"
     load_timeout_ms: int = 60_000
     task_budget: TaskBudget | None = None
-    client_app: str | None = None  # what to tell the API that you are
+    client_app: str | None = None  # the name of your app, for the API
 
 
 def check_options(options: ClaudeAgentOptions) -> None:
-    """Raise for what cannot be meant, and warn where `can_use_tool` will not be asked; once a session, before anything starts."""
+    """Raise for options that contradict each other; warn if `can_use_tool` will not be asked.
+
+    Called once per session, before anything starts.
+    """
     if options.session_store is not None:
         raise NotImplementedError(
             "quiesce.claude does not copy transcripts to a session_store, or resume from one: "
-            "leave session_store out, and the CLI keeps its transcripts on disk as always"
+            "leave session_store out, and the CLI keeps its transcripts on disk"
         )
     if options.can_use_tool is None:
         return
     if options.permission_prompt_tool_name:
         raise ValueError(
-            "can_use_tool and permission_prompt_tool_name both say who decides about tools: set only one of them"
+            "can_use_tool and permission_prompt_tool_name both decide about tools: set only one of them"
         )
     allowed = options.allowed_tools
-    if options.skills == "all":  # which allows the tool `Skill` outright
+    if options.skills == "all":  # it allows the tool `Skill` without conditions
         allowed = [*allowed, "Skill"]
     if (shadowed := shadowed_by(options.permission_mode, allowed)) is not None:
         warnings.warn(shadowed, CanUseToolShadowedWarning, stacklevel=2)

@@ -1,8 +1,9 @@
-"""From a line of the CLI, decoded, to the message that a user reads.
+"""From a decoded line of the CLI to the message that a user reads.
 
-Runs for every message, so a kind costs one look in a table, and a field that must be there is simply taken: that it was not is found by
-the `KeyError`. Kinds that nobody knows, or that are between the CLI and this package, give None: a newer CLI must not break an older program.
-Contents are handed on, not copied, and unknown fields stay where `data`, `raw` or a dict of the API holds them.
+This runs for every message. So the kind is found by one look in a table, and required fields are simply read,
+with one handler for every `KeyError`. Unknown kinds, and those between the CLI and this package, give None: a
+newer CLI must not break an older program. Contents are passed on, not copied. Unknown fields stay available
+in `data`, `raw` or the dicts of the API.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ from .messages import (
 
 
 def parse_message(data: dict[str, Any]) -> Message | None:
-    """The message, or None if it is of a kind that users are not shown.
+    """Return the message, or None if it is of a kind that is not for users.
 
-    Raises `MessageParseError` for a known kind without what it must have.
+    Raises `MessageParseError` for a known kind that lacks a required field.
     """
     try:
         parse = _KINDS.get(data["type"])
@@ -92,6 +93,7 @@ def _server_tool_result(block: dict[str, Any]) -> ContentBlock:
 
 
 _Blocks = dict[str, Callable[[dict[str, Any]], ContentBlock]]
+# Not every kind may occur in both roles: the SDK ignores thinking in a user message, and so do we.
 _USER_BLOCKS: _Blocks = {"text": _text, "tool_use": _tool_use, "tool_result": _tool_result}
 _ASSISTANT_BLOCKS: _Blocks = {
     **_USER_BLOCKS,
@@ -108,6 +110,7 @@ def _blocks(content: list[Any], kinds: _Blocks, data: dict[str, Any]) -> list[Co
             raise MessageParseError(
                 f"Invalid content block (expected dict, got {type(block).__name__})", data
             )
+        # Unknown kinds of blocks are skipped, like unknown messages.
         parse = kinds.get(block["type"])
         if parse is not None:
             found.append(parse(block))
@@ -201,7 +204,7 @@ def _task_notification(data: dict[str, Any]) -> Message:
 
 
 def _task_updated(data: dict[str, Any]) -> Message:
-    # It may be the only news of a task's end, so nothing that it lacks makes it an error.
+    # This may be the only message about the end of a task, so no field is required.
     patch = data.get("patch")
     if not isinstance(patch, dict):
         patch = {}
@@ -226,7 +229,7 @@ def _mirror_error(data: dict[str, Any]) -> Message:
 
 
 def _session_state(data: dict[str, Any]) -> Message | None:
-    # The CLI marks those that it sends because this package asked for them, and not the user.
+    # The mark means that this package asked for these messages (`_STATE_FRAMES`), not the user.
     return None if data.get("sdk_host_only") else SystemMessage(data["subtype"], data)
 
 

@@ -1,4 +1,4 @@
-"""Who may use which tool: rules, the question that the CLI asks (`can_use_tool`), and its answer."""
+"""Permissions for tools: rules, the CLI's question (`can_use_tool`), and its answer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PermissionUpdate:
     destination: PermissionUpdateDestination | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As the CLI reads it: what does not belong to its type is left out."""
+        """Return it as the CLI reads it, without the fields that its type does not use."""
         wire: dict[str, Any] = {"type": self.type}
         if self.destination is not None:
             wire["destination"] = self.destination
@@ -53,7 +53,7 @@ class PermissionUpdate:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """From what the CLI writes."""
+        """Make one from what the CLI writes."""
         rules = data.get("rules")
         if rules is not None:
             rules = [PermissionRuleValue(rule["toolName"], rule.get("ruleContent")) for rule in rules]
@@ -69,7 +69,7 @@ class PermissionUpdate:
 
 @dataclass
 class ToolPermissionContext:
-    """What the CLI says with its question. `tool_use_id` is always there when your callback is called."""
+    """The circumstances of a question. `tool_use_id` is always set when your callback is called."""
 
     signal: Any | None = None
     suggestions: list[PermissionUpdate] = field(default_factory=list)
@@ -84,7 +84,7 @@ class ToolPermissionContext:
 
 @dataclass
 class PermissionResultAllow:
-    """Yes; with another input, or new rules, if they are given."""
+    """Allow the call, optionally with another input or with new rules."""
 
     behavior: Literal["allow"] = "allow"
     updated_input: dict[str, Any] | None = None
@@ -93,7 +93,7 @@ class PermissionResultAllow:
 
 @dataclass
 class PermissionResultDeny:
-    """No, and why; with `interrupt`, the turn ends too."""
+    """Deny the call, with a reason; `interrupt` also ends the turn."""
 
     behavior: Literal["deny"] = "deny"
     message: str = ""
@@ -105,11 +105,11 @@ CanUseTool: TypeAlias = Callable[[str, dict[str, Any], ToolPermissionContext], A
 
 
 class CanUseToolShadowedWarning(UserWarning):
-    """`can_use_tool` is set, and the CLI will not ask it about some tools, as other options allow them already."""
+    """`can_use_tool` will not be asked about some tools, because other options allow them already."""
 
 
 def permission_context(request: dict[str, Any], signal: Any | None = None) -> ToolPermissionContext:
-    """The context of a `can_use_tool` request."""
+    """Return the context of a `can_use_tool` request."""
     return ToolPermissionContext(
         signal,
         [PermissionUpdate.from_dict(one) for one in request.get("permission_suggestions") or ()],
@@ -124,7 +124,10 @@ def permission_context(request: dict[str, Any], signal: Any | None = None) -> To
 
 
 def permission_answer(result: PermissionResult, asked_input: dict[str, Any]) -> dict[str, Any]:
-    """The result of a `can_use_tool` callback as the CLI reads it. An allowed call keeps its input unless it is given another."""
+    """Return the result of a `can_use_tool` callback as the CLI reads it.
+
+    An allowed call keeps its input unless the result has another one.
+    """
     answer: dict[str, Any]
     if isinstance(result, PermissionResultAllow):
         changed = result.updated_input
@@ -144,24 +147,30 @@ def permission_answer(result: PermissionResult, asked_input: dict[str, Any]) -> 
 
 
 def shadowed_by(mode: PermissionMode | None, allowed_tools: list[str]) -> str | None:
-    """Why `can_use_tool` will not be asked about each call of a tool; None if nothing visible keeps the CLI from asking."""
+    """Return why `can_use_tool` will not be asked about each call of some tool; None if it will be.
+
+    Rules in the user's settings are not known here.
+    """
     if mode == "bypassPermissions":
         return (
             "can_use_tool will not be asked: permission_mode 'bypassPermissions' allows every call before it. "
             "To judge every call, use a PreToolUse hook"
         )
-    # By name once each, in the order given: "Read" and "Read(*)" say the same.
+    # Each tool once, in the order given: "Read" and "Read(*)" mean the same.
     whole = dict.fromkeys(tool for entry in allowed_tools if (tool := _whole_tool(entry)))
     if not whole:
         return None
     return (
-        f"can_use_tool will not be asked about {', '.join(whole)}: an entry of allowed_tools allows each call of it. "
+        f"can_use_tool will not be asked about {', '.join(whole)}: an entry of allowed_tools allows each call. "
         "To judge every call, use a PreToolUse hook, or narrow the entry, as in 'Bash(ls:*)'"
     )
 
 
 def _whole_tool(entry: str) -> str | None:
-    """The tool that an entry allows without conditions (`Read`, `Read()`, `Read(*)`); the CLI takes malformed ones for names of no tool."""
+    """Return the tool that an entry allows without conditions: `Read`, `Read()` or `Read(*)`.
+
+    The CLI takes a malformed entry for the name of a tool that does not exist.
+    """
     name, bracket, rest = entry.partition("(")
     if not bracket:
         return entry if entry.strip() else None

@@ -1,6 +1,9 @@
-"""What a CLI says of itself: at the start of each turn (`SystemMessage.data` with the subtype `init`), and when asked.
+"""What a CLI reports about itself.
 
-Annotations are real ones here, not strings: a TypedDict knows by them which of its keys are required.
+It does so at the start of each turn (`SystemMessage.data` with the subtype `init`), and when it is asked.
+
+No `from __future__ import annotations` here: a TypedDict needs real annotations to know which of its keys are
+required.
 """
 
 from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
@@ -39,7 +42,7 @@ class SystemInitPlugin(TypedDict):
 
 
 class SystemInitPluginError(TypedDict):
-    """A plugin that was not. `type` is one of an open set."""
+    """A plugin that could not be loaded. More values of `type` may be added."""
 
     plugin: str
     type: str
@@ -48,7 +51,7 @@ class SystemInitPluginError(TypedDict):
 
 
 class SystemInitData(TypedDict):
-    """What the CLI sends; nothing here checks it."""
+    """What the CLI sends at the start of a turn; it is not checked here."""
 
     type: Literal["system"]
     subtype: Literal["init"]

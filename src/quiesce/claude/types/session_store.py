@@ -1,6 +1,9 @@
-"""The types of a session store, so that what is annotated with them imports. Nothing here uses a store: see `check_options`.
+"""The types of a session store, so that programs which use them in annotations can import them.
 
-Annotations are real ones here, not strings: a TypedDict knows by them which of its keys are required.
+quiesce itself uses no store, and `check_options` refuses one.
+
+No `from __future__ import annotations` here: a TypedDict needs real annotations to know which of its keys are
+required.
 """
 
 from typing import Any, Literal, NotRequired, Protocol, Required, TypeAlias, TypedDict
@@ -9,7 +12,7 @@ SessionStoreFlushMode: TypeAlias = Literal["batched", "eager"]
 
 
 class SessionKey(TypedDict):
-    """Which transcript: a session's, or with `subpath` that of a sub-agent in it."""
+    """The key of a session's transcript; with `subpath`, of a sub-agent's transcript."""
 
     project_key: str
     session_id: str
@@ -17,14 +20,14 @@ class SessionKey(TypedDict):
 
 
 class SessionListSubkeysKey(TypedDict):
-    """Which session, without a sub-agent."""
+    """The key of a session."""
 
     project_key: str
     session_id: str
 
 
 class SessionStoreEntry(TypedDict, total=False):
-    """A line of a transcript; more than these fields, for the CLI to know."""
+    """A line of a transcript. It has more fields, which only the CLI reads."""
 
     type: Required[str]
     uuid: str
@@ -39,7 +42,7 @@ class SessionStoreListEntry(TypedDict):
 
 
 class SessionSummaryEntry(TypedDict):
-    """A session in a store, summed up in `data`, which is not the store's to read."""
+    """A session in a store, with a summary in `data`, which the store must not interpret."""
 
     session_id: str
     mtime: int
@@ -47,28 +50,28 @@ class SessionSummaryEntry(TypedDict):
 
 
 class SessionStore(Protocol):
-    """Where copies of transcripts go. `append` and `load` are all that one must have."""
+    """Keeps copies of transcripts. Only `append` and `load` are required."""
 
     async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
-        """Keep more lines of a transcript."""
+        """Add lines to a transcript."""
         ...
 
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
-        """A transcript as it was appended; None if there is none."""
+        """Return a transcript as it was appended; None if there is none."""
         ...
 
     async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
-        """The sessions of a project."""
+        """Return the sessions of a project."""
         raise NotImplementedError
 
     async def list_session_summaries(self, project_key: str) -> list[SessionSummaryEntry]:
-        """The sessions of a project, summed up."""
+        """Return summaries of the sessions of a project."""
         raise NotImplementedError
 
     async def delete(self, key: SessionKey) -> None:
-        """Forget a transcript, and those of its sub-agents."""
+        """Delete a transcript, and those of its sub-agents."""
         raise NotImplementedError
 
     async def list_subkeys(self, key: SessionListSubkeysKey) -> list[str]:
-        """The sub-agents of a session."""
+        """Return the sub-agents of a session."""
         raise NotImplementedError
