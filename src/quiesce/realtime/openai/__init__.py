@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 from quiesce._lazy import offer
 
 if TYPE_CHECKING:
-    from .bounded_memory import RecentSet, forget_oldest
-    from .conversation_items import Status
     from .websocket_model import OpenAIRealtimeWebSocketModel
 
 offer()

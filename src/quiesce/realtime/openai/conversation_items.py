@@ -1,12 +1,12 @@
-"""Items of the conversation, from the wire's form into that of the history.
+"""Items of the conversation, from the protocol's form to that of the history.
 
-The wire tells of an item several times, with more or less of it: `Items` keeps what only one of those events knows (which item is before it,
-which output a call has). It does so for the last ones only: a session may last for hours.
+The server reports an item several times, more or less completely. `Items` keeps what only one of those events
+has (which item comes before it, the output of a call), for the last items only: a session may last for hours.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, get_args
 
 import msgspec
 
@@ -17,56 +17,57 @@ from quiesce.realtime.words import (
     InputAudio,
     InputImage,
     InputText,
+    ItemStatus,
     RealtimeItem,
     RealtimeToolCallItem,
     SystemMessageItem,
     UserMessageItem,
+    forget_oldest,
 )
-
-from .bounded_memory import forget_oldest
 
 if TYPE_CHECKING:
     from .server_events import Item, Part
 
-Status: TypeAlias = Literal["in_progress", "completed", "incomplete"]
-
 PLACES = 1024
-"""Of how many items it is remembered which one is before them; and of how many calls how they ended."""
+"""For how many items the one before is remembered, and for how many calls their final status."""
 
 OPEN_CALLS = 256
 ANSWERED_CALLS = 16
-"""How many calls are remembered as they are: without an output, and with one, which may be long."""
+"""How many calls are remembered as a whole: without an output, and with one, which may be long."""
 
 
 class Items:
-    """What is known of the items of one connection."""
+    """What is known about the items of one connection."""
 
     def __init__(self) -> None:
-        self._before: dict[str, str] = {}  # an item: the one before it
-        # By call_id: the calls that have no output, the last ones that have one, and how those ended that had one before.
+        self._before: dict[str, str] = {}  # from an item to the one before it
+        # By call_id: calls without an output, the last calls with one, and the final status of more of those.
         self._open: dict[str, RealtimeToolCallItem] = {}
         self._answered: dict[str, RealtimeToolCallItem] = {}
-        self._ended: dict[str, Status] = {}
+        self._ended: dict[str, ItemStatus] = {}
 
     def before(self, item_id: str | None) -> str | None:
-        """The item before this one."""
+        """Return the item before this one."""
         return self._before.get(item_id) if item_id is not None else None
 
     def follows(self, item_id: str | None, previous_item_id: str | None) -> None:
-        """The server says which one is before it."""
+        """Remember which item is before this one."""
         if item_id is not None and previous_item_id:
             self._before[item_id] = previous_item_id
             forget_oldest(self._before, PLACES)
 
     def delete(self, item_id: str) -> None:
-        """It is gone."""
+        """Forget a deleted item."""
         self._before.pop(item_id, None)
         for calls in (self._open, self._answered):
             for call_id in [call_id for call_id, call in calls.items() if call.item_id == item_id]:
                 del calls[call_id]
 
-    def told(self, item: Item, status: Status) -> RealtimeItem | None:
-        """The item as the history has it, with `status` unless it has its own. None if it is of a kind that the history does not have."""
+    def as_history(self, item: Item, status: ItemStatus) -> RealtimeItem | None:
+        """Return the item as in the history; None if the history has no such kind.
+
+        `status` is used if the item has none of its own.
+        """
         if item.type == "message" and item.id is not None:
             return self._message(item, item.id, _STATUSES.get(item.status, status))
         if item.type == "function_call" and item.call_id is not None:
@@ -75,12 +76,12 @@ class Items:
             return self.answered(item.call_id, item.output)
         return None
 
-    def _message(self, item: Item, item_id: str, status: Status) -> RealtimeItem | None:
+    def _message(self, item: Item, item_id: str, status: ItemStatus) -> RealtimeItem | None:
         before = self.before(item_id)
         parts = item.content or []
         if item.role == "assistant":
-            said = [part for part in map(_assistant_part, parts) if part is not None]
-            return AssistantMessageItem(item_id, said, status, before)
+            speech = [part for part in map(_assistant_part, parts) if part is not None]
+            return AssistantMessageItem(item_id, speech, status, before)
         content = [part for part in map(_user_part, parts) if part is not None]
         if item.role == "user":
             return UserMessageItem(item_id, content, before)
@@ -92,8 +93,9 @@ class Items:
 
     def _call(self, item: Item, call_id: str) -> RealtimeToolCallItem:
         known = self._answered.get(call_id) or self._open.get(call_id)
-        # A call is in progress until it has its output, though for the server it is complete as soon as it was made.
-        status: Status = "incomplete" if item.status == "incomplete" else "in_progress"
+        # In the history a call is in progress until it has its output. For the server it is complete before
+        # that.
+        status: ItemStatus = "incomplete" if item.status == "incomplete" else "in_progress"
         call = RealtimeToolCallItem(
             item.id or call_id,
             call_id,
@@ -114,10 +116,11 @@ class Items:
         self,
         call_id: str,
         output: str,
-        status: Status = "completed",
+        status: ItemStatus = "completed",
         call: RealtimeToolCallItem | None = None,
     ) -> RealtimeToolCallItem | None:
-        """A call has its output. None if nobody knows the call; `call` is what the one who tells knows of it."""
+        """Note the output of a call, and return the call; None if it is unknown and `call` was not given."""
+        # The first output counts; the server may repeat the item in later events.
         if call_id in self._answered:
             return self._answered[call_id]
         known = self._open.pop(call_id, None) or call
@@ -130,7 +133,7 @@ class Items:
         return answered
 
 
-_STATUSES: dict[str | None, Status] = {each: each for each in get_args(Status)}
+_STATUSES: dict[str | None, ItemStatus] = {each: each for each in get_args(ItemStatus)}
 
 
 def _assistant_part(part: Part) -> AssistantText | AssistantAudio | None:

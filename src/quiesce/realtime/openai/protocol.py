@@ -1,12 +1,16 @@
-"""What the OpenAI Realtime wire means. Nothing here waits, and nothing is a task: frames in, events and frames out.
+"""The OpenAI Realtime protocol as pure functions: frames in, events and frames out. Nothing here waits.
 
 Invariants
-- `came` never raises. What is malformed is an error event that names it, and the next frame is dealt with as if nothing had been.
-- One response at a time is asked for, and none that was wanted is lost, unless it is interrupted: see `responses`.
-- What the model is told of its own speech is what was heard: see `speech`. Audio of a response that was interrupted is not told any more.
-- What an earlier connection had told is told again to the server alone: the listeners know it, and the server's word for it is not told.
-- A tool call is told once, and only if it is complete. One that is complete after its response was stopped is not told; the model is answered
-  that it was not run.
+- `receive` never raises. A malformed frame becomes an error event that describes it, and the next frame is
+  handled as usual.
+- Only one response at a time is requested, and none that was wanted is lost unless it is interrupted: see
+  `responses`.
+- The model learns how much of its speech was heard: see `speech`. Audio of an interrupted response is not
+  passed on.
+- The conversation of an earlier connection is sent to the server only. The listeners know it, so the server's
+  events about it are not passed on.
+- A tool call is passed on once, and only if it is complete. If it is complete after its response was stopped,
+  it is not passed on, and the model gets the output that it was not run.
 """
 
 from __future__ import annotations
@@ -55,44 +59,48 @@ Outcome: TypeAlias = tuple[list[RealtimeModelEvent], list[bytes]]
 
 
 class Protocol:
-    """What the wire means, and what is being said: responses that are on, audio that is being played. It serves one connection."""
+    """The state and the rules of one connection."""
 
     def __init__(self, tracker: RealtimePlaybackTracker) -> None:
         self._state = Exchange(tracker)
         self._is_traced = False
 
     def connected(self, settings: RealtimeSessionModelSettings, *, is_joined: bool = False) -> list[bytes]:
-        """The first things to send. `is_joined`: to a call that is on, whose model and formats are not changed unless they are given."""
+        """Return the first frames to send.
+
+        `is_joined`: the call exists already, and its model and formats change only if they are given.
+        """
         session = wire_session(settings, is_first=True, is_joined=is_joined)
         self._is_traced = session.get("tracing") is not None
         frame = client.session_update(session)
-        self._state.asked_for = session
+        self._state.initial_session = session
         events: list[RealtimeModelEvent] = []
         self._state.learn(session, events)
         for event in events:
-            if isinstance(event, RealtimeModelErrorEvent):  # of the user's own account: nobody listens yet
+            # The tracker may be the user's own code. There are no listeners yet, so its error is raised.
+            if isinstance(event, RealtimeModelErrorEvent):
                 raise event.error
         return [frame]
 
-    def came(self, frame: bytes) -> Outcome:
-        """A message of the server: what it means for the listeners (the message itself is the first), and what to send for it."""
+    def receive(self, frame: bytes) -> Outcome:
+        """Take a frame of the server; return the events for the listeners, and the frames to send."""
         try:
             event = server.decode(frame)
         except server.UNREADABLE as error:
-            return self._not_understood(frame, error), []
+            return self._unreadable(frame, error), []
         events: list[RealtimeModelEvent] = [RealtimeModelRawServerEvent(frame)]
         return events, MEANING[type(event)](self._state, event, events)
 
-    def _not_understood(self, frame: bytes, error: Exception) -> list[RealtimeModelEvent]:
-        data, wrong = server.look_again(frame, error)
+    def _unreadable(self, frame: bytes, error: Exception) -> list[RealtimeModelEvent]:
+        data, fault = server.look_again(frame, error)
         if data is msgspec.UNSET:
-            return [RealtimeModelErrorEvent(wrong)]
+            return [RealtimeModelErrorEvent(fault)]
         raw = RealtimeModelRawServerEvent(frame)
-        vars(raw)["data"] = data  # it is decoded already
-        return [raw, RealtimeModelOtherEvent(data) if wrong is None else RealtimeModelErrorEvent(wrong)]
+        vars(raw)["data"] = data  # fills its cached property, so that it is not decoded again
+        return [raw, RealtimeModelOtherEvent(data) if fault is None else RealtimeModelErrorEvent(fault)]
 
     def send(self, event: RealtimeModelSendEvent) -> Outcome:
-        """Something to be told to the server: what to send for it, and what follows from it at once."""
+        """Take something to send; return the events that follow from it at once, and the frames."""
         responses = self._state.responses
         match event:
             case RealtimeModelSendAudio():
@@ -110,15 +118,13 @@ class Protocol:
             case RealtimeModelSendRawMessage():
                 return self._raw_message(event)
             case _:
-                raise UserError(
-                    f"a model is told something of RealtimeModelSendEvent, not {type(event).__name__}"
-                )
+                raise UserError(f"send_event takes one of RealtimeModelSendEvent, not {type(event).__name__}")
 
     def _audio(self, event: RealtimeModelSendAudio) -> list[bytes]:
         frames = client.audio_append(event.audio)
         if event.commit:
             frames.append(client.AUDIO_COMMIT)
-            if not self._state.has_turn_detection:  # else the server answers by itself
+            if not self._state.has_turn_detection:  # otherwise the server answers by itself
                 frames += self._state.responses.want()
         return frames
 
@@ -148,7 +154,7 @@ class Protocol:
         provisional = self._state.provisional.pop(call.call_id, None)
         if provisional is None:
             return [client.tool_output(call.call_id, output)]
-        # It takes the place of what was said of it, which is next to the call.
+        # Replace the output that said "unknown", at the same place, next to the call.
         return [
             client.item_delete(provisional),
             client.tool_output(call.call_id, output, after=call.id),
@@ -158,6 +164,7 @@ class Protocol:
         state = self._state
         frames: list[bytes] = []
         for number, item in enumerate(event.items, 1):
+            # An id of our own, so that the output can be deleted when the real one is there.
             output_id = f"restored_{number}"
             sent = wire_items(item, output_id)
             frames += [client.item_create(each) for each in sent]
@@ -169,32 +176,34 @@ class Protocol:
     def _interrupt(self, event: RealtimeModelSendInterrupt) -> Outcome:
         if event.playback_only and (event.cancel_response_only or event.force_response_cancel):
             raise UserError(
-                "playback_only leaves the response as it is: it does not go with the cancelling of one"
+                "playback_only leaves the response running: it cannot be combined with cancelling the response"
             )
         state, responses = self._state, self._state.responses
         if event.response_id is None and not event.playback_only:
+            # An interrupt without an id means everything, also answers that have not begun.
             responses.stop_wanted()
         response_id = event.response_id if event.response_id is not None else responses.id
-        is_on = responses.is_on(response_id)
+        is_active = responses.is_active(response_id)
         events: list[RealtimeModelEvent] = []
         frames: list[bytes] = []
-        if not event.playback_only and is_on:
+        if not event.playback_only and is_active:
             if response_id is not None:
                 responses.stopped.add(response_id)
             if event.force_response_cancel or event.cancel_response_only or not state.interrupts_by_itself:
                 frames += responses.cancel(response_id)
         if not event.cancel_response_only:
             frames += state.speech.cut(responses, events, event.response_id)
-            if response_id is not None and is_on:
+            if response_id is not None and is_active:
                 responses.silenced.add(response_id)
         return events, frames
 
     def _session_update(self, event: RealtimeModelSendSessionUpdate) -> Outcome:
         session = wire_session(event.session_settings)
         if self._state.has_prompt and "instructions" in session:
-            session.setdefault("prompt", None)  # who says what to do and has no prompt is another agent
+            # New instructions without a prompt come from another agent; the prompt of the old one must go.
+            session.setdefault("prompt", None)
         if self._is_traced:
-            session.pop("tracing", None)  # it cannot be changed any more
+            session.pop("tracing", None)  # the server does not allow to change it
         self._is_traced = self._is_traced or session.get("tracing") is not None
         frame = client.session_update(session)
         events: list[RealtimeModelEvent] = []
@@ -203,6 +212,7 @@ class Protocol:
 
     def _raw_message(self, event: RealtimeModelSendRawMessage) -> Outcome:
         message = client.raw_message(event.message)
+        # Not sent as it is: it has to take its turn with the other requests.
         if message["type"] == "response.create":
             return [], self._state.responses.want_this(message)
         frame = client.encode(message)

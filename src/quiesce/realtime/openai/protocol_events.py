@@ -1,6 +1,7 @@
-"""What each event of the server means: one function for each, which adds to the events for the listeners, and returns frames to send.
+"""What each event of the server means.
 
-`events` begins with the raw event.
+There is one function per event. It adds to `events`, which go to the listeners and begin with the raw event,
+and returns the frames to send.
 """
 
 from __future__ import annotations
@@ -33,9 +34,8 @@ from .client_events import tool_output
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from quiesce.realtime.words import RealtimeModelEvent
+    from quiesce.realtime.words import ItemStatus, RealtimeModelEvent
 
-    from .conversation_items import Status
     from .protocol_state import Exchange
 
     Events: TypeAlias = list[RealtimeModelEvent]
@@ -43,34 +43,35 @@ if TYPE_CHECKING:
 NOT_RUN = "The call was not run: the response that asked for it was interrupted."
 
 
-def other(events: Events) -> None:
-    """There is no word for it."""
+def forward_unmapped(events: Events) -> None:
+    """Pass on an event that has no typed counterpart."""
     raw: Any = events[0]
     try:
         events.append(RealtimeModelOtherEvent(raw.data))
-    except server.UNREADABLE as error:  # in a place where nobody has looked before
-        _, wrong = server.look_again(raw.frame, error)
-        events[:] = [RealtimeModelErrorEvent(wrong)]
+    except server.UNREADABLE as error:
+        # The typed decoder skips unknown fields. Only decoding them all shows that one is malformed.
+        _, fault = server.look_again(raw.frame, error)
+        events[:] = [RealtimeModelErrorEvent(fault)]
 
 
 def _audio_delta(state: Exchange, event: server.AudioDelta, events: Events) -> list[bytes]:
     responses, response_id = state.responses, event.response_id
     if response_id in responses.silenced or state.speech.is_cut(event):
-        late = state.speech.came_too_late(event, responses.is_outside(response_id))
+        late = state.speech.add_unplayed(event, responses.is_outside(response_id))
         return responses.stop(response_id) + late
-    state.speech.came(event, responses.is_outside(response_id))
+    state.speech.add_audio(event, responses.is_outside(response_id))
     events.append(RealtimeModelAudioEvent(event.delta, response_id, event.item_id, event.content_index))
     return []
 
 
 def _audio_done(state: Exchange, event: server.AudioDone, events: Events) -> list[bytes]:
-    state.speech.ended(event.item_id, event.content_index)
+    state.speech.complete(event.item_id, event.content_index)
     events.append(RealtimeModelAudioDoneEvent(event.item_id, event.content_index))
     return []
 
 
 def _transcript_delta(state: Exchange, event: server.TranscriptDelta, events: Events) -> list[bytes]:
-    state.speech.said(event)
+    state.speech.add_words(event)
     events.append(RealtimeModelTranscriptDeltaEvent(event.item_id, event.delta, event.response_id))
     return state.responses.stop(event.response_id)
 
@@ -97,7 +98,7 @@ def _response_done(state: Exchange, event: server.ResponseDone, events: Events) 
                 RealtimeServerError(
                     error.type or "response_failed",
                     error.message
-                    or f"the response {response.id or ''} has failed, and the server does not say why",
+                    or f"the response {response.id or ''} has failed, and the server gives no reason",
                     error.code,
                 )
             )
@@ -106,7 +107,7 @@ def _response_done(state: Exchange, event: server.ResponseDone, events: Events) 
 
 
 def _usage(tokens: server.Tokens | None) -> RealtimeModelUsageEvent:
-    if tokens is None:  # it was stopped before that was known
+    if tokens is None:  # it was stopped before the server could count
         return RealtimeModelUsageEvent(Usage(requests=1, unreported=1))
     cached = (tokens.input_token_details or {}).get("cached_tokens")
     return RealtimeModelUsageEvent(
@@ -122,31 +123,32 @@ def _usage(tokens: server.Tokens | None) -> RealtimeModelUsageEvent:
 
 
 def _output_item_added(state: Exchange, event: server.OutputItemAdded, events: Events) -> list[bytes]:
-    _tell_item(state, event.item, "in_progress", events)
+    _add_item(state, event.item, "in_progress", events)
     return []
 
 
 def _output_item_done(state: Exchange, event: server.OutputItemDone, events: Events) -> list[bytes]:
     item = event.item
+    # A call that was interrupted has arguments that are cut off; only a complete one may be run.
     if item.type != "function_call" or item.status != "completed":
-        _tell_item(state, item, "completed", events)
+        _add_item(state, item, "completed", events)
         return []
     if not item.call_id or not item.name:
-        lacks = "call_id: nobody could answer it" if not item.call_id else "name"
-        wrong = (
+        lacks = "call_id, so it cannot be answered" if not item.call_id else "name"
+        fault = (
             f"the server's event 'response.output_item.done' has a function call ({item.id}) without {lacks}"
         )
         events.append(
-            RealtimeModelErrorEvent(server.MalformedServerEvent(wrong, "response.output_item.done"))
+            RealtimeModelErrorEvent(server.MalformedServerEvent(fault, "response.output_item.done"))
         )
         return []
-    if state.is_told(item.call_id):
+    if not state.is_new_call(item.call_id):
         return []
-    told = state.items.told(item, "in_progress")
+    call = state.items.as_history(item, "in_progress")
     if event.response_id in state.responses.stopped:
-        told = state.items.answered(item.call_id, NOT_RUN, "incomplete")
-    assert told is not None
-    events.append(RealtimeModelItemUpdatedEvent(told))
+        call = state.items.answered(item.call_id, NOT_RUN, "incomplete")
+    assert call is not None
+    events.append(RealtimeModelItemUpdatedEvent(call))
     if event.response_id in state.responses.stopped:
         return [tool_output(item.call_id, NOT_RUN)]
     events.append(
@@ -164,21 +166,22 @@ def _output_item_done(state: Exchange, event: server.OutputItemDone, events: Eve
 
 def _item_added(state: Exchange, event: server.ItemAdded, events: Events) -> list[bytes]:
     state.items.follows(event.item.id, event.previous_item_id)
+    # The listeners know restored items, and better: the server has only the text of their speech.
     if event.item.id in state.restored and not isinstance(event, server.ItemRetrieved):
         return []
-    status: Status = (
+    status: ItemStatus = (
         "completed" if isinstance(event, server.ItemDone | server.ItemRetrieved) else "in_progress"
     )
-    _tell_item(state, event.item, status, events)
+    _add_item(state, event.item, status, events)
     return []
 
 
-def _tell_item(state: Exchange, item: server.Item, status: Status, events: Events) -> None:
-    told = state.items.told(item, status)
-    if told is not None:
-        events.append(RealtimeModelItemUpdatedEvent(state.speech.as_heard(told)))
+def _add_item(state: Exchange, item: server.Item, status: ItemStatus, events: Events) -> None:
+    known = state.items.as_history(item, status)
+    if known is not None:
+        events.append(RealtimeModelItemUpdatedEvent(state.speech.as_heard(known)))
     else:
-        other(events)
+        forward_unmapped(events)
 
 
 def _item_deleted(state: Exchange, event: server.ItemDeleted, events: Events) -> list[bytes]:
@@ -189,7 +192,7 @@ def _item_deleted(state: Exchange, event: server.ItemDeleted, events: Events) ->
 
 
 def _item_truncated(state: Exchange, event: server.ItemTruncated, events: Events) -> list[bytes]:
-    other(events)
+    forward_unmapped(events)
     heard = state.speech.truncated(event)
     if heard:
         before = state.items.before(event.item_id)
@@ -208,25 +211,17 @@ def _transcription_completed(
 
 def _transcription_failed(state: Exchange, event: server.TranscriptionFailed, events: Events) -> list[bytes]:
     error = event.error
-    why = error.message or "the server does not say why"
-    events.append(
-        RealtimeModelErrorEvent(
-            RealtimeServerError(
-                error.type or "transcription_failed",
-                f"what the user said in {event.item_id} could not be transcribed: {why}",
-                error.code,
-                error.event_id,
-                error.param,
-            )
-        )
-    )
+    why = error.message or "the server gives no reason"
+    message = f"what the user said in {event.item_id} could not be transcribed: {why}"
+    events.append(_error_event(error, "transcription_failed", message))
     return []
 
 
 def _speech_started(state: Exchange, event: server.SpeechStarted, events: Events) -> list[bytes]:
     responses = state.responses
-    other(events)
+    forward_unmapped(events)
     responses.begins_by_itself()
+    # The user speaks, so playback stops at once, whether or not the server ends the response by itself.
     frames = state.speech.cut(responses, events)
     if responses.id is not None:
         responses.silenced.add(responses.id)
@@ -242,14 +237,15 @@ def _timeout_triggered(state: Exchange, event: server.TimeoutTriggered, events: 
 
 
 def _session_created(state: Exchange, event: server.SessionCreated, events: Events) -> list[bytes]:
-    other(events)
+    forward_unmapped(events)
     state.learn(event.session, events)
-    state.learn(state.asked_for, events)  # that was sent already, and will be so
+    # Our own settings are on their way: the server will have them before anything that we send later.
+    state.learn(state.initial_session, events)
     return []
 
 
 def _session_updated(state: Exchange, event: server.SessionUpdated, events: Events) -> list[bytes]:
-    other(events)
+    forward_unmapped(events)
     state.learn(event.session, events)
     return []
 
@@ -257,16 +253,16 @@ def _session_updated(state: Exchange, event: server.SessionUpdated, events: Even
 def _error(state: Exchange, event: server.Error, events: Events) -> list[bytes]:
     error = event.error
     if state.responses.is_late_cancel(error):
-        other(events)
+        forward_unmapped(events)
         return state.responses.refused(error)
-    events.append(
-        RealtimeModelErrorEvent(
-            RealtimeServerError(
-                error.type or "error", error.message or "", error.code, error.event_id, error.param
-            )
-        )
-    )
+    events.append(_error_event(error, "error", error.message or ""))
     return state.responses.refused(error)
+
+
+def _error_event(error: server.ServerError, kind: str, message: str) -> RealtimeModelErrorEvent:
+    return RealtimeModelErrorEvent(
+        RealtimeServerError(error.type or kind, message, error.code, error.event_id, error.param)
+    )
 
 
 MEANING: dict[type[Any], Callable[[Exchange, Any, Events], list[bytes]]] = {

@@ -1,13 +1,12 @@
-"""What is known of a connection: its responses, its items, what was said, and how the server takes turns."""
+"""The state of a connection: its responses, its items, its speech, and how the server takes turns."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from quiesce.realtime.words import RealtimeModelErrorEvent
+from quiesce.realtime.words import RealtimeModelErrorEvent, forget_oldest
 
-from .bounded_memory import forget_oldest
 from .conversation_items import Items
 from .responses import Responses
 from .speech import Speech
@@ -17,34 +16,37 @@ if TYPE_CHECKING:
 
 
 CALLS = 1024
-"""How many tool calls are remembered as told."""
+"""How many tool calls are remembered as passed on."""
 
 
 class Exchange:
     """The state of one connection."""
 
     def __init__(self, tracker: RealtimePlaybackTracker) -> None:
-        self.restored: set[str] = set()  # items of an earlier connection: who listens knows them
+        self.restored: set[str] = set()  # items of an earlier connection, which the listeners know
         self.responses = Responses()
         self.items = Items()
         self.speech = Speech(tracker, self.restored)
-        self._told_calls: dict[str, None] = {}
-        self.provisional: dict[str, str] = {}  # by call_id: the output that says that it is unknown
-        self.asked_for: Mapping[str, Any] = {}  # the session that was asked for first
-        self.has_turn_detection = True  # the server notices when the user has spoken, and answers
-        self.interrupts_by_itself = True  # and when the user begins to speak: it ends the response that is on
+        self._known_calls: dict[str, None] = {}
+        self.provisional: dict[str, str] = {}  # by call_id: the item id of an output that says "unknown"
+        self.initial_session: Mapping[str, Any] = {}  # the settings that were sent first
+        self.has_turn_detection = True  # the server answers when the user has spoken
+        self.interrupts_by_itself = True  # the server ends a response when the user begins to speak
         self.has_prompt = False
 
-    def is_told(self, call_id: str) -> bool:
-        """Whether this tool call was told before; it is now."""
-        if call_id in self._told_calls:
-            return True
-        self._told_calls[call_id] = None
-        forget_oldest(self._told_calls, CALLS)
-        return False
+    def is_new_call(self, call_id: str) -> bool:
+        """Return whether this tool call was not passed on before, and remember it."""
+        if call_id in self._known_calls:
+            return False
+        self._known_calls[call_id] = None
+        forget_oldest(self._known_calls, CALLS)
+        return True
 
     def learn(self, session: Mapping[str, Any], events: list[RealtimeModelEvent]) -> None:
-        """What the session is like: as it was asked for, or as the server says. Before the wire was stable, it was flat."""
+        """Take the settings of the session, as they were sent or as the server reports them.
+
+        The beta version of the protocol has them flat, without `audio`.
+        """
         if "prompt" in session:
             self.has_prompt = session["prompt"] is not None
         audio = _within(session, "audio")
@@ -52,7 +54,7 @@ class Exchange:
             if "turn_detection" in given:
                 detection = given["turn_detection"]
                 self.has_turn_detection = detection is not None
-                # The server's own default is to do so.
+                # Without `interrupt_response`, the default of the server is true.
                 self.interrupts_by_itself = (
                     isinstance(detection, Mapping) and detection.get("interrupt_response") is not False
                 )

@@ -1,13 +1,15 @@
-"""Which response is on, and which are still to be asked for.
+"""Which response is active, and which are still to be requested.
 
-A conversation has one response at a time. Who wants another one while one is on, or was asked for, waits until it has ended; those who want
-just any answer get one together. The server may begin a response by itself at any time (the user has spoken): a request that crosses with
-that is refused, and made again.
+A conversation has one response at a time. If another one is wanted while one is active or requested, it waits
+until that has ended; several wishes for "any answer" share one response. The server may begin a response by
+itself at any time, because the user has spoken. A request that crosses with that is refused, and made again.
 
-Who says stop means all that was wanted until then: what was not sent yet is not sent any more, and one that was sent and of which nothing was
-heard is ended, in silence, as soon as it begins. What is wanted afterwards is asked for as ever.
+An interrupt concerns everything that was wanted up to then. What was not sent yet is not sent. A request that
+was sent, and has no response yet, is cancelled and silenced as soon as its response begins. What is wanted
+afterwards is requested as usual.
 
-Responses outside of the conversation (`conversation: "none"`) are nobody's turn: they neither wait nor let anybody wait.
+Responses outside of the conversation (`conversation: "none"`) do not take turns: they neither wait nor make
+others wait.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from quiesce.agents import UserError
+from quiesce.realtime.words import RecentSet, forget_oldest
 
-from .bounded_memory import RecentSet, forget_oldest
 from .client_events import encode, response_cancel
 
 if TYPE_CHECKING:
@@ -28,73 +30,73 @@ ANOTHER_IS_ON = "conversation_already_has_active_response"
 NONE_IS_ON = "response_cancel_not_active"
 
 TRIES = 3
-"""How often a request is made again at once: one that was refused for a response which has ended, or that the server has failed on."""
+"""How often a request is repeated at once: if an ended response was in its way, or the server failed."""
 
 REMEMBERED = 32
-"""How many requests are remembered that were sent, until something is heard of them. As many cancels."""
+"""How many sent requests are remembered, and how many cancels."""
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A response that somebody wants."""
+    """A response that is wanted."""
 
     frame: bytes
     event_id: str
-    number: int  # in the order in which they were wanted
+    number: int  # requests are numbered in the order in which they were wanted
     is_plain: bool  # any answer will do
     tries: int = 0
-    is_stopped: bool = False  # somebody has said stop since it was sent: it is not made again
+    is_stopped: bool = False  # interrupted after it was sent, so it is not repeated
 
 
 class Responses:
     """The responses of one connection."""
 
     def __init__(self) -> None:
-        self.on = False
-        self.id: str | None = None  # of the one that is on, if the server has told
-        self.silenced = RecentSet()  # what they say is not played any more
-        self.stopped = RecentSet()  # somebody has said stop: they call no tools any more
+        self.active = False
+        self.id: str | None = None  # of the active one, if the server has sent it
+        self.silenced = RecentSet()  # their audio is not played any more
+        self.stopped = RecentSet()  # interrupted: they call no tools any more
         self._wanted: list[Request] = []
-        self._asked: Request | None = None  # sent, and nothing was heard of it
-        self._doubted: Request | None = (
-            None  # sent, and perhaps refused: the server did not say what was wrong
-        )
-        # The last ones that were sent: they may have crossed with others, and be refused yet.
+        self._requested: Request | None = None  # sent, and without an answer so far
+        # Sent, and perhaps refused: there was an error, but the server did not say for which event.
+        self._doubtful: Request | None = None
+        # The last ones that were sent: they may have crossed with others, and still be refused.
         self._sent: dict[str, Request] = {}
-        self._cancels: dict[str, None] = {}  # ids of the last events that were to end a response
-        self._cancelled_as: str | None = None  # the id of the event that ends the one that is on
-        self._ended: str | None = None  # the one that was on before
-        self._outside: dict[str, bool] = {}  # those that are on, and whether they were told to end
-        self._asked_outside: list[str] = []  # ids of events
-        self._count = 0  # of what was sent
+        self._cancels: dict[str, None] = {}  # event ids of the last cancels
+        self._cancel_event: str | None = None  # the event id of the active response's cancel
+        self._previous: str | None = None  # the id of the response before
+        self._outside: dict[str, bool] = {}  # active ones outside of the conversation: whether cancelled
+        self._requested_outside: list[str] = []  # event ids
+        self._count = 0  # of event ids and requests
 
-    def is_on(self, response_id: str | None = None) -> bool:
-        """Whether this one goes on; None: whether any does in the conversation."""
+    def is_active(self, response_id: str | None = None) -> bool:
+        """Return whether this response is active; None: whether the conversation has an active one."""
         if response_id in self._outside:
             return True
-        return self.on and (response_id is None or self.id is None or response_id == self.id)
+        return self.active and (response_id is None or self.id is None or response_id == self.id)
 
     def is_outside(self, response_id: str) -> bool:
-        """Whether it is no part of the conversation."""
+        """Return whether this response is outside of the conversation."""
         return response_id in self._outside
 
-    # What is wanted
+    # Requesting
 
     def want(self) -> list[bytes]:
-        """An answer is wanted."""
+        """Want any answer; return the frames to send now."""
+        # Several wishes for any answer share one response, unless a response of a certain kind comes between.
         if not (self._wanted and self._wanted[-1].is_plain):
             self._wanted.append(self._request({"type": "response.create"}, is_plain=True))
         return self._next()
 
     def want_this(self, message: Mapping[str, Any]) -> list[bytes]:
-        """A response of a certain kind is wanted: a whole `response.create`."""
+        """Want a response of a certain kind, given as a whole `response.create`."""
         if len(message) == 1:
             return self.want()
         request = self._request(message)
         given = message.get("response")
         if isinstance(given, Mapping) and given.get("conversation") == "none":
-            self._asked_outside.append(request.event_id)
-            del self._asked_outside[:-REMEMBERED]
+            self._requested_outside.append(request.event_id)
+            del self._requested_outside[:-REMEMBERED]
             return [request.frame]
         self._wanted.append(request)
         return self._next()
@@ -107,9 +109,9 @@ class Responses:
         return Request(encode({**message, "event_id": event_id}), event_id, self._count, is_plain)
 
     def _next(self) -> list[bytes]:
-        if self.on or self._asked is not None or not self._wanted:
+        if self.active or self._requested is not None or not self._wanted:
             return []
-        request = self._asked = self._wanted.pop(0)
+        request = self._requested = self._wanted.pop(0)
         self._sent[request.event_id] = request
         forget_oldest(self._sent, REMEMBERED)
         return [request.frame]
@@ -119,14 +121,14 @@ class Responses:
         return f"quiesce_{self._count}"
 
     def cancel(self, response_id: str | None = None) -> list[bytes]:
-        """End one that is on. Nothing happens if it is not on, or was told to end before."""
+        """Cancel an active response; do nothing if it is not active, or was cancelled before."""
         if response_id is not None and response_id in self._outside:
-            was_told, self._outside[response_id] = self._outside[response_id], True
-            return [] if was_told else [response_cancel(self._cancel_id(), response_id)]
-        if not self.is_on(response_id) or self._cancelled_as is not None:
+            was_cancelled, self._outside[response_id] = self._outside[response_id], True
+            return [] if was_cancelled else [response_cancel(self._cancel_id(), response_id)]
+        if not self.is_active(response_id) or self._cancel_event is not None:
             return []
-        self._cancelled_as = self._cancel_id()
-        return [response_cancel(self._cancelled_as, response_id or self.id)]
+        self._cancel_event = self._cancel_id()
+        return [response_cancel(self._cancel_event, response_id or self.id)]
 
     def _cancel_id(self) -> str:
         event_id = self._event_id()
@@ -135,33 +137,35 @@ class Responses:
         return event_id
 
     def stop_wanted(self) -> None:
-        """Somebody has said stop: nothing that was wanted until now is asked for any more, and what was asked for ends when it begins."""
+        """Drop all that is wanted; requests that were sent are cancelled when their response begins."""
         self._wanted.clear()
         for request in self._sent.values():
             request.is_stopped = True
-        if self._doubted is not None:
-            self._doubted.is_stopped = True
+        if self._doubtful is not None:
+            self._doubtful.is_stopped = True
 
     def begins_by_itself(self) -> None:
-        """The server is about to begin a response that nobody has asked for; one that was asked for would have begun before."""
-        self._doubted = None
+        """Note that the server will begin a response by itself: the doubtful request was refused, then."""
+        self._doubtful = None
 
     def stop(self, response_id: str) -> list[bytes]:
-        """It goes on though somebody has said stop, and the server was to end it: end it."""
+        """Cancel a response that goes on although it was interrupted, and the server should have ended it."""
         return self.cancel(response_id) if response_id in self.stopped else []
 
-    # What came of it
+    # Events of the server
 
     def created(self, response: Response) -> list[bytes]:
-        """One is on."""
-        if response.id is not None and response.conversation_id is None and self._asked_outside:
-            del self._asked_outside[0]
+        """Take note of a response that has begun; return the frames to send."""
+        # A server may leave `conversation_id` out (UNSET); only null means "outside".
+        if response.id is not None and response.conversation_id is None and self._requested_outside:
+            del self._requested_outside[0]
             self._outside[response.id] = False
             return []
-        request = self._asked or self._doubted
+        # A response may have begun although an error made its request look refused.
+        request = self._requested or self._doubtful
         is_stopped = request is not None and request.is_stopped
-        self.on, self.id = True, response.id
-        self._asked = self._doubted = self._cancelled_as = None
+        self.active, self.id = True, response.id
+        self._requested = self._doubtful = self._cancel_event = None
         if not is_stopped:
             return []
         if response.id is not None:
@@ -170,75 +174,77 @@ class Responses:
         return self.cancel(response.id)
 
     def done(self, response: Response) -> list[bytes]:
-        """One has ended: the next one can be asked for."""
+        """Take note of a response that has ended; return the frames to send, such as the next request."""
         if response.id is not None:
             self.silenced.discard(response.id)
             self.stopped.discard(response.id)
             if response.id in self._outside:
                 del self._outside[response.id]
                 return []
-        if not self.on:
-            self._asked = self._doubted = None  # the server has not said that it began
-        elif not self.is_on(response.id):
-            return []  # it is another one that is on
+        if not self.active:
+            self._requested = self._doubtful = None  # the server left out that it had begun
+        elif not self.is_active(response.id):
+            return []  # another one is active
         return self._free(response.id)
 
     def _free(self, ended: str | None) -> list[bytes]:
-        self.on, self.id, self._cancelled_as, self._ended = False, None, None, ended
+        self.active, self.id, self._cancel_event, self._previous = False, None, None, ended
         return self._next()
 
     def is_late_cancel(self, error: ServerError) -> bool:
-        """Whether all that was wrong is that a response had ended already which was to be ended here: nobody did anything wrong."""
+        """Return whether the error only says that a response which we cancelled had already ended."""
         return error.code == NONE_IS_ON and error.event_id in self._cancels
 
     def refused(self, error: ServerError) -> list[bytes]:
-        """The server did not like something that it was told; perhaps one of these requests."""
-        if error.code == NONE_IS_ON and self.on and self._cancelled_as == error.event_id is not None:
+        """Take an error of the server, which may be about a request; return the frames to send."""
+        # Our cancel found no response, so the one that we took for active has ended.
+        if error.code == NONE_IS_ON and self.active and self._cancel_event == error.event_id is not None:
             return self._free(self.id)
-        if error.event_id in self._asked_outside:
-            self._asked_outside.remove(error.event_id)
+        if error.event_id in self._requested_outside:
+            self._requested_outside.remove(error.event_id)
             return []
-        request = self._is_about(error)
+        request = self._request_of(error)
         if request is None:
             return []
         self._sent.pop(request.event_id, None)
-        if self._asked is request:
-            self._asked = None
+        if self._requested is request:
+            self._requested = None
         if error.code == ANOTHER_IS_ON:
-            self._ask_again(request, error)
+            self._request_again(request, error)
         elif _has_failed(error) and request.tries < TRIES and not request.is_stopped:
             request.tries += 1
             self._wanted.insert(0, request)
         elif error.event_id is None:
-            self._doubted = request
-        # Else it is told as an error: to ask again would not help.
+            self._doubtful = request
+        # Otherwise the user gets the error: to repeat the request would not help.
         return self._next()
 
-    def _is_about(self, error: ServerError) -> Request | None:
+    def _request_of(self, error: ServerError) -> Request | None:
         if error.event_id is not None:
             return self._sent.get(error.event_id)
         if self._sent and error.code == ANOTHER_IS_ON:
             return next(reversed(self._sent.values()))
-        # It may be about something else. To wait for an answer that never comes would be worse than to ask too early: that is refused, and
-        # asked for again.
-        return self._asked
+        # It may be about something else. But to wait for an answer that never comes would be worse than to
+        # request too early: that is refused, and then requested again.
+        return self._requested
 
-    def _ask_again(self, request: Request, error: ServerError) -> None:
+    def _request_again(self, request: Request, error: ServerError) -> None:
+        # Back to its old place: later requests must not overtake it.
         place = sum(1 for other in self._wanted if other.number < request.number)
-        is_in_vain = request.is_stopped or (
+        is_needless = request.is_stopped or (
             request.is_plain and any(other.is_plain for other in self._wanted[place : place + 1])
         )
-        if not is_in_vain:
+        if not is_needless:
             self._wanted.insert(place, request)
-        if self.on:
+        if self.active:
             return
-        has_ended = self._ended is not None and self._ended in (error.message or "")
+        has_ended = self._previous is not None and self._previous in (error.message or "")
         if has_ended and request.tries < TRIES:
             request.tries += 1
         else:
-            self.on, self.id = True, None  # one that we are about to be told of
+            self.active, self.id = True, None  # its `response.created` is still on its way
 
 
 def _has_failed(error: ServerError) -> bool:
-    """Whether the server itself is at fault: it does not say which event it was then, and may do better the next time."""
+    """Return whether the server itself failed: then it names no event, and a repeat may succeed."""
     return error.event_id is None and error.type != "invalid_request_error"

@@ -1,7 +1,7 @@
-"""The conversation, in the form in which a server takes it from a client.
+"""The conversation, in the form in which a server accepts it from a client.
 
-It takes no audio of its own: what was said is sent as text, by its transcript. What was cut off says so; and where the user has said something of which
-there is no transcript, that is said in its place. A tool call is sent with its output, right behind it.
+A server accepts no audio of its own, so speech is sent as text, by its transcript. The text says where speech
+was cut off, and where the user said something that has no transcript. A tool call is followed by its output.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from quiesce.realtime.words import (
 if TYPE_CHECKING:
     from quiesce.realtime.words import AssistantText, InputText, RealtimeItem, RealtimeMessageItem
 
-CUT_OFF: Final = "[cut off here: the user has heard no more of it]"
-NOT_TRANSCRIBED: Final = "[the user said something here, of which there is no transcript]"
+CUT_OFF: Final = "[cut off here: the user has not heard the rest]"
+NOT_TRANSCRIBED: Final = "[the user said something here that has no transcript]"
 
 
 def wire_items(item: RealtimeItem, output_id: str) -> list[dict[str, Any]]:
-    """An item as a server takes it: none if there is nothing in it, two if it is a call. `output_id`: what the second is to be known by."""
+    """Return an item as the server accepts it: none if it is empty, two for a call (with `output_id`)."""
     identity = {"id": item.item_id} if item.item_id else {}
     if not isinstance(item, RealtimeToolCallItem):
         content = _content(item)
@@ -38,10 +38,10 @@ def wire_items(item: RealtimeItem, output_id: str) -> list[dict[str, Any]]:
 
 def _content(item: RealtimeMessageItem) -> list[dict[str, Any]]:
     if isinstance(item, AssistantMessageItem):
-        said = " ".join(words for part in item.content if (words := _words(part)))
-        if said and item.status == "incomplete":
-            said = f"{said} {CUT_OFF}"
-        return [{"type": "output_text", "text": said}] if said else []
+        text = " ".join(words for part in item.content if (words := _words(part)))
+        if text and item.status == "incomplete":
+            text = f"{text} {CUT_OFF}"
+        return [{"type": "output_text", "text": text}] if text else []
     return [sent for part in item.content if (sent := _part(part)) is not None]
 
 

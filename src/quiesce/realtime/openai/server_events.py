@@ -1,7 +1,7 @@
-"""What the server says: those of its events that mean something here, as structures.
+"""The events of the server that have a meaning here, as structures.
 
-One pass over a frame finds out which event it is and decodes it, base64 included. A frame that is not understood is looked at a second
-time, to say why: see `look_again`.
+One pass over a frame determines its type and decodes it, base64 included. A frame that cannot be decoded is
+looked at again, to describe what is wrong: see `look_again`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Index: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 
 
 class MalformedServerEvent(ValueError):
-    """The server has sent something that is no event, or one that lacks what such an event has. The session goes on without it."""
+    """The server sent something that is not a valid event. The session goes on without it."""
 
     def __init__(self, message: str, event_type: str | None = None) -> None:
         super().__init__(message)
@@ -47,7 +47,7 @@ class Item(msgspec.Struct):
 
 
 class ServerError(msgspec.Struct):
-    """What went wrong."""
+    """The description of an error."""
 
     type: str | None = None
     message: str | None = None
@@ -57,14 +57,14 @@ class ServerError(msgspec.Struct):
 
 
 class StatusDetails(msgspec.Struct):
-    """Why a response has ended so."""
+    """Why a response ended with its status."""
 
     error: ServerError | None = None
     reason: str | None = None
 
 
 class Tokens(msgspec.Struct):
-    """What a response has cost."""
+    """The tokens that a response used."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -83,11 +83,11 @@ class Response(msgspec.Struct):
 
 
 class ServerEvent(msgspec.Struct, tag_field="type"):
-    """Every event has its `type`, and is known by it."""
+    """The base of all events, which `type` tells apart."""
 
 
 class AudioDelta(ServerEvent, tag="response.output_audio.delta", gc=False):
-    """A piece of what the model says."""
+    """A piece of the model's audio."""
 
     response_id: str
     item_id: str
@@ -96,11 +96,11 @@ class AudioDelta(ServerEvent, tag="response.output_audio.delta", gc=False):
 
 
 class BetaAudioDelta(AudioDelta, tag="response.audio.delta", gc=False):
-    """The same, as it was called before."""
+    """The same, by its name in the beta version."""
 
 
 class AudioDone(ServerEvent, tag="response.output_audio.done"):
-    """There is no more audio in this content."""
+    """The audio of this content is complete."""
 
     item_id: str
     response_id: str | None = None
@@ -108,11 +108,11 @@ class AudioDone(ServerEvent, tag="response.output_audio.done"):
 
 
 class BetaAudioDone(AudioDone, tag="response.audio.done"):
-    """The same, as it was called before."""
+    """The same, by its name in the beta version."""
 
 
 class TranscriptDelta(ServerEvent, tag="response.output_audio_transcript.delta"):
-    """A piece of what the model says, as text."""
+    """A piece of the transcript of the model's audio."""
 
     response_id: str
     item_id: str
@@ -121,11 +121,11 @@ class TranscriptDelta(ServerEvent, tag="response.output_audio_transcript.delta")
 
 
 class BetaTranscriptDelta(TranscriptDelta, tag="response.audio_transcript.delta"):
-    """The same, as it was called before."""
+    """The same, by its name in the beta version."""
 
 
 class TextDelta(ServerEvent, tag="response.output_text.delta"):
-    """A piece of what the model writes."""
+    """A piece of the model's text."""
 
     response_id: str
     item_id: str
@@ -133,17 +133,17 @@ class TextDelta(ServerEvent, tag="response.output_text.delta"):
 
 
 class BetaTextDelta(TextDelta, tag="response.text.delta"):
-    """The same, as it was called before."""
+    """The same, by its name in the beta version."""
 
 
 class ResponseCreated(ServerEvent, tag="response.created"):
-    """A response is on."""
+    """A response has begun."""
 
     response: Response
 
 
 class ResponseDone(ServerEvent, tag="response.done"):
-    """A response has ended, however."""
+    """A response has ended, in any way."""
 
     response: Response
 
@@ -156,39 +156,39 @@ class OutputItemAdded(ServerEvent, tag="response.output_item.added"):
 
 
 class OutputItemDone(ServerEvent, tag="response.output_item.done"):
-    """The model has ended an item, or was made to."""
+    """The model has ended an item, or was interrupted."""
 
     item: Item
     response_id: str | None = None
 
 
 class ItemAdded(ServerEvent, tag="conversation.item.added"):
-    """An item is in the conversation."""
+    """An item was added to the conversation."""
 
     item: Item
     previous_item_id: str | None = None
 
 
 class ItemCreated(ItemAdded, tag="conversation.item.created"):
-    """The same, as it was called before."""
+    """The same, by its name in the beta version."""
 
 
 class ItemDone(ItemAdded, tag="conversation.item.done"):
-    """It is as it will stay."""
+    """An item is complete."""
 
 
 class ItemRetrieved(ItemAdded, tag="conversation.item.retrieved"):
-    """It was asked for."""
+    """An item that was requested."""
 
 
 class ItemDeleted(ServerEvent, tag="conversation.item.deleted"):
-    """It is no more in the conversation."""
+    """An item was deleted from the conversation."""
 
     item_id: str
 
 
 class ItemTruncated(ServerEvent, tag="conversation.item.truncated"):
-    """What was not heard of it is no more in the conversation."""
+    """The part of an item that was not heard was cut from the conversation."""
 
     item_id: str
     audio_end_ms: Index
@@ -196,14 +196,14 @@ class ItemTruncated(ServerEvent, tag="conversation.item.truncated"):
 
 
 class TranscriptionCompleted(ServerEvent, tag="conversation.item.input_audio_transcription.completed"):
-    """What the user has said."""
+    """The transcript of the user's speech."""
 
     item_id: str
     transcript: str
 
 
 class TranscriptionFailed(ServerEvent, tag="conversation.item.input_audio_transcription.failed"):
-    """What the user has said could not be written down."""
+    """The user's speech could not be transcribed."""
 
     item_id: str
     error: ServerError
@@ -222,19 +222,19 @@ class TimeoutTriggered(ServerEvent, tag="input_audio_buffer.timeout_triggered"):
 
 
 class SessionCreated(ServerEvent, tag="session.created"):
-    """What the session is like before anybody has changed it."""
+    """The initial settings of the session."""
 
     session: dict[str, Any]
 
 
 class SessionUpdated(ServerEvent, tag="session.updated"):
-    """What it is like now."""
+    """The settings of the session, after a change."""
 
     session: dict[str, Any]
 
 
 class Error(ServerEvent, tag="error"):
-    """Something was wrong, mostly with what the server was told."""
+    """An error, mostly in something that we sent."""
 
     error: ServerError
 
@@ -272,27 +272,25 @@ decode = msgspec.json.Decoder(Meaningful).decode
 KNOWN: frozenset[str] = frozenset(str(each.__struct_config__.tag) for each in get_args(Meaningful))
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What `decode` raises. An error of the event's shape (`msgspec.ValidationError`) is one of them."""
+"""What `decode` raises, including `msgspec.ValidationError` for an event of the wrong shape."""
 
 
 def look_again(frame: bytes, why: Exception) -> tuple[Any, MalformedServerEvent | None]:
-    """What a frame is that `decode` has refused: its data (UNSET if it is no JSON), and what is wrong with it, if anything is."""
+    """Return the data of a frame that `decode` refused (UNSET if it is not JSON), and its fault, if any."""
     try:
         data = msgspec.json.decode(frame)
     except UNREADABLE as error:
         return msgspec.UNSET, MalformedServerEvent(
-            f"the server has sent {len(frame)} bytes that are no JSON: {error}; they begin with {bytes(frame[:60])!r}"
+            f"the server sent {len(frame)} bytes that are not JSON: {error}; they begin with {bytes(frame[:60])!r}"
         )
     if not isinstance(data, dict):
         return data, MalformedServerEvent(
-            f"the server has sent a JSON {_KINDS.get(type(data), 'value')}, and every event is an object"
+            f"the server sent a JSON {_KINDS.get(type(data), 'value')}, but every event is an object"
         )
     kind = data.get("type")
     if not isinstance(kind, str):
         found = "no type" if "type" not in data else f"the type {kind!r:.60}"
-        return data, MalformedServerEvent(
-            f"the server has sent an event with {found}; it has {_fields(data)}"
-        )
+        return data, MalformedServerEvent(f"the server sent an event with {found}; it has {_fields(data)}")
     if kind in KNOWN:
         return data, MalformedServerEvent(f"the server's event {kind!r} is malformed: {why}", kind)
     return data, None

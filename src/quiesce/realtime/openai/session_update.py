@@ -1,7 +1,8 @@
-"""The settings of a session, as the wire has them: the `session` of `session.update`.
+"""The settings of a session in the form of the protocol: the `session` of `session.update`.
 
-The flat names and those under `audio` mean the same, and `audio` wins. The first update says everything, with defaults for what was not
-given; a later one only what was given. A name that does not exist is refused here: the server would only say so in an event.
+The flat names and those under `audio` mean the same, and `audio` wins. The first update contains everything,
+with defaults for what was not given; a later one contains only what was given. A name that does not exist is
+refused here, because the server would report it only in an event.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ _DEFAULTS: dict[str, Any] = {
     "tools": (),
 }
 
-_OF_A_CALL = ("model_name", "input_audio_format", "output_audio_format")  # which is on: these are as they are
+_FIXED_IN_CALLS = ("model_name", "input_audio_format", "output_audio_format")  # an existing call has them
 
-_INPUT = {  # under audio.input: the flat name of it
+_INPUT = {  # from the names under audio.input to the flat names
     "format": "input_audio_format",
     "noise_reduction": "input_audio_noise_reduction",
     "transcription": "input_audio_transcription",
@@ -51,19 +52,19 @@ _OUTPUT = {"format": "output_audio_format", "voice": "voice", "speed": "speed"}
 
 _OF_SERVER_VAD = frozenset(("idle_timeout_ms", "prefix_padding_ms", "silence_duration_ms", "threshold"))
 
-_AS_THEY_ARE = ("prompt", "max_output_tokens", "parallel_tool_calls", "reasoning", "tracing")
+_UNCHANGED = ("prompt", "max_output_tokens", "parallel_tool_calls", "reasoning", "tracing")
 
 
 def wire_session(
     settings: RealtimeSessionModelSettings, *, is_first: bool = False, is_joined: bool = False
 ) -> dict[str, Any]:
-    """The `session` of an update; `is_joined`: the first one of a call that is on, which has formats already."""
+    """Return the `session` of an update; `is_joined`: the first one for an existing call."""
     _check_names(settings, RealtimeSessionModelSettings, "setting", always=True)
     flat = _flat(settings)
     if is_first:
         defaults = _DEFAULTS
         if is_joined:
-            defaults = {name: value for name, value in _DEFAULTS.items() if name not in _OF_A_CALL}
+            defaults = {name: value for name, value in _DEFAULTS.items() if name not in _FIXED_IN_CALLS}
         flat = {**defaults, **flat}
     session: dict[str, Any] = {"type": "realtime"}
     if "model_name" in flat:
@@ -83,16 +84,16 @@ def wire_session(
         session["tools"] = _tools(flat.get("tools") or (), flat.get("handoffs") or ())
     if flat.get("tool_choice") is not None:
         session["tool_choice"] = _tool_choice(flat["tool_choice"])
-    session.update({name: flat[name] for name in _AS_THEY_ARE if name in flat and _is_given(name, flat)})
+    session.update({name: flat[name] for name in _UNCHANGED if name in flat and _is_given(name, flat)})
     return session
 
 
 def _is_given(name: str, flat: Mapping[str, Any]) -> bool:
-    return flat[name] is not None or name == "tracing"  # None: no tracing
+    return flat[name] is not None or name == "tracing"  # None turns tracing off
 
 
 def _flat(settings: RealtimeSessionModelSettings) -> dict[str, Any]:
-    """All settings by their flat names."""
+    """Return all settings by their flat names."""
     flat: dict[str, Any] = dict(settings)
     modalities = flat.pop("modalities", None)
     if not flat.get("output_modalities"):
@@ -110,7 +111,7 @@ def _flat(settings: RealtimeSessionModelSettings) -> dict[str, Any]:
             if given is not None:
                 _check_names(given, form, f"setting 'audio.{way}'", always=True)
                 flat.update({names[name]: value for name, value in given.items()})
-    # None turns these off on the wire; of the others it says nothing.
+    # In the protocol, null turns these off. For the others, None means "not given".
     off = (
         "turn_detection",
         "input_audio_noise_reduction",
@@ -159,7 +160,9 @@ def _tools(tools: Iterable[Any], handoffs: Iterable[Any]) -> list[dict[str, Any]
 def _spec(tool: Any) -> ToolSpec:
     spec: ToolSpec | None = getattr(tool, "spec", None)
     if spec is None:
-        raise UserError(f"tools are made by function_tool(), or a FunctionTool, not {type(tool).__name__}")
+        raise UserError(
+            f"tools must be made by function_tool(), or be a FunctionTool, not {type(tool).__name__}"
+        )
     return spec
 
 
@@ -170,7 +173,7 @@ def _tool_choice(given: Any) -> Any:
 
 
 def _check_names(given: Any, form: Any, what: str, *, always: bool = False) -> None:
-    """Refuse a name that does not exist; where servers have names of their own (not `always`), only one that looks like a mistake."""
+    """Refuse unknown names; without `always`, only if they look like a mistake, as servers may have more."""
     if not isinstance(given, Mapping):
         raise UserError(f"the {what} must be a dict, not {type(given).__name__}")
     known = list(form.__annotations__)
@@ -181,4 +184,6 @@ def _check_names(given: Any, form: Any, what: str, *, always: bool = False) -> N
         nearest = difflib.get_close_matches(snake, known, 1, 0.0 if always else 0.8)
         if nearest:
             of = "" if what == "setting" else f" of the {what}"
-            raise UserError(f"{name!r}{of} is no setting of a realtime session: do you mean {nearest[0]!r}?")
+            raise UserError(
+                f"{name!r}{of} is not a setting of a realtime session: did you mean {nearest[0]!r}?"
+            )

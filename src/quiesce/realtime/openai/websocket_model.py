@@ -1,4 +1,4 @@
-"""The model of a server that speaks the OpenAI Realtime wire, over a WebSocket."""
+"""The model behind a server with the OpenAI Realtime protocol, over a WebSocket."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from quiesce._safe.printed import logger
 from quiesce._safe.secrets import without_secrets
 from quiesce.agents import UserError
 from quiesce.realtime.words import (
+    ListenedModel,
     RealtimeLimits,
-    RealtimeModel,
     RealtimeModelErrorEvent,
-    RealtimeModelListener,
     RealtimePlaybackTracker,
 )
 from quiesce.wire import ConnectionEnded
@@ -37,38 +36,32 @@ if TYPE_CHECKING:
     from .connection import Connection
 
 
-_SEND_BUFFER = (
-    256 * 1024
-)  # bytes that the system keeps: what is behind them is ours to count, and a ping is not behind much
+# Bytes in the buffer of the system. With a small one, nearly all unsent bytes are ours to count, and a ping
+# does not wait behind many others.
+_SEND_BUFFER = 256 * 1024
 _URL = "wss://api.openai.com/v1/realtime"
 
 
-class OpenAIRealtimeWebSocketModel(RealtimeModel):
-    """Connects a session to OpenAI's Realtime API, or to a server that speaks the same (`model_config={"url": ...}`). Needs `quiesce[websocket]`."""
+class OpenAIRealtimeWebSocketModel(ListenedModel):
+    """Connects a session to OpenAI's Realtime API, or to a compatible server (`model_config={"url": ...}`).
+
+    Needs `quiesce[websocket]`.
+    """
 
     def __init__(self, *, ssl: ssl_module.SSLContext | None = None) -> None:
+        super().__init__()
         require("websockets", "websocket", "OpenAIRealtimeWebSocketModel")
-        import_module(".connection", __package__)  # now, not when the event loop has to wait for it
+        # Now: an import in `connect` would block the event loop.
+        import_module(".connection", __package__)
         self._ssl = ssl
-        self._listeners: list[RealtimeModelListener] = []
         self._connection: Connection | None = None
         self._is_connecting = False
-
-    def add_listener(self, listener: RealtimeModelListener) -> None:
-        """Tell this one too."""
-        if listener not in self._listeners:
-            self._listeners.append(listener)
-
-    def remove_listener(self, listener: RealtimeModelListener) -> None:
-        """Tell it nothing more."""
-        if listener in self._listeners:
-            self._listeners.remove(listener)
 
     async def _tell(self, event: RealtimeModelEvent) -> None:
         for listener in tuple(self._listeners):
             try:
                 await listener.on_event(event)
-            except Exception as error:  # one that fails must not cost the others what comes behind
+            except Exception as error:  # the other listeners must still get their events
                 logger.exception("a listener of a realtime model failed at %s", event.type)
                 for other in self._listeners:
                     if other is not listener:
@@ -82,7 +75,7 @@ class OpenAIRealtimeWebSocketModel(RealtimeModel):
                 logger.exception("a listener of a realtime model failed at the end of the connection")
 
     async def connect(self, options: RealtimeModelConfig) -> None:
-        """Connect, and say what the session is to be like."""
+        """Connect, and send the settings of the session."""
         from quiesce.wire import connect_websocket
 
         from .connection import Connection
@@ -94,7 +87,7 @@ class OpenAIRealtimeWebSocketModel(RealtimeModel):
             limits = options.get("limits") or RealtimeLimits()
             settings = options.get("initial_model_settings") or {}
             url = options.get("url") or _url(settings, options.get("call_id"))
-            with anyio.move_on_after(limits.connect) as limit:  # the key too may take its time
+            with anyio.move_on_after(limits.connect) as limit:  # a function for the key may be slow, too
                 headers = options.get("headers")
                 if headers is None:
                     headers = await _headers(options)
@@ -117,13 +110,13 @@ class OpenAIRealtimeWebSocketModel(RealtimeModel):
             self._is_connecting = False
 
     async def send_event(self, event: RealtimeModelSendEvent) -> None:
-        """Tell the server."""
+        """Send something to the server."""
         if self._connection is None:
             raise ConnectionEnded("nothing can be sent: the model is not connected")
         await self._connection.send(event)
 
     async def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
@@ -144,7 +137,8 @@ async def _headers(options: RealtimeModelConfig) -> dict[str, str]:
     if key:
         return {"Authorization": f"Bearer {key}"}
     if "url" in options:
-        return {}  # a server of one's own may want none
+        return {}  # another server may need no key
     raise UserError(
-        'there is no API key: set OPENAI_API_KEY, or pass model_config={"api_key": ...} (or "url" and "headers" of another server)'
+        'there is no API key: set OPENAI_API_KEY, or pass model_config={"api_key": ...} '
+        '(or "url" and "headers" of another server)'
     )

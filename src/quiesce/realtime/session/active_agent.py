@@ -1,4 +1,4 @@
-"""What an agent makes of the model's session: its instructions, its tools, and to whom it may hand over."""
+"""An agent in a session: its instructions, its tools and its handoffs, as the model gets them."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ActiveAgent:
-    """An agent as the model knows it at a moment: a call that was asked for then is answered by this one."""
+    """An agent as the model knows it from some moment on; it answers the calls that the model makes then."""
 
     agent: RealtimeAgent[Any]
     tools: dict[str, FunctionTool]
     handoffs: dict[str, RealtimeHandoff]
     settings: RealtimeSessionModelSettings
-    servers: dict[FunctionTool, ToolServer]  # where tools come from that are not the agent's own
+    servers: dict[FunctionTool, ToolServer]  # the MCP servers of tools that are not the agent's own
 
     def identity(self, tool: FunctionTool) -> object:
-        """What a tool is known by from one cast to the next: an MCP server lists the same one anew each time."""
+        """Return what identifies a tool across activations: an MCP server lists a new object each time."""
         server = self.servers.get(tool)
         return tool if server is None else (server, tool.name)
 
 
 class AgentActivation:
-    """Makes a `ActiveAgent` of an agent."""
+    """Makes an `ActiveAgent` of an agent."""
 
     def __init__(
         self,
         context: RunContextWrapper[Any],
         base: RealtimeSessionModelSettings,
         servers: AsyncExitStack,
-        is_over: Callable[[], bool],
+        is_closing: Callable[[], bool],
     ) -> None:
         self._context = context
         self._base = base
         self._servers = servers
-        self._is_over = is_over  # whether the session is being closed
+        self._is_closing = is_closing
         self._in_use: list[ToolServer] = []
 
-    async def cast(
-        self, agent: RealtimeAgent[Any], over: RealtimeSessionModelSettings | None = None
+    async def activate(
+        self, agent: RealtimeAgent[Any], overrides: RealtimeSessionModelSettings | None = None
     ) -> ActiveAgent:
-        """Find out what holds for this agent now; `over` wins over what the agent says."""
+        """Determine what the model gets for this agent now; `overrides` win over the agent's own settings."""
         instructions = await agent.get_system_prompt(self._context)
         tools = list(agent.tools)
         servers: dict[FunctionTool, ToolServer] = {}
@@ -67,33 +67,37 @@ class AgentActivation:
         settings["handoffs"] = [as_handoff(target) for target in agent.handoffs]
         if agent.prompt is not None:
             settings["prompt"] = agent.prompt
-        settings.update(over or {})
-        offered = [tool for tool in settings["tools"] if await self._is_enabled(tool, agent)]
+        settings.update(overrides or {})
+        enabled = [tool for tool in settings["tools"] if await self._is_enabled(tool, agent)]
         handoffs = [handoff for handoff in settings["handoffs"] if await self._is_enabled(handoff, agent)]
-        settings["tools"], settings["handoffs"] = offered, handoffs
-        names = [tool.name for tool in offered] + [handoff.tool_name for handoff in handoffs]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise UserError(f"agent {agent.name!r} has several tools named {', '.join(map(repr, twice))}")
+        settings["tools"], settings["handoffs"] = enabled, handoffs
+        names = [tool.name for tool in enabled] + [handoff.tool_name for handoff in handoffs]
+        if duplicates := sorted({name for name in names if names.count(name) > 1}):
+            raise UserError(
+                f"agent {agent.name!r} has several tools named {', '.join(map(repr, duplicates))}"
+            )
         return ActiveAgent(
             agent,
-            {tool.name: tool for tool in offered},
+            {tool.name: tool for tool in enabled},
             {handoff.tool_name: handoff for handoff in handoffs},
             settings,
             servers,
         )
 
     async def _use(self, server: ToolServer) -> None:
-        """Connect it, unless nobody would close it any more."""
+        """Connect a server, unless the session is closing."""
         self._check_open()
         await self._servers.enter_async_context(server.use())
         self._in_use.append(server)
-        if self._is_over():
+        if self._is_closing():
+            # The session may have closed its servers before this one was among them: nothing else would close
+            # it.
             await self._servers.aclose()
             self._check_open()
 
     def _check_open(self) -> None:
-        if self._is_over():
-            raise UserError("the session is closed, and needs no MCP server any more")
+        if self._is_closing():
+            raise UserError("the session is closed: no MCP server is connected any more")
 
     async def _is_enabled(self, thing: Any, agent: RealtimeAgent[Any]) -> bool:
         return thing.is_enabled is True or await is_enabled(thing, self._context, agent)

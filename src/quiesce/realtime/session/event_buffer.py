@@ -1,10 +1,11 @@
-"""Events that wait for whoever reads them.
+"""The events that wait to be read.
 
 Invariants
-- `add` never waits: it is called from callbacks, from tasks that are being cancelled, from clean-ups. Whoever may wait, waits for room afterwards
-  (`wait_for_room`), so that the buffer stays bounded. Only the last that comes of a lost connection waits for nobody (`let_in`).
-- An event is taken by one reader. A reader that is cancelled while it waits loses nothing.
-- After `end`, what waits can still be read; then every reader is at its end, or gets the error that ended it.
+- `add` never waits: it is called from callbacks, from tasks that are being cancelled, and during clean-up. A
+  caller that may wait does so afterwards (`wait_for_room`), so that the buffer stays bounded. The last events
+  of a lost connection are an exception: nothing waits for their readers (`lift_bound`).
+- One reader takes an event. A reader that is cancelled while it waits loses nothing.
+- After `end`, the events in the buffer can still be read; then every reader gets the end, or the error.
 """
 
 from __future__ import annotations
@@ -23,15 +24,13 @@ from quiesce.realtime.words import (
 )
 
 if TYPE_CHECKING:
-    from quiesce.kernel.inner import Backend
     from quiesce.realtime.words import RealtimeLimits, RealtimeSessionEvent
 
 
 class EventBuffer:
     """A bounded queue of a session's events."""
 
-    def __init__(self, backend: Backend, limits: RealtimeLimits) -> None:
-        self._backend = backend
+    def __init__(self, limits: RealtimeLimits) -> None:
         self._most_events = limits.events
         self._most_bytes = limits.bytes
         self._events: deque[RealtimeSessionEvent] = deque()
@@ -46,35 +45,36 @@ class EventBuffer:
         return len(self._events)
 
     def add(self, event: RealtimeSessionEvent) -> None:
-        """One more; nothing happens after the end."""
+        """Add an event; do nothing after the end."""
         if self.ended:
             return
+        # Even if it is full: the bound is enforced by making the model wait, not by dropping events.
         self._events.append(event)
         self._bytes += _size(event)
         self._readers.wake_one()
 
     @property
     def is_full(self) -> bool:
-        """Whether as much waits as may."""
+        """Whether a limit is reached."""
         return self._is_bounded and (
             len(self._events) >= self._most_events or self._bytes >= self._most_bytes
         )
 
-    def let_in(self) -> None:
-        """There is room for what comes now: it is the last."""
+    def lift_bound(self) -> None:
+        """Make room for everything, because the connection has ended and only few events follow."""
         self._is_bounded = False
         self._make_room()
 
-    def bound(self) -> None:
-        """It was not the last: there is more to come."""
+    def restore_bound(self) -> None:
+        """Apply the limits again, because there is a new connection."""
         self._is_bounded = True
 
     async def wait_for_room(self) -> None:
-        """Wait until less waits, or nothing is taken any more."""
+        """Wait until there is room, or the end."""
         await self._writers.wait_until(lambda: self.ended or not self.is_full)
 
     async def take(self) -> RealtimeSessionEvent | None:
-        """The next event; None at the end. Raises what ended it, if it was an error."""
+        """Return the next event; None at the end, or raise the error that was the end."""
         await self._readers.wait_until(lambda: self._events or self.ended)
         if not self._events:
             if self.error is not None:
@@ -89,12 +89,12 @@ class EventBuffer:
         if not self.is_full:
             self._writers.wake_all()
 
-    def drop_audio(self, is_meant: Callable[[RealtimeModelAudioEvent], bool]) -> None:
-        """Forget audio that must not be played."""
+    def drop_audio(self, is_unwanted: Callable[[RealtimeModelAudioEvent], bool]) -> None:
+        """Remove audio that must not be played."""
         kept: deque[RealtimeSessionEvent] = deque()
         for event in self._events:
             audio = _audio_of(event)
-            if audio is not None and is_meant(audio):
+            if audio is not None and is_unwanted(audio):
                 self._bytes -= _size(event)
             else:
                 kept.append(event)
@@ -102,7 +102,7 @@ class EventBuffer:
         self._make_room()
 
     def end(self, error: BaseException | None = None) -> None:
-        """Nothing more will come, because of that error if there is one."""
+        """Add no more events; `error` is why, if it is one."""
         if self.ended:
             return
         self.ended = True
@@ -120,11 +120,11 @@ def _audio_of(event: RealtimeSessionEvent) -> RealtimeModelAudioEvent | None:
 
 
 def _size(event: RealtimeSessionEvent) -> int:
-    """What counts of it. (The audio of a raw event is that of the event behind it.)"""
+    """Return the bytes that count. (A raw audio event shares its bytes with the event after it.)"""
     if type(event) is RealtimeAudio:
         return len(event.audio.data)
     if type(event) is RealtimeRawModelEvent and type(event.data) is RealtimeModelRawServerEvent:
         return len(event.data.frame)
     if type(event) is RealtimeHistoryUpdated:
-        return 8 * len(event.history)  # the list; what is in it is the session's own
+        return 8 * len(event.history)  # the list itself; its items belong to the session's history
     return 0

@@ -1,8 +1,8 @@
-"""Which losses of a connection may be made good by connecting again: those that say "not now", and none that say "not you".
+"""Which lost connections are worth another try: those where the server says "not now", but not "not you".
 
-A WebSocket that breaks, a peer that falls silent, a server that cannot be reached: all of these may be better in a moment. A server that
-closes or refuses says why by a code, and only those count here that ask to come again. (OpenAI closes with 1001 when a session has
-lasted for an hour, and with 3000 when the key is wrong.)
+A WebSocket that breaks, a peer that falls silent, a server that cannot be reached: these may recover in a
+moment. A server that closes or refuses gives a code, and only codes that invite another try count. (OpenAI
+closes with 1001 when a session has lasted for an hour, and with 3000 when the key is wrong.)
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from quiesce.wire import ConnectionEnded
 
 # Going away, server error, service restart, try again later, bad gateway, timeout.
 _CLOSED_FOR_NOW: Final = frozenset((1001, 1011, 1012, 1013, 1014, 3008))
-# Request timeout, too early, too many requests; and all that are the server's own fault.
+# Request timeout, too early, too many requests. (All 5xx count as well.)
 _REFUSED_FOR_NOW: Final = frozenset((408, 425, 429))
 
 
 def may_come_back(error: BaseException) -> bool:
-    """Whether a connection that has ended with this, or could not be made because of this, is worth another try."""
-    if not isinstance(error, OSError):  # ConnectionError and TimeoutError are
+    """Return whether another try is worthwhile after this error, of connecting or of a connection."""
+    if not isinstance(error, OSError):  # the base of ConnectionError and TimeoutError
         return False
     return all(_is_for_now(each) for each in _with_causes(error))
 

@@ -1,8 +1,10 @@
-"""What a session makes of what its model says.
+"""How a session handles the events of its model.
 
 Invariants
-- What comes from the model is dealt with by plain functions, in the order in which it came. Only tools and guardrails are tasks.
-- The model waits where it has to: for a reader of the events who is slow, for tools where they hold up the conversation. Never behind a connection that has ended.
+- Events of the model are handled by plain functions, in the order of their arrival. Only tools and guardrails
+  are tasks.
+- The model waits where it has to: for a slow reader of the events, and for tools if `async_tool_calls` is
+  off. It never waits once its connection has ended.
 """
 
 from __future__ import annotations
@@ -11,8 +13,6 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from quiesce._safe.printed import logger
-from quiesce.agents import RunContextWrapper
-from quiesce.realtime.openai import RecentSet, forget_oldest
 from quiesce.realtime.words import (
     RealtimeAgentEndEvent,
     RealtimeAgentStartEvent,
@@ -20,219 +20,181 @@ from quiesce.realtime.words import (
     RealtimeAudioEnd,
     RealtimeAudioInterrupted,
     RealtimeError,
-    RealtimeEventInfo,
     RealtimeHistoryAdded,
-    RealtimeHistoryUpdated,
     RealtimeInputAudioTimeoutTriggered,
-    RealtimeLimits,
     RealtimeModelListener,
     RealtimeRawModelEvent,
+    RecentSet,
     UserMessageItem,
+    forget_oldest,
 )
 
-from .history import History
-from .received_audio import ReceivedAudio
+from .session_state import SessionState
 from .tool_calls import NOT_BEGUN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from quiesce.realtime.words import AssumedPlayback, RealtimeRunConfig, RealtimeSessionEvent
-    from quiesce.realtime.words import model_events as told
+    from quiesce.realtime.words import AssumedPlayback, RealtimeRunConfig
+    from quiesce.realtime.words import model_events as events
 
-    from .active_agent import ActiveAgent
-    from .event_buffer import EventBuffer
     from .output_guards import OutputGuards
     from .reconnecting import Reconnecting
     from .tool_calls import Call, ToolCalls
 
-# What a model tells in the task of whoever tells it something, and who may be the one that is to read it: that waits for nobody.
-_AT_ONCE = frozenset(("audio_interrupted", "item_updated"))
+# A model emits these also in the task that sends something to it, which may be the only reader of the events.
+# To wait for room in the buffer would be a deadlock then.
+_NEVER_WAIT = frozenset(("audio_interrupted", "item_updated"))
 
 
-class ModelListener(RealtimeModelListener):
-    """The part of a session that listens to its model: the history, the events, and whose response it is."""
+class ModelListener(SessionState, RealtimeModelListener):
+    """The part of a session that handles the events of its model."""
 
-    buffer: EventBuffer
     calls: ToolCalls
-    cast: ActiveAgent
     guards: OutputGuards
 
     def __init__(self, context: Any, run_config: RealtimeRunConfig) -> None:
-        self.context = RunContextWrapper(context)
-        self.info = RealtimeEventInfo(self.context)
-        self.limits = run_config.get("limits") or RealtimeLimits()
-        self.history = History()
-        self.playback: AssumedPlayback | None = None  # unless the user keeps an account
-        self.is_cut_off = False  # the connection has ended, of which not all may have been told
-        self.connected = False
-        self.is_deaf = False  # what comes is of a connection that is given up
-        self.audible = ReceivedAudio()
-        self.blocked = RecentSet()  # items that a guardrail has said no to
+        super().__init__(context, run_config)
+        self.playback: AssumedPlayback | None = None  # None if the user has a tracker
         self.reconnecting: Reconnecting | None = None
-        self._casts: dict[str | None, ActiveAgent] = {}  # of the responses that are on, as they began
-        self._cut = RecentSet()  # interrupted, of which a piece may be on its way to us
+        self._interrupted = RecentSet()  # contents of which more audio may still arrive
         self._waits_for_tools = not run_config.get("async_tool_calls", True)
 
-    @property
     @abstractmethod
-    def closing(self) -> bool:
-        """Whether a stop was asked for: nothing new begins."""
-
-    @abstractmethod
-    def is_telling(self) -> bool:
-        """Whether this task tells the model something: it may be the one that is to read what we are told meanwhile."""
+    def is_sending(self) -> bool:
+        """Return whether this task is sending to the model: it may be the one that reads the events."""
 
     @abstractmethod
-    def lost(self, error: Exception | None, *, in_order: bool = False) -> None:
-        """The model is gone, because of that error; `in_order`: it has said that it would go."""
+    def connection_lost(self, error: Exception | None, *, in_order: bool = False) -> None:
+        """Reconnect, or end the session; `in_order`: the model announced the end."""
 
-    def add(self, event: RealtimeSessionEvent) -> None:
-        """Tell whoever reads."""
-        self.buffer.add(event)
-
-    def failed(self, error: BaseException) -> None:
-        """Something of the background has failed: that is an event."""
-        self.add(RealtimeError(error, self.info))
-
-    async def on_event(self, event: told.RealtimeModelEvent) -> None:
-        """Take it in; wait if there is more than anybody reads."""
-        if self.closing or self.is_deaf or (event.type == "audio" and self._is_unwanted(event)):
+    async def on_event(self, event: events.RealtimeModelEvent) -> None:
+        """Handle an event; wait if the readers are behind."""
+        if self.closing or self.ignores_model or (event.type == "audio" and self._is_unwanted(event)):
             return
         self.add(RealtimeRawModelEvent(event, self.info))
-        take_in = _TAKE_IN.get(event.type)
+        handle = _HANDLERS.get(event.type)
         call: Call | None = None
-        if take_in is not None:
+        if handle is not None:
             try:
-                call = take_in(self, event)
-            except Exception as error:  # of a guardrail's name, say: whoever reads must not wait in vain for what comes behind
-                logger.exception("%s could not be dealt with", event.type)
+                call = handle(self, event)
+            except (
+                Exception
+            ) as error:  # from user code, such as the name of a guardrail; later events must go on
+                logger.exception("an event %s could not be handled", event.type)
                 self.failed(error)
+        # To wait here makes the model wait: it awaits each of these calls before it reads on.
         if call is not None and self._waits_for_tools:
             await call.parked.wait()
         if call is not None:
             await self.calls.wait_for_fewer()
-        if event.type not in _AT_ONCE and self.buffer.is_full and self.connected and not self.is_telling():
+        if event.type not in _NEVER_WAIT and self.buffer.is_full and self.connected and not self.is_sending():
             await self.buffer.wait_for_room()
 
     def on_connection_ended(self) -> None:
-        """The end is told behind what had come: neither a tool nor whoever reads may hold that up."""
-        self.is_cut_off = True
-        self.calls.let_go()
-        self.buffer.let_in()
+        """Release everything that makes the model wait: the event of the end comes after those that wait."""
+        self.connection_ended = True
+        self.calls.release()
+        self.buffer.lift_bound()
 
-    def tool_answered(self, call_id: str, output: str) -> None:
-        """A call has its output."""
-        if self.history.answered(call_id, output):
-            self.history_changed()
+    def _is_unwanted(self, event: events.RealtimeModelAudioEvent) -> bool:
+        """Return whether this content was interrupted, or has triggered a guardrail."""
+        place = (event.item_id, event.content_index)
+        return place in self._interrupted or self.guards.has_tripped(event.response_id)
 
-    def history_changed(self) -> None:
-        """Tell whoever reads all of it."""
-        self.add(RealtimeHistoryUpdated(list(self.history.items), self.info))
-
-    def _is_unwanted(self, event: told.RealtimeModelAudioEvent) -> bool:
-        """Whether it was interrupted, or a guardrail has said no to it."""
-        return (event.item_id, event.content_index) in self._cut or self.guards.has_tripped(event.response_id)
-
-    def _audio(self, event: told.RealtimeModelAudioEvent) -> None:
-        self.audible.came(event)
+    def _audio(self, event: events.RealtimeModelAudioEvent) -> None:
+        self.received_audio.add(event)
         self.add(RealtimeAudio(event, event.item_id, event.content_index, self.info))
 
-    def _audio_done(self, event: told.RealtimeModelAudioDoneEvent) -> None:
-        self.audible.ended((event.item_id, event.content_index))
+    def _audio_done(self, event: events.RealtimeModelAudioDoneEvent) -> None:
+        self.received_audio.complete((event.item_id, event.content_index))
         self.add(RealtimeAudioEnd(event.item_id, event.content_index, self.info))
 
-    def interrupted(self, event: told.RealtimeModelAudioInterruptedEvent) -> None:
-        """This content is not played, or not played on."""
+    def interrupted(self, event: events.RealtimeModelAudioInterruptedEvent) -> None:
+        """Stop the playing of a content."""
         place = (event.item_id, event.content_index)
-        self.audible.ended(place)
-        self._cut.add(place)
+        self.received_audio.complete(place)
+        self._interrupted.add(place)
+        # Audio that no reader has taken yet must not be played either.
         self.buffer.drop_audio(lambda audio: (audio.item_id, audio.content_index) == place)
         if self.playback is not None:
             self.playback.on_cut(*place)
-        self.guards.hushed(event.item_id)
+        self.guards.note_interrupt(event.item_id)
         self.add(RealtimeAudioInterrupted(event.item_id, event.content_index, self.info))
 
-    def _called(self, event: told.RealtimeModelToolCallEvent) -> Call | None:
-        if not self.is_cut_off:
-            return self.calls.came(event)
-        # Nobody would hear what it returns. If the model comes back, it hears that.
-        if self.history.answered(event.call_id, NOT_BEGUN, "incomplete"):
+    def _tool_called(self, event: events.RealtimeModelToolCallEvent) -> Call | None:
+        if not self.connection_ended:
+            return self.calls.start(event)
+        # The model could not get the output. If it comes back, it learns that the call was not run.
+        if self.history.set_output(event.call_id, NOT_BEGUN, "incomplete"):
             self.history_changed()
         return None
 
-    def _said(
-        self, event: told.RealtimeModelTranscriptDeltaEvent | told.RealtimeModelOutputTextDeltaEvent
+    def _words(
+        self, event: events.RealtimeModelTranscriptDeltaEvent | events.RealtimeModelOutputTextDeltaEvent
     ) -> None:
-        self.history.said(event.item_id, event.delta, is_written=event.type == "output_text_delta")
-        self.guards.heard(event.response_id, event.item_id, event.delta)
+        self.history.add_words(event.item_id, event.delta, is_written=event.type == "output_text_delta")
+        self.guards.add_text(event.response_id, event.item_id, event.delta)
 
-    def _heard(self, event: told.RealtimeModelInputAudioTranscriptionCompletedEvent) -> None:
-        if self.history.heard(event.item_id, event.transcript):
+    def _transcribed(self, event: events.RealtimeModelInputAudioTranscriptionCompletedEvent) -> None:
+        if self.history.set_transcript(event.item_id, event.transcript):
             self.history_changed()
 
-    def _silence(self, event: told.RealtimeModelInputAudioTimeoutTriggeredEvent) -> None:
+    def _input_timeout(self, event: events.RealtimeModelInputAudioTimeoutTriggeredEvent) -> None:
         self.add(RealtimeInputAudioTimeoutTriggered(self.info))
 
-    def _item(self, event: told.RealtimeModelItemUpdatedEvent) -> None:
+    def _item(self, event: events.RealtimeModelItemUpdatedEvent) -> None:
         if self.reconnecting is not None and isinstance(event.item, UserMessageItem):
-            self.reconnecting.outbox.confirmed(event.item)
+            self.reconnecting.outbox.confirm(event.item)
         if self.history.put(event.item):
             self.add(RealtimeHistoryAdded(event.item, self.info))
         else:
             self.history_changed()
 
-    def _item_deleted(self, event: told.RealtimeModelItemDeletedEvent) -> None:
+    def _item_deleted(self, event: events.RealtimeModelItemDeletedEvent) -> None:
         if self.history.delete(event.item_id):
             self.history_changed()
 
-    def _turn_started(self, event: told.RealtimeModelTurnStartedEvent) -> None:
+    def _turn_started(self, event: events.RealtimeModelTurnStartedEvent) -> None:
         if self.reconnecting is not None:
-            self.reconnecting.outbox.answer_began()
-        self.guards.began(event.response_id)
-        self._casts[event.response_id] = self.cast
-        forget_oldest(self._casts, RecentSet.MOST)
-        self.add(RealtimeAgentStartEvent(self.cast.agent, self.info))
+            self.reconnecting.outbox.response_began()
+        self.guards.response_began(event.response_id)
+        self._responses[event.response_id] = self.active_agent
+        forget_oldest(self._responses, RecentSet.MOST)
+        self.add(RealtimeAgentStartEvent(self.active_agent.agent, self.info))
 
-    def turn_ended(self, event: told.RealtimeModelTurnEndedEvent) -> None:
-        """A response has ended."""
+    def turn_ended(self, event: events.RealtimeModelTurnEndedEvent) -> None:
+        """Take note that a response has ended."""
         if self.reconnecting is not None:
-            self.reconnecting.outbox.answer_ended()
-        self.guards.ended(event.response_id)
-        self._cut.clear()
-        cast = self._casts.pop(event.response_id, self.cast)
-        self.add(RealtimeAgentEndEvent(cast.agent, self.info))
+            self.reconnecting.outbox.response_ended()
+        self.guards.response_ended(event.response_id)
+        # No more audio of the interrupted contents can arrive after the end of the response.
+        self._interrupted.clear()
+        active = self._responses.pop(event.response_id, self.active_agent)
+        self.add(RealtimeAgentEndEvent(active.agent, self.info))
 
-    def responses_on(self) -> list[str | None]:
-        """Those that have begun, and not ended."""
-        return list(self._casts)
-
-    def cast_of(self, response_id: str | None) -> ActiveAgent:
-        """Whose response it is, and which tools it was offered: a handoff in the middle of it does not change that."""
-        return self._casts.get(response_id, self.cast)
-
-    def _usage(self, event: told.RealtimeModelUsageEvent) -> None:
+    def _usage(self, event: events.RealtimeModelUsageEvent) -> None:
         self.context.usage.add(event.usage)
 
-    def _error(self, event: told.RealtimeModelErrorEvent) -> None:
+    def _error(self, event: events.RealtimeModelErrorEvent) -> None:
         self.add(RealtimeError(event.error, self.info))
 
-    def _exception(self, event: told.RealtimeModelExceptionEvent) -> None:
-        self.lost(event.exception)
+    def _exception(self, event: events.RealtimeModelExceptionEvent) -> None:
+        self.connection_lost(event.exception)
 
-    def _end_of_stream(self, event: told.RealtimeModelEndOfStreamEvent) -> None:
-        self.lost(event.error, in_order=True)
+    def _end_of_stream(self, event: events.RealtimeModelEndOfStreamEvent) -> None:
+        self.connection_lost(event.error, in_order=True)
 
 
-_TAKE_IN: dict[str, Callable[[ModelListener, Any], Any]] = {
+_HANDLERS: dict[str, Callable[[ModelListener, Any], Any]] = {
     "audio": ModelListener._audio,
     "audio_done": ModelListener._audio_done,
     "audio_interrupted": ModelListener.interrupted,
-    "function_call": ModelListener._called,
-    "transcript_delta": ModelListener._said,
-    "output_text_delta": ModelListener._said,
-    "input_audio_transcription_completed": ModelListener._heard,
-    "input_audio_timeout_triggered": ModelListener._silence,
+    "function_call": ModelListener._tool_called,
+    "transcript_delta": ModelListener._words,
+    "output_text_delta": ModelListener._words,
+    "input_audio_transcription_completed": ModelListener._transcribed,
+    "input_audio_timeout_triggered": ModelListener._input_timeout,
     "item_updated": ModelListener._item,
     "item_deleted": ModelListener._item_deleted,
     "turn_started": ModelListener._turn_started,

@@ -1,10 +1,12 @@
-"""Output guardrails that look at what the model says while it says it.
+"""Output guardrails, which check what the model says while it says it.
 
 Invariants
-- Each guardrail looks at one item with one task at a time. It looks when there are so many characters more than the last time
-  (`debounce_text_length`), and once at the end of the response at what it has not seen; what comes while it looks, it sees the next time.
-- The first one that says no interrupts the response, once: nothing of it is played any more, and the others that look at it are stopped.
-- One that fails is an event, and the others go on.
+- Each guardrail checks one item in one task at a time. It checks again when there are `debounce_text_length`
+  more characters, and once more at the end of the response, if there is text that it has not checked. Text
+  that arrives during a check is left for the next one.
+- The first guardrail that is triggered interrupts the response, once: nothing more of it is played, and the
+  other checks of it are stopped.
+- A guardrail that fails becomes an event, and the others go on.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from quiesce import ChildCancelled, Reason, ScopeClosed
-from quiesce.kernel.inner import CANCELLED, when_ended
+from quiesce.kernel.inner import when_ended
 from quiesce.realtime.words import (
     RealtimeGuardrailTripped,
     RealtimeModelSendInterrupt,
@@ -28,25 +30,25 @@ if TYPE_CHECKING:
     from quiesce.agents import OutputGuardrail, OutputGuardrailResult
     from quiesce.realtime.words import RealtimeAgent
 
-    from .session_task import SessionTask
+    from .session_state import SessionState
 
 
 @dataclass(slots=True, eq=False)
-class Look:
-    """One guardrail, at one item."""
+class Check:
+    """One guardrail for one item."""
 
     guardrail: OutputGuardrail
-    seen: int = 0  # characters
-    handle: Handle | None = None  # of the task that looks now
+    checked: int = 0  # characters
+    handle: Handle | None = None  # of the running task
 
 
 @dataclass(slots=True, eq=False)
-class Said:
-    """What was said in one item."""
+class SpokenItem:
+    """The text of one item."""
 
     response_id: str
     agent: RealtimeAgent[Any]
-    looks: list[Look]
+    checks: list[Check]
     text: str = ""
 
 
@@ -54,138 +56,150 @@ class Said:
 class Response:
     """One response."""
 
-    items: dict[str, Said] = field(default_factory=dict)
+    items: dict[str, SpokenItem] = field(default_factory=dict)
     tripped: bool = False
-    hushed: bool = False  # the user has interrupted it
-    over: bool = False
+    interrupted: bool = False  # by the user
+    ended: bool = False
 
 
 class OutputGuards:
-    """All guardrails of a session, and what they have not yet looked at."""
+    """The guardrails of a session, and the responses that they check."""
 
-    def __init__(self, life: SessionTask, always: Sequence[OutputGuardrail], debounce: int) -> None:
-        self._life = life
+    def __init__(self, session: SessionState, always: Sequence[OutputGuardrail], debounce: int) -> None:
+        self._session = session
         self._always = list(always)
         self._debounce = max(debounce, 1)
         self._responses: dict[str, Response] = {}
         self._latest: str | None = None  # the response that began last
 
-    def began(self, response_id: str | None) -> None:
-        """The model begins a response."""
+    def response_began(self, response_id: str | None) -> None:
+        """Take note of a new response."""
         self._latest = response_id
 
-    def heard(self, response_id: str, item_id: str, delta: str) -> None:
-        """The model has said this."""
+    def add_text(self, response_id: str, item_id: str, delta: str) -> None:
+        """Add text of the model, and start the checks that are due."""
         response = self._responses.get(response_id)
-        said = response.items.get(item_id) if response is not None else None
-        if said is None:
-            agent = self._life.cast_of(response_id).agent
+        item = response.items.get(item_id) if response is not None else None
+        if item is None:
+            agent = self._session.agent_of(response_id).agent
             guardrails = self._guardrails_of(agent)
             if not guardrails:
                 return
             if response is None:
                 response = self._responses[response_id] = Response()
-            said = response.items[item_id] = Said(response_id, agent, [Look(each) for each in guardrails])
+            item = response.items[item_id] = SpokenItem(
+                response_id, agent, [Check(each) for each in guardrails]
+            )
         assert response is not None
         if response.tripped:
             return
-        said.text += delta
-        length = len(said.text)
-        for look in said.looks:
-            if look.handle is None and length - look.seen >= self._debounce:
-                self._look(response, said, look)
+        # Every guardrail keeps its own position: a slow one must not hold up the others.
+        item.text += delta
+        length = len(item.text)
+        for check in item.checks:
+            if check.handle is None and length - check.checked >= self._debounce:
+                self._start_check(response, item, check)
 
-    def hushed(self, item_id: str | None) -> None:
-        """The user has interrupted what is being said, or this of it: that a guardrail says no to it as well is no news for the model."""
+    def note_interrupt(self, item_id: str | None) -> None:
+        """Take note that the user interrupted an item, or all.
+
+        If it then triggers a guardrail as well, the model need not hear of that.
+        """
         for response in self._responses.values():
             if not response.tripped and (item_id is None or item_id in response.items):
-                response.hushed = True
+                response.interrupted = True
 
     def _guardrails_of(self, agent: RealtimeAgent[Any]) -> list[OutputGuardrail]:
+        # A guardrail that both the agent and the run config list is run once.
         guardrails = [*agent.output_guardrails, *self._always]
         return [each for place, each in enumerate(guardrails) if each not in guardrails[:place]]
 
     def has_tripped(self, response_id: str) -> bool:
-        """Whether nothing of this response, which is on, is played any more."""
+        """Return whether this response is active and has triggered a guardrail."""
         response = self._responses.get(response_id)
-        return response is not None and response.tripped and not response.over
+        return response is not None and response.tripped and not response.ended
 
-    def ended(self, response_id: str | None) -> None:
-        """The model has ended a response, or does not say which: then all. What nobody has looked at is looked at now."""
+    def response_ended(self, response_id: str | None) -> None:
+        """Check the rest of a response that has ended; of all, if the model does not say which."""
         for known, response in list(self._responses.items()):
-            if not response.over and response_id in (None, known):
+            if not response.ended and response_id in (None, known):
                 self._end(known, response)
 
     def _end(self, response_id: str, response: Response) -> None:
-        response.over = True
-        for said in response.items.values():
-            for look in said.looks:
-                if look.handle is None and look.seen < len(said.text) and not response.tripped:
-                    self._look(response, said, look)
+        response.ended = True
+        for item in response.items.values():
+            for check in item.checks:
+                if check.handle is None and check.checked < len(item.text) and not response.tripped:
+                    self._start_check(response, item, check)
         self._forget(response_id, response)
 
-    def _look(self, response: Response, said: Said, look: Look) -> None:
+    def _start_check(self, response: Response, item: SpokenItem, check: Check) -> None:
         try:
-            handle = self._life.work.spawn(
-                self._judge, response, said, look, name=f"guardrail {look.guardrail.get_name()}"
+            handle = self._session.work.spawn(
+                self._judge, response, item, check, name=f"guardrail {check.guardrail.get_name()}"
             )
         except ScopeClosed:
             return
-        if not handle.done:  # an eager one may be over
-            look.handle = handle
-        when_ended(handle, partial(self._ended_somehow, response, said, look, handle))
+        if not handle.done:  # an eager task may have ended
+            check.handle = handle
+        when_ended(handle, partial(self._check_ended, response, item, check, handle))
 
-    def _ended_somehow(self, response: Response, said: Said, look: Look, handle: Handle) -> None:
-        """Told by its last step, so that what is said from here on has another look; or without one, if it was cancelled before its first."""
-        if look.handle is handle:
-            look.handle = None
-        if handle.state == CANCELLED and not response.tripped and not self._life.closing:
-            self._life.failed(ChildCancelled(handle.name, handle.reason))
-        self._forget(said.response_id, response)
+    def _check_ended(self, response: Response, item: SpokenItem, check: Check, handle: Handle) -> None:
+        # Called in the task's last step, so that text from now on starts another check; or without any step,
+        # if the task was cancelled before its first.
+        if check.handle is handle:
+            check.handle = None
+        if handle.state == "cancelled" and not response.tripped and not self._session.closing:
+            self._session.failed(ChildCancelled(handle.name, handle.reason))
+        self._forget(item.response_id, response)
 
-    async def _judge(self, response: Response, said: Said, look: Look) -> None:
-        life = self._life
+    async def _judge(self, response: Response, item: SpokenItem, check: Check) -> None:
+        session = self._session
         while not response.tripped:
-            text = said.text
-            look.seen = len(text)
+            text = item.text
+            check.checked = len(text)
             try:
-                # A guardrail knows its agent by its name; that it is one that speaks makes no difference to it.
-                result = await look.guardrail.run(life.context, said.agent, text)  # type: ignore[arg-type]
+                # Guardrails expect an `Agent`. A RealtimeAgent has the name, which is what they use.
+                result = await check.guardrail.run(session.context, item.agent, text)  # type: ignore[arg-type]
             except Exception as error:
-                if life.closing:
+                if session.closing:
                     raise
-                life.failed(error)
+                session.failed(error)
             else:
                 if result.output.tripwire_triggered and not response.tripped:
-                    await self._trip(response, said, look, result)
+                    await self._trip(response, item, check, result)
                     return
-            more = len(said.text) - look.seen
-            if more < (1 if response.over else self._debounce):
+            more = len(item.text) - check.checked
+            if more < (1 if response.ended else self._debounce):
                 return
 
-    async def _trip(self, response: Response, said: Said, look: Look, result: OutputGuardrailResult) -> None:
-        life, response_id = self._life, said.response_id
+    async def _trip(
+        self, response: Response, item: SpokenItem, check: Check, result: OutputGuardrailResult
+    ) -> None:
+        session, response_id = self._session, item.response_id
         response.tripped = True
-        why = Reason("error", f"guardrail {look.guardrail.get_name()} was triggered")
-        for other in (each for item in response.items.values() for each in item.looks if each is not look):
-            if other.handle is not None:
+        why = Reason("error", f"guardrail {check.guardrail.get_name()} was triggered")
+        for other in (each for spoken in response.items.values() for each in spoken.checks):
+            if other is not check and other.handle is not None:
                 other.handle.cancel(why)
+        # The interrupt below takes a moment. Until then, nothing of the response may reach the user.
         for item_id in response.items:
-            life.blocked.add(item_id)
-        life.buffer.drop_audio(lambda audio: audio.response_id == response_id)
-        life.add(RealtimeGuardrailTripped([result], said.text, life.info))
-        await life.send(RealtimeModelSendInterrupt(force_response_cancel=True, response_id=response_id))
-        if (
-            self._latest in (None, response_id) and not response.hushed
-        ):  # else the conversation is elsewhere already
-            name = look.guardrail.get_name()
-            await life.send(RealtimeModelSendUserInput(f"guardrail triggered: {name}"))
+            session.blocked_items.add(item_id)
+        session.buffer.drop_audio(lambda audio: audio.response_id == response_id)
+        session.add(RealtimeGuardrailTripped([result], item.text, session.info))
+        await session.send(RealtimeModelSendInterrupt(force_response_cancel=True, response_id=response_id))
+        # Otherwise the conversation has gone on, and the message would interrupt another topic.
+        if self._latest in (None, response_id) and not response.interrupted:
+            name = check.guardrail.get_name()
+            await session.send(RealtimeModelSendUserInput(f"guardrail triggered: {name}"))
 
     def _forget(self, response_id: str, response: Response) -> None:
-        looking = any(look.handle is not None for said in response.items.values() for look in said.looks)
-        if response.over and not looking:
+        is_checking = any(
+            check.handle is not None for item in response.items.values() for check in item.checks
+        )
+        if response.ended and not is_checking:
             self._responses.pop(response_id, None)
 
     def clear(self) -> None:
-        """The session has ended."""
+        """Forget all responses, at the end of the session."""
         self._responses.clear()

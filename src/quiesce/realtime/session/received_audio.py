@@ -1,47 +1,48 @@
-"""Which audio has come, for when the connection is lost: what of it is not complete, and what may still be played."""
+"""Which audio has arrived: when the connection is lost, what is incomplete or still to be played?"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
-from quiesce.realtime.openai import forget_oldest
+from quiesce.realtime.words import forget_oldest
 
 if TYPE_CHECKING:
-    from quiesce.realtime.words import RealtimeModelAudioEvent
-
-Place: TypeAlias = tuple[str, int]
-"""An item, and the index of a content in it."""
+    from quiesce.realtime.words import Place, RealtimeModelAudioEvent
 
 CONTENTS = 128
 
 
 class ReceivedAudio:
-    """The last contents of which audio has come, in the order in which they did."""
+    """The last contents with audio, in the order of their arrival."""
 
     def __init__(self) -> None:
-        self._responses: dict[Place, str] = {}  # whose each is
-        self._open: dict[Place, None] = {}  # of which more is to come
+        self._responses: dict[Place, str] = {}  # the response of each
+        self._incomplete: dict[Place, None] = {}
 
-    def came(self, event: RealtimeModelAudioEvent) -> None:
-        """A piece."""
+    def add(self, event: RealtimeModelAudioEvent) -> None:
+        """Add a piece of audio."""
         place = (event.item_id, event.content_index)
         if place not in self._responses:
             self._responses[place] = event.response_id
             forget_oldest(self._responses, CONTENTS)
-            self._open[place] = None
-            forget_oldest(self._open, CONTENTS)
+            self._incomplete[place] = None
+            forget_oldest(self._incomplete, CONTENTS)
 
-    def ended(self, place: Place) -> None:
-        """That was all, or nothing more of it is played."""
-        self._open.pop(place, None)
+    def complete(self, place: Place) -> None:
+        """Take note that a content has arrived completely, or is not played any more."""
+        self._incomplete.pop(place, None)
 
-    def cut_off(self) -> list[Place]:
-        """Nothing more comes: of these there is a rest that nobody will hear."""
-        cut, self._open = list(self._open), {}
-        return cut
+    def take_incomplete(self) -> list[Place]:
+        """Return the contents whose rest was lost with the connection, and forget them."""
+        incomplete, self._incomplete = list(self._incomplete), {}
+        return incomplete
 
-    def from_now_on(self, playing: Place | None, response_id: str | None) -> list[Place]:
-        """What may be played from now on, of one response or of all: what is being played, and what came after it; else the last response."""
+    def still_to_play(self, playing: Place | None, response_id: str | None) -> list[Place]:
+        """Return the contents that may still be played, of one response or of all.
+
+        These are the playing one and those after it. If it is not known what is playing, it is the last
+        response.
+        """
         places = list(self._responses)
         if playing in self._responses:
             places = places[places.index(playing) :]

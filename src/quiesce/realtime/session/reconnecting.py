@@ -1,12 +1,16 @@
-"""How a session gets its connection back.
+"""How a session restores a lost connection.
 
 Invariants
-- A session that was stopped is not brought back. The task that connects is a child of the session's own scope, is cancelled with the first sign of a stop, and
-  has ended before the model is closed for good.
-- Bounded in tries, and in seconds without a connection. A connection that has lasted for a while refills both.
-- From the loss to the return nothing reaches the model but what this task sends: the settings, the conversation so far, then what waits in the `Outbox`.
-- A tool is not stopped by a lost connection, and never called again. One that is at work when the model is back has "unknown" for its output until it ends.
-- What was being said is settled when the connection is lost, before anybody is told: audio that is not complete is cut, responses have ended.
+- A session that was stopped is not reconnected. The task that connects is a child of the session's own scope,
+  is cancelled at the first sign of a stop, and has ended before the model is closed for good.
+- The number of tries is bounded, and so are the seconds without a connection. A connection that lasts for a
+  while restores both in full.
+- From the loss to the return, the model gets nothing but what this task sends: the settings, the conversation
+  so far, then what waits in the `Outbox`.
+- A lost connection does not stop a tool, and a tool is never called again. A call that is still running when
+  the model is back has the output "unknown" until it ends.
+- What the model was saying is settled when the connection is lost, before any reader learns of it: incomplete
+  audio is cut, and responses have ended.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ import anyio
 
 from quiesce import shielded
 from quiesce._safe.printed import logger
-from quiesce.kernel.inner import caller_site, when_ended
+from quiesce.kernel.inner import users_site, when_ended
 from quiesce.models import Usage
 from quiesce.models.inner import FIRST_PAUSE, LONGEST_PAUSE
 from quiesce.realtime.words import (
@@ -45,155 +49,178 @@ if TYPE_CHECKING:
     from quiesce import Handle
     from quiesce.realtime.words import RealtimeItem, RealtimeModelSendEvent, RealtimeReconnect
 
-    from .session_task import SessionTask
+    from .session_state import SessionState
+    from .tool_calls import ToolCalls
 
 
 class Reconnecting:
-    """What a session does about a lost connection, as its `RealtimeReconnect` says."""
+    """Restores the connection of a session, as its `RealtimeReconnect` says."""
 
-    _has_fault: anyio.Event  # of each try
+    _has_fault: anyio.Event  # a new one for each try
 
-    def __init__(self, life: SessionTask, policy: RealtimeReconnect) -> None:
+    def __init__(self, session: SessionState, calls: ToolCalls, policy: RealtimeReconnect) -> None:
         self.outbox = Outbox(policy.held)
-        self._life = life
+        self._session = session
+        self._calls = calls
         self._policy = policy
-        self._lost_at: float | None = None  # None: it is connected
+        self._lost_at: float | None = None  # None while it is connected
         self._losses = 0
         self._handle: Handle | None = None  # of the task that connects
-        self._fault: Exception | None = None  # what a connection was lost by before it was of use
-        # What was spent since a connection has lasted, and when there was one again.
+        self._fault: Exception | None = None  # why a new connection was lost before it could be used
+        # What was used up since a connection last lasted, and when the last one was made.
         self._tries = 0
         self._seconds = 0.0
         self._back_at: float | None = None
 
-    def is_away(self) -> bool:
-        """Whether nothing can be sent: it is lost, or about to be told so."""
-        return self._lost_at is not None or self._life.is_cut_off
+    def is_disconnected(self) -> bool:
+        """Return whether nothing can be sent, also if the event about that has not been handled yet."""
+        return self._lost_at is not None or self._session.connection_ended
 
     def _is_stopped(self) -> bool:
-        return self._life.closing or self._life.core.token.cancelled
+        return self._session.closing or self._session.core.token.cancelled
 
-    # What the model is told
+    # Sending
 
-    async def tell(self, event: RealtimeModelSendEvent) -> None:
-        """Tell the model; keep it if there is no connection."""
-        if self.is_away():
+    async def send(self, event: RealtimeModelSendEvent) -> None:
+        """Send to the model, or keep it while there is no connection."""
+        if self.is_disconnected():
             self.outbox.keep(event)
             if isinstance(event, RealtimeModelSendInterrupt):
-                self._hush(event.response_id)
+                self._interrupt_playback(event.response_id)
             return
-        losses, was_asked = self._losses, self.outbox.sending(event)
+        losses, was_requested = self._losses, self.outbox.note_sending(event)
         try:
-            await self._life.tell_at_once(event)
+            await self._session.send_now(event)
         except Exception as error:
-            is_lost = isinstance(error, ConnectionEnded) and (self.is_away() or self._losses != losses)
+            is_lost = isinstance(error, ConnectionEnded) and (
+                self.is_disconnected() or self._losses != losses
+            )
             if not is_lost:
-                self.outbox.not_sent(event, was_asked)
+                self.outbox.note_refused(event, was_requested)
                 raise
-            # A message is one of those that were not confirmed, and are sent again.
+            # A message of the user is among the unconfirmed ones, and is sent again from there.
             if not isinstance(event, RealtimeModelSendUserInput):
-                await self.tell(event)
+                await self.send(event)
 
-    def _hush(self, response_id: str | None) -> None:
-        """Somebody says stop while what came before the loss is still played."""
-        life = self._life
-        tracker = life.tracker
+    def _interrupt_playback(self, response_id: str | None) -> None:
+        """Interrupt audio that arrived before the loss and is still being played."""
+        session = self._session
+        tracker = session.tracker
         try:
             state = tracker.get_state()
             item_id = state["current_item_id"]
             playing = None if item_id is None else (item_id, state["current_item_content_index"] or 0)
-            for place in life.audible.from_now_on(playing, response_id):
-                life.interrupted(RealtimeModelAudioInterruptedEvent(*place))
+            for place in session.received_audio.still_to_play(playing, response_id):
+                session.interrupted(RealtimeModelAudioInterruptedEvent(*place))
             if response_id is None:
                 tracker.on_interrupted()
-        except Exception as error:  # the account may be the user's own code
-            life.failed(error)
+        except Exception as error:  # the tracker may be the user's own code
+            session.failed(error)
 
     # The loss
 
-    def lost(self, error: Exception | None) -> bool:
-        """The connection is lost, or was ended in order, without an error. True if it may come back, and is seen to; else the session ends."""
-        life = self._life
-        if self._lost_at is not None:  # again, before it was of use: that try has failed
+    def connection_lost(self, error: Exception | None) -> bool:
+        """Begin to restore the connection. Return False if the session has to end instead.
+
+        Without an error the model ended the connection in order, and it is not restored.
+        """
+        session = self._session
+        if self._lost_at is not None:  # a new connection was lost before it could be used: the try has failed
             self._fault = RuntimeError("the model has ended the session") if error is None else error
             self._has_fault.set()
-            life.is_deaf = True
+            session.ignores_model = True
             return True
-        if error is None or not life.connected or self._is_stopped() or not may_come_back(error):
+        if error is None or not session.connected or self._is_stopped() or not may_come_back(error):
             return False
-        now = life.backend.now()
+        now = session.backend.now()
         if self._back_at is None or now - self._back_at >= self._policy.within:
             self._tries, self._seconds = 0, 0.0
         self._lost_at = now
         self._losses += 1
-        life.connected = False
-        life.is_deaf = True
-        if not life.calls.responses().isdisjoint(life.responses_on()):
-            self.outbox.answer_ended()  # it has called tools: when they end, the model is asked to go on
-        self.outbox.lost()
-        self._handle = handle = life.core.spawn(self._run, (error,), "reconnect", caller_site())
-        # A stop may give its owner time to cooperate: this is how.
-        let_go = life.core.token.on_cancel(lambda: life.backend.run_from_anywhere(handle.cancel))
-        when_ended(handle, partial(self._ended, error, let_go))
+        session.connected = False
+        session.ignores_model = True
+        if not self._calls.responses().isdisjoint(session.active_responses()):
+            # The response has called tools. Their outputs will make the model go on, so no answer is due for
+            # it.
+            self.outbox.response_ended()
+        self.outbox.connection_lost()
+        self._handle = handle = session.core.spawn(self._run, (error,), "reconnect", users_site())
+        # A stop first cancels the token, and the scope's children only after the time to cooperate. To
+        # reconnect during that time would be wrong, so the task is cancelled at once.
+        remove_callback = session.core.token.on_cancel(
+            lambda: session.backend.run_from_anywhere(handle.cancel)
+        )
+        when_ended(handle, partial(self._ended, error, remove_callback))
         self._settle(error)
         return True
 
     def _settle(self, error: Exception) -> None:
-        """Nothing more comes of what was being said."""
-        life = self._life
-        cut, on = life.audible.cut_off(), life.responses_on()
-        changed = life.history.cut_off(life.calls.at_work())
-        life.add(RealtimeConnectionLost(error, life.info))
-        for place in cut:
-            life.add(RealtimeAudioEnd(*place, life.info, is_cut=True))
+        """End what the model was saying, in the history and for the readers."""
+        session = self._session
+        incomplete, responses = session.received_audio.take_incomplete(), session.active_responses()
+        changed = session.history.end_incomplete(self._calls.running())
+        session.add(RealtimeConnectionLost(error, session.info))
+        for place in incomplete:
+            session.add(RealtimeAudioEnd(*place, session.info, is_cut=True))
         if changed:
-            life.history_changed()
-        for response_id in on:
-            life.context.usage.add(Usage(requests=1, unreported=1))
-            life.turn_ended(RealtimeModelTurnEndedEvent(response_id, "incomplete"))
+            session.history_changed()
+        for response_id in responses:
+            # The server has counted tokens for it, but cannot report them any more.
+            session.context.usage.add(Usage(requests=1, unreported=1))
+            session.turn_ended(RealtimeModelTurnEndedEvent(response_id, "incomplete"))
 
-    # The way back, in a task of its own
+    # Connecting again, in a task of its own
 
     async def _run(self, lost: Exception) -> None:
-        """Until it is back, or there is nothing left to try."""
-        life, policy, error = self._life, self._policy, lost
+        """Try to connect until that succeeds, or the tries or the seconds are used up."""
+        session, policy, error = self._session, self._policy, lost
+        # First of all: a model serves one connection, and the old one may still hold a socket.
         await self._close()
         while (pause := self._next_pause(error)) is not None:
             self._tries += 1
             await anyio.sleep(pause)
-            if self._is_stopped():  # a stop is a cancel, which somebody else's error may have come before
+            # The cancel of a stop is raised by the sleep; but a model may have turned an earlier one into an
+            # error.
+            if self._is_stopped():
                 return
-            life.add(RealtimeReconnecting(self._tries, policy.tries, error, life.info))
+            session.add(RealtimeReconnecting(self._tries, policy.tries, error, session.info))
             try:
                 with anyio.move_on_after(self._seconds_left()):
                     await self._connect()
                     if not self._is_stopped():
-                        self._back()
+                        self._connected()
                     return
                 error = TimeoutError(f"it took longer than {policy.within:g} s in all")
             except Exception as failure:
-                error = await self._why(failure)
+                error = await self._reason_of(failure)
             await self._close()
         if not self._is_stopped():
             self._give_up(lost, error)
 
-    async def _why(self, failure: Exception) -> Exception:
-        """What a try has failed with. If the connection was lost meanwhile, that is told a moment later, and says more than what could not be sent."""
-        if self._life.is_cut_off:
+    async def _reason_of(self, failure: Exception) -> Exception:
+        """Return why a try failed.
+
+        If the new connection was lost, sending failed because of that. The event about the loss says more,
+        and comes a moment later.
+        """
+        if self._session.connection_ended:
             with anyio.move_on_after(self._seconds_left()):
                 await self._has_fault.wait()
         return self._fault or failure
 
     async def _close(self) -> None:
-        life = self._life
+        session = self._session
         try:
-            await shielded(life.model.close)
+            await shielded(session.model.close)
         except Exception as error:
             logger.exception("a realtime model could not close a lost connection")
-            life.closing_errors.append(("closing a lost connection", error))
+            session.closing_errors.append(("closing a lost connection", error))
 
     def _next_pause(self, error: Exception) -> float | None:
-        """Seconds until the next try, which grow, with a part left to chance: many may have lost the same server. None if there is to be none."""
+        """Return the seconds until the next try; None if there is to be none.
+
+        They grow, and are partly random: many clients may have lost the same server at the same moment.
+        """
         if self._is_stopped() or self._tries >= self._policy.tries or not may_come_back(error):
             return None
         grown = min(FIRST_PAUSE * 2 ** min(self._tries, 10), LONGEST_PAUSE)
@@ -201,73 +228,79 @@ class Reconnecting:
         return pause if pause < self._seconds_left() else None
 
     def _seconds_left(self) -> float:
-        return self._policy.within - self._seconds - self._seconds_away()
+        return self._policy.within - self._seconds - self._seconds_without()
 
-    def _seconds_away(self) -> float:
-        return self._life.backend.now() - self._lost_at if self._lost_at is not None else 0.0
+    def _seconds_without(self) -> float:
+        return self._session.backend.now() - self._lost_at if self._lost_at is not None else 0.0
 
     async def _connect(self) -> None:
-        """Connect, and tell the model what it has to know."""
-        life, model, outbox = self._life, self._life.model, self.outbox
+        """Connect, and send the model all that it has to know."""
+        session, model, outbox = self._session, self._session.model, self.outbox
         self._fault, self._has_fault = None, anyio.Event()
-        life.is_deaf = life.is_cut_off = False
-        outbox.lost()  # what an earlier try has sent
+        session.ignores_model = session.connection_ended = False
+        outbox.connection_lost()  # for the messages that an earlier try has sent
         conversation = self._conversation()
-        outbox.begin()
-        await life.connect_again()
+        outbox.begin_restoring()
+        await session.connect_model()
         if conversation and not self._is_stopped():
             await model.send_event(RealtimeModelSendHistory(conversation))
-        if outbox.is_answer_owed and not self._is_stopped():
+        if outbox.is_answer_due and not self._is_stopped():
             await model.send_event(RealtimeModelSendRawMessage({"type": "response.create"}))
         while not self._is_stopped() and (event := outbox.take()) is not None:
-            await self._pass_on(event)
+            await self._send_kept(event)
+        # Lost again while all this was sent: the model does not raise that, it is an event.
         if self._fault is not None:
             raise self._fault
 
-    async def _pass_on(self, event: RealtimeModelSendEvent) -> None:
-        """What has waited. Whoever sent it does not hear any more that the model refuses it: that is an event."""
-        was_asked = self.outbox.sending(event)
+    async def _send_kept(self, event: RealtimeModelSendEvent) -> None:
+        """Send something that had to wait. Its sender has returned, so a refusal becomes an event."""
+        was_requested = self.outbox.note_sending(event)
         try:
-            await self._life.model.send_event(event)
+            await self._session.model.send_event(event)
         except Exception as error:
+            # An OSError is the connection's, and means another try; all others are about this message.
             if isinstance(error, OSError):
                 raise
-            self.outbox.not_sent(event, was_asked)
-            self._life.failed(error)
+            self.outbox.note_refused(event, was_requested)
+            self._session.failed(error)
 
     def _conversation(self) -> list[RealtimeItem]:
-        """All of it, but what a guardrail has said no to. The calls that are at work have an output: that it is unknown."""
-        life = self._life
-        unknown = [life.history.unknown(each, text) for each, text in life.calls.at_work().items()]
-        if any(unknown):
-            life.history_changed()
-        return [item for item in life.history.items if item.item_id not in life.blocked]
+        """Return the history without blocked items; running calls get a provisional output."""
+        session = self._session
+        running = self._calls.running().items()
+        changed = [session.history.set_provisional_output(call_id, text) for call_id, text in running]
+        if any(changed):
+            session.history_changed()
+        return [item for item in session.history.items if item.item_id not in session.blocked_items]
 
-    def _back(self) -> None:
-        life, seconds = self._life, self._seconds_away()
+    def _connected(self) -> None:
+        session, seconds = self._session, self._seconds_without()
         self._seconds += seconds
-        self._lost_at, self._back_at = None, life.backend.now()
-        life.connected = True
-        life.buffer.bound()
-        unknown = life.history.unknown_calls()
+        self._lost_at, self._back_at = None, session.backend.now()
+        session.connected = True
+        session.buffer.restore_bound()
+        unknown = session.history.unknown_calls()
         dropped, self.outbox.audio_dropped = self.outbox.audio_dropped, 0
-        life.add(RealtimeReconnected(self._tries, seconds, unknown, dropped, life.info))
+        session.add(RealtimeReconnected(self._tries, seconds, unknown, dropped, session.info))
 
     def _give_up(self, lost: Exception, error: Exception) -> None:
         why = "" if may_come_back(error) else ", which is not tried again"
-        tried = f"{self._tries} of {self._policy.tries} tries, {self._seconds + self._seconds_away():.1f} s without a connection"
+        seconds = self._seconds + self._seconds_without()
+        tried = f"{self._tries} of {self._policy.tries} tries, {seconds:.1f} s without a connection"
         unsent = f". Not sent: {messages} messages" if (messages := self.outbox.messages) else ""
-        gone = ConnectionEnded(f"{lost}; and it did not come back ({tried}): {error}{why}{unsent}")
-        gone.__cause__ = error
-        self._life.end(gone)
+        end = ConnectionEnded(f"{lost}; and it did not come back ({tried}): {error}{why}{unsent}")
+        end.__cause__ = error
+        self._session.end(end)
 
-    def _ended(self, lost: Exception, let_go: Callable[[], None]) -> None:
-        let_go()
+    def _ended(self, lost: Exception, remove_callback: Callable[[], None]) -> None:
+        remove_callback()
         if self._lost_at is not None and not self._is_stopped():
-            self._give_up(lost, ConnectionEnded("somebody else has cancelled the task that connects"))
+            self._give_up(lost, ConnectionEnded("the task that connects was cancelled from outside"))
 
     async def wait_until_ended(self) -> None:
-        """For the owner of the session, which has stopped it; not if that waits for the owner: it has closed the session itself."""
+        """Wait for the task that connects, as the owner of the session, which has stopped it."""
         handle = self._handle
-        if handle is not None and handle not in self._life.core.closers:
+        # If code in that task is itself closing the session, it waits for the owner: to wait for it would
+        # deadlock.
+        if handle is not None and handle not in self._session.core.closers:
             await handle.wait()

@@ -1,4 +1,4 @@
-"""Starts sessions of one agent."""
+"""`RealtimeRunner`: starts sessions of one agent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class RealtimeRunner:
-    """Starts sessions of an agent, with a model (`OpenAIRealtimeWebSocketModel` unless given) and settings that hold for all of them.
+    """Starts sessions of an agent, with the same model and settings for each.
 
     ```python
     runner = RealtimeRunner(agent, config={"model_settings": {"voice": "marin"}})
@@ -20,7 +20,8 @@ class RealtimeRunner:
         ...
     ```
 
-    A model that is given serves one session at a time; without one, each session has its own.
+    A model that you pass serves one session at a time. By default, each session has an
+    `OpenAIRealtimeWebSocketModel` of its own.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class RealtimeRunner:
         grace: Grace | None = None,
         scope: Scope | None = None,
     ) -> RealtimeSession:
-        """A new session, to be opened with `async with`."""
+        """Return a new session; open it with `async with`."""
         from quiesce.realtime.openai import OpenAIRealtimeWebSocketModel
 
         return RealtimeSession(

@@ -1,8 +1,9 @@
-"""The tool calls of a session, each a task beside the conversation.
+"""The tool calls of a session. Each is a task, and the conversation goes on meanwhile.
 
-A call's way: approval, the tool's input guardrails, the tool (bounded by its timeout), its output guardrails, its output to the model. Every call
-is answered once, however it ends: with what it returned, with what is said of its failure, or with why it was not made. Only the end of the
-session leaves it unanswered, for then nobody would hear it.
+The steps of a call: approval, the tool's input guardrails, the tool itself (within its timeout), its output
+guardrails, its output to the model. Every call is answered once, in whatever way it ends: with the tool's
+output, a text about its failure, or the reason why it was not made. Only when the session ends first is there
+no answer, because the model could not get it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from quiesce.agents.inner import (
     needs_approval,
     output_text,
 )
-from quiesce.kernel.inner import CANCELLED, when_ended
+from quiesce.kernel.inner import when_ended
 from quiesce.models import ModelBehaviorError
 from quiesce.realtime.words import (
     RealtimeHandoffEvent,
@@ -46,15 +47,15 @@ if TYPE_CHECKING:
     from quiesce.realtime.words import RealtimeHandoff, RealtimeModelToolCallEvent
 
     from .active_agent import ActiveAgent
-    from .session_task import SessionTask
+    from .session_state import SessionState
 
 FAILED = "The tool has failed, and there is no output."
 NOT_BEGUN = "The call was not run: the connection was lost before it could begin."
 UNKNOWN = (
-    "The connection was lost while this call was at work. Its outcome is unknown so far. Do not repeat it."
+    "The connection was lost while this call was running. Its outcome is unknown so far. Do not repeat it."
 )
 WAITS = "This call waits for approval, and has not begun."
-AT_WORK = 1024  # calls; beyond that nothing more is read from the model
+MAX_CALLS = 1024  # beyond that nothing more is read from the model
 
 
 @dataclass(slots=True, eq=False)
@@ -62,53 +63,54 @@ class Call:
     """One call, until it is answered."""
 
     event: RealtimeModelToolCallEvent
-    cast: ActiveAgent
+    agent: ActiveAgent
     answered: bool = False
-    decision: tuple[bool, str | None] | None = None  # approved or not, and what the model is told
-    decided: anyio.Event | None = None  # set while somebody has to decide
-    parked: anyio.Event = field(default_factory=anyio.Event)  # it has ended, or waits for a decision
+    decision: tuple[bool, str | None] | None = None  # approved or not, and a message for the model
+    decided: anyio.Event | None = None  # not None while it waits for approval
+    parked: anyio.Event = field(default_factory=anyio.Event)  # set when it has ended, or waits for approval
 
     @property
     def identity(self) -> object:
-        """What the tool is known by that it is a call of; None if there is no such tool."""
-        tool = self.cast.tools.get(self.event.name)
-        return None if tool is None else self.cast.identity(tool)
+        """The identity of the called tool; None if there is no such tool."""
+        tool = self.agent.tools.get(self.event.name)
+        return None if tool is None else self.agent.identity(tool)
 
 
 class ToolCalls:
-    """All calls that are not answered yet."""
+    """The calls of a session that have not ended."""
 
-    def __init__(self, life: SessionTask) -> None:
-        self._life = life
+    def __init__(self, session: SessionState) -> None:
+        self._session = session
         self._calls: dict[str, Call] = {}
-        # By the identity of a tool: one of that name of another agent is another.
+        # By the identity of a tool: another agent may have another tool of the same name.
         self._always: dict[object, tuple[bool, str | None]] = {}
-        self._fewer: anyio.Event | None = None  # somebody waits until there are
+        self._fewer: anyio.Event | None = None  # not None while the model waits for a call to end
 
-    def came(self, event: RealtimeModelToolCallEvent) -> Call | None:
-        """The model wants a tool to be called."""
-        life = self._life
+    def start(self, event: RealtimeModelToolCallEvent) -> Call | None:
+        """Start a call that the model asks for."""
         if event.call_id in self._calls:
-            return None  # told twice
-        call = Call(event, life.cast_of(event.response_id))
+            return None  # the model sent it twice
+        call = Call(event, self._session.agent_of(event.response_id))
         try:
-            handle = life.work.spawn(self._run, call, name=event.name[:80])
+            handle = self._session.work.spawn(self._run, call, name=event.name[:80])
         except ScopeClosed:
             return None
-        if not handle.done:  # an eager one may be over
+        if not handle.done:  # an eager task may have ended
             self._calls[event.call_id] = call
+        # A callback of the handle, and not a `finally` in `_run`: a task that is cancelled before its first
+        # step never enters `_run`.
         when_ended(handle, partial(self._ended, call, handle))
         return call
 
     async def wait_for_fewer(self) -> None:
-        """Wait while as many are at work as may be."""
-        while len(self._calls) >= AT_WORK:
+        """Wait while there are too many calls."""
+        while len(self._calls) >= MAX_CALLS:
             self._fewer = anyio.Event()
             await self._fewer.wait()
-            if self._life.is_cut_off:
+            if self._session.connection_ended:
                 return
 
-    def _tell_of_fewer(self) -> None:
+    def _wake_model(self) -> None:
         if self._fewer is not None:
             self._fewer.set()
             self._fewer = None
@@ -116,35 +118,40 @@ class ToolCalls:
     # Approval
 
     def decide(self, call_id: str, approved: bool, always: bool, message: str | None) -> None:
-        """Somebody has decided on a call that waits for it."""
+        """Approve or reject a call that waits for approval."""
         call = self._calls.get(call_id)
         if call is None or call.decided is None:
             waiting = [known for known, other in self._calls.items() if other.decided is not None]
             raise UserError(
                 f"no tool call {call_id!r} waits for approval"
-                + (f"; these do: {', '.join(waiting)}" if waiting else ": it was decided, or has ended")
+                + (
+                    f"; these do: {', '.join(waiting)}"
+                    if waiting
+                    else ": it was decided before, or has ended"
+                )
             )
-        meant = [call]
+        calls = [call]
         if always:
             identity = call.identity
             self._always[identity] = (approved, message)
-            meant = [other for other in self._calls.values() if other.identity == identity]
-        for each in meant:
+            calls = [other for other in self._calls.values() if other.identity == identity]
+        for each in calls:
             if each.decided is not None:
                 each.decision = (approved, message)
                 each.decided.set()
-                each.decided = None  # nobody decides it a second time
+                each.decided = None
 
     async def _is_approved(self, call: Call, tool: FunctionTool, context: ToolContext[Any]) -> bool:
         if tool.needs_approval is False or not await needs_approval(tool, context):
             return True
         decision = self._always.get(call.identity)
         if decision is None:
-            life, event = self._life, call.event
+            session, event, agent = self._session, call.event, call.agent.agent
             call.decided = decided = anyio.Event()
-            life.add(
-                RealtimeToolApprovalRequired(call.cast.agent, tool, event.call_id, event.arguments, life.info)
+            session.add(
+                RealtimeToolApprovalRequired(agent, tool, event.call_id, event.arguments, session.info)
             )
+            # With `async_tool_calls` off, the model waits for calls, but not for a person.
             call.parked.set()
             await decided.wait()
             decision = call.decision
@@ -157,122 +164,134 @@ class ToolCalls:
     # Calling
 
     async def _run(self, call: Call) -> None:
-        name, cast_ = call.event.name, call.cast
-        if (handoff := cast_.handoffs.get(name)) is not None:
+        name, active = call.event.name, call.agent
+        if (handoff := active.handoffs.get(name)) is not None:
             await self._hand_over(call, handoff)
-        elif (tool := cast_.tools.get(name)) is not None:
+        elif (tool := active.tools.get(name)) is not None:
             await self._call(call, tool)
         else:
-            there = ", ".join([*cast_.tools, *cast_.handoffs]) or "none"
-            self._life.failed(
+            available = ", ".join([*active.tools, *active.handoffs]) or "none"
+            self._session.failed(
                 ModelBehaviorError(
-                    f"the model wants a tool {name!r:.100}, which agent {cast_.agent.name!r} does not have"
+                    f"the model called the tool {name!r:.100}, which agent {active.agent.name!r} does not have"
                 )
             )
-            await self._answer(call, f"There is no tool named {name!r:.100}. The tools are: {there}.")
+            await self._answer(call, f"There is no tool named {name!r:.100}. The tools are: {available}.")
 
     async def _call(self, call: Call, tool: FunctionTool) -> None:
-        life, event, agent = self._life, call.event, call.cast.agent
-        # A tool knows its agent by its name; that it is one that speaks makes no difference to it.
+        session, event, agent = self._session, call.event, call.agent.agent
+        # Tools and guardrails expect an `Agent`. A RealtimeAgent has the name, which is what they use.
         known_as = cast("Agent[Any]", agent)
         context = ToolContext(
-            life.context.context, life.context.usage, tool.name, event.call_id, event.arguments, known_as
+            session.context.context,
+            session.context.usage,
+            tool.name,
+            event.call_id,
+            event.arguments,
+            known_as,
         )
         try:
             if not await self._is_approved(call, tool, context):
                 return
             for guardrail in tool.tool_input_guardrails:
-                said = await guardrail.run(ToolInputGuardrailData(context, known_as))
-                if said.behavior == "raise_exception":
-                    raise ToolInputGuardrailTripwireTriggered(guardrail, said)
-                if said.behavior == "reject_content":
-                    await self._answer(call, said.message)
+                verdict = await guardrail.run(ToolInputGuardrailData(context, known_as))
+                if verdict.behavior == "raise_exception":
+                    raise ToolInputGuardrailTripwireTriggered(guardrail, verdict)
+                if verdict.behavior == "reject_content":
+                    await self._answer(call, verdict.message)
                     return
-            life.add(RealtimeToolStart(agent, tool, event.arguments, life.info, event.call_id))
+            session.add(RealtimeToolStart(agent, tool, event.arguments, session.info, event.call_id))
             output = await self._output(tool, context)
             for output_guardrail in tool.tool_output_guardrails:
-                said = await output_guardrail.run(ToolOutputGuardrailData(context, known_as, output))
-                if said.behavior == "raise_exception":
-                    raise ToolOutputGuardrailTripwireTriggered(output_guardrail, said)
-                if said.behavior == "reject_content":
-                    output = said.message
+                verdict = await output_guardrail.run(ToolOutputGuardrailData(context, known_as, output))
+                if verdict.behavior == "raise_exception":
+                    raise ToolOutputGuardrailTripwireTriggered(output_guardrail, verdict)
+                if verdict.behavior == "reject_content":
+                    output = verdict.message
         except Exception as error:
-            if life.closing:
+            # While closing, an error is one of a clean-up, and belongs to the report instead of an event.
+            if session.closing:
                 raise
-            life.failed(error)
+            session.failed(error)
             await self._answer(call, FAILED)
             return
         await self._answer(call, output if type(output) is str else output_text(output))
-        life.add(RealtimeToolEnd(agent, tool, event.arguments, output, life.info, event.call_id))
+        session.add(RealtimeToolEnd(agent, tool, event.arguments, output, session.info, event.call_id))
 
     async def _output(self, tool: FunctionTool, context: ToolContext[Any]) -> Any:
         try:
-            value = await invoke_in_time(tool, context, context.tool_arguments, self._life.work)
+            value = await invoke_in_time(tool, context, context.tool_arguments, self._session.work)
         except Exception as error:
-            if tool.failure_error_function is None or self._life.closing:
+            if tool.failure_error_function is None or self._session.closing:
                 raise
             return await failure_text(tool, context, error)
         return value.text if type(value) is TimedOutCall else value
 
     async def _hand_over(self, call: Call, handoff: RealtimeHandoff) -> None:
-        life, before = self._life, call.cast.agent
+        session, before = self._session, call.agent.agent
         try:
-            agent = await handoff.invoke(life.context, call.event.arguments)
-            if life.closing:
-                return  # it would not be cancelled; nothing must be connected for it now
-            await life.take_over(await life.casting.cast(agent))
+            agent = await handoff.invoke(session.context, call.event.arguments)
+            if session.closing:
+                # `on_handoff` may have swallowed the cancel. No MCP server may be connected from now on.
+                return
+            await session.switch_to(await session.activation.activate(agent))
         except Exception as error:
-            if life.closing:
+            if session.closing:
                 raise
-            life.failed(error)
+            session.failed(error)
             await self._answer(call, f"The handoff failed: {error}")
             return
-        life.add(RealtimeHandoffEvent(before, agent, life.info))
+        session.add(RealtimeHandoffEvent(before, agent, session.info))
         await self._answer(call, f"The agent {agent.name} takes over.")
 
     async def _answer(self, call: Call, output: str) -> None:
-        life = self._life
-        if life.closing or call.answered:
+        session = self._session
+        if session.closing or call.answered:
             return
+        # Before the await: if the call is cancelled while it sends, the output may have been sent.
         call.answered = True
         try:
-            await life.send(RealtimeModelSendToolOutput(call.event, output, start_response=True))
-        except UserError:  # the model cannot be told that: it is told that there is no output
+            await session.send(RealtimeModelSendToolOutput(call.event, output, start_response=True))
+        except UserError:  # this output cannot be sent; `_ended` then answers that the tool has failed
             call.answered = False
             raise
-        life.tool_answered(call.event.call_id, output)
+        session.set_output(call.event.call_id, output)
 
     def _ended(self, call: Call, handle: Handle) -> None:
-        """However it has ended: perhaps by a cancel of its own, of which its model hears nothing."""
+        """Forget a call that has ended, and answer it if it did not do so itself.
+
+        It may have been cancelled from inside, even before its first step: the model still waits for an
+        answer.
+        """
         call.parked.set()
         if self._calls.get(call.event.call_id) is call:
             del self._calls[call.event.call_id]
-        self._tell_of_fewer()
-        life = self._life
-        if call.answered or life.closing:
+        self._wake_model()
+        session = self._session
+        if call.answered or session.closing:
             return
-        if handle.state == CANCELLED:
-            life.failed(ChildCancelled(call.event.name, handle.reason))
+        if handle.state == "cancelled":
+            session.failed(ChildCancelled(call.event.name, handle.reason))
         try:
-            life.work.spawn(self._answer, call, FAILED, name=f"answer of {call.event.name[:80]}")
+            session.work.spawn(self._answer, call, FAILED, name=f"answer of {call.event.name[:80]}")
         except ScopeClosed:
-            pass  # nobody would hear it
+            pass  # the session is closing
 
-    def at_work(self) -> dict[str, str]:
-        """Ids of the calls that have not ended, each with what is to be said of it so far."""
+    def running(self) -> dict[str, str]:
+        """Return the ids of the calls that have not ended, each with a provisional output."""
         return {call_id: UNKNOWN if call.decided is None else WAITS for call_id, call in self._calls.items()}
 
     def responses(self) -> set[str | None]:
-        """The responses that the calls are of."""
+        """Return the responses that made the calls."""
         return {call.event.response_id for call in self._calls.values()}
 
-    def let_go(self) -> None:
-        """The connection is lost: nothing waits for them any more, as if all were parked."""
+    def release(self) -> None:
+        """Make the model wait for no call any more, because its connection has ended."""
         for call in self._calls.values():
             call.parked.set()
-        self._tell_of_fewer()
+        self._wake_model()
 
     def clear(self) -> None:
-        """The session has ended."""
+        """Forget all calls and decisions, at the end of the session."""
         self._calls.clear()
         self._always.clear()

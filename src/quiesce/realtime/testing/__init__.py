@@ -1,7 +1,7 @@
-"""For tests of realtime agents: a model that answers from a script, and a server that speaks the wire, both without a network.
+"""For tests of realtime agents, without a network: a model that answers from a script, and a local server.
 
-`ScriptedRealtimeModel` takes the place of the model, in virtual time if you like; `LocalRealtimeServer` takes the place of the provider, on a real socket, and
-does wrong what you ask it to (`Faults`).
+`ScriptedRealtimeModel` replaces the model, also in virtual time. `LocalRealtimeServer` replaces the provider,
+on a real socket, and misbehaves as you ask it to (`Faults`).
 """
 
 from __future__ import annotations

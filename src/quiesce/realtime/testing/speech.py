@@ -1,4 +1,4 @@
-"""What a script consists of: turns, and what is said in one."""
+"""The turns of a script, and the speech in them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _WORDS = re.compile(r"^\s+|\S+\s*")
 
 @dataclass(frozen=True, slots=True)
 class Speech:
-    """Something said, with its audio.
+    """Speech, with its audio.
 
-    - `audio`: what is heard; a tone for each word, unless given. `b""` is text that is written, not said.
-    - `piece`: bytes of audio in one event. `pace`: seconds between two of them.
+    - `audio`: by default a tone for each word. With `b""` the text is written, not spoken.
+    - `piece`: bytes of audio per event. `pace`: seconds between two events.
 
     ```python
     ScriptedRealtimeModel([Speech("Once upon a time ...", pace=0.1)])
@@ -33,12 +33,12 @@ class Speech:
 
     def __post_init__(self) -> None:
         if self.piece < 1:
-            raise ValueError(f"Speech.piece is bytes of audio in one event, at least 1, not {self.piece!r}")
+            raise ValueError(f"Speech.piece must be at least 1 byte of audio per event, not {self.piece!r}")
         if self.pace < 0:
-            raise ValueError(f"Speech.pace is seconds between two pieces, not {self.pace!r}")
+            raise ValueError(f"Speech.pace must be seconds between two pieces, not {self.pace!r}")
 
     def pieces(self, kind: str = "audio/pcm") -> list[tuple[str, bytes]]:
-        """Text and audio, piece by piece; `kind` is the format of tones that are made up."""
+        """Return the pieces of text and audio; `kind` is the format of generated tones."""
         words = _WORDS.findall(self.text)
         if self.audio is None:
             return [(word, tone(100, kind, 330.0 + 110 * (n % 4))) for n, word in enumerate(words)]
@@ -58,30 +58,31 @@ Turn: TypeAlias = (
     | Exception
     | type[Exception]
     | Sequence[Part]
-    | Callable[[Any], "Awaitable[Turn] | Turn"]  # Any: what was sent, which differs with who is asked
+    | Callable[[Any], "Awaitable[Turn] | Turn"]  # Any: what was sent; model and server pass different types
 )
 
 
 def as_script(turns: Turn | Iterable[Turn]) -> list[Turn]:
-    """The turns of a script; a single one is a script too."""
+    """Return the turns of a script; a single turn is a script, too."""
     if isinstance(turns, (str, ToolCall, Speech, Exception)) or callable(turns):
         return [turns]
     return list(turns)
 
 
-def is_written_when_asked(turn: Turn) -> bool:
-    """Whether the turn is a function, which must be called to have it."""
+def is_function(turn: Turn) -> bool:
+    """Return whether the turn is a function, which returns the actual turn."""
     return callable(turn) and not isinstance(turn, type)
 
 
 def parts_of(turn: Turn, pace: float = 0.0) -> list[Speech | ToolCall]:
-    """The items of a response. Raises the turn if it is an error."""
+    """Return the parts of a turn; raise the turn if it is an error."""
     if isinstance(turn, Exception) or (isinstance(turn, type) and issubclass(turn, Exception)):
         raise turn
     parts: Any = [turn] if isinstance(turn, (str, ToolCall, Speech)) else turn
     if not isinstance(parts, Sequence):
         raise TypeError(
-            f"a turn is a str, a Speech, a call(), a list of those, an exception or a function, not {type(turn).__name__}"
+            "a turn must be a str, a Speech, a call(), a list of those, an exception or a function, "
+            f"not {type(turn).__name__}"
         )
     found: list[Speech | ToolCall] = []
     for part in parts:
@@ -90,5 +91,7 @@ def parts_of(turn: Turn, pace: float = 0.0) -> list[Speech | ToolCall]:
         elif isinstance(part, (Speech, ToolCall)):
             found.append(part)
         else:
-            raise TypeError(f"a part of a turn is a str, a Speech or a call(), not {type(part).__name__}")
+            raise TypeError(
+                f"a part of a turn must be a str, a Speech or a call(), not {type(part).__name__}"
+            )
     return found

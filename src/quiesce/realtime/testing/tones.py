@@ -1,4 +1,4 @@
-"""Audio that is made, not recorded: tones, and how loud something is, in each format of the wire."""
+"""Generated audio: tones, silence, and loudness, in each audio format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOUD = 8000  # of 32767
 
 @lru_cache(maxsize=64)
 def tone(milliseconds: float, kind: str = "audio/pcm", hertz: float = 440.0) -> bytes:
-    """So much of a tone."""
+    """Return a tone of this length."""
     rate = _rate(kind)
     samples = [
         round(_LOUD * math.sin(2 * math.pi * hertz * n / rate))
@@ -26,12 +26,12 @@ def tone(milliseconds: float, kind: str = "audio/pcm", hertz: float = 440.0) -> 
 
 @lru_cache(maxsize=64)
 def silence(milliseconds: float, kind: str = "audio/pcm") -> bytes:
-    """So much of nothing."""
+    """Return silence of this length."""
     return _encoded([0] * int(_rate(kind) * milliseconds / 1000), kind)
 
 
 def loudness(audio: bytes, kind: str = "audio/pcm") -> float:
-    """Root mean square of some audio, from 0 to 1."""
+    """Return the root mean square of some audio, from 0 to 1."""
     if kind == "audio/pcm":
         samples = array("h", audio[: len(audio) // 2 * 2])
         if sys.byteorder == "big":
@@ -56,13 +56,13 @@ def _encoded(samples: list[int], kind: str) -> bytes:
             encoded.byteswap()
         return encoded.tobytes()
     levels = sorted((level, byte) for byte, level in enumerate(_table(kind)))
-    # The next level above is near enough: steps of G.711 are finer than an ear.
+    # The next higher level is good enough: no one hears the difference between two steps of G.711.
     return bytes(levels[min(bisect_left(levels, (sample, 0)), 255)][1] for sample in samples)
 
 
 @lru_cache
 def _table(kind: str) -> list[int]:
-    """What each byte of G.711 stands for."""
+    """Return the level of each byte of G.711."""
     return [_mu_law(byte) if kind == "audio/pcmu" else _a_law(byte) for byte in range(256)]
 
 

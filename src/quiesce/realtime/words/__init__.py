@@ -1,4 +1,4 @@
-"""What users and models say to a session: settings, events, items, agents."""
+"""What users and models exchange with a session: settings, events, items, agents."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from quiesce._lazy import offer
 
 if TYPE_CHECKING:
     from . import model_events
-    from .agent import RealtimeAgent
-    from .audio_format import bytes_per_millisecond, wire_format
+    from .agent import RealtimeAgent, RealtimeHandoff, as_handoff, realtime_handoff
+    from .audio_format import RealtimeAudioFormat, bytes_per_millisecond, wire_format
+    from .bounded_memory import RecentSet, forget_oldest
     from .config import (
         RealtimeAudioConfig,
-        RealtimeAudioFormat,
         RealtimeAudioInputConfig,
         RealtimeAudioOutputConfig,
         RealtimeGuardrailsSettings,
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
         RealtimeToolEnd,
         RealtimeToolStart,
     )
-    from .handoff import RealtimeHandoff, as_handoff, realtime_handoff
     from .items import (
         AssistantAudio,
         AssistantMessageItem,
@@ -61,13 +60,15 @@ if TYPE_CHECKING:
         InputAudio,
         InputImage,
         InputText,
+        ItemStatus,
+        Place,
         RealtimeItem,
         RealtimeMessageItem,
         RealtimeToolCallItem,
         SystemMessageItem,
         UserMessageItem,
     )
-    from .model import RealtimeModel, RealtimeModelListener
+    from .model import ListenedModel, RealtimeModel, RealtimeModelListener
     from .model_events import (
         RealtimeConnectionStatus,
         RealtimeModelAudioDoneEvent,

@@ -1,4 +1,4 @@
-"""Settings, as dictionaries of plain values: those of the model's session, of its connection, and of a run."""
+"""Settings, mostly dicts of plain values: of the model's session, of its connection, and of a run."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ if TYPE_CHECKING:
     from quiesce import Grace
     from quiesce.agents import FunctionTool, OutputGuardrail
 
-    from .handoff import RealtimeHandoff
+    from .agent import RealtimeHandoff
+    from .audio_format import RealtimeAudioFormat
     from .playback import RealtimePlaybackTracker
-
-RealtimeAudioFormat: TypeAlias = "str | Mapping[str, Any]"
-"""`"pcm16"` (24 kHz, two bytes a sample), `"g711_ulaw"` or `"g711_alaw"` (8 kHz, one byte), or as the wire has it: `{"type": "audio/pcm", "rate": 24000}`."""
 
 RealtimeVoice: TypeAlias = "str | Mapping[str, Any]"
 
 
 class RealtimeInputAudioTranscriptionConfig(TypedDict, total=False):
-    """How what the user says is written down."""
+    """How the user's speech is transcribed."""
 
     language: str
     languages: list[str]
@@ -31,14 +29,15 @@ class RealtimeInputAudioTranscriptionConfig(TypedDict, total=False):
 
 
 class RealtimeInputAudioNoiseReductionConfig(TypedDict, total=False):
-    """What is done about noise."""
+    """How noise is reduced."""
 
     type: Literal["near_field", "far_field"]
 
 
 class RealtimeTurnDetectionConfig(TypedDict, total=False):
-    """How the server notices that the user has begun or ended to speak: without a `type`, by `"semantic_vad"`, unless there is something that only
-    `"server_vad"` has.
+    """How the server notices that the user starts or stops speaking.
+
+    Without a `type` it is `"semantic_vad"`, unless there is a setting that only `"server_vad"` has.
     """
 
     type: Literal["semantic_vad", "server_vad"]
@@ -70,14 +69,17 @@ class RealtimeAudioOutputConfig(TypedDict, total=False):
 
 
 class RealtimeAudioConfig(TypedDict, total=False):
-    """Both ways."""
+    """The audio in both directions."""
 
     input: RealtimeAudioInputConfig
     output: RealtimeAudioOutputConfig
 
 
 class RealtimeSessionModelSettings(TypedDict, total=False):
-    """What the model's session is like. The flat names (`voice`, `turn_detection`, ...) and those under `audio` mean the same; `audio` wins."""
+    """The settings of the model's session.
+
+    The flat names (`voice`, `turn_detection`, ...) and those under `audio` mean the same; `audio` wins.
+    """
 
     model_name: str
     instructions: str
@@ -104,13 +106,14 @@ class RealtimeSessionModelSettings(TypedDict, total=False):
 class RealtimeModelConfig(TypedDict, total=False):
     """How to connect.
 
-    - `api_key`: a str, or a function (async or not) that gives one; else `OPENAI_API_KEY` of the environment.
-    - `url`: another server that speaks the same wire. `call_id`: join a call that is on.
-    - `headers`: in place of those that carry the key.
-    - `initial_model_settings`: of the session.
-    - `limits`: those of the session, unless given.
-    - `playback_tracker`: your own account of what was played; without one, the session assumes that audio is played from the moment when
-      you take it, one piece after the other.
+    - `api_key`: a str, or a function (async or sync) that returns one; by default `OPENAI_API_KEY` of the
+      environment.
+    - `url`: another server with the same protocol. `call_id`: join an existing call.
+    - `headers`: used instead of those with the key.
+    - `initial_model_settings`: the settings of the model's session.
+    - `limits`: by default those of the session.
+    - `playback_tracker`: your own record of what was played. Without one, the session assumes that audio is
+      played from the moment when you take it, one piece after the other.
     """
 
     api_key: str | Callable[[], Awaitable[str] | str]
@@ -124,14 +127,16 @@ class RealtimeModelConfig(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class RealtimeLimits:
-    """Every bound of a session, in one place.
+    """All limits of a session.
 
-    - `events`: how many events wait for whoever reads them, and `bytes`: how much audio, and how many bytes of raw messages, are among them.
-      When there are more, nothing more is read from the model. Messages that were read by then, and wait to become events, are no more bytes than that again.
-    - `unsent`: bytes that wait for a server that does not read. Whoever sends more waits. A server that makes us answer (to pings, say) that much on top is given up.
+    - `events`: how many events may wait to be read. `bytes`: how many bytes of audio and raw messages may be
+      among them. Beyond that, nothing more is read from the model. Messages that were read before and are not
+      events yet may have as many bytes again.
+    - `unsent`: bytes that wait for a server that does not read. If there are more, sending waits. If a server
+      makes us answer (to pings, say) that much on top, the connection is closed.
     - `frame`: bytes of one message of the server.
-    - `ping`: seconds between two looks whether the other side is there, and how long it may take to answer.
-    - `connect`: seconds in which it must be connected.
+    - `ping`: seconds between two pings, and for the answer to one.
+    - `connect`: seconds to connect.
     """
 
     events: int = 4096
@@ -146,7 +151,7 @@ class RealtimeLimits:
 
 
 def _check_numbers(given: RealtimeLimits | RealtimeReconnect, seconds: tuple[str, ...]) -> None:
-    """An error that names the first field that is not a number over 0: of seconds, or of things."""
+    """Raise ValueError for a field that is not a positive number; only `seconds` may be fractions."""
     for field in fields(given):
         value = getattr(given, field.name)
         whole = field.name not in seconds
@@ -157,11 +162,14 @@ def _check_numbers(given: RealtimeLimits | RealtimeReconnect, seconds: tuple[str
 
 @dataclass(frozen=True, slots=True)
 class RealtimeReconnect:
-    """A session whose connection is lost tries to get it back, with the conversation so far: `config={"reconnect": RealtimeReconnect()}`.
+    """Makes a session restore a lost connection, with the conversation so far.
 
-    - `tries`: how often it connects again, and `within`: for how many seconds there may be no connection. When either is over, the session ends with an error.
-      A connection that has lasted for `within` seconds begins with all of them again; one that is lost earlier goes on with what is left.
-    - `held`: how many messages of the user wait meanwhile; one more is an error.
+    Use it as `config={"reconnect": RealtimeReconnect()}`.
+
+    - `tries`: how often to try. `within`: how many seconds may pass without a connection. When either is used
+      up, the session ends with an error. A connection that lasted for `within` seconds restores both in full;
+      one that is lost earlier continues with the rest.
+    - `held`: how many messages of the user may wait meanwhile; one more is an error.
     """
 
     tries: int = 5
@@ -173,18 +181,18 @@ class RealtimeReconnect:
 
 
 class RealtimeGuardrailsSettings(TypedDict, total=False):
-    """`debounce_text_length`: how much more text there must be, in characters, before the guardrails look at it again; 100 unless given."""
+    """`debounce_text_length`: guardrails check a text again after so many characters; 100 by default."""
 
     debounce_text_length: int
 
 
 class RealtimeRunConfig(TypedDict, total=False):
-    """What holds for a whole session.
+    """Settings for a whole session.
 
-    - `model_settings`: for every agent in it.
-    - `output_guardrails`: beside the agents' own. `guardrails_settings`: how often they look.
-    - `async_tool_calls`: whether tools run beside the conversation (True), or hold up what the model says next.
-    - `reconnect`: what to do when the connection is lost; without it, the session ends. See `RealtimeReconnect`.
+    - `model_settings`: for all its agents.
+    - `output_guardrails`: in addition to those of the agents. `guardrails_settings`: how often they check.
+    - `async_tool_calls`: whether the conversation goes on while tools run (the default), or waits for them.
+    - `reconnect`: what to do when the connection is lost (`RealtimeReconnect`); by default the session ends.
     - `limits`, `grace`: see `RealtimeLimits` and `quiesce.Grace`.
     """
 
@@ -199,14 +207,14 @@ class RealtimeRunConfig(TypedDict, total=False):
 
 
 class RealtimeUserInputText(TypedDict):
-    """Text of the user."""
+    """Text from the user."""
 
     type: Literal["input_text"]
     text: str
 
 
 class RealtimeUserInputImage(TypedDict):
-    """A picture: a URL, or `data:image/...`."""
+    """An image: a URL, or `data:image/...`."""
 
     type: Literal["input_image"]
     image_url: str
@@ -225,13 +233,15 @@ RealtimeUserInput: TypeAlias = str | RealtimeUserInputMessage
 
 
 def check_run_config(given: RealtimeRunConfig) -> None:
-    """An error that explains, where something in it is not what it should be."""
+    """Raise `UserError` for an unknown or wrong setting."""
     from difflib import get_close_matches
 
     from quiesce.agents import UserError
 
+    from .agent import check_guardrails
+
     if not isinstance(given, Mapping):
-        raise UserError(f"the run config is a dict, not {type(given).__name__}")
+        raise UserError(f"the run config must be a dict, not {type(given).__name__}")
     kinds: dict[str, tuple[type, ...]] = {
         "model_settings": (Mapping,),
         "output_guardrails": (Sequence,),
@@ -247,25 +257,13 @@ def check_run_config(given: RealtimeRunConfig) -> None:
             near = get_close_matches(key, kinds, 1)
             raise UserError(
                 f"the run config has no {key!r}: "
-                + (f"do you mean {near[0]!r}?" if near else f"there are {', '.join(kinds)}")
+                + (f"did you mean {near[0]!r}?" if near else f"it has {', '.join(kinds)}")
             )
         if kinds[key] and not isinstance(value, kinds[key]):
             raise UserError(
-                f"{key!r} of the run config is a {kinds[key][0].__name__}, not {type(value).__name__}"
+                f"{key!r} of the run config must be a {kinds[key][0].__name__}, not {type(value).__name__}"
             )
     length: object = given.get("guardrails_settings", {}).get("debounce_text_length", 100)
     if isinstance(length, bool) or not isinstance(length, int):
-        raise UserError(f"debounce_text_length is a number of characters, not {length!r}")
+        raise UserError(f"debounce_text_length must be a number of characters, not {length!r}")
     check_guardrails("the run config", given.get("output_guardrails", ()))
-
-
-def check_guardrails(owner: str, given: object) -> None:
-    """Each is an `OutputGuardrail`, or an error says so."""
-    from quiesce.agents import OutputGuardrail, UserError
-
-    for each in given if isinstance(given, Sequence) else [given]:
-        if not isinstance(each, OutputGuardrail):
-            raise UserError(
-                f"the output_guardrails of {owner} are functions decorated with @output_guardrail, in a list; "
-                f"{each!r} is none"
-            )

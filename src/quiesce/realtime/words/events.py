@@ -1,4 +1,4 @@
-"""What happens in a session, as its user reads it. Each event has its `type`, and `info.context`: the user's own object."""
+"""The events of a session. Each has its `type`, and your own context object in `info.context`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RealtimeEventInfo(msgspec.Struct):
 
 
 class RealtimeAgentStartEvent(msgspec.Struct):
-    """An agent begins."""
+    """An agent begins a response."""
 
     type: ClassVar[Literal["agent_start"]] = "agent_start"
     agent: RealtimeAgent[Any]
@@ -30,7 +30,7 @@ class RealtimeAgentStartEvent(msgspec.Struct):
 
 
 class RealtimeAgentEndEvent(msgspec.Struct):
-    """An agent has ended."""
+    """An agent has ended its response."""
 
     type: ClassVar[Literal["agent_end"]] = "agent_end"
     agent: RealtimeAgent[Any]
@@ -58,7 +58,7 @@ class RealtimeToolStart(msgspec.Struct):
 
 
 class RealtimeToolEnd(msgspec.Struct):
-    """A tool has ended; `output` is what it has returned."""
+    """A tool has ended; `output` is what it returned."""
 
     type: ClassVar[Literal["tool_end"]] = "tool_end"
     agent: RealtimeAgent[Any]
@@ -70,7 +70,7 @@ class RealtimeToolEnd(msgspec.Struct):
 
 
 class RealtimeToolApprovalRequired(msgspec.Struct):
-    """Somebody must decide: `session.approve_tool_call(call_id)` or `reject_tool_call(call_id)`."""
+    """A call needs approval: use `session.approve_tool_call(call_id)` or `reject_tool_call(call_id)`."""
 
     type: ClassVar[Literal["tool_approval_required"]] = "tool_approval_required"
     agent: RealtimeAgent[Any]
@@ -81,7 +81,7 @@ class RealtimeToolApprovalRequired(msgspec.Struct):
 
 
 class RealtimeRawModelEvent(msgspec.Struct):
-    """What the model has told the session, whatever it is."""
+    """An event of the model, unchanged. The session gets every one of them."""
 
     type: ClassVar[Literal["raw_model_event"]] = "raw_model_event"
     data: RealtimeModelEvent
@@ -99,7 +99,7 @@ class RealtimeAudio(msgspec.Struct):
 
 
 class RealtimeAudioEnd(msgspec.Struct):
-    """The model has said what it had to say; or `is_cut`: the connection was lost, and the rest of it will not come."""
+    """The end of this audio. `is_cut`: the connection was lost, and the rest will not arrive."""
 
     type: ClassVar[Literal["audio_end"]] = "audio_end"
     item_id: str
@@ -109,7 +109,7 @@ class RealtimeAudioEnd(msgspec.Struct):
 
 
 class RealtimeAudioInterrupted(msgspec.Struct):
-    """Stop playing this content, and throw away what was not played of it."""
+    """Stop playing this content, and discard what was not played."""
 
     type: ClassVar[Literal["audio_interrupted"]] = "audio_interrupted"
     item_id: str
@@ -118,7 +118,11 @@ class RealtimeAudioInterrupted(msgspec.Struct):
 
 
 class RealtimeError(msgspec.Struct):
-    """Something was wrong: with what the server was told (a `RealtimeServerError`), or in a tool or guardrail (the exception). The session goes on."""
+    """Something failed, and the session goes on.
+
+    `error` is a `RealtimeServerError` if the server rejected something, and otherwise the exception of a tool
+    or guardrail.
+    """
 
     type: ClassVar[Literal["error"]] = "error"
     error: Any
@@ -126,7 +130,7 @@ class RealtimeError(msgspec.Struct):
 
 
 class RealtimeHistoryUpdated(msgspec.Struct):
-    """The history has changed; this is all of it."""
+    """The history has changed; this is the whole new one."""
 
     type: ClassVar[Literal["history_updated"]] = "history_updated"
     history: list[RealtimeItem]
@@ -134,7 +138,7 @@ class RealtimeHistoryUpdated(msgspec.Struct):
 
 
 class RealtimeHistoryAdded(msgspec.Struct):
-    """The history has one item more."""
+    """An item was added to the history."""
 
     type: ClassVar[Literal["history_added"]] = "history_added"
     item: RealtimeItem
@@ -142,7 +146,7 @@ class RealtimeHistoryAdded(msgspec.Struct):
 
 
 class RealtimeGuardrailTripped(msgspec.Struct):
-    """A guardrail says no, and the response was interrupted. `message` is what had been said."""
+    """A guardrail was triggered, and the response interrupted. `message` is the text up to there."""
 
     type: ClassVar[Literal["guardrail_tripped"]] = "guardrail_tripped"
     guardrail_results: list[OutputGuardrailResult]
@@ -158,7 +162,7 @@ class RealtimeInputAudioTimeoutTriggered(msgspec.Struct):
 
 
 class RealtimeConnectionLost(msgspec.Struct):
-    """The connection to the model is lost, because of `error`, and the session tries to get it back: see `RealtimeReconnect`."""
+    """The connection was lost, because of `error`; with `RealtimeReconnect` the session restores it."""
 
     type: ClassVar[Literal["connection_lost"]] = "connection_lost"
     error: Exception
@@ -166,7 +170,11 @@ class RealtimeConnectionLost(msgspec.Struct):
 
 
 class RealtimeReconnecting(msgspec.Struct):
-    """It connects again, now. `number`: which of the `tries` this is; `error`: why the one before it has failed, or why the connection was lost."""
+    """The session tries to reconnect now.
+
+    `number` is the number of this try, out of `tries`. `error` is why the one before failed, or why the
+    connection was lost.
+    """
 
     type: ClassVar[Literal["reconnecting"]] = "reconnecting"
     number: int
@@ -176,10 +184,11 @@ class RealtimeReconnecting(msgspec.Struct):
 
 
 class RealtimeReconnected(msgspec.Struct):
-    """It is connected again, and the model has been told the conversation so far.
+    """The session is connected again, and the model has the conversation so far.
 
-    - `number`: which of the tries it was. `seconds`: how long there was no connection.
-    - `unknown_calls`: ids of the tool calls whose outcome is unknown so far; the model is told when they end.
+    - `number`: how many tries it took. `seconds`: how long there was no connection.
+    - `unknown_calls`: the ids of tool calls that are still running; the model gets their outputs when they
+      end.
     - `audio_dropped`: how many bytes of the user's audio were not sent meanwhile.
     """
 

@@ -1,4 +1,4 @@
-"""What a conversation consists of, as the session's history shows it: messages and tool calls."""
+"""The items of a conversation, as in the session's history: messages and tool calls."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ from typing import ClassVar, Literal, TypeAlias
 
 import msgspec
 
+ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]
+
+Place: TypeAlias = tuple[str, int]
+"""The id of an item, and the index of a content in it."""
+
 
 class InputText(msgspec.Struct, omit_defaults=True):
-    """Text of the user, or of the system."""
+    """Text from the user or the system."""
 
     type: ClassVar[Literal["input_text"]] = "input_text"
     text: str | None = None
 
 
 class InputAudio(msgspec.Struct, omit_defaults=True):
-    """What the user has said; `audio` is base64 if the server has sent it back."""
+    """Speech of the user; `audio` is base64, if the server has sent it back."""
 
     type: ClassVar[Literal["input_audio"]] = "input_audio"
     audio: str | None = None
@@ -23,7 +28,7 @@ class InputAudio(msgspec.Struct, omit_defaults=True):
 
 
 class InputImage(msgspec.Struct, omit_defaults=True):
-    """A picture that the user has shown."""
+    """An image from the user."""
 
     type: ClassVar[Literal["input_image"]] = "input_image"
     image_url: str | None = None
@@ -31,14 +36,14 @@ class InputImage(msgspec.Struct, omit_defaults=True):
 
 
 class AssistantText(msgspec.Struct, omit_defaults=True):
-    """Text of the model."""
+    """Text from the model."""
 
     type: ClassVar[Literal["text"]] = "text"
     text: str | None = None
 
 
 class AssistantAudio(msgspec.Struct, omit_defaults=True):
-    """What the model has said."""
+    """Speech of the model."""
 
     type: ClassVar[Literal["audio"]] = "audio"
     audio: str | None = None
@@ -46,7 +51,7 @@ class AssistantAudio(msgspec.Struct, omit_defaults=True):
 
 
 class SystemMessageItem(msgspec.Struct):
-    """A message of the system."""
+    """A system message."""
 
     type: ClassVar[Literal["message"]] = "message"
     role: ClassVar[Literal["system"]] = "system"
@@ -72,19 +77,19 @@ class AssistantMessageItem(msgspec.Struct):
     role: ClassVar[Literal["assistant"]] = "assistant"
     item_id: str
     content: list[AssistantText | AssistantAudio] = msgspec.field(default_factory=list)
-    status: Literal["in_progress", "completed", "incomplete"] | None = None
+    status: ItemStatus | None = None
     previous_item_id: str | None = None
 
 
 class RealtimeToolCallItem(msgspec.Struct):
-    """A tool call, and its output as soon as there is one."""
+    """A tool call, with its output once there is one."""
 
     type: ClassVar[Literal["function_call"]] = "function_call"
     item_id: str
     call_id: str | None
     name: str
     arguments: str
-    status: Literal["in_progress", "completed", "incomplete"] = "in_progress"
+    status: ItemStatus = "in_progress"
     output: str | None = None
     previous_item_id: str | None = None
 

@@ -1,8 +1,9 @@
-"""What a session is connected by: a `RealtimeModel`.
+"""`RealtimeModel`: the connection of a session to a model.
 
-A model tells its listeners what happens, one event after the other, and waits for each (`await listener.on_event(event)`): a session that
-cannot take more makes its model wait. It is told what to do by `send_event`, which waits for a server that does not read. When the connection
-has ended, a model says so at once (`listener.on_connection_ended()`), then tells the rest of what had come, then the end.
+A model passes its events to its listeners one by one, and awaits each call (`await
+listener.on_event(event)`), so a session that cannot take more makes the model wait. `send_event` takes what
+the session sends, and waits while the server does not read. When the connection has ended, a model calls
+`listener.on_connection_ended()` at once; then it passes on the events that had arrived, and then the end.
 """
 
 from __future__ import annotations
@@ -17,39 +18,57 @@ if TYPE_CHECKING:
 
 
 class RealtimeModelListener(ABC):
-    """Whoever is told what a model says."""
+    """Receives the events of a model."""
 
     @abstractmethod
     async def on_event(self, event: RealtimeModelEvent) -> None:
-        """Something has happened."""
+        """Take an event."""
 
-    def on_connection_ended(self) -> None:  # noqa: B027 - most make nobody wait
-        """Nothing more will come but what is on its way: make the model wait for nothing any more. (Most never do.)"""
+    def on_connection_ended(self) -> None:  # noqa: B027 - most listeners never make the model wait
+        """Stop making the model wait: only events that have arrived already will follow."""
 
 
 class RealtimeModel(ABC):
-    """A way to a model: `OpenAIRealtimeWebSocketModel`, one of your own, or a `ScriptedRealtimeModel` for tests.
+    """A connection to a model: `OpenAIRealtimeWebSocketModel`, or your own, or one for tests.
 
-    It serves one session at a time. After `close()` it may be connected again, and then knows nothing of the session before. A session that gets a lost
-    connection back does both, and tells it the conversation by a `RealtimeModelSendHistory`.
+    It serves one session at a time. After `close()` it may be connected again, and then knows nothing of the
+    session before. A session that restores a lost connection does both, and then sends the conversation as a
+    `RealtimeModelSendHistory`.
     """
 
     @abstractmethod
     async def connect(self, options: RealtimeModelConfig) -> None:
-        """Connect. If this fails, or is cancelled, nothing is left of it; `close()` is called all the same."""
+        """Connect. If this fails or is cancelled, nothing may be left; `close()` is called in any case."""
 
     @abstractmethod
     def add_listener(self, listener: RealtimeModelListener) -> None:
-        """Tell this one too."""
+        """Add a listener."""
 
     @abstractmethod
     def remove_listener(self, listener: RealtimeModelListener) -> None:
-        """Tell it nothing more; nothing happens if it was not told before."""
+        """Remove a listener; do nothing if it was not added."""
 
     @abstractmethod
     async def send_event(self, event: RealtimeModelSendEvent) -> None:
-        """Tell the model something."""
+        """Send something to the model."""
 
     @abstractmethod
     async def close(self) -> None:
-        """End the connection, and all that belongs to it. Nothing happens if there is none."""
+        """Close the connection and everything that belongs to it; do nothing if there is none."""
+
+
+class ListenedModel(RealtimeModel):
+    """A model that keeps a list of its listeners."""
+
+    def __init__(self) -> None:
+        self._listeners: list[RealtimeModelListener] = []
+
+    def add_listener(self, listener: RealtimeModelListener) -> None:
+        """Add a listener."""
+        if listener not in self._listeners:
+            self._listeners.append(listener)
+
+    def remove_listener(self, listener: RealtimeModelListener) -> None:
+        """Remove a listener; do nothing if it was not added."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)

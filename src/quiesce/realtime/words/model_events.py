@@ -1,4 +1,4 @@
-"""What a model tells its listeners, whatever it is connected by."""
+"""The events that a `RealtimeModel` sends to its listeners."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RealtimeConnectionStatus: TypeAlias = Literal["connecting", "connected", "discon
 
 
 class RealtimeModelErrorEvent(msgspec.Struct):
-    """The server, or the transport, says that something was wrong; the session goes on."""
+    """The server or the transport reports an error; the session goes on."""
 
     type: ClassVar[Literal["error"]] = "error"
     error: Any  # a RealtimeServerError, or the exception
@@ -44,7 +44,7 @@ class RealtimeModelAudioEvent(msgspec.Struct):
 
 
 class RealtimeModelAudioInterruptedEvent(msgspec.Struct):
-    """This content must not be played, or not be played on."""
+    """Playing this content must stop, or not begin."""
 
     type: ClassVar[Literal["audio_interrupted"]] = "audio_interrupted"
     item_id: str
@@ -52,7 +52,7 @@ class RealtimeModelAudioInterruptedEvent(msgspec.Struct):
 
 
 class RealtimeModelAudioDoneEvent(msgspec.Struct):
-    """All audio of this content has come."""
+    """All audio of this content has arrived."""
 
     type: ClassVar[Literal["audio_done"]] = "audio_done"
     item_id: str
@@ -60,7 +60,7 @@ class RealtimeModelAudioDoneEvent(msgspec.Struct):
 
 
 class RealtimeModelInputAudioTranscriptionCompletedEvent(msgspec.Struct):
-    """What the user has said, as text."""
+    """The speech of the user, as text."""
 
     type: ClassVar[Literal["input_audio_transcription_completed"]] = "input_audio_transcription_completed"
     item_id: str
@@ -77,7 +77,7 @@ class RealtimeModelInputAudioTimeoutTriggeredEvent(msgspec.Struct):
 
 
 class RealtimeModelTranscriptDeltaEvent(msgspec.Struct):
-    """A piece of the text of what the model says."""
+    """A piece of the transcript of the model's speech."""
 
     type: ClassVar[Literal["transcript_delta"]] = "transcript_delta"
     item_id: str
@@ -102,21 +102,21 @@ class RealtimeModelItemUpdatedEvent(msgspec.Struct):
 
 
 class RealtimeModelItemDeletedEvent(msgspec.Struct):
-    """An item is gone."""
+    """An item was deleted."""
 
     type: ClassVar[Literal["item_deleted"]] = "item_deleted"
     item_id: str
 
 
 class RealtimeModelConnectionStatusEvent(msgspec.Struct):
-    """The connection has changed."""
+    """The status of the connection has changed."""
 
     type: ClassVar[Literal["connection_status"]] = "connection_status"
     status: RealtimeConnectionStatus
 
 
 class RealtimeModelEndOfStreamEvent(msgspec.Struct):
-    """No event will come any more. `error`: what the server has closed the connection with, if it has."""
+    """No more events follow. `error` is the reason of the server, if it closed the connection."""
 
     type: ClassVar[Literal["end_of_stream"]] = "end_of_stream"
     error: Exception | None = None
@@ -138,7 +138,7 @@ class RealtimeModelTurnEndedEvent(msgspec.Struct):
 
 
 class RealtimeModelUsageEvent(msgspec.Struct):
-    """What a response has cost."""
+    """The token usage of a response."""
 
     type: ClassVar[Literal["usage"]] = "usage"
     usage: Usage
@@ -147,7 +147,7 @@ class RealtimeModelUsageEvent(msgspec.Struct):
 
 
 class RealtimeModelOtherEvent(msgspec.Struct):
-    """Something that this library has no word for."""
+    """A message of the server that has no event of its own."""
 
     type: ClassVar[Literal["other"]] = "other"
     data: Any
@@ -162,7 +162,7 @@ class RealtimeModelExceptionEvent(msgspec.Struct):
 
 
 class RealtimeModelRawServerEvent(msgspec.Struct, dict=True):
-    """What the server has sent, unchanged. It is decoded a second time when somebody looks at `data`."""
+    """A message of the server, unchanged. It is decoded again, when `data` is first read."""
 
     type: ClassVar[Literal["raw_server_event"]] = "raw_server_event"
     frame: bytes

@@ -1,4 +1,4 @@
-"""What a model is told: the words between a session and whatever it is connected by."""
+"""What a session sends to its `RealtimeModel`."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from .model_events import RealtimeModelToolCallEvent
 
 
 class RealtimeModelSendRawMessage(msgspec.Struct):
-    """A message of the wire as it is: its `type`, and under `other_data` the rest of its fields."""
+    """A message of the protocol: its `type`, and the other fields under `other_data`."""
 
     message: dict[str, Any]
 
 
 class RealtimeModelSendUserInput(msgspec.Struct):
-    """The user says or shows something, and wants an answer."""
+    """Text or images from the user, to be answered."""
 
     user_input: RealtimeUserInput
 
 
 class RealtimeModelSendAudio(msgspec.Struct):
-    """The user speaks; `commit` if that was all."""
+    """Audio from the user; `commit` marks its end."""
 
     audio: bytes
     commit: bool = False
 
 
 class RealtimeModelSendToolOutput(msgspec.Struct):
-    """What a tool has returned."""
+    """The output of a tool call."""
 
     tool_call: RealtimeModelToolCallEvent
     output: str
@@ -39,11 +39,11 @@ class RealtimeModelSendToolOutput(msgspec.Struct):
 
 
 class RealtimeModelSendInterrupt(msgspec.Struct):
-    """Stop what is being said.
+    """Stop the speech of the model.
 
-    - `force_response_cancel`: cancel the response even where the server would do so by itself when the user speaks.
+    - `force_response_cancel`: cancel the response even if the server would do so when the user speaks.
     - `response_id`: only that response and its audio.
-    - `cancel_response_only`, `playback_only`: one of the two.
+    - `cancel_response_only`, `playback_only`: only the response, or only its audio.
     """
 
     force_response_cancel: bool = False
@@ -53,15 +53,16 @@ class RealtimeModelSendInterrupt(msgspec.Struct):
 
 
 class RealtimeModelSendSessionUpdate(msgspec.Struct):
-    """Other instructions, other tools, other settings."""
+    """New instructions, tools, or other settings."""
 
     session_settings: RealtimeSessionModelSettings
 
 
 class RealtimeModelSendHistory(msgspec.Struct):
-    """The conversation so far, for a model that knows nothing of it: it was connected anew. It is not to answer.
+    """The conversation so far, for a model that was connected again. The model must not answer it.
 
-    A tool call that has an output and is "in_progress" is one whose outcome is unknown so far: the output says so, until a `RealtimeModelSendToolOutput` comes.
+    A tool call that is "in_progress" and has an output is still running: the output says so, and a
+    `RealtimeModelSendToolOutput` will replace it.
     """
 
     items: list[RealtimeItem]

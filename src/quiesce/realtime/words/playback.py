@@ -1,7 +1,8 @@
-"""What was played: needed when the model is interrupted, so that it knows what the user has not heard.
+"""Keeping track of which audio was played.
 
-A model sends audio much faster than it is played. Of what it has sent, the user has heard what was played; the rest must be cut from the
-conversation (`conversation.item.truncate`), or the model believes it was said.
+A model sends audio much faster than it is played. When it is interrupted, the user has heard only a part of
+it. The rest must be removed from the conversation (`conversation.item.truncate`), or the model believes that
+it was heard.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from .audio_format import bytes_per_millisecond
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .config import RealtimeAudioFormat
+    from .audio_format import RealtimeAudioFormat
 
 
 class RealtimePlaybackState(TypedDict):
-    """Which content is being played, and how much of it was."""
+    """The content that is being played, and how much of it was."""
 
     current_item_id: str | None
     current_item_content_index: int | None
@@ -27,7 +28,7 @@ class RealtimePlaybackState(TypedDict):
 
 
 class RealtimePlaybackTracker:
-    """Your own account of what was played: give it to the session (`model_config`), and tell it.
+    """Your own record of what was played: pass it to the session (`model_config`), and update it.
 
     ```python
     tracker = RealtimePlaybackTracker()
@@ -43,27 +44,27 @@ class RealtimePlaybackTracker:
         self._elapsed_ms = 0.0
 
     def on_play_bytes(self, item_id: str, item_content_index: int, bytes: bytes) -> None:  # noqa: A002
-        """So much was played, just now."""
+        """Record that these bytes were played."""
         self.on_play_ms(item_id, item_content_index, len(bytes) / self._bytes_per_ms)
 
     def on_play_ms(self, item_id: str, item_content_index: int, ms: float) -> None:
-        """The same, in milliseconds."""
+        """Record that so many milliseconds were played."""
         if self._current != (item_id, item_content_index):
             self._current = (item_id, item_content_index)
             self._elapsed_ms = 0.0
         self._elapsed_ms += ms
 
     def on_interrupted(self) -> None:
-        """Called when nothing more is played, of anything that has come."""
+        """Called when playback stops, of all audio that has arrived."""
         self._current = None
         self._elapsed_ms = 0.0
 
     def set_audio_format(self, format: RealtimeAudioFormat) -> None:  # noqa: A002
-        """Called when it is known how the model speaks."""
+        """Called when the format of the model's audio is known."""
         self._bytes_per_ms = bytes_per_millisecond(format)
 
     def get_state(self) -> RealtimePlaybackState:
-        """Asked when the model is interrupted."""
+        """Called when the model is interrupted."""
         if self._current is None:
             return {"current_item_id": None, "current_item_content_index": None, "elapsed_ms": None}
         item_id, content_index = self._current
@@ -79,7 +80,7 @@ class _Stretch:
     """Audio of one content that is played without a pause."""
 
     place: tuple[str, int]
-    before_ms: float  # of the same content, played before
+    before_ms: float  # how much of the same content was played before
     starts: float
     ms: float
 
@@ -89,19 +90,18 @@ class _Stretch:
 
 
 class AssumedPlayback(RealtimePlaybackTracker):
-    """The account of a session whose user keeps none: audio is played from the moment when it is taken, one piece after the other."""
+    """The record for users who keep none: audio counts as played from when it is taken, in order."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         super().__init__()
         self._now = now
-        self._stretches: deque[_Stretch] = (
-            deque()
-        )  # the one that is heard now, or was last, and those behind it
+        # The stretch that is playing, or was played last, and those after it.
+        self._stretches: deque[_Stretch] = deque()
 
     def on_taken(self, item_id: str, content_index: int, size: int) -> None:
-        """Whoever reads the events has this piece of audio now."""
+        """Record that the user has taken a piece of audio of this size."""
         now, place, ms = self._now(), (item_id, content_index), size / self._bytes_per_ms
-        self._play_on(now)
+        self._drop_played(now)
         last = self._stretches[-1] if self._stretches else None
         if last is not None and last.place == place and last.ends >= now:
             last.ms += ms
@@ -110,19 +110,20 @@ class AssumedPlayback(RealtimePlaybackTracker):
         starts = max(last.ends, now) if last is not None else now
         self._stretches.append(_Stretch(place, before_ms, starts, ms))
 
-    def _play_on(self, now: float) -> None:
+    def _drop_played(self, now: float) -> None:
         while len(self._stretches) > 1 and self._stretches[0].ends <= now:
             self._stretches.popleft()
 
     def on_interrupted(self) -> None:
-        """Nothing of it is played on."""
+        """Forget everything: playback has stopped."""
         super().on_interrupted()
         self._stretches.clear()
 
     def on_cut(self, item_id: str, content_index: int) -> None:
-        """This one is not played, or not played on; what was taken after it is played at once.
+        """Record that this content is not played any further; what was taken after it moves up.
 
-        It keeps its place: as long as nothing else is heard after it, all that was taken before it is known to have been heard.
+        The stretch itself stays: while nothing after it has started, it shows that everything before it was
+        heard.
         """
         now, ends = self._now(), 0.0
         for stretch in self._stretches:
@@ -133,11 +134,11 @@ class AssumedPlayback(RealtimePlaybackTracker):
             ends = stretch.ends
 
     def get_state(self) -> RealtimePlaybackState:
-        """What is being heard, and how much of it was, if all was played as it was taken."""
+        """Return what is playing, and how much of it was heard, if all was played as it was taken."""
         now = self._now()
-        self._play_on(now)
+        self._drop_played(now)
         if self._stretches:
-            heard = self._stretches[0]
-            played = heard.ms if now >= heard.ends else max(0.0, now - heard.starts) * 1000
-            self._current, self._elapsed_ms = heard.place, heard.before_ms + min(played, heard.ms)
+            first = self._stretches[0]
+            played = first.ms if now >= first.ends else max(0.0, now - first.starts) * 1000
+            self._current, self._elapsed_ms = first.place, first.before_ms + min(played, first.ms)
         return super().get_state()

@@ -1,8 +1,9 @@
-"""One connection of a scripted model: what is asked, what is told, and the tasks that do it.
+"""One connection of a scripted model: its queues, and the tasks that work on them.
 
-One task answers, one response after the other; the other talks to the listeners, one event after the other. Whoever tells something may wait until it was
-heard, and the answering task always does: that is the backpressure. For each another stands by: if somebody else cancels one of them, even before its first step, the listeners are
-told that the model has failed, so that nobody waits for an answer for ever.
+One task answers, one response after the other. Another passes events to the listeners, one after the other. A
+sender of an event may wait until the listeners have taken it, and the answering task always does: that is the
+backpressure. Each of the two has a watcher: if one of them is cancelled from outside, even before its first
+step, the listeners get an event that the model has failed, so that nothing waits forever for an answer.
 """
 
 from __future__ import annotations
@@ -41,41 +42,41 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Told:
+class Delivery:
     """An event on its way to the listeners."""
 
-    __slots__ = ("error", "event", "heard", "is_awaited")
+    __slots__ = ("done", "error", "event", "is_awaited")
 
     def __init__(self, event: RealtimeModelEvent, is_awaited: bool) -> None:
         self.event = event
-        self.heard = anyio.Event()
-        self.is_awaited = is_awaited  # by somebody who gets the listeners' errors
+        self.done = anyio.Event()
+        self.is_awaited = is_awaited  # by a task that raises the listeners' errors
         self.error: Exception | None = None
 
 
 class Queue(Generic[T]):
-    """What waits for one task."""
+    """A queue for one task."""
 
     def __init__(self) -> None:
         self.waiting: deque[T] = deque()
-        self._came: anyio.Event | None = None
+        self._added: anyio.Event | None = None
 
     def put(self, entry: T) -> None:
-        """At the end."""
+        """Add an entry at the end."""
         self.waiting.append(entry)
-        if self._came is not None:
-            self._came.set()
+        if self._added is not None:
+            self._added.set()
 
     async def get(self) -> T:
-        """The first, as soon as there is one."""
+        """Take the first entry, as soon as there is one."""
         while not self.waiting:
-            self._came = came = anyio.Event()
-            await came.wait()
+            self._added = added = anyio.Event()
+            await added.wait()
         return self.waiting.popleft()
 
 
 class ScriptedLine:
-    """One connection of a scripted model: what is asked, what is told, and the tasks that do it."""
+    """One connection of a scripted model."""
 
     def __init__(
         self,
@@ -87,103 +88,103 @@ class ScriptedLine:
         options: RealtimeModelConfig,
     ) -> None:
         self.scope = scope
-        self.over = False  # nothing is delivered any more
-        self.lost = False  # nothing is sent any more
-        self.asked: Queue[RealtimeModelSendEvent] = Queue()
+        self.closed = False  # no event is delivered any more
+        self.lost = False  # nothing can be sent any more
+        self.requests: Queue[RealtimeModelSendEvent] = Queue()
         self._name = name
         self._listeners = listeners
         self._next_turn = next_turn
         self._new_id = new_id
         self._options = options
-        self._to_tell: Queue[Told] = Queue()
-        self._telling: Told | None = None
+        self._deliveries: Queue[Delivery] = Queue()
+        self._current: Delivery | None = None
         self._deliverer: object = None  # the task
-        self._on: PerformedTurn | None = None
+        self._turn: PerformedTurn | None = None
 
     def start(self) -> None:
-        """All tasks."""
+        """Start all tasks."""
         for work, name in ((self._deliver, "deliver"), (self._answer, "answer")):
-            self.scope.spawn(self._stand_by, self.scope.spawn(work, name=name), name=f"stand by to {name}")
+            self.scope.spawn(self._watch, self.scope.spawn(work, name=name), name=f"watch {name}")
 
-    def tell(self, event: RealtimeModelEvent, *, is_awaited: bool = False) -> Told:
-        """Tell the listeners, without waiting."""
-        told = Told(event, is_awaited)
-        self._to_tell.put(told)
-        return told
+    def tell(self, event: RealtimeModelEvent, *, is_awaited: bool = False) -> Delivery:
+        """Begin to deliver an event, without waiting."""
+        delivery = Delivery(event, is_awaited)
+        self._deliveries.put(delivery)
+        return delivery
 
     def update(self, item: RealtimeItem) -> None:
-        """Tell the listeners of an item."""
+        """Begin to deliver a new or changed item."""
         self.tell(RealtimeModelItemUpdatedEvent(item))
 
-    def is_telling(self) -> bool:
-        """Whether a listener asks, who cannot wait for what comes after what it is being told."""
+    def is_called_by_listener(self) -> bool:
+        """Return whether a listener is the caller: it must not wait for later events."""
         return current_backend().current_task() is self._deliverer
 
     async def _deliver(self) -> None:
-        """The one task that talks to the listeners."""
+        """Pass the events to the listeners; no other task does."""
         self._deliverer = current_backend().current_task()
         try:
             while True:
-                self._telling = told = await self._to_tell.get()
-                await self._tell_all(told)
+                self._current = delivery = await self._deliveries.get()
+                await self._pass_on(delivery)
         finally:
-            self.over = True
+            self.closed = True
             self._deliverer = None
             self.release()
 
-    async def _tell_all(self, told: Told) -> None:
+    async def _pass_on(self, delivery: Delivery) -> None:
         try:
             for listener in tuple(self._listeners):
-                await listener.on_event(told.event)
+                await listener.on_event(delivery.event)
         except Exception as error:
-            told.error = error
-            if not told.is_awaited:
+            delivery.error = error
+            if not delivery.is_awaited:
                 logger.exception("a listener of realtime model %r failed", self._name)
-        told.heard.set()
+        delivery.done.set()
 
-    async def _stand_by(self, handle: Handle) -> None:
-        """Say that a task is gone, if it is and was not asked to go."""
+    async def _watch(self, handle: Handle) -> None:
+        """Report the end of a task, if the connection was not closed before."""
         await handle.wait()
         if self.scope.state != "open":
             return
-        lost = Told(self._lost(handle.name), False)
-        if handle.name == "answer" and not self.over:
-            self._to_tell.put(lost)
-        else:  # nobody else can tell
-            self.over = True
+        failure = Delivery(self._failure_of(handle.name), False)
+        if handle.name == "answer" and not self.closed:
+            self._deliveries.put(failure)
+        else:  # the task that delivers has ended, so this one does it
+            self.closed = True
             self.release()
-            await self._tell_all(lost)
+            await self._pass_on(failure)
 
     async def _answer(self) -> None:
-        """One response after the other."""
+        """Answer the requests, one after the other."""
         while True:
-            asked = await self.asked.get()
+            request = await self.requests.get()
             turn = PerformedTurn(
-                self._next_turn(), asked, self._new_id("resp"), self._new_id, self._tell_and_wait
+                self._next_turn(), request, self._new_id("resp"), self._new_id, self._tell_and_wait
             )
             turn.handle = self.scope.spawn(turn.perform, name=f"turn {turn.response_id}")
-            self._on = turn
+            self._turn = turn
             await turn.handle.wait()
-            self._on = None
+            self._turn = None
             if self.lost:
-                continue  # nothing will be asked any more
+                continue  # no more requests follow
             if turn.handle.state == "cancelled" and not turn.stopped:
-                await self._tell_and_wait(self._lost(turn.handle.name))
+                await self._tell_and_wait(self._failure_of(turn.handle.name))
             else:
                 await turn.announce_end()
 
-    def _lost(self, task: str) -> RealtimeModelExceptionEvent:
+    def _failure_of(self, task: str) -> RealtimeModelExceptionEvent:
         error = ConnectionEnded(
-            f"somebody else has cancelled the task {task!r} of realtime model {self._name!r}"
+            f"the task {task!r} of realtime model {self._name!r} was cancelled from outside"
         )
         return RealtimeModelExceptionEvent(error, "the tasks of the model")
 
     async def _tell_and_wait(self, event: RealtimeModelEvent) -> None:
-        await self.tell(event).heard.wait()
+        await self.tell(event).done.wait()
 
     def interrupt(self, event: RealtimeModelSendInterrupt) -> None:
-        """Stop what is being said, as far as asked for."""
-        turn, wanted = self._on, event.response_id
+        """Stop the response, its audio, or both."""
+        turn, wanted = self._turn, event.response_id
         if turn is not None and wanted in (None, turn.response_id):
             if not event.playback_only:
                 turn.stop(in_silence=event.cancel_response_only)
@@ -193,7 +194,7 @@ class ScriptedLine:
             self._stop_playing()
 
     def _stop_playing(self) -> None:
-        """All was said, but perhaps not all was played."""
+        """Interrupt audio that was sent completely, but perhaps not played."""
         tracker = self._options.get("playback_tracker")
         playing: Any = tracker.get_state() if tracker is not None else {}
         if tracker is not None and playing["current_item_id"] is not None:
@@ -204,24 +205,25 @@ class ScriptedLine:
                 )
             )
 
-    def lose(self, error: Exception) -> Told:
-        """Nothing more is said or heard, in the middle of a word if need be; what was told before is told first."""
+    def lose(self, error: Exception) -> Delivery:
+        """Lose the connection, even in the middle of a word; events from before are delivered first."""
         self.lost = True
-        self.asked.waiting.clear()
-        turn, self._on = self._on, None
+        self.requests.waiting.clear()
+        turn, self._turn = self._turn, None
         for listener in tuple(self._listeners):
             listener.on_connection_ended()
         if turn is not None:
             turn.cut_off(self.tell)
+        # The same order as a real connection has: status, error, end of the stream.
         self.tell(RealtimeModelConnectionStatusEvent("disconnected"))
         self.tell(RealtimeModelExceptionEvent(error))
         return self.tell(RealtimeModelEndOfStreamEvent())
 
     def release(self) -> None:
-        """Nobody will hear the rest: let those go who wait for it."""
-        waiting = [self._telling, *self._to_tell.waiting]
-        self._to_tell.waiting.clear()
-        for told in waiting:
-            if told is not None and not told.heard.is_set():
-                told.error = ConnectionEnded(f"realtime model {self._name!r} was closed")
-                told.heard.set()
+        """Fail all deliveries that are not done, so that nothing waits for them."""
+        waiting = [self._current, *self._deliveries.waiting]
+        self._deliveries.waiting.clear()
+        for delivery in waiting:
+            if delivery is not None and not delivery.done.is_set():
+                delivery.error = ConnectionEnded(f"realtime model {self._name!r} was closed")
+                delivery.done.set()

@@ -1,10 +1,14 @@
-"""A realtime model that answers from a script, and remembers what it was told.
+"""A realtime model that answers from a script, and remembers what was sent to it.
 
 Invariants
-- Listeners are told by one task of the model's own, one event after the other, each awaited: a listener that takes its time makes the script wait.
-- `send_event` never waits for a listener, so that a listener may send. Nor does `emit` if it is called by one.
-- One response at a time: what asks for another while one is on is answered after it. An interruption ends the one that is on; those that wait stay.
-- The tasks belong to a scope below that of whoever connects, and have ended when `close()` returns, whatever it raises.
+- One task of the model passes events to the listeners, one after the other, and awaits each call: a slow
+  listener makes the script wait.
+- `send_event` never waits for a listener, so that a listener may send. Nor does `emit`, if a listener calls
+  it.
+- There is one response at a time: a request during a response is answered after it. An interrupt ends the
+  current response; those that wait stay.
+- The tasks belong to a scope below the one that connects, and have ended when `close()` returns, whatever it
+  raises.
 """
 
 from __future__ import annotations
@@ -23,10 +27,9 @@ from quiesce.realtime.words import (
     InputAudio,
     InputImage,
     InputText,
-    RealtimeModel,
+    ListenedModel,
     RealtimeModelEvent,
     RealtimeModelInputAudioTranscriptionCompletedEvent,
-    RealtimeModelListener,
     RealtimeModelRawServerEvent,
     RealtimeModelSendAudio,
     RealtimeModelSendEvent,
@@ -46,11 +49,14 @@ if TYPE_CHECKING:
     from quiesce.realtime.words import RealtimeModelConfig, RealtimeUserInput
 
 
-class ScriptedRealtimeModel(RealtimeModel):
-    """A model that gives the turns of a script: one for each user input, committed audio, and tool output that asks for a response.
+class ScriptedRealtimeModel(ListenedModel):
+    """A model that answers with the turns of a script.
 
-    A turn is a str (which is said, with a tone for each word), a `Speech`, a `call()` of `quiesce.testing`, a list of those, an exception (the model has
-    failed), or a function of what was sent, async or not, that returns one of these. What was not asked for when the model is closed is there for the next connection.
+    It gives one turn for each user input, each committed audio, and each tool output that requests a
+    response. A turn is a str (which is spoken, with a tone for each word), a `Speech`, a `call()` of
+    `quiesce.testing`, a list of those, an exception (the model fails), or a function of what was sent, async
+    or sync, that returns one of these. Turns that were not used when the model is closed are left for the
+    next connection.
 
     ```python
     model = ScriptedRealtimeModel([call("weather", city="Paris"), "It rains."])
@@ -60,10 +66,12 @@ class ScriptedRealtimeModel(RealtimeModel):
 
     `await model.lose()` loses the connection.
 
-    - `sent`: all that it was told. `connects`, `closes`: how often; `options`: those of the last time.
-    - `transcripts`: what the user has said, one for each audio that is committed.
-    - `connect_delay`, `send_delay`, `close_delay`: seconds that these take; `connect_error`, `send_error`, `close_error`: what they raise then. All may be
-      changed at any time. An error at close is raised when all has ended.
+    - `sent`: everything that was sent to it. `connects`, `closes`: how often; `options`: of the last
+      `connect`.
+    - `transcripts`: of the user's speech, one for each committed audio.
+    - `connect_delay`, `send_delay`, `close_delay`: seconds that these take. `connect_error`, `send_error`,
+      `close_error`: what they raise after that. You may change all of them at any time. An error of `close()`
+      is raised when everything has ended.
     """
 
     def __init__(
@@ -79,6 +87,7 @@ class ScriptedRealtimeModel(RealtimeModel):
         close_error: Exception | None = None,
         name: str = "scripted",
     ) -> None:
+        super().__init__()
         self.name = name
         self.sent: list[RealtimeModelSendEvent] = []
         self.connects = 0
@@ -88,33 +97,22 @@ class ScriptedRealtimeModel(RealtimeModel):
         self.connect_error, self.send_error, self.close_error = connect_error, send_error, close_error
         self._script = deque(as_script(turns))
         self._transcripts = deque(transcripts)
-        self._given = 0  # turns of the script
+        self._requests = 0
         self._ids: dict[str, itertools.count[int]] = {}
-        self._listeners: list[RealtimeModelListener] = []
         self._line: ScriptedLine | None = None
 
     @property
     def remaining(self) -> int:
-        """How many turns nobody has asked for yet."""
+        """How many turns were not used yet."""
         return len(self._script)
 
     @property
     def connected(self) -> bool:
-        """Whether it is connected, and not being closed."""
-        return self._line is not None and not self._line.over and not self._line.lost
-
-    def add_listener(self, listener: RealtimeModelListener) -> None:
-        """Tell this one too."""
-        if listener not in self._listeners:
-            self._listeners.append(listener)
-
-    def remove_listener(self, listener: RealtimeModelListener) -> None:
-        """Tell it nothing more."""
-        if listener in self._listeners:
-            self._listeners.remove(listener)
+        """Whether it is connected, and not closing."""
+        return self._line is not None and not self._line.closed and not self._line.lost
 
     async def connect(self, options: RealtimeModelConfig) -> None:
-        """Be ready to answer."""
+        """Connect, and be ready to answer."""
         if self._line is not None and self._line.scope.state != "settled":
             raise RuntimeError(f"realtime model {self.name!r} is connected already: close() it first")
         self.connects += 1
@@ -128,54 +126,54 @@ class ScriptedRealtimeModel(RealtimeModel):
         self._line.start()
 
     async def send_event(self, event: RealtimeModelSendEvent) -> None:
-        """Note what it is told, and answer it if the script has an answer."""
+        """Remember what was sent, and answer it from the script."""
         line = self._connection()
         if self.send_delay:
             await anyio.sleep(self.send_delay)
         if self.send_error is not None:
             raise self.send_error
         if self._connection() is not line:
-            raise ConnectionEnded(f"realtime model {self.name!r} was connected anew meanwhile")
+            raise ConnectionEnded(f"realtime model {self.name!r} was connected again meanwhile")
         self.sent.append(event)
         if isinstance(event, RealtimeModelSendUserInput):
             line.update(UserMessageItem(self._new_id("item"), _content_of(event.user_input)))
-            line.asked.put(event)
+            line.requests.put(event)
         elif isinstance(event, RealtimeModelSendAudio) and event.commit:
             item_id = self._new_id("item")
             transcript = self._transcripts.popleft() if self._transcripts else None
             line.update(UserMessageItem(item_id, [InputAudio(transcript=transcript)]))
             if transcript is not None:
                 line.tell(RealtimeModelInputAudioTranscriptionCompletedEvent(item_id, transcript))
-            line.asked.put(event)
+            line.requests.put(event)
         elif isinstance(event, RealtimeModelSendToolOutput):
-            made = event.tool_call
+            call = event.tool_call
             line.update(
                 RealtimeToolCallItem(
-                    made.id or "", made.call_id, made.name, made.arguments, "completed", event.output
+                    call.id or "", call.call_id, call.name, call.arguments, "completed", event.output
                 )
             )
             if event.start_response:
-                line.asked.put(event)
+                line.requests.put(event)
         elif isinstance(event, RealtimeModelSendInterrupt):
             line.interrupt(event)
         elif isinstance(event, RealtimeModelSendRawMessage):
             if event.message.get("type") == "response.create":
-                line.asked.put(event)
+                line.requests.put(event)
             elif event.message.get("type") == "response.cancel":
                 line.interrupt(RealtimeModelSendInterrupt(cancel_response_only=True))
 
     async def emit(self, event: RealtimeModelEvent) -> None:
-        """Tell the listeners this, after what they are being told. Returns when they have heard it, and raises what they raise."""
+        """Pass an event to the listeners, after those before it; wait for them, and raise what they raise."""
         line = self._connection()
-        told = line.tell(event, is_awaited=True)
-        if line.is_telling():
+        delivery = line.tell(event, is_awaited=True)
+        if line.is_called_by_listener():
             return
-        await told.heard.wait()
-        if told.error is not None:
-            raise told.error
+        await delivery.done.wait()
+        if delivery.error is not None:
+            raise delivery.error
 
     async def user_speaks(self) -> None:
-        """The user begins to speak: the server notices (`input_audio_buffer.speech_started`), and what is being said is interrupted."""
+        """Let the user begin to speak (`input_audio_buffer.speech_started`), which interrupts the model."""
         line = self._connection()
         frame = {
             "type": "input_audio_buffer.speech_started",
@@ -184,30 +182,30 @@ class ScriptedRealtimeModel(RealtimeModel):
             "audio_start_ms": 0,
         }
         raw = RealtimeModelRawServerEvent(msgspec.json.encode(frame))
-        told = line.tell(raw)
+        delivery = line.tell(raw)
         line.interrupt(RealtimeModelSendInterrupt())
-        if not line.is_telling():
-            await told.heard.wait()
+        if not line.is_called_by_listener():
+            await delivery.done.wait()
 
     async def lose(self, error: Exception | None = None) -> None:
-        """The connection is lost, now: in the middle of what is being said, which stays as it is. `error`: how, a `ConnectionEnded` unless given.
+        """Lose the connection now, even in the middle of a word; `error` is a `ConnectionEnded` unless given.
 
-        Returns when the listeners have heard of it. Nothing can be sent any more; whoever wants to go on connects again.
+        This returns when the listeners know it. To go on, `connect` again.
         """
         line = self._connection()
         if error is None:
             error = ConnectionEnded(f"the connection of realtime model {self.name!r} was lost")
-        told = line.lose(error)
-        if not line.is_telling():
-            await told.heard.wait()
+        delivery = line.lose(error)
+        if not line.is_called_by_listener():
+            await delivery.done.wait()
 
     async def close(self) -> None:
-        """End: nothing is said any more, and no task is left."""
+        """Close the connection; no event follows, and no task is left."""
         self.closes += 1
         line = self._line
         if line is None:
             return
-        line.over = True
+        line.closed = True
         try:
             if self.close_delay:
                 await anyio.sleep(self.close_delay)
@@ -222,7 +220,7 @@ class ScriptedRealtimeModel(RealtimeModel):
             raise self.close_error
 
     def _connection(self) -> ScriptedLine:
-        if self._line is None or self._line.over or self._line.lost:
+        if self._line is None or self._line.closed or self._line.lost:
             raise ConnectionEnded(f"realtime model {self.name!r} is not connected: connect() it first")
         return self._line
 
@@ -230,12 +228,12 @@ class ScriptedRealtimeModel(RealtimeModel):
         return f"{kind}_{next(self._ids.setdefault(kind, itertools.count(1)))}"
 
     def _next_turn(self) -> Turn:
-        self._given += 1
+        self._requests += 1
         if self._script:
             return self._script.popleft()
         return ScriptExhausted(
-            f"realtime model {self.name!r} was asked for {self._given} responses, and its script has {self._given - 1} "
-            "turns: add one, or look why it was asked again"
+            f"realtime model {self.name!r} got {self._requests} requests for a response, but its script has only "
+            f"{self._requests - 1} turns: add one, or find out why there was another request"
         )
 
 

@@ -1,4 +1,4 @@
-"""A server that speaks the Realtime protocol on the loopback interface."""
+"""A server with the Realtime protocol on the loopback interface."""
 
 from __future__ import annotations
 

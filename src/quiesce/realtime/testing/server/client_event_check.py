@@ -1,4 +1,4 @@
-"""What clients send, held against the official client's own types, where that is installed."""
+"""Checks the events of clients against the types of the official client, if it is installed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, get_args
 
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
-    """What is wrong with an event, in the words of the API's errors."""
+class InvalidEvent:
+    """What is wrong with an event, as in an error of the API."""
 
     message: str
     code: str
@@ -17,7 +17,7 @@ class Wrong:
 
 
 class ClientEventCheck:
-    """Looks at one event after the other. Without the official client it finds all of them right."""
+    """Checks events. Without the official client it finds no fault in any."""
 
     def __init__(self) -> None:
         self._types: dict[str, Any] = {}
@@ -29,10 +29,10 @@ class ClientEventCheck:
             (name,) = get_args(kind.model_fields["type"].annotation)
             self._types[name] = kind
 
-    def wrong_with(self, event: dict[str, Any]) -> Wrong | None:
-        """What is wrong, if anything is."""
+    def fault_of(self, event: dict[str, Any]) -> InvalidEvent | None:
+        """Return what is wrong with an event, or None."""
         kind = self._types.get(event["type"])
-        if kind is None:  # unknown types are the session's own business
+        if kind is None:  # the session refuses unknown types
             return None
         from pydantic import ValidationError
 
@@ -40,18 +40,20 @@ class ClientEventCheck:
             parsed = kind.model_validate(event)
         except ValidationError as error:
             first = error.errors()[0]
-            # What a union has tried is part of the place, and no part of the event.
+            # pydantic puts the names of the tried union members into the place, too.
             place = [str(part) for part in first["loc"] if isinstance(part, int) or part.islower()]
             code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
             param = ".".join(place)
-            return Wrong(f"{event['type']}: {param}: {first['msg']}", code, param)
+            return InvalidEvent(f"{event['type']}: {param}: {first['msg']}", code, param)
         for unknown in _unknown_fields(parsed, ""):
-            return Wrong(f"{event['type']}: unknown parameter {unknown!r}", "unknown_parameter", unknown)
+            return InvalidEvent(
+                f"{event['type']}: unknown parameter {unknown!r}", "unknown_parameter", unknown
+            )
         return None
 
 
 def _unknown_fields(value: Any, place: str) -> Iterator[str]:
-    """The official types allow what they do not know; the API does not."""
+    """Yield unknown fields: the official types allow them, but the API does not."""
     if isinstance(value, list):
         for n, entry in enumerate(value):
             yield from _unknown_fields(entry, f"{place}[{n}]")

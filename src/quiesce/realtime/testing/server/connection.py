@@ -1,7 +1,8 @@
-"""One connection to the local server: a socket, the WebSocket protocol, a session, and what it does wrong.
+"""One connection to the local server: a socket, the WebSocket protocol, a session, and its faults.
 
-Everything here runs in the server's thread, and nothing blocks: what cannot be sent yet waits in `_unsent`. A response is taken from the session only while
-little waits there, and nothing is read while much does; so a client that does not read slows down what is said to it, as a real server's would.
+Everything here runs in the server's thread, and nothing blocks: data that cannot be sent yet waits in
+`_unsent`. The events of a response are taken only while little waits there, and nothing is read while much
+does. So a client that does not read slows the server down, as with a real one.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ if TYPE_CHECKING:
     from .client_event_check import ClientEventCheck
     from .session import ServedSession
 
-_ENOUGH = 64 * 1024  # unsent bytes with which nothing more of a response is taken
-_TOO_MUCH = 1024 * 1024  # and with which nothing more is read
+_ENOUGH = 64 * 1024  # unsent bytes: beyond, no more events of a response are taken
+_TOO_MUCH = 1024 * 1024  # unsent bytes: beyond, nothing more is read
 _LONGEST = 32 * 1024 * 1024  # bytes of one message of a client
-_GARBAGE = b"\x16\x03\x01\x02\x00 this is no HTTP\r\n\r\n"
+_GARBAGE = b"\x16\x03\x01\x02\x00 this is not HTTP\r\n\r\n"
 
 
 class ServedConnection:
-    """One client. `received`: what it has sent; `ended`: how it ended, or None while it is there."""
+    """One client. `received`: what it sent; `ended`: how the connection ended, or None."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class ServedConnection:
         self.received: list[dict[str, Any]] = []
         self.bytes_sent = 0
         self.ended: str | None = None
-        self.close_code: int | None = None  # that of the client
+        self.close_code: int | None = None  # of the client's close frame
         self.opened_at = time.monotonic()
         self.sock = sock
         self._protocol = ServerProtocol(max_size=_LONGEST)
@@ -66,33 +67,33 @@ class ServedConnection:
         self._check = check
         self._complain = complain
         self._session: ServedSession | None = None
-        self._message = bytearray()  # fragments
+        self._message = bytearray()  # the fragments so far
         self._unsent = bytearray()
         self._ends_when_sent: str | None = None
         self._resume_at = 0.0  # when the response goes on
-        self._send_at = 0.0  # when more may be sent, if it is slow
+        self._send_at = 0.0  # when more may be sent, with the fault `slow`
         self._slow: float | None = None
-        self._cuts_after: int | None = None  # bytes of whole frames
-        self._is_cut = False  # a frame was: nothing may follow it
+        self._cuts_after: int | None = None  # bytes
+        self._is_cut = False  # in the middle of a frame, so nothing may follow
         self._by_reset = False
-        self._flood = 0  # bytes that are left of it
+        self._flood = 0  # bytes still to send
         self._silent = self._frozen = self._struck = False
 
-    # What the loop asks
+    # For the loop of the server
 
     @property
     def wants_to_read(self) -> bool:
-        """Whether it takes what the client sends."""
+        """Whether it reads what the client sends."""
         return not self._frozen and len(self._unsent) < _TOO_MUCH
 
     @property
     def wants_to_write(self) -> bool:
-        """Whether it has something to send, and may now."""
+        """Whether it has something to send, and may do so now."""
         return bool(self._unsent) and not self._frozen and self._send_at <= time.monotonic()
 
     @property
     def due(self) -> float:
-        """When it wants to go on by itself."""
+        """When it wants to go on without an event of the socket."""
         if self.ended is not None or self._frozen:
             return inf
         if self._unsent and self._slow is not None:
@@ -108,7 +109,7 @@ class ServedConnection:
         return self._protocol.state is OPEN and not self._silent and self._ends_when_sent is None
 
     def read(self) -> None:
-        """Something has come."""
+        """Read from the socket, which is ready."""
         try:
             data = self.sock.recv(65536)
         except (BlockingIOError, InterruptedError):
@@ -117,7 +118,9 @@ class ServedConnection:
             self.end("the client has reset the connection")
             return
         if not data:
-            self.end("the client has closed" if self.close_code is not None else "the client has gone")
+            self.end(
+                "the client has closed" if self.close_code is not None else "the client has disconnected"
+            )
             return
         if self._silent and self._session is None:
             return
@@ -132,7 +135,7 @@ class ServedConnection:
         self._send()
 
     def go_on(self) -> None:
-        """Say what there is to say, and send what can be sent."""
+        """Take the next events, and send what can be sent."""
         if self._frozen or self.ended is not None:
             return
         self._take_from_protocol()
@@ -184,7 +187,7 @@ class ServedConnection:
             self._session.begin()
 
     def refuse(self, status: int, why: str) -> None:
-        """Whoever asks is told no."""
+        """Refuse the handshake."""
         self.faults = Faults(handshake=status)
         self._complain(f"connection {self.number} was refused with {status}: {why}")
 
@@ -206,10 +209,10 @@ class ServedConnection:
         if frame.fin:
             message = bytes(self._message)
             self._message.clear()
-            self._hear(message)
+            self._receive(message)
 
     def _take_from_protocol(self) -> None:
-        """What the protocol has to send: the handshake, events, pongs and close frames; and the end."""
+        """Take what the protocol has to send: the handshake, events, pongs, close frames, and the end."""
         for data in self._protocol.data_to_send():
             if self._silent or self._is_cut:
                 continue
@@ -220,24 +223,24 @@ class ServedConnection:
 
     # The session
 
-    def _hear(self, message: bytes) -> None:
+    def _receive(self, message: bytes) -> None:
         session = self._session
         if session is None:
             return
         try:
             event = msgspec.json.decode(message)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            self._nonsense(f"no JSON: {error}")
+            self._nonsense(f"invalid JSON: {error}")
             return
         if not isinstance(event, dict):
-            self._nonsense("JSON that is no object")
+            self._nonsense("JSON that is not an object")
             return
         self.received.append(event)
         if isinstance(event.get("type"), str):
-            wrong = self._check.wrong_with(event)
-            if wrong is not None:
-                self._complain(f"connection {self.number} has sent {wrong.message}")
-                session.refuse(wrong.message, wrong.code, event, wrong.param)
+            fault = self._check.fault_of(event)
+            if fault is not None:
+                self._complain(f"connection {self.number} has sent {fault.message}")
+                session.refuse(fault.message, fault.code, event, fault.param)
                 return
         before = len(session.out)
         session.receive(event)
@@ -252,7 +255,7 @@ class ServedConnection:
             self._session.refuse(f"The server was sent {what}.", "invalid_event")
 
     def say(self, event: dict[str, Any]) -> None:
-        """Send an event; the faults that wait for it begin after it."""
+        """Send an event; the faults that are due after it begin."""
         if self._session is None or self._protocol.state is not OPEN or self._silent:
             return
         self._protocol.send_text(msgspec.json.encode(event))
@@ -261,17 +264,17 @@ class ServedConnection:
             self.strike(self.faults)
 
     def say_this(self, event: dict[str, Any]) -> None:
-        """An event of somebody else's making."""
+        """Send an event of a test, with an id."""
         if self._session is not None:
             self.say({"event_id": self._session.new_id("event"), **event})
 
-    # What it does wrong
+    # Faults
 
     def strike(self, faults: Faults) -> None:
-        """Begin with everything that is to go wrong."""
+        """Begin with these faults."""
         self._struck = True
         self.faults = faults
-        self._send()  # what was said before
+        self._send()  # what was said before the faults
         if self.ended is not None:
             return
         for kind in faults.malformed:
@@ -324,7 +327,7 @@ class ServedConnection:
     # The socket
 
     def _put(self, data: bytes) -> None:
-        """Wait to be sent; cut off in the middle of the frame if it is time for that."""
+        """Add data to be sent; cut it off in the middle of a frame if that fault is due."""
         if self._cuts_after is not None:
             if len(data) < self._cuts_after:
                 self._cuts_after -= len(data)
@@ -348,17 +351,18 @@ class ServedConnection:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:
-                self.end("the client has gone")
+                self.end("the client has disconnected")
                 return
             self.bytes_sent += sent
             del self._unsent[:sent]
         if self._ends_when_sent is not None and not self._unsent:
             if self._ends_when_sent == "reset":
+                # Closing with a linger time of 0 sends RST instead of FIN.
                 self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.end(self._ends_when_sent)
 
     def end(self, how: str) -> None:
-        """Close the socket, whatever is unsent."""
+        """Close the socket, even if something is unsent."""
         if self.ended is None:
             self.ended = how
             self._session = None
@@ -366,14 +370,14 @@ class ServedConnection:
             self.sock.close()
 
     def expire(self) -> None:
-        """The session has lasted too long."""
+        """End a session that has lasted too long."""
         message = "Your session hit the maximum duration."
         error = {"type": "invalid_request_error", "code": "session_expired", "message": message}
         self.say_this({"type": "error", "error": error})
         self.say_goodbye(1001, "the session has expired")
 
     def say_goodbye(self, code: int, why: str) -> None:
-        """A close frame, if that can be sent at once; then the end."""
+        """Send a close frame, if that can be done at once; then close the socket."""
         if self._protocol.state is OPEN and not self._frozen and not self._silent and self._slow is None:
             self._protocol.send_close(code, why)
             self._take_from_protocol()

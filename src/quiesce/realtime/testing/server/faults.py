@@ -1,4 +1,4 @@
-"""What a server may do wrong, as switches."""
+"""`Faults`: what a local server does wrong."""
 
 from __future__ import annotations
 
@@ -16,25 +16,28 @@ Malformed: TypeAlias = Literal[
     "bad_utf8",
     "protocol",
 ]
-"""`binary` is a binary frame, `bad_utf8` a text frame that is none, `protocol` a frame of a kind that WebSocket does not have."""
+"""`binary`: a binary frame; `bad_utf8`: invalid text; `protocol`: a frame that WebSocket does not have."""
 
 MALFORMED: tuple[Malformed, ...] = get_args(Malformed)
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What a `LocalRealtimeServer` does wrong. Everything but `handshake` and `never_answers_close` begins when the server event `after` was sent.
+    """What a `LocalRealtimeServer` does wrong.
 
-    - `handshake`: a status to refuse it with (401, 403, 500), `"garbage"`, or `"silence"`: accepts the connection and answers nothing.
-    - `slow`: so many bytes a second.
-    - `drops_after`: sends so many more bytes, and ends the connection in the middle of a frame; with `reset`, by RST.
+    All but `handshake` and `never_answers_close` begin when the server event `after` was sent.
+
+    - `handshake`: refuse it with a status (401, 403, 500), answer with `"garbage"`, or not at all
+      (`"silence"`).
+    - `slow`: send so many bytes per second.
+    - `drops_after`: send so many more bytes, and end the connection within a frame; with `reset`, by RST.
     - `reset`: RST at once.
-    - `half_open`: reads nothing, writes nothing, and keeps the socket.
-    - `floods`: so many megabytes of audio, as fast as they are read.
-    - `malformed`: events that are wrong, one of each kind that is named.
-    - `oversized`: one message with so many bytes of audio.
-    - `closes_with`: a close frame with this code.
-    - `never_answers_close`: does not answer a close frame, and keeps the socket.
+    - `half_open`: read nothing, write nothing, and keep the socket open.
+    - `floods`: send so many megabytes of audio, as fast as they are read.
+    - `malformed`: send malformed events, one of each kind that is named.
+    - `oversized`: send one message with so many bytes of audio.
+    - `closes_with`: send a close frame with this code.
+    - `never_answers_close`: do not answer a close frame, and keep the socket open.
 
     ```python
     LocalRealtimeServer(["Hello."], faults=Faults(half_open=True, after="session.updated"))
@@ -56,11 +59,9 @@ class Faults:
     def __post_init__(self) -> None:
         if self.slow is not None and not self.slow > 0:
             raise ValueError(
-                f"Faults.slow is bytes a second, over 0, not {self.slow!r}; for none at all: half_open"
+                f"Faults.slow must be more than 0 bytes per second, not {self.slow!r}; for none at all, use half_open"
             )
         if unknown := [kind for kind in self.malformed if kind not in MALFORMED]:
-            raise ValueError(f"Faults.malformed: there is no {unknown[0]!r}, but {', '.join(MALFORMED)}")
+            raise ValueError(f"Faults.malformed has no {unknown[0]!r}: use {', '.join(MALFORMED)}")
         if isinstance(self.handshake, int) and not 400 <= self.handshake < 600:
-            raise ValueError(
-                f"Faults.handshake refuses with a status such as 401 or 500, not {self.handshake!r}"
-            )
+            raise ValueError(f"Faults.handshake must be a status such as 401 or 500, not {self.handshake!r}")

@@ -1,7 +1,7 @@
-"""The audio that a client sends, and who notices that somebody speaks: a server VAD by energy alone.
+"""The audio that a client sends, and a voice activity detection by loudness alone.
 
-Audio is looked at in windows of 20 ms. Speech begins with a window that is loud, and ends after so much silence. Before it begins no more is kept than
-the padding that will be part of it.
+Audio is examined in windows of 20 ms. Speech begins with a loud window, and ends after some time of silence.
+Before it begins, only as much audio is kept as the padding that will belong to it.
 """
 
 from __future__ import annotations
@@ -14,42 +14,42 @@ from quiesce.realtime.testing.tones import loudness
 from quiesce.realtime.words import bytes_per_millisecond
 
 _WINDOW = 20  # ms
-_LOUD = 0.04  # at the threshold of 1.0; a voice into a microphone has about a tenth
+_LOUD = 0.04  # for a threshold of 1.0; a voice has a loudness of about 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """Somebody has begun or ended to speak, so many milliseconds after the session began."""
+class SpeechChange:
+    """The user has begun or stopped speaking, so many milliseconds after the session began."""
 
     what: Literal["speech_started", "speech_stopped"]
     at_ms: int
 
 
 class InputBuffer:
-    """What was appended and not committed."""
+    """The audio that was appended and not committed."""
 
     def __init__(self) -> None:
         self.audio = bytearray()
         self.speaking = False
-        self._unseen = bytearray()  # less than a window
-        self._passed_ms = 0  # that were looked at
+        self._unexamined = bytearray()  # less than a window
+        self._examined_ms = 0
         self._silent_ms = 0
 
-    def append(self, audio: bytes, kind: str, detection: Mapping[str, Any] | None) -> Iterator[Heard]:
-        """Take some more; yields at each point where speech begins or ends, with `audio` as it is there."""
+    def append(self, audio: bytes, kind: str, detection: Mapping[str, Any] | None) -> Iterator[SpeechChange]:
+        """Add audio; yield where speech begins or ends. `audio` then holds what arrived up to there."""
         if detection is None:
             self.audio += audio
             return
         window = int(bytes_per_millisecond(kind) * _WINDOW)
-        self._unseen += audio
-        while len(self._unseen) >= window:
-            piece = bytes(self._unseen[:window])
-            del self._unseen[:window]
+        self._unexamined += audio
+        while len(self._unexamined) >= window:
+            piece = bytes(self._unexamined[:window])
+            del self._unexamined[:window]
             self.audio += piece
-            self._passed_ms += _WINDOW
-            yield from self._look_at(piece, kind, detection)
+            self._examined_ms += _WINDOW
+            yield from self._examine(piece, kind, detection)
 
-    def _look_at(self, piece: bytes, kind: str, detection: Mapping[str, Any]) -> Iterator[Heard]:
+    def _examine(self, piece: bytes, kind: str, detection: Mapping[str, Any]) -> Iterator[SpeechChange]:
         is_loud = loudness(piece, kind) > _LOUD * _number(detection, "threshold", 0.5)
         padding = _number(detection, "prefix_padding_ms", 300)
         if not self.speaking:
@@ -57,23 +57,23 @@ class InputBuffer:
             del self.audio[: max(0, len(self.audio) - kept)]
             if is_loud:
                 self.speaking, self._silent_ms = True, 0
-                yield Heard("speech_started", max(0, int(self._passed_ms - _WINDOW - padding)))
+                yield SpeechChange("speech_started", max(0, int(self._examined_ms - _WINDOW - padding)))
             return
         self._silent_ms = 0 if is_loud else self._silent_ms + _WINDOW
         if self._silent_ms >= _number(detection, "silence_duration_ms", 500):
             self.speaking = False
-            yield Heard("speech_stopped", self._passed_ms)
+            yield SpeechChange("speech_stopped", self._examined_ms)
 
     @property
     def size(self) -> int:
-        """How many bytes there are."""
-        return len(self.audio) + len(self._unseen)
+        """How many bytes it has."""
+        return len(self.audio) + len(self._unexamined)
 
     def take(self) -> bytes:
-        """All of it; it is empty then."""
-        audio = bytes(self.audio + self._unseen)
+        """Return all audio, and become empty."""
+        audio = bytes(self.audio + self._unexamined)
         self.audio.clear()
-        self._unseen.clear()
+        self._unexamined.clear()
         self.speaking = False
         return audio
 

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class ItemsInOrder:
-    """Items as the wire has them, by id."""
+    """Items in the form of the protocol, by id."""
 
     def __init__(self) -> None:
         self._items: dict[str, dict[str, Any]] = {}
@@ -19,11 +19,11 @@ class ItemsInOrder:
 
     @property
     def last(self) -> str | None:
-        """The id of the last one."""
+        """The id of the last item."""
         return next(reversed(self._items), None)
 
     def add(self, item: dict[str, Any], after: str | None = None) -> str | None:
-        """Put it at the end, or after another, or first (`"root"`); returns the id of the one before it."""
+        """Add an item at the end, after another, or first (`"root"`); return the id of the one before it."""
         if after is None:
             before = self.last
             self._items[item["id"]] = item
@@ -35,7 +35,7 @@ class ItemsInOrder:
         return self.before(item["id"])
 
     def before(self, item_id: str) -> str | None:
-        """The id of the item that precedes this one."""
+        """Return the id of the item before this one."""
         before = None
         for other in self._items:
             if other == item_id:
@@ -44,5 +44,5 @@ class ItemsInOrder:
         return None
 
     def remove(self, item_id: str) -> None:
-        """It is gone."""
+        """Remove an item."""
         del self._items[item_id]

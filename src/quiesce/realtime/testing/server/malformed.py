@@ -1,4 +1,4 @@
-"""Events that no client should trust."""
+"""Malformed events, which a client has to survive."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import msgspec
 
 from .faults import Malformed
 
-NO_FRAME: Final = b"\x83\x00"  # its opcode, 3, is reserved
+NO_FRAME: Final = b"\x83\x00"  # the opcode 3 is reserved
 
 
 def malformed_text(kind: Malformed, audio: dict[str, Any]) -> bytes:
-    """The text of a message that is wrong in this way; `audio` is an event that is right."""
+    """Return the text of a message that is malformed in this way; `audio` is a valid event."""
     texts: dict[Malformed, bytes] = {
         "not_json": b"this is { no JSON",
         "not_object": b'["response.done"]',

@@ -1,7 +1,7 @@
-"""One response as the wire has it: a sequence of server events, with pauses between.
+"""One response in the form of the protocol: a sequence of server events, with pauses between them.
 
-It is a generator, so that whoever writes to the socket takes the next event when there is room for it. A cancellation is noticed at the next step, and the
-items and the response are then finished in order, as incomplete and cancelled.
+It is a generator, so that the connection takes the next event when there is room for it. A cancellation is
+noticed at the next step. Then the items and the response are finished in order, as incomplete and cancelled.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import inspect
-from collections.abc import Awaitable, Generator
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, Literal, TypeAlias
 
 from quiesce.models import ToolCall
-from quiesce.realtime.testing.speech import Speech, Turn, is_written_when_asked, parts_of
+from quiesce.realtime.testing.speech import Speech, Turn, is_function, parts_of
 
-if TYPE_CHECKING:
-    from .session import ServedSession
+from .session_state import ServedState
 
 Step: TypeAlias = "dict[str, Any] | float"  # an event, or seconds until the next
 Steps: TypeAlias = Generator[Step, None, None]
@@ -24,10 +23,15 @@ CancelReason: TypeAlias = Literal["client_cancelled", "turn_detected"]
 
 
 class Response:
-    """What the server says when it was asked for a response."""
+    """The server's answer to one request; `on_done` is called before its last event."""
 
     def __init__(
-        self, session: ServedSession, turn: Turn, asked: dict[str, Any], settings: dict[str, Any]
+        self,
+        session: ServedState,
+        turn: Turn,
+        request: dict[str, Any],
+        settings: dict[str, Any],
+        on_done: Callable[[], None],
     ) -> None:
         self.id = session.new_id("resp")
         self.cancelled: CancelReason | None = None
@@ -35,15 +39,16 @@ class Response:
         self.run = self._run()
         self._session = session
         self._turn = turn
-        self._asked = asked
+        self._request = request
         self._settings = settings
-        self._is_apart = settings.get("conversation") == "none"
+        self._on_done = on_done
+        self._is_outside = settings.get("conversation") == "none"
         self._output: list[dict[str, Any]] = []
         self._tokens = {"text_tokens": 0, "audio_tokens": 0}
 
     @property
     def modalities(self) -> list[str]:
-        """Audio, or text."""
+        """Either audio or text."""
         wanted: list[str] = (
             self._settings.get("output_modalities") or self._session.settings["output_modalities"]
         )
@@ -56,7 +61,7 @@ class Response:
         yield event("rate_limits.updated", rate_limits=limits)
         status, details = "completed", None
         try:
-            parts = parts_of(_written(self._turn, self._asked), self._session.pace)
+            parts = parts_of(_resolved(self._turn, self._request), self._session.pace)
             for index, part in enumerate(parts):
                 if not self.cancelled:
                     yield from self._say(index, part) if isinstance(part, Speech) else self._call(index, part)
@@ -67,8 +72,8 @@ class Response:
             details = {"type": "failed", "error": why}
         if self.cancelled:
             status, details = "cancelled", {"type": "cancelled", "reason": self.cancelled}
-        # Whoever has heard of the end may ask for the next one.
-        self._session.response = None
+        # Before the event: a client that gets it may request the next response at once.
+        self._on_done()
         yield event("response.done", response=self._resource(status, details))
 
     def _say(self, index: int, speech: Speech) -> Steps:
@@ -100,8 +105,9 @@ class Response:
                 content[field] += text
                 self._tokens["text_tokens"] += 1
                 yield session.event(f"{words}.delta", **at, delta=text)
+            # Checked again: the client may have cancelled after the text of this piece.
             if audio and not written and not self.cancelled:
-                session.audio_said[item_id] = session.audio_said.get(item_id, 0) + len(audio)
+                session.audio_sent[item_id] = session.audio_sent.get(item_id, 0) + len(audio)
                 self._tokens["audio_tokens"] += 1
                 delta = base64.b64encode(audio).decode()
                 yield session.event("response.output_audio.delta", **at, delta=delta)
@@ -113,26 +119,26 @@ class Response:
         item["status"] = "incomplete" if self.cancelled else "completed"
         yield from self._item_done(index, item)
 
-    def _call(self, index: int, asked: ToolCall) -> Steps:
+    def _call(self, index: int, call: ToolCall) -> Steps:
         session = self._session
-        call_id = asked.call_id or session.new_id("call")
+        call_id = call.call_id or session.new_id("call")
         item: dict[str, Any] = {
             "id": session.new_id("item"),
             "object": "realtime.item",
             "type": "function_call",
             "status": "in_progress",
-            "name": asked.name,
+            "name": call.name,
             "call_id": call_id,
             "arguments": "",
         }
         session.calls.add(call_id)
         yield from self._item_added(index, item)
         at = {"response_id": self.id, "item_id": item["id"], "output_index": index, "call_id": call_id}
-        yield session.event("response.function_call_arguments.delta", **at, delta=asked.arguments)
+        yield session.event("response.function_call_arguments.delta", **at, delta=call.arguments)
         self._tokens["text_tokens"] += 1
-        item["arguments"] = asked.arguments
+        item["arguments"] = call.arguments
         yield session.event(
-            "response.function_call_arguments.done", **at, name=asked.name, arguments=asked.arguments
+            "response.function_call_arguments.done", **at, name=call.name, arguments=call.arguments
         )
         item["status"] = "completed"
         yield from self._item_done(index, item)
@@ -143,13 +149,13 @@ class Response:
         yield session.event(
             "response.output_item.added", response_id=self.id, output_index=index, item=dict(item)
         )
-        if not self._is_apart:
+        if not self._is_outside:
             before = session.items.add(item)
             yield session.event("conversation.item.added", previous_item_id=before, item=dict(item))
 
     def _item_done(self, index: int, item: dict[str, Any]) -> Steps:
         session = self._session
-        if not self._is_apart:
+        if not self._is_outside:
             before = session.items.before(item["id"])
             yield session.event("conversation.item.done", previous_item_id=before, item=dict(item))
         yield session.event(
@@ -165,7 +171,7 @@ class Response:
             "status": status,
             "status_details": details,
             "output": [dict(item) for item in self._output],
-            "conversation_id": None if self._is_apart else self._session.conversation_id,
+            "conversation_id": None if self._is_outside else self._session.conversation_id,
             "output_modalities": self.modalities,
             "max_output_tokens": settings["max_output_tokens"],
             "audio": {"output": {"format": output["format"], "voice": output["voice"]}},
@@ -174,16 +180,16 @@ class Response:
         }
 
     def _usage(self) -> dict[str, Any]:
-        heard = self._session.input_tokens
+        tokens = self._session.input_tokens
         output = sum(self._tokens.values())
         nothing = {"text_tokens": 0, "audio_tokens": 0, "image_tokens": 0}
         return {
-            "input_tokens": heard,
+            "input_tokens": tokens,
             "output_tokens": output,
-            "total_tokens": heard + output,
+            "total_tokens": tokens + output,
             "input_token_details": {
                 **nothing,
-                "text_tokens": heard,
+                "text_tokens": tokens,
                 "cached_tokens": 0,
                 "cached_tokens_details": nothing,
             },
@@ -191,10 +197,10 @@ class Response:
         }
 
 
-def _written(turn: Turn, asked: dict[str, Any]) -> Turn:
-    """Ask the functions of a script, here and now."""
-    while is_written_when_asked(turn):
-        answer: Any = turn(asked)  # type: ignore[operator]
+def _resolved(turn: Turn, request: dict[str, Any]) -> Turn:
+    """Call the functions of a script, here and now, until there is an actual turn."""
+    while is_function(turn):
+        answer: Any = turn(request)  # type: ignore[operator]
         turn = asyncio.run(_awaited(answer)) if inspect.isawaitable(answer) else answer
     return turn
 

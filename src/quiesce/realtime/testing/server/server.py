@@ -1,8 +1,9 @@
-"""A server that speaks the Realtime wire on the loopback interface, in a thread of its own.
+"""A server with the Realtime protocol on the loopback interface, in a thread of its own.
 
 Invariants
-- It runs in one thread with a selector, and knows nothing of the event loop of whoever tests with it. The lists that others look at only grow.
-- Bounded: in sessions at a time, in the seconds of a session, in what waits to be sent.
+- It runs in one thread with a selector, and is independent of the event loop of the tests. The lists that
+  other threads read only grow.
+- Its sessions are bounded in number and in seconds, and so is what waits to be sent.
 - `close()` ends every connection and joins the thread: no socket and no thread is left.
 """
 
@@ -32,25 +33,30 @@ T = TypeVar("T")
 
 
 class LocalRealtimeServer:
-    """A provider on your own machine: sessions, turn detection, responses with audio, tool calls, cancellation, truncation and errors, from a script.
+    """A provider on your own machine, which answers from a script.
+
+    It has sessions, turn detection, responses with audio, tool calls, cancellation, truncation and errors.
 
     ```python
     with LocalRealtimeServer([call("weather", city="Paris"), "It rains."]) as server:
         session = await runner.run(model_config={"url": server.url, "api_key": "none"})
     ```
 
-    Each connection is answered from the beginning of the script, unless they share it. Turns are those of `ScriptedRealtimeModel`; an exception is a response that has failed, and
-    functions get the client event that asked for the response. They are called in the server's thread, and hold up all connections while they run.
+    Each connection starts at the beginning of the script, unless they share it. Turns are those of
+    `ScriptedRealtimeModel`. An exception is a response that fails, and functions get the client event that
+    requested the response. They are called in the server's thread, and all connections wait while they run.
 
-    - `transcripts`: what the user has said, one for each audio that is committed, for sessions that have transcription on.
-    - `pace`: seconds between two pieces of what is said, where a `Speech` does not say otherwise.
-    - `faults`: what it does wrong; in a list, to the first connection, the second and so on, and nothing to those after them. May be changed at any time, for
-      connections to come; `inflict` does something wrong to those that are there.
-    - `shared`: all connections share the script and the transcripts, for clients that connect again: each goes on where the one before it was.
+    - `transcripts`: of the user's speech, one for each committed audio, for sessions with transcription.
+    - `pace`: seconds between two pieces of speech, unless a `Speech` has its own.
+    - `faults`: what it does wrong. The entries of a list are for the first connection, the second and so on,
+      and later ones have no faults. You may change it at any time, for new connections; `inflict` is for
+      existing ones.
+    - `shared`: all connections share the script and the transcripts, for clients that reconnect: each
+      continues where the one before stopped.
     - `sessions`: how many at a time; one more is refused with 429. `seconds`: how long one may last.
 
-    `connections` and `received` hold all that have come and what they have sent; `complaints` what was wrong with that, as the API would say, or by the
-    official client's own types if that is installed.
+    `connections` and `received` have all connections and what they sent. `complaints` has what was wrong with
+    that, by the rules of the API, and by the official client's types if it is installed.
     """
 
     def __init__(
@@ -77,7 +83,7 @@ class LocalRealtimeServer:
         self._seconds = seconds
         self._check = ClientEventCheck()
         self._open: dict[socket.socket, ServedConnection] = {}
-        self._wanted: dict[socket.socket, int] = {}  # what the selector was asked for
+        self._wanted: dict[socket.socket, int] = {}  # the events that the selector watches
         self._orders: deque[Callable[[], None]] = deque()  # from other threads
         self._changed = threading.Condition()
         self._closing = False
@@ -97,22 +103,22 @@ class LocalRealtimeServer:
 
     @property
     def open_connections(self) -> list[ServedConnection]:
-        """Those that have not ended."""
+        """The connections that have not ended."""
         return [connection for connection in self.connections if connection.ended is None]
 
     def wait_for(self, what: str | Callable[[], T], *, count: int = 1, seconds: float = 10.0) -> Any:
-        """Wait until an event of this type was received (`count` of them), or until the function returns something true; returns that.
+        """Wait for `count` events of a type, or until a function returns something true; return that.
 
-        It blocks the thread: where the event loop has to go on meanwhile, call it in another.
+        This blocks the thread: if an event loop has to run meanwhile, call it in another one.
         """
         look: Callable[[], Any] = what if callable(what) else lambda: self._nth_received(what, count)
-        give_up_at = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         with self._changed:
             while not (found := look()):
-                left = give_up_at - time.monotonic()
+                left = deadline - time.monotonic()
                 if left <= 0:
                     raise TimeoutError(
-                        f"the local realtime server has waited {seconds:g} s for {what!r}; it has received "
+                        f"the local realtime server waited {seconds:g} s for {what!r}; it has received "
                         f"{[event.get('type') for event in self.received[-20:]]}, and has {self.connections[-5:]}"
                     )
                 self._changed.wait(min(left, 0.5))
@@ -123,11 +129,11 @@ class LocalRealtimeServer:
         return found[count - 1] if len(found) >= count else None
 
     def send(self, event: dict[str, Any]) -> None:
-        """Say this to every client that is there. From any thread."""
+        """Send an event to every connected client, from any thread."""
         self._order(lambda: self._to_all(lambda connection: connection.say_this(event)))
 
     def inflict(self, faults: Faults) -> None:
-        """Do this wrong now, to every client that is there. From any thread."""
+        """Begin with these faults now, for every connected client, from any thread."""
         self._order(lambda: self._to_all(lambda connection: connection.strike(faults)))
 
     def close(self) -> None:
@@ -137,7 +143,7 @@ class LocalRealtimeServer:
         self._thread.join(10)
         if self._thread.is_alive():
             raise RuntimeError(
-                "the local realtime server does not end: is a function of its script still running?"
+                "the local realtime server does not stop: is a function of its script still running?"
             )
         self._waker.close()
 
@@ -152,6 +158,7 @@ class LocalRealtimeServer:
     def _order(self, order: Callable[[], None]) -> None:
         if self._closing:
             raise RuntimeError("the local realtime server is closed")
+        # Run in the server's thread, which alone may touch sockets and sessions.
         self._orders.append(order)
         self._poke()
 
@@ -169,7 +176,7 @@ class LocalRealtimeServer:
                 self._selector.register(self._listener, selectors.EVENT_READ)
                 self._selector.register(self._wake, selectors.EVENT_READ)
                 while not self._closing:
-                    self._go_round()
+                    self._run_once()
         except BaseException:
             self.complaints.append("the local realtime server itself has failed: " + traceback.format_exc())
         finally:
@@ -180,7 +187,7 @@ class LocalRealtimeServer:
             with self._changed:
                 self._changed.notify_all()
 
-    def _go_round(self) -> None:
+    def _run_once(self) -> None:
         due = min((min(c.due, c.opened_at + self._seconds) for c in self._open.values()), default=inf)
         ready = self._selector.select(None if due == inf else max(0.0, due - time.monotonic()))
         for key, events in ready:
@@ -209,7 +216,7 @@ class LocalRealtimeServer:
         while True:
             try:
                 sock, _ = self._listener.accept()
-            except OSError:  # no more of them
+            except OSError:  # there are no more
                 return
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -241,6 +248,7 @@ class LocalRealtimeServer:
             do()
         except Exception:
             self.complaints.append("the local realtime server itself has failed: " + traceback.format_exc())
+            # One connection must not take the others with it.
             connection.end("the server has failed")
         self.received += connection.received[before:]
         self._watch(connection)
@@ -251,7 +259,7 @@ class LocalRealtimeServer:
             self._guarded(connection, connection.go_on)
 
     def _watch(self, connection: ServedConnection) -> None:
-        """Tell the selector what the connection waits for now."""
+        """Make the selector watch what the connection waits for."""
         sock = connection.sock
         wanted = 0
         if connection.ended is None:

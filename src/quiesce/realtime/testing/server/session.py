@@ -1,6 +1,7 @@
-"""The Realtime wire as a server speaks it, without sockets: what clients say goes in, what the server says to it comes out.
+"""The server side of the Realtime protocol, without sockets: client events in, server events out.
 
-`receive` answers at once, by `out`. A response is taken step by step by whoever has room for its events: see `step`.
+`receive` answers at once, through `out`. The events of a response are taken step by step, as there is room:
+see `step`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import base64
 import binascii
 import copy
-import itertools
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -18,15 +18,15 @@ from quiesce.realtime.words import bytes_per_millisecond
 from quiesce.testing import ScriptExhausted
 
 from .input_audio import InputBuffer
-from .items import ItemsInOrder
 from .response import CancelReason, Response, Step
-from .settings import change_settings, first_settings
+from .session_state import ServedState
+from .settings import change_settings
 
-_SHORTEST = 100  # ms that can be committed
+_SHORTEST = 100  # ms of audio that a client may commit
 
 
-class ServedSession:
-    """One session: its settings, its conversation, and the response that is on."""
+class ServedSession(ServedState):
+    """One session, with its active response."""
 
     def __init__(
         self,
@@ -37,23 +37,15 @@ class ServedSession:
         pace: float = 0.0,
         model: str | None = None,
     ) -> None:
+        super().__init__(number, pace=pace, model=model)
         self.out: deque[dict[str, Any]] = deque()
         self.response: Response | None = None
-        self.pace = pace
-        self.calls: set[str] = set()
-        self.audio_said: dict[str, int] = {}  # bytes, by item
-        self.input_tokens = 0
-        self._number = number
         self._script = script
-        self._given = 0
+        self._requests = 0
         self._transcripts = transcripts
-        self._ids: dict[str, itertools.count[int]] = {}
-        self.items = ItemsInOrder()
-        self._audio_heard: dict[str, bytes] = {}  # what the user has said, by item
+        self._user_audio: dict[str, bytes] = {}  # by item
         self._input = InputBuffer()
-        self._input_item = ""  # the id of what is being said now
-        self.conversation_id = self.new_id("conv")
-        self.settings = first_settings(self.new_id("sess"), model)
+        self._input_item = ""  # the id of the item that the user is speaking
         self._handlers: dict[str, Callable[[dict[str, Any]], None]] = {
             "session.update": self._update,
             "conversation.item.create": self._create_item,
@@ -67,22 +59,14 @@ class ServedSession:
             "response.cancel": self._cancel_response,
         }
 
-    # Saying
-
-    def new_id(self, kind: str) -> str:
-        """No two sessions of a server have the same, so that what belongs to another is noticed."""
-        return f"{kind}_{self._number}_{next(self._ids.setdefault(kind, itertools.count(1)))}"
-
-    def event(self, kind: str, **fields: Any) -> dict[str, Any]:
-        """A server event."""
-        return {"type": kind, "event_id": self.new_id("event"), **fields}
+    # Events of the server
 
     def begin(self) -> None:
-        """Somebody has connected."""
+        """Greet a client that has connected."""
         self._say("session.created", session=copy.deepcopy(self.settings))
 
     def step(self) -> Step | None:
-        """What comes next: an answer, or the next of the response that is on; seconds if it is time to wait; None if there is nothing."""
+        """Return the next event, or seconds to wait before it, or None if there is nothing to send."""
         if self.out:
             return self.out.popleft()
         return next(self.response.run, None) if self.response is not None else None
@@ -104,10 +88,10 @@ class ServedSession:
         }
         self._say("error", error=error)
 
-    # Hearing
+    # Events of the client
 
     def receive(self, event: dict[str, Any]) -> None:
-        """A client says something."""
+        """Take an event of the client."""
         kind = event.get("type")
         handler = self._handlers.get(kind) if isinstance(kind, str) else None
         if handler is None:
@@ -116,7 +100,7 @@ class ServedSession:
             self.refuse(
                 "Missing required parameter: 'type'."
                 if missing
-                else f"Invalid value: {kind!r}. There are {known}.",
+                else f"Invalid value: {kind!r}. Supported values are: {known}.",
                 "missing_required_parameter" if missing else "invalid_value",
                 event,
                 "type",
@@ -125,29 +109,17 @@ class ServedSession:
         try:
             handler(event)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            self.refuse(f"{kind} is not as it must be: {error!r}", "invalid_value", event)
+            self.refuse(f"{kind} is malformed: {error!r}", "invalid_value", event)
 
     def _update(self, event: dict[str, Any]) -> None:
         given = event["session"]
         if given.get("type") != "realtime":
             self.refuse(
-                "This server has sessions of type 'realtime' alone.", "invalid_value", event, "session.type"
+                "This server has only sessions of type 'realtime'.", "invalid_value", event, "session.type"
             )
             return
         change_settings(self.settings, given)
         self._say("session.updated", session=copy.deepcopy(self.settings))
-
-    @property
-    def output_kind(self) -> str:
-        """The format of what the server says."""
-        kind: str = self.settings["audio"]["output"]["format"]["type"]
-        return kind
-
-    @property
-    def input_kind(self) -> str:
-        """The format of what the user says."""
-        kind: str = self.settings["audio"]["input"]["format"]["type"]
-        return kind
 
     # The conversation
 
@@ -200,7 +172,7 @@ class ServedSession:
     def _retrieve_item(self, event: dict[str, Any]) -> None:
         item = self._find_item(event, "retrieve")
         if item is not None:
-            audio = self._audio_heard.get(item["id"])
+            audio = self._user_audio.get(item["id"])
             if audio is not None:
                 item = {
                     **item,
@@ -216,36 +188,36 @@ class ServedSession:
             message = "Only messages of the assistant can be truncated."
             self.refuse(message, "invalid_value", event, "item_id")
             return
-        said_ms = self.audio_said.get(item["id"], 0) / bytes_per_millisecond(self.output_kind)
-        if event["audio_end_ms"] > said_ms:
-            message = f"Audio content of {said_ms:g}ms is already shorter than {event['audio_end_ms']}ms"
+        sent_ms = self.audio_sent.get(item["id"], 0) / bytes_per_millisecond(self.output_kind)
+        if event["audio_end_ms"] > sent_ms:
+            message = f"Audio content of {sent_ms:g}ms is already shorter than {event['audio_end_ms']}ms"
             self.refuse(message, "invalid_value", event, "audio_end_ms")
             return
-        # What was not heard must not be known, and nobody knows which words that were.
+        # The model must not know what was not heard. Which words that were cannot be told, so all of them go.
         item["content"] = [{"type": "output_audio"}]
         where = {name: event[name] for name in ("item_id", "content_index", "audio_end_ms")}
         self._say("conversation.item.truncated", **where)
 
-    # What the user says
+    # Audio of the user
 
     def _append_audio(self, event: dict[str, Any]) -> None:
         try:
             audio = base64.b64decode(event["audio"], validate=True)
         except binascii.Error:
-            self.refuse("The audio is no base64.", "invalid_value", event, "audio")
+            self.refuse("The audio is not base64.", "invalid_value", event, "audio")
             return
         detection = self.settings["audio"]["input"].get("turn_detection")
-        for heard in self._input.append(audio, self.input_kind, detection):
-            if heard.what == "speech_started":
+        for change in self._input.append(audio, self.input_kind, detection):
+            if change.what == "speech_started":
                 self._input_item = self.new_id("item")
                 self._say(
-                    "input_audio_buffer.speech_started", audio_start_ms=heard.at_ms, item_id=self._input_item
+                    "input_audio_buffer.speech_started", audio_start_ms=change.at_ms, item_id=self._input_item
                 )
                 if detection["interrupt_response"]:
                     self.cancel("turn_detected")
             else:
                 self._say(
-                    "input_audio_buffer.speech_stopped", audio_end_ms=heard.at_ms, item_id=self._input_item
+                    "input_audio_buffer.speech_stopped", audio_end_ms=change.at_ms, item_id=self._input_item
                 )
                 self._commit(self._input_item, bytes(self._input.audio))
                 self._input.audio.clear()
@@ -255,7 +227,10 @@ class ServedSession:
     def _commit_audio(self, event: dict[str, Any]) -> None:
         buffered = self._input.size / bytes_per_millisecond(self.input_kind)
         if buffered < _SHORTEST:
-            message = f"Error committing input audio buffer: it has {buffered:.2f}ms of audio, and must have {_SHORTEST}ms."
+            message = (
+                "Error committing input audio buffer: "
+                f"it has {buffered:.2f}ms of audio, and must have {_SHORTEST}ms."
+            )
             self.refuse(message, "input_audio_buffer_commit_empty", event)
             return
         item_id = self._input_item if self._input.speaking else self.new_id("item")
@@ -264,7 +239,7 @@ class ServedSession:
     def _commit(self, item_id: str, audio: bytes) -> None:
         before = self.items.last
         self._say("input_audio_buffer.committed", item_id=item_id, previous_item_id=before)
-        self._audio_heard[item_id] = audio
+        self._user_audio[item_id] = audio
         item: dict[str, Any] = {
             "id": item_id,
             "object": "realtime.item",
@@ -303,14 +278,17 @@ class ServedSession:
             return
         self._respond(event, event.get("response") or {})
 
-    def _respond(self, asked: dict[str, Any], settings: dict[str, Any]) -> None:
-        self._given += 1
+    def _respond(self, request: dict[str, Any], settings: dict[str, Any]) -> None:
+        self._requests += 1
         turn: Turn = ScriptExhausted(
-            f"response {self._given} was asked for, and the script has {self._given - 1} turns"
+            f"response {self._requests} was requested, but the script has {self._requests - 1} turns"
         )
         if self._script:
             turn = self._script.popleft()
-        self.response = Response(self, turn, asked, settings)
+        self.response = Response(self, turn, request, settings, self._response_done)
+
+    def _response_done(self) -> None:
+        self.response = None
 
     def _cancel_response(self, event: dict[str, Any]) -> None:
         wanted = event.get("response_id")
@@ -320,6 +298,6 @@ class ServedSession:
             self.cancel("client_cancelled")
 
     def cancel(self, reason: CancelReason) -> None:
-        """Say no more of the response that is on, if there is one."""
+        """Cancel the active response, if there is one."""
         if self.response is not None and self.response.cancelled is None:
             self.response.cancelled = reason

@@ -1,4 +1,4 @@
-"""The settings of a session on the local server: what they are at first, and how a client changes them."""
+"""The settings of a session on the local server: the initial ones, and how a client changes them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SEMANTIC_VAD = {
 
 
 def first_settings(session_id: str, model: str | None) -> dict[str, Any]:
-    """Those of a session that nobody has changed."""
+    """Return the initial settings of a session."""
     pcm = {"type": "audio/pcm", "rate": 24000}
     return {
         "type": "realtime",
@@ -50,17 +50,17 @@ def first_settings(session_id: str, model: str | None) -> dict[str, Any]:
 
 
 def change_settings(settings: dict[str, Any], given: dict[str, Any]) -> None:
-    """As `session.update` does."""
+    """Change settings as `session.update` does."""
     _merge(settings, {name: value for name, value in given.items() if name not in ("id", "object")})
-    heard = settings["audio"]["input"]
-    detection = heard.get("turn_detection")
+    audio = settings["audio"]["input"]
+    detection = audio.get("turn_detection")
     if detection is not None:
         default = _SEMANTIC_VAD if detection.get("type") == "semantic_vad" else _VAD
-        heard["turn_detection"] = {**default, **detection}
+        audio["turn_detection"] = {**default, **detection}
 
 
 def _merge(settings: dict[str, Any], given: dict[str, Any]) -> None:
-    """What is given takes the place of what there is; `audio` part by part."""
+    """Replace settings by the given ones; the parts of `audio` one by one."""
     for name, value in given.items():
         if (
             name in ("audio", "input", "output")

@@ -1,4 +1,4 @@
-"""What is remembered only for a while: a session may last for hours, and what is known of it must not grow with it."""
+"""Memory of a bounded size: a session may last for hours, and what it remembers must not grow with it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class RecentSet(dict[Any, None]):
-    """The last of what was added, `MOST` of them; else a set."""
+    """A set of the last `MOST` values that were added."""
 
     MOST = 1024
 
@@ -19,6 +19,6 @@ class RecentSet(dict[Any, None]):
 
 
 def forget_oldest(remembered: dict[Any, Any], most: int) -> None:
-    """Keep the last ones, `most` of them, in the order in which they were put in."""
+    """Remove the oldest entries until there are at most `most`."""
     while len(remembered) > most:
         del remembered[next(iter(remembered))]
