@@ -1,4 +1,5 @@
-"""The command `quiesce`. Each subcommand is a module with a `main`, imported only when it is run.
+"""The command `quiesce`. Each subcommand is a module with a `main`, imported only when it is run. The chat is in a
+distribution of its own, `quiesce-chat`, which the extra `cli` installs.
 
 Until then, the table below is all that is known about a subcommand, so that `quiesce --help` answers at once. Every
 subcommand keeps to this:
@@ -31,8 +32,8 @@ _GROUPS: dict[str, dict[str, _Subcommand]] = {
         ),
     },
     "talk to an agent": {
-        "chat": _Subcommand("an agent with tools that you can stop at any moment", "quiesce.cli.chat"),
-        "ask": _Subcommand("ask it one question and print the answer", "quiesce.cli.chat.ask"),
+        "chat": _Subcommand("an agent with tools that you can stop at any moment", "quiesce_chat.chat"),
+        "ask": _Subcommand("ask it one question and print the answer", "quiesce_chat.ask"),
     },
     "work with your own": {
         "audit": _Subcommand(
@@ -65,9 +66,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(name: str, subcommand: _Subcommand, words: list[str]) -> int:
     from importlib import import_module
 
-    from quiesce._extras import MissingExtra
+    from quiesce._extras import MissingExtra, require
 
     try:
+        require(subcommand.module.partition(".")[0], "cli", "this command")
         run: Main = import_module(subcommand.module).main
         return run(words)
     except MissingExtra as missing:

@@ -20,7 +20,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quiesce.cli.base import Parser, error_text, say, warn_if_shared
+from quiesce.cli.base import Parser, error_text, say, user_folder, warn_if_shared
 
 if TYPE_CHECKING:
     import ssl
@@ -276,8 +276,8 @@ def _kind(value: object) -> str:
 
 def store_path(named: str) -> Path:
     """The default file for the sessions of an agent."""
-    state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-    return Path(state) / "quiesce" / "acp" / f"{re.sub(r'[^A-Za-z0-9_.-]+', '.', named)}.db"
+    state = user_folder("XDG_STATE_HOME", ".local/state", "sessions")
+    return state / "quiesce" / "acp" / f"{re.sub(r'[^A-Za-z0-9_.-]+', '.', named)}.db"
 
 
 @asynccontextmanager

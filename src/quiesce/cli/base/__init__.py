@@ -1,4 +1,4 @@
-"""What every command uses: argument parsing, the terminal, and the check that a file is private."""
+"""What every command uses: argument parsing, the terminal, folders of the user, and whether a file is private."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ if TYPE_CHECKING:
         detect_terminal,
         error_text,
         fill_closed_descriptors,
-        is_interactive,
-        print_json,
         say,
     )
+    from .user_folders import user_folder
 
 offer()

@@ -28,12 +28,26 @@ def is_shared(file: Path) -> bool:
         return False
     try:
         real = file.resolve(strict=True)
-        # Readable for the group or for all, through folders that the group or all may pass. Access control lists
-        # are not looked at, so this may miss a shared file.
-        readable = real.stat().st_mode & 0o044
-        return bool(readable) and all(folder.stat().st_mode & 0o011 for folder in real.parents)
+        # Access control lists are not looked at, so this may miss a shared file.
+        needed = [(real, 0o4), *((folder, 0o1) for folder in real.parents)]
+        return may_all([(path.stat().st_mode, path.stat().st_gid, right) for path, right in needed])
     except OSError:  # it does not exist, or we may not look at it
         return False
+
+
+def may_all(needed: list[tuple[int, int, int]]) -> bool:
+    """Whether there may be a user, other than the owner, with each of these rights: a mode, its group, and the right.
+
+    A member of a group has the rights of the group, even where all others have more. So one user needs, for each
+    group, either the rights of its members everywhere or those of all others everywhere.
+    """
+    by_group: dict[int, list[tuple[int, int]]] = {}
+    for mode, group, right in needed:
+        by_group.setdefault(group, []).append((mode, right))
+    return all(
+        all(mode >> 3 & right for mode, right in files) or all(mode & right for mode, right in files)
+        for files in by_group.values()
+    )
 
 
 def _is_store(file: Path) -> bool:

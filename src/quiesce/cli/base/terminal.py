@@ -7,7 +7,6 @@ COLUMNS if that is set, else the width of the terminal. `rich` is used if it is 
 from __future__ import annotations
 
 import io
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -85,13 +84,6 @@ def detect_terminal(
     )
 
 
-def is_interactive() -> bool:
-    """Whether both standard input and standard output are terminals."""
-    return all(
-        stream is not None and not stream.closed and stream.isatty() for stream in (sys.stdin, sys.stdout)
-    )
-
-
 def _width(stream: TextIO, is_terminal: bool, environment: Mapping[str, str]) -> int:
     columns = environment.get("COLUMNS", "")
     if columns.isdecimal() and int(columns) > 0:
@@ -124,16 +116,6 @@ def error_text(error: BaseException) -> str:
     Every line after the first is indented, so that none of them can pass for a message of the command.
     """
     return str(error).replace("\n", "\n  ")
-
-
-def print_json(value: object) -> None:
-    """Print a value as JSON. If standard output cannot encode it (a lone surrogate, say), it is escaped to ASCII."""
-    text = json.dumps(value, indent=2, ensure_ascii=False)
-    try:
-        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
-    except UnicodeEncodeError:
-        text = json.dumps(value, indent=2)
-    print(text, flush=True)
 
 
 def fill_closed_descriptors() -> None:
