@@ -1,7 +1,8 @@
 """Models for agents: OpenAI (and servers with a compatible API), Anthropic, and a small one that runs on your CPU.
 
-`Model` is the protocol. `OpenAIModel` and `AnthropicModel` implement it on the official clients, `EmbeddedModel` runs a
-small model on this machine, and `quiesce.testing.ScriptedModel` needs no network at all.
+`Model` is the protocol. `OpenAIModel` and `AnthropicModel` implement it on the official clients,
+`EmbeddedModel` runs a small model on this machine (it is in the distribution `quiesce-chat`), and
+`quiesce.testing.ScriptedModel` needs no network at all.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from quiesce._lazy import offer
 require("msgspec", "agents", "quiesce.models")
 
 if TYPE_CHECKING:
+    from quiesce_chat import EmbeddedModel as EmbeddedModel
+    from quiesce_chat import FetchProgress as FetchProgress
+    from quiesce_chat import WeightsError as WeightsError
+
     from .anthropic import AnthropicModel as AnthropicModel
-    from .embedded import EmbeddedModel as EmbeddedModel
-    from .embedded import FetchProgress as FetchProgress
-    from .embedded import WeightsError as WeightsError
     from .openai import OpenAIModel as OpenAIModel
     from .words import AssistantMessage as AssistantMessage
     from .words import Content as Content

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from quiesce._lazy import offer
 
 if TYPE_CHECKING:
-    from .http import FIRST_PAUSE, LONGEST_PAUSE, took_too_long
+    from .http import FIRST_PAUSE, LONGEST_PAUSE, CallDeadline, took_too_long
     from .words import ITEM_TYPES, as_items, decode_item, encode_item, pending_calls, text_of
 
 offer()

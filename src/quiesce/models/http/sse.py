@@ -17,6 +17,7 @@ ServerEvent: TypeAlias = tuple[str, str]
 """The `event` field of an event ("" if it has none), and its data."""
 
 LONGEST = 64 * 1024 * 1024
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class EventTooLong(ValueError):
@@ -32,18 +33,23 @@ class EventStream:
         self._pieces: list[bytes] = []
         self._size = 0
         self._after_cr = False
-        self._at_start = True
+        # What may be the first bytes of a byte order mark, which the standard allows at the beginning of a stream;
+        # None when that is past.
+        self._start: bytes | None = b""
         self._kind = ""
         self._data: list[str] = []
 
     def feed(self, piece: bytes) -> list[ServerEvent]:
         """Return the events that this piece completes."""
-        if self._at_start and piece:
-            self._at_start = False
-            # A byte order mark, which the standard allows at the beginning of a stream.
-            piece = piece.removeprefix(b"\xef\xbb\xbf")
+        if self._start is not None:
+            piece = self._start + piece
+            if len(piece) < len(_BYTE_ORDER_MARK) and _BYTE_ORDER_MARK.startswith(piece):
+                self._start = piece
+                return []
+            self._start, piece = None, piece.removeprefix(_BYTE_ORDER_MARK)
         if self._after_cr and piece.startswith(b"\n"):
-            piece = piece[1:]
+            # Only this one belongs to the CR: the next may come in a piece of its own, and is an empty line.
+            self._after_cr, piece = False, piece[1:]
         if not piece:
             return []
         self._after_cr = piece.endswith(b"\r")
