@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeAlias
 
 from quiesce import Grace, Reason, Scope, StopReport
-from quiesce._safe.printed import logger
-from quiesce.kernel.inner import check_grace, is_trouble, log_report
+from quiesce.kernel.inner import check_grace
 
+from .middleware import hand_over
 from .server import STATE, Server, server_of
 from .signals import pass_signals_to
 
@@ -65,7 +64,7 @@ def lifespan(
                 if undo is not None:
                     undo()
                 if scope.report is not None:
-                    _hand_over(scope.report, on_stop)
+                    hand_over(scope.report, "lifespan", on_stop)
 
     return run
 
@@ -74,13 +73,3 @@ def server_scope(request: Any) -> Scope | None:
     """Return the scope that `lifespan` opened, for a request, a websocket or an ASGI scope; None if there is none."""
     server = server_of(getattr(request, "scope", request))
     return server.scope if server is not None else None
-
-
-def _hand_over(report: StopReport, on_stop: Callable[[StopReport], None] | None) -> None:
-    if on_stop is not None:
-        try:
-            on_stop(report)
-        except Exception:
-            logger.exception("on_stop of lifespan failed for %s", report)
-    else:
-        log_report(report, logging.WARNING if is_trouble(report) else logging.INFO)

@@ -15,21 +15,20 @@ from collections.abc import Callable
 from quiesce import Grace, Handle, Reason, Scope, StopReport
 from quiesce._safe.printed import logger
 from quiesce.kernel.inner import (
-    CANCELLED,
-    EXPIRED,
-    FAILED,
     ScopeCore,
     check_grace,
+    core_of,
     is_cancel,
     is_trouble,
     log_report,
     raise_unchanged,
+    spawn_unnamed,
     when_ended,
 )
 
 from .connection import Connection
 from .server import server_of
-from .thread_hold import ThreadHold
+from .thread_hold import hold_while_in_thread
 from .types import AsgiApp, AsgiScope, Message, Receive, Send
 
 # In the ASGI scope of a request that an outer instance of the middleware watches already.
@@ -93,11 +92,11 @@ class StopOnDisconnect:
         handler = owner.spawn(self.app, scope, connection.receive, connection.send, name=name)
         try:
             await self._run_to_end(owner, handler, connection, scope)
-            if handler.state is FAILED:
-                raise_unchanged(handler._value)
+            if handler.error is not None:
+                raise_unchanged(handler.error)
             if owner.reason is not ENDED:
                 await _send_final_answer(connection, send)
-            elif handler.state is CANCELLED:
+            elif handler.state == "cancelled":
                 # The handler cancelled itself, without a stop. Only the server can make sense of that, so raise it.
                 handler.result()
         finally:
@@ -111,14 +110,12 @@ class StopOnDisconnect:
         self, owner: Scope, handler: Handle, connection: Connection, scope: AsgiScope
     ) -> None:
         """Wait until the handler has ended or its stop has expired; whatever it owned has then ended or is reported."""
-        core = owner._opened()
-        connection.on_call = ThreadHold(handler).check
+        core = core_of(owner)
+        connection.on_call = hold_while_in_thread(handler)
         try:
             # An eager task may have ended already.
             if not handler.done and not core.closed:
-                watch = owner.spawn(_stop_on_disconnect, connection, owner, self._grace)
-                # Without a label, because it is not part of the application and must not appear in reports.
-                watch._label = None
+                watch = spawn_unnamed(owner, _stop_on_disconnect, connection, owner, self._grace)
                 await wait_for_end(core, handler, watch)
                 if not connection.disconnected:
                     connection.leave_reading_to_the_application()
@@ -135,24 +132,25 @@ class StopOnDisconnect:
         await self._close(owner, connection, scope)
 
     async def _close(self, owner: Scope, connection: Connection, scope: AsgiScope) -> None:
-        core = owner._opened()
         try:
-            if core.state is not EXPIRED:
+            if owner.state != "expired":
                 await owner.close(reason=ENDED, grace=self._grace)
         finally:
             connection.end()
-            report = owner.report or core.report()
+            report = owner.report or core_of(owner).report()
             if owner.reason is not ENDED or is_trouble(report):
-                self._hand_over(report, scope)
+                hand_over(report, "StopOnDisconnect", self._on_stop, scope)
 
-    def _hand_over(self, report: StopReport, scope: AsgiScope) -> None:
-        if self._on_stop is not None:
-            try:
-                self._on_stop(report, scope)
-            except Exception:
-                logger.exception("on_stop of StopOnDisconnect failed for %s", report)
-        else:
-            log_report(report, logging.WARNING if is_trouble(report) else logging.INFO)
+
+def hand_over(report: StopReport, giver: str, on_stop: Callable[..., None] | None, *more: object) -> None:
+    """Call `on_stop(report, *more)`; without it, log the report."""
+    if on_stop is None:
+        log_report(report, logging.WARNING if is_trouble(report) else logging.INFO)
+        return
+    try:
+        on_stop(report, *more)
+    except Exception:
+        logger.exception("on_stop of %s failed for %s", giver, report)
 
 
 async def wait_for_end(core: ScopeCore, *children: Handle) -> None:

@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 
 from quiesce import Grace, Scope
 from quiesce.kernel.inner import (
-    FAILED,
-    FINISHED,
     check_grace,
+    core_of,
     is_trouble,
     label_of,
     log_report,
     raise_unchanged,
+    spawn_unnamed,
 )
 
 from .connection import ClientGone
@@ -38,7 +38,7 @@ async def unless_disconnected(
     """
     check_grace(grace)
     owner = await Scope.open(f"call of {label_of(fn)}", on_error="report", on_child_error=raised_below)
-    core = owner._opened()
+    core = core_of(owner)
 
     async def watch() -> None:
         while (await request.receive())["type"] not in ("http.disconnect", "websocket.disconnect"):
@@ -47,8 +47,7 @@ async def unless_disconnected(
 
     call = owner.spawn(fn, *args)
     try:
-        # Without a label, because it is not part of the application and must not appear in reports.
-        owner.spawn(watch)._label = None
+        spawn_unnamed(owner, watch)
         await wait_for_end(core, call)
     finally:
         if not core.is_over():
@@ -57,11 +56,11 @@ async def unless_disconnected(
         if is_trouble(report):
             log_report(report)
     try:
-        if call.state is FINISHED:
-            result: T = call._value
+        if call.state == "finished":
+            result: T = call.result()
             return result
-        if call.state is FAILED:
-            raise_unchanged(call._value)
+        if call.error is not None:
+            raise_unchanged(call.error)
         if owner.reason is DISCONNECTED:
             raise ClientGone(f"the client disconnected; {call.name} was stopped")
         raise RuntimeError(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import anyio
 
 from quiesce import Grace, Reason, Scope, StopReport
-from quiesce.kernel.inner import Timer, WaitQueue
+from quiesce.kernel.inner import Timer, WaitQueue, core_of
 
 from .types import AsgiScope
 
@@ -54,7 +54,7 @@ class Server:
             return
         self._is_stopping = True
         self.scope.token.cancel(reason)
-        backend = self.scope._opened().backend
+        backend = core_of(self.scope).backend
         self._timer = backend.call_at(backend.now() + self._cooperate, self._stop_now)
 
     async def wait_until_stopped(self) -> None:
@@ -90,7 +90,7 @@ class Server:
 
     def _on_scope_cancelled(self) -> None:
         if not self._is_stopping:
-            self.scope._opened().backend.run_from_anywhere(self._stop_requests)
+            core_of(self.scope).backend.run_from_anywhere(self._stop_requests)
 
 
 def server_of(asgi_scope: AsgiScope) -> Server | None:

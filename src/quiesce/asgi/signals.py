@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from quiesce import Reason
-from quiesce.kernel.inner import caller_site, current_backend, root_core
+from quiesce.kernel.inner import current_backend, root_scope
 
 from .server import Server
 
@@ -48,9 +48,7 @@ def pass_signals_to(server: Server) -> Callable[[], None]:
             if number in received:
                 die(number)
             # In the root scope, because the server's own scope is closed before this ends.
-            call_soon(
-                lambda: root_core(current_backend()).spawn(die_later, (number,), "the signal", caller_site())
-            )
+            call_soon(lambda: root_scope().spawn(die_later, number, name="the signal"))
         received.add(number)
 
     async def die_later(number: int) -> None:
