@@ -1,20 +1,21 @@
 """Files below some folders, opened in a way that cannot be redirected.
 
 A model names a path, a user approves it, and a while later the file is opened. A program, another user or a
-repository full of links may change the folder in between, and must not be able to make that open reach another
-file.
+repository full of links may change the folder in between, and must not be able to make that open reach
+another file.
 
 Invariants
-- A path is resolved once, links included, to a canonical path that must be in one of the folders. That path is then
-  walked from the root of the file system with a descriptor for each step, and no step follows a link. A link that
-  appears in between is an error, never a way out.
-- A write replaces only what was approved: the file at the same canonical path, with the same bytes (`Seen`). Writes
-  of this process to one file are serialised; to detect a change by another program, the file is checked once more
-  just before the rename.
-- A write creates a new file with a random name, with `O_EXCL` and its final permissions, synchronises it to disk and
-  renames it. A reader sees the old content or the new, and a private file never has wider permissions, not even for a
-  moment.
-- Only regular files are touched, and none that has a second name (a hard link), which may be outside the folders.
+- A path is resolved once, links included, to a canonical path that must be in one of the folders. That path
+  is then walked from the root of the file system with a descriptor for each step, and no step follows a link.
+  A link that appears in between is an error, never a way out.
+- A write replaces only what was approved: the file at the same canonical path, with the same bytes (`Seen`).
+  Writes of this process to one file are serialised; to detect a change by another program, the file is
+  checked once more just before the rename.
+- A write creates a new file with a random name, with `O_EXCL` and its final permissions, synchronises it to
+  disk and renames it. A reader sees the old content or the new, and a private file never has wider
+  permissions, not even for a moment.
+- Only regular files are touched, and none that has a second name (a hard link), which may be outside the
+  folders.
 
 Everything here blocks, so call it from a thread.
 """
@@ -37,7 +38,8 @@ from typing import BinaryIO, Final
 LARGEST: Final = 64 << 20
 _HAS_DESCRIPTORS: Final = os.open in os.supports_dir_fd
 _NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-# Opening a named pipe blocks until its other end is opened; with O_NONBLOCK it returns, and the pipe can be refused.
+# Opening a named pipe blocks until its other end is opened; with O_NONBLOCK it returns, and the pipe can be
+# refused.
 _READ: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | _NO_LINK
 # With O_PATH, only permission to pass through the folder is needed, not to list it: as when a path is opened.
 _STEP: Final = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | _NO_LINK
@@ -55,7 +57,7 @@ class OutsideOfFolders(BadPath):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A file as it was at one moment: its canonical path, and a digest of its bytes, or None if it did not exist."""
+    """A file at one moment: its canonical path, and a digest of its bytes, or None if it did not exist."""
 
     path: str
     digest: bytes | None = None
@@ -76,7 +78,7 @@ class Approved:
         self._shown.setdefault(call_id, []).append(seen)
 
     def take(self, call_id: str) -> Seen | None:
-        """The file as it was shown; None if the call needed no approval. Raises `BadPath` if it was used already."""
+        """The file as it was shown; None if the call needed no approval. Raises `BadPath` if it was used."""
         shown = self._shown.get(call_id)
         if shown is None:
             return None
@@ -128,8 +130,8 @@ class Folders:
         Raises `BadPath` if it is outside the folders.
         """
         try:
-            # `normpath` first: `..` is resolved in the text of the path, as editors do, and not after following a
-            # link.
+            # `normpath` first: `..` is resolved in the text of the path, as editors do, and not after
+            # following a link.
             found = os.path.realpath(
                 os.path.normpath(os.path.join(self._given_roots[0], os.path.expanduser(path)))
             )
@@ -347,12 +349,12 @@ def _step(at: int, part: str, *, make: bool) -> int:
 
 
 def _replace(folder: int | None, name: str, given_path: str, data: bytes, old: os.stat_result | None) -> None:
-    """Write a new file next to the old one, and rename it. `old` is the status of the file that it replaces."""
+    """Write a new file next to the old one, and rename it. `old` is the status of the old one."""
     parent = os.path.dirname(name) if folder is None else ""
     fresh = os.path.join(parent, f".{secrets.token_hex(12)}.new")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK
-    # A new file has the permissions that the umask leaves. A replacement is private until it has those of the old
-    # file.
+    # A new file has the permissions that the umask leaves. A replacement is private until it has those of the
+    # old file.
     descriptor = _open_at(folder, fresh, flags, 0o666 if old is None else 0o600)
     try:
         with os.fdopen(descriptor, "wb") as opened:
@@ -363,8 +365,8 @@ def _replace(folder: int | None, name: str, given_path: str, data: bytes, old: o
             os.fsync(descriptor)
         if not _is_still(folder, name, old):
             raise BadPath(f"{given_path!r} was changed by another program just now: nothing was written")
-        # A rename replaces whatever has the name. For a new file a hard link is used instead, because that fails if
-        # another program has created the file since the check.
+        # A rename replaces whatever has the name. For a new file a hard link is used instead, because that
+        # fails if another program has created the file since the check.
         if old is not None or not _linked(folder, fresh, name):
             os.replace(fresh, name, src_dir_fd=folder, dst_dir_fd=folder)
     except FileExistsError:
@@ -423,8 +425,8 @@ def _copy_permissions(folder: int | None, name: str, old: os.stat_result, descri
         except OSError:
             # The new file stays in our group, but the group's permissions were meant for another one.
             mode &= 0o707
-    # With an access control list, the group bits of the mode are the list's mask, and without the list they would
-    # let in the whole group. So if the list cannot be copied, the group gets nothing.
+    # With an access control list, the group bits of the mode are the list's mask, and without the list they
+    # would let in the whole group. So if the list cannot be copied, the group gets nothing.
     access_list = _access_list(folder, name)
     if access_list is None:
         # The new file may have inherited a list from its folder.
@@ -457,7 +459,7 @@ def _set_access_list(descriptor: int, access_list: bytes | None) -> bool:
 
 
 def _sync_folder(folder: int | None) -> None:
-    """Synchronise the folder to disk, so that the rename survives a power failure, if the system allows it."""
+    """Synchronise the folder to disk, if the system allows it: the rename then survives a power failure."""
     if folder is None:
         return
     try:

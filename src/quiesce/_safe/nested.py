@@ -1,7 +1,7 @@
 """JSON from untrusted sources, which may be nested too deeply for any parser.
 
-JSON parsers are recursive, and fail with a `RecursionError`, which callers do not expect for bad input. Here, deep
-nesting is bad input like any other, and raises a `msgspec.DecodeError`.
+JSON parsers are recursive, and fail with a `RecursionError`, which callers do not expect for bad input. Here,
+deep nesting is bad input like any other, and raises a `msgspec.DecodeError`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What the library prints and logs, made safe in the last step before it leaves the program.
 
-Reports, trees, errors and log records contain names, reasons and messages from untrusted sources. They are made
-safe when they are formatted, and not where they enter the program: so no later rendering can undo it, and text that
-is never shown costs nothing.
+Reports, trees, errors and log records contain names, reasons and messages from untrusted sources. They are
+made safe when they are formatted, and not where they enter the program: so no later rendering can undo it,
+and text that is never shown costs nothing.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from .text import exact, without_line_ends
 
 
 def printed(text: object) -> str:
-    """The text, safe for a terminal or a file: nothing in it moves the cursor, hides other text, or is a secret."""
+    """The text, safe for a terminal or a file: nothing in it moves the cursor, hides text, or is a secret."""
     return exact(without_secrets(str(text)))
 
 
 def printed_line(text: object) -> str:
-    """The same as one line. Line ends are shown as ⏎, so that untrusted text cannot fake a line of its own."""
+    """The text as one safe line. Line ends are shown as ⏎, so that untrusted text cannot fake a line."""
     return without_line_ends(printed(text))
 
 
 class Printed:
-    """Base class of objects whose `str` is already safe, line ends included: a report of several lines, say."""
+    """Base class of objects whose `str` is already safe, line ends included: a report, for example."""
 
     __slots__ = ()
 
@@ -58,9 +58,9 @@ class _Safe(logging.Filter):
             record.args = tuple(map(_argument, record.args))
         record.msg, record.args = printed(record.getMessage()), None
         if record.exc_info and record.exc_info[1] is not None:
-            # Formatters use `exc_text` if it is set, and format the exception themselves only if it is not. It is
-            # indented, because the exception's message may contain line ends, and the next line could pass for
-            # another record.
+            # Formatters use `exc_text` if it is set, and format the exception themselves only if it is not.
+            # It is indented, because the exception's message may contain line ends, and the next line could
+            # pass for another record.
             text = printed(logging.Formatter().formatException(record.exc_info))
             record.exc_text = "\n".join(f"  {line}" for line in text.split("\n"))
         return True

@@ -1,12 +1,12 @@
 """Addresses, command lines and settings without their secrets.
 
-A password in an address, a key on a command line or a token in an error message would end up in logs, bug reports
-and shared screens. Every such text is shown without them. Not every secret can be recognised, so this is a net, not
-a wall: it catches credentials in addresses, values in queries, headers and settings whose names say that they are
-secret, and keys of a known format.
+A password in an address, a key on a command line or a token in an error message would end up in logs, bug
+reports and shared screens. Every such text is shown without them. Not every secret can be recognised, so this
+is a net, not a wall: it catches credentials in addresses, values in queries, headers and settings whose names
+say that they are secret, and keys of a known format.
 
-Every pattern takes time linear in the length of the text, whatever the text contains: a repetition is unbounded
-only if the character that ends it cannot be part of it.
+Every pattern takes time linear in the length of the text, whatever the text contains: a repetition is
+unbounded only if the character that ends it cannot be part of it.
 """
 
 from __future__ import annotations

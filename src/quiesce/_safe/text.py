@@ -1,13 +1,14 @@
 """Text from untrusted sources, made safe for a terminal, a log or a page.
 
-What a model writes, a program prints or a file holds may contain anything: sequences that move the cursor, set the
-title or paste, marks that reverse the direction of writing so that a command reads like another one, spaces that
-are not the space of the keyboard, lone surrogates. None of it reaches the terminal unchanged.
+What a model writes, a program prints or a file holds may contain anything: sequences that move the cursor,
+set the title or paste, marks that reverse the direction of writing so that a command reads like another one,
+spaces that are not the space of the keyboard, lone surrogates. None of it reaches the terminal unchanged.
 
-- `exact` is for what a user is about to approve: nothing is left out, everything is visible, and a space is a space.
+- `exact` is for what a user is about to approve: nothing is left out, everything is visible, and a space is a
+  space.
 - `shown` is for output: colours and cursor movements of programs are removed, because they mean nothing here.
-  Characters that could hide or reverse other text are escaped. Characters that many scripts need (joiners, no-break
-  spaces, variation selectors) are kept.
+  Characters that could hide or reverse other text are escaped. Characters that many scripts need (joiners,
+  no-break spaces, variation selectors) are kept.
 - `whole` is for input: bytes that are not UTF-8 are replaced, and counted.
 
 Reports, errors and log records go through `quiesce._safe.printed`, which also hides secrets.
@@ -22,15 +23,16 @@ from typing import Final
 
 REPLACEMENT: Final = "\ufffd"
 
-# CSI sequences; OSC and other strings, if they end soon and on the same line; and two-character escapes. A string
-# that does not end would swallow all text after it, so the symbol for its escape character is shown instead.
+# CSI sequences; OSC and other strings, if they end soon and on the same line; and two-character escapes. A
+# string that does not end would swallow all text after it, so the symbol for its escape character is shown
+# instead.
 _SEQUENCES: Final = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\n\x07\x1b]{0,200}(?:\x07|\x1b\\)|\x1b(?:[ -/]+[0-~]|[0-OQ-WYZ\\`-~])"
 )
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
-# What is shown in place of a character: a symbol such as ␛ for a control character, an escape such as \u202e for
-# others.
+# What is shown in place of a character: a symbol such as ␛ for a control character, an escape such as \u202e
+# for others.
 _SYMBOLS: Final[dict[int, str]] = (
     {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"}
     | {0x7F: "\u2421"}
@@ -46,8 +48,8 @@ _HARMLESS_IN_OUTPUT: Final = {0x200C, 0x200D}
 _OUTPUT: Final = {code: symbol for code, symbol in _SYMBOLS.items() if code not in _HARMLESS_IN_OUTPUT}
 
 _NOT_PLAIN: Final = re.compile(r"[^\n\t -~]")
-# Unicode categories: formatting, line and paragraph separators, spaces, private use and unassigned characters. The
-# space of the keyboard is plain, and never gets here.
+# Unicode categories: formatting, line and paragraph separators, spaces, private use and unassigned
+# characters. The space of the keyboard is plain, and never gets here.
 _INVISIBLE_CATEGORIES: Final = {"Cf", "Zl", "Zp", "Zs", "Co", "Cn"}
 # Letters and marks by category, but invisible.
 _INVISIBLE: Final = {
@@ -78,7 +80,7 @@ def _visible(character: str) -> str:
 
 
 def shown(text: str) -> str:
-    """Output of a program or a model, without anything that moves the cursor, changes colours or hides text."""
+    """The output of a program or a model, without what moves the cursor, changes colours or hides text."""
     plain = _SEQUENCES.sub("", text.replace("\r\n", "\n"))
     return _SURROGATES.sub(REPLACEMENT, _last_of_overwritten(plain)).translate(_OUTPUT)
 
@@ -101,7 +103,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def one_line(text: str, most: int) -> str:
-    """One line of at most `most` characters. Spaces stay as they are, because those of a command are part of it."""
+    """One line of at most `most` characters. Spaces are kept, because those of a command are part of it."""
     return _cut(without_line_ends(text), most)
 
 
