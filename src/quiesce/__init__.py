@@ -5,7 +5,8 @@ The names below are loaded on first use, so that importing one part imports no o
 
 from __future__ import annotations
 
-# Not from `typing`: `python -m quiesce` loads this before it can take a hostile folder off the path, where that would be found.
+# Not from `typing`: `python -m quiesce` loads this before it can take a hostile folder off the path, where
+# that would be found.
 from quiesce._lazy import TYPE_CHECKING, offer
 
 if TYPE_CHECKING:

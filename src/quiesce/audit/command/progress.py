@@ -75,7 +75,7 @@ class _Paced:
 
     def draw(self, progress: Progress) -> None:
         """Draw the progress, no matter when it was drawn last."""
-        raise NotImplementedError
+        raise NotImplementedError  # abstract: a terminal and a log draw it differently
 
     def describe(self, progress: Progress) -> str:
         """The progress in words: runs, strip, findings so far, and the time left."""

@@ -204,7 +204,7 @@ class ReleaseItem(TrioStop):
 
     async def release(self, holder: list[Any]) -> None:
         """Close or drop the only item of `holder`."""
-        raise NotImplementedError
+        raise NotImplementedError  # abstract: the two kinds of stop differ in this
 
     def judge(self, error: BaseException | None) -> list[Sighting]:
         if error is not None and not isinstance(error, trio.Cancelled):

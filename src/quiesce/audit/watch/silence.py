@@ -49,7 +49,7 @@ class Silence:
 
     def _counted(self, moment: float) -> float:
         """How many seconds of this moment count; depends on what is being waited for."""
-        raise NotImplementedError
+        raise NotImplementedError  # abstract: each kind of silence counts in its own way
 
 
 class OwnSilence(Silence):

@@ -30,8 +30,9 @@ _POOLS = (
 _OUR_POOLS = (
     (os.path.join("quiesce", "kernel", "threads", "idle_threads.py"), "_IdleThread._live", "acquire"),
     (os.path.join("quiesce", "kernel", "scope", "blocked_loop.py"), "_look_on", ""),
+    (os.path.join("quiesce", "kernel", "process", "guardian_watch.py"), "_watch", ""),
 )
-_IDLE_NAMES = ("quiesce-idle", "quiesce-watchdog")
+_IDLE_NAMES = ("quiesce-idle", "quiesce-watchdog", "quiesce-watchdog-guard")
 
 
 def busy_threads(excluding: Container[threading.Thread] = ()) -> list[tuple[threading.Thread, Chain]]:
