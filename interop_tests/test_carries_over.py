@@ -1,4 +1,6 @@
-"""The program that carries over by changing the import prints with agent-client-protocol what it prints with quiesce."""
+"""The program that carries over by changing the import prints with agent-client-protocol what it prints with
+quiesce.
+"""
 
 from __future__ import annotations
 

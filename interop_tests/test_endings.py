@@ -1,7 +1,7 @@
 """A connection that ends in the middle of a turn, whoever ends it and however: afterwards no process is left.
 
-The process table is asked, not the programs. Every process of a conversation inherits its mark: the client, the agent, the
-commands that either runs, and what guards them.
+The process table is asked, not the programs. Every process of a conversation inherits its mark: the client,
+the agent, the commands that either runs, and what guards them.
 """
 
 from __future__ import annotations

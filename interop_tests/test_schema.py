@@ -1,7 +1,7 @@
 """The official JSON schema itself against the classes made from it.
 
-It is not part of this repository: ACP_SCHEMA is the path of `schema/v1/schema.json` of the npm package `@agentclientprotocol/sdk`, which
-`make test-interop` sets.
+It is not part of this repository. `make test-interop` sets ACP_SCHEMA to the path of `schema/v1/schema.json`
+in the npm package `@agentclientprotocol/sdk`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.acp.definitions import DEFINITIONS
 
 from quiesce.acp.protocol.codec import InvalidMessage, decode, encode
-from quiesce.acp.schema.definitions import DEFINITIONS
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "generate_acp_schema.py"
 
@@ -30,7 +30,7 @@ def definitions() -> dict[str, Any]:
 
 
 class Samples:
-    """Values that a JSON schema describes: with and without what is optional, and one for each alternative."""
+    """Values that a JSON schema describes: with and without optional parts, and one per alternative."""
 
     def __init__(self, definitions: dict[str, Any], *, full: bool) -> None:
         self.definitions = definitions

@@ -1,4 +1,6 @@
-"""Agents of quiesce that `quiesce acp` serves, over stdio and over WebSockets, to clients on other people's libraries."""
+"""Agents of quiesce that `quiesce acp` serves, over stdio and over WebSockets, to clients on other people's
+libraries.
+"""
 
 from __future__ import annotations
 

@@ -118,6 +118,51 @@ def test_an_sdist_holds_every_file_of_the_project_and_no_other(distribution: dic
     assert list(check(lacking, PROJECT)) == ["tests/test_it.py is missing"]
 
 
+CHAT_METADATA = b"""\
+Metadata-Version: 2.4
+Name: quiesce-chat
+Version: 1
+Requires-Python: >=3.11
+Requires-Dist: prompt-toolkit>=3.0.50
+Requires-Dist: quiesce[agents]==1
+Requires-Dist: rich>=13
+Provides-Extra: embedded
+Requires-Dist: quiesce[openai]==1; extra == 'embedded'
+Description-Content-Type: text/markdown
+
+# quiesce-chat
+"""
+
+
+def test_the_chat_has_a_wheel_and_an_sdist_of_its_own(distribution: dict[str, Any]) -> None:
+    project = {
+        *PROJECT,
+        "chat/pyproject.toml",
+        "chat/src/quiesce_chat/__init__.py",
+        "chat/src/quiesce_chat/py.typed",
+    }
+    wheel = {
+        "quiesce_chat/__init__.py": b"",
+        "quiesce_chat/py.typed": b"",
+        "quiesce_chat-1.dist-info/METADATA": CHAT_METADATA,
+        "quiesce_chat-1.dist-info/licenses/LICENSE": b"MIT",
+    }
+    check, chat = distribution["wheel_faults"], distribution["CHAT"]
+    assert list(check(wheel, project, "/tmp/tree", chat)) == []
+    more = {**wheel, "quiesce/cli/more.py": b""}
+    assert list(check(more, project, "/tmp/tree", chat)) == [
+        "quiesce/cli/more.py would be installed beside quiesce_chat"
+    ]
+    sdist = dict.fromkeys(
+        ("pyproject.toml", "src/quiesce_chat/__init__.py", "src/quiesce_chat/py.typed", "PKG-INFO"), b""
+    )
+    assert list(distribution["sdist_faults"](sdist, project, chat)) == []
+
+
+def test_the_licence_of_the_chat_is_that_of_quiesce() -> None:
+    assert (ROOT / "chat" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
 def test_wheels_are_compared_by_content(distribution: dict[str, Any]) -> None:
     assert distribution["differences"](WHEEL, dict(WHEEL)) == []
     other = {**WHEEL, "quiesce/py.typed": b"partial\n", "quiesce/new.py": b""}

@@ -1,8 +1,8 @@
 """What the documentation shows is what happens.
 
-Every ```python block of README.md and docs/ is a whole program. It runs as it stands, alone, as `example.py` in an
-empty directory, with every warning shown, and must have ended, with all its processes, within seconds. What it
-prints must be in the ```text block that follows it at once: nothing more, nothing less. `...` there stands for
+Every ```python block of README.md and docs/ is a whole program. It runs unchanged, alone, as `example.py` in an
+empty directory, with every warning shown, and must exit, with all its processes, within seconds. What it
+prints must be in the ```text block that follows it immediately: nothing more, nothing less. `...` there stands for
 anything, and measured seconds such as `0.003 s` may differ. A program that ends in a traceback has the traceback there.
 
 `<!-- trio too -->` before a block says that it also runs on trio, where it prints the same.
@@ -10,8 +10,8 @@ anything, and measured seconds such as `0.003 s` may differ. A program that ends
 A block of nothing but includes (`--8<--`) shows a part of a file that is run elsewhere, and is not run here; file and part
 must exist.
 
-What is no program stands under another fence. CONTRIBUTING.md, which docs/contributing.md includes, shows how a test
-looks; that is no program either.
+Code that is not a program has another fence. CONTRIBUTING.md, which docs/contributing.md includes, shows a test; that is
+not a program either.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TRIO_TOO = "<!-- trio too -->"
 INCLUDE = re.compile(r'--8<-- "([^":]+)(?::([\w-]+))?"')
 RUN, RUN_ON_TRIO = "anyio.run(main)", 'anyio.run(main, backend="trio")'
 LONGEST = 20.0  # seconds for a program, on a busy machine
-GONE_WITHIN = 5.0  # seconds for its processes to go after it: the guard has to notice first
+GONE_WITHIN = 5.0  # seconds for its processes to exit after it: the guard has to notice first
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Block:
     line: int
     language: str
     text: str
-    before: str  # what stands between it and the block before
+    before: str  # the text between it and the block before
 
     @property
     def place(self) -> str:
@@ -58,7 +58,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Program:
-    """A python block, and what the page says that it prints."""
+    """A python block, and its output according to the page."""
 
     block: Block
     prints: str
@@ -129,7 +129,7 @@ def test_a_program_in_the_documentation_prints_what_the_page_says(program: Progr
 def run(source: str, directory: Path, mark: str) -> tuple[str, int]:
     (directory / "example.py").write_text(source)
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "QUIESCE_TEST_MARK": mark}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # a hundred programs need not compile the kernel each
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # or each of the programs would compile the kernel
     done = subprocess.run(
         [sys.executable, "-W", "default", "example.py"],
         cwd=directory,
@@ -145,7 +145,7 @@ def run(source: str, directory: Path, mark: str) -> tuple[str, int]:
 
 
 def wait_until_gone(mark: str) -> list[int]:
-    """Which processes of a program are still there though it has ended; they are killed, and named."""
+    """Wait for the processes of a program that has exited; kill those that are left over, and return their pids."""
     give_up_at = time.monotonic() + GONE_WITHIN
     while (pids := marked(mark)) and time.monotonic() < give_up_at:
         time.sleep(0.02)
@@ -160,7 +160,7 @@ def marked(mark: str) -> list[int]:
         try:
             if mark.encode() in path.read_bytes():
                 found.append(int(path.parent.name))
-        except OSError:  # gone, or somebody else's
+        except OSError:  # it has exited, or belongs to another user
             continue
     return found
 
@@ -228,6 +228,17 @@ def test_every_test_that_the_documentation_names_exists() -> None:
     known = functions | {path.stem for path in tests}
     assert named
     assert sorted(f"{page.name}: {name}" for page, name in named if name not in known) == []
+
+
+def test_every_module_that_a_decision_names_exists() -> None:
+    pages = (ROOT / "docs" / "decisions").glob("*.md")
+    named = {
+        (page, match)
+        for page in pages
+        for match in re.findall(r"`((?:kernel|audit|agents|wire)/[\w/.]+)`", page.read_text())
+    }
+    assert len(named) > 10
+    assert [name for _, name in named if not (ROOT / "src" / "quiesce" / name).exists()] == []
 
 
 def test_what_may_differ_in_an_output_and_what_may_not() -> None:

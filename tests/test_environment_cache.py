@@ -119,7 +119,7 @@ def test_the_key_depends_on_what_would_be_installed(
     key_of = cache["key_of"]
     assert key_of({"test"}) == key_of({"test"})
     assert key_of({"test"}) != key_of({"test", "docs"})
-    for name in ("pyproject.toml", "constraints.txt", "scripts/environment"):
+    for name in ("pyproject.toml", "chat/pyproject.toml", "constraints.txt", "scripts/environment"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(SCRIPT.parent.parent / name, tmp_path / name)
     monkeypatch.setitem(key_of.__globals__, "ROOT", tmp_path)

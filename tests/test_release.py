@@ -93,3 +93,42 @@ def test_a_tag_that_does_not_fit_is_not_published(
 
 def test_a_tag_that_fits_is_published(release: dict[str, Any]) -> None:
     assert list(release["tag_faults"]("v1.10.0", RELEASED, "1.10.0")) == []
+
+
+QUIESCE = """
+[project]
+version = "1.10.0"
+optional-dependencies.cli = ["quiesce[agents]", "quiesce-chat==1.10.0"]
+optional-dependencies.embedded = ["quiesce-chat[embedded]==1.10.0"]
+"""
+CHAT = """
+[project]
+version = "1.10.0"
+dependencies = ["quiesce[agents]==1.10.0"]
+"""
+
+
+def test_quiesce_and_its_chat_are_at_the_same_version(release: dict[str, Any]) -> None:
+    check = release["version_faults"]
+    assert list(check(QUIESCE, CHAT)) == []
+    this = [(ROOT / name).read_text() for name in ("pyproject.toml", "chat/pyproject.toml")]
+    assert list(check(*this)) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "instead", "fault"),
+    [
+        ('version = "1.10.0"', 'version = "1.9.2"', "quiesce-chat is at 1.9.2"),
+        ("quiesce[agents]==1.10.0", "quiesce[agents]==1.9.2", "quiesce[agents]==1.9.2 is needed"),
+        ("quiesce-chat==1.10.0", "quiesce-chat==1.9.2", "quiesce-chat==1.9.2 is needed"),
+        ("[embedded]==1.10.0", "[embedded]==1.10.1", "quiesce-chat[embedded]==1.10.1 is needed"),
+    ],
+)
+def test_versions_that_do_not_agree_are_named(
+    release: dict[str, Any], said: str, instead: str, fault: str
+) -> None:
+    quiesce, chat = (
+        (QUIESCE, CHAT.replace(said, instead)) if said in CHAT else (QUIESCE.replace(said, instead), CHAT)
+    )
+    (found,) = release["version_faults"](quiesce, chat)
+    assert found == f"quiesce is at 1.10.0, and {fault}"

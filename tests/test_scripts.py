@@ -98,12 +98,12 @@ def test_coverage_is_told_per_package_the_least_covered_first() -> None:
         "src/quiesce/__init__.py": file(3, 3, 0, 0),
         "src/quiesce/kernel/scope/scope.py": file(60, 70, 10, 20),
         "src/quiesce/kernel/base/token.py": file(10, 10, 0, 0),
-        "src/quiesce/cli/chat/__init__.py": file(0, 0, 0, 0),
-        "src/quiesce/cli/chat/tools/files.py": file(1, 4, 0, 0),
+        "chat/src/quiesce_chat/__init__.py": file(0, 0, 0, 0),
+        "chat/src/quiesce_chat/tools/files.py": file(1, 4, 0, 0),
     }
     assert [line.split() for line in script["figures"](files)] == [
         ["package", "lines", "branches", "both"],
-        ["cli", "1/4", "0/0", "25.0%"],
+        ["quiesce_chat", "1/4", "0/0", "25.0%"],
         ["kernel", "70/80", "10/20", "80.0%"],
         ["quiesce", "3/3", "0/0", "100.0%"],
         ["all", "74/87", "10/20", "78.5%"],
@@ -122,6 +122,18 @@ def test_every_target_that_is_named_outside_the_makefile_is_in_it() -> None:
     named |= {stage.name for stage in stages if stage.command[0] == "make"}
     assert len(named) > 10
     assert named <= targets
+
+
+def test_the_gate_builds_the_documentation_and_runs_its_programs_side_by_side() -> None:
+    gate = runpy.run_path(str(SCRIPTS / "gate.py"))
+    groups = {stage.name: stage.group for stage in gate["EACH_CHANGE"]}
+    assert groups["docs"] == groups["test-docs"] == "checks"
+    recipes = dict(
+        re.findall(r"^([a-z-]+):.*\n((?:\t.*\n)+)", (SCRIPTS.parent / "Makefile").read_text(), re.MULTILINE)
+    )
+    assert "mkdocs build --strict" in recipes["docs"]
+    assert "PYTEST" not in recipes["docs"]
+    assert "tests/test_docs.py" in recipes["test-docs"]
 
 
 @pytest.fixture
@@ -158,3 +170,10 @@ def test_files_and_folders_that_settings_name_are_lent_if_they_exist(pip_lines: 
         "set PIP_EXTRA_INDEX_URL",
         "set PIP_FIND_LINKS",
     ]
+
+
+def test_what_coverage_leaves_out_exists() -> None:
+    names = runpy.run_path(str(SCRIPTS / "measure_coverage.py"))["LEFT_OUT"]
+    for name in names:
+        file, _, test = name.partition("::")
+        assert f"def {test.partition('[')[0]}(" in (SCRIPTS.parent / file).read_text()

@@ -322,7 +322,7 @@ async def test_telling_a_listener_is_not_telling_the_one_who_should_have_asked(
             await anyio.sleep(0.01)
     finally:
         unsubscribe()
-    assert "failed, and nobody asked" in caplog.text
+    assert "failed, and its error was never reported" in caplog.text
 
 
 def test_what_is_no_function_is_refused() -> None:

@@ -118,7 +118,10 @@ class Tmux:
             time.sleep(0.03)
 
     def keep(self, name: str, *, still: bool = True) -> str:
-        """Save what is to be seen under a name, for somebody to look at; returns it. `still`: when it has come to rest."""
+        """Save what is to be seen under a name, for somebody to look at; returns it.
+
+        `still`: when it has come to rest.
+        """
         if still:
             self.settle()
         screen = self.screen

@@ -202,7 +202,7 @@ async def test_a_client_that_goes_in_the_middle_of_a_turn_leaves_nothing_but_the
     history = (await kept(home / "sessions.db", agent.session_id)).items
     check_items(history)
     assert isinstance(history[-1], Note)
-    assert "the client has gone" in history[-1].text
+    assert "the client disconnected" in history[-1].text
 
 
 NOISY = """
@@ -472,4 +472,20 @@ def test_the_default_store_is_in_the_users_state_directory(
     assert store_path("my.agents:coder") == Path("/state/quiesce/acp/my.agents.coder.db")
     monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert store_path("my:coder") == tmp_path / ".local" / "state" / "quiesce" / "acp" / "my.coder.db"
+    default = tmp_path / ".local" / "state" / "quiesce" / "acp" / "my.coder.db"
+    assert store_path("my:coder") == default
+    for relative in ("", "state", "./state", "~/state"):
+        monkeypatch.setenv("XDG_STATE_HOME", relative)
+        assert store_path("my:coder") == default, "the XDG rules say to ignore a path that is not absolute"
+
+
+def test_without_a_home_it_says_how_to_choose_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(path: str) -> str:
+        return path
+
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", unknown)
+    with pytest.raises(FileNotFoundError, match=r"set HOME or XDG_STATE_HOME, or use --store FILE"):
+        store_path("my:coder")
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    assert store_path("my:coder") == Path("/state/quiesce/acp/my.coder.db")

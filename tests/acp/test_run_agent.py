@@ -401,7 +401,7 @@ async def test_a_flood_of_notifications_to_a_stuck_handler_is_one_task() -> None
             await lines.send(*[{"method": "_tick", "params": {}}] * 50)
         await stuck.reached.wait()
         await turns()
-        scope = connection._peer._connection.lanes._scope
+        scope = connection._connection.lanes._scope
         assert scope is not None
         assert len(scope._opened().children) == 1
         assert connection._peer.statistics().notifications_waiting <= 1024 + 50

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import cache, partial
+from importlib import import_module
 from operator import ne
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -16,8 +17,8 @@ from hypothesis import strategies as st
 
 import quiesce.acp.schema as schema
 from quiesce.acp.protocol.codec import decode, encode, from_dict, to_dict
-from quiesce.acp.schema.definitions import AGENT_TYPES, CLIENT_TYPES, DEFINITIONS
 from quiesce.acp.schema.message import ByShape, Message, UnknownVariant
+from tests.acp.definitions import AGENT_TYPES, CLIENT_TYPES, DEFINITIONS
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=5),
@@ -125,7 +126,7 @@ def sample(kind: Any, *, full: bool, pick: int = 0) -> Any:
 
 
 def classes() -> Iterator[tuple[str, Any]]:
-    for name in schema.__all__:
+    for name in import_module("quiesce.acp.schema").__all__:
         kind = getattr(schema, name)
         if isinstance(kind, ByShape) or (isinstance(kind, type) and issubclass(kind, Message)):
             if kind not in (Message, UnknownVariant):

@@ -11,8 +11,19 @@ import pytest
 
 from quiesce.acp import RequestError, image_block, text_block
 from quiesce.acp import schema as s
+from quiesce.acp.served import mcp as served_mcp
+from quiesce.acp.served.mcp import connect_servers
 from quiesce.acp.served.records import PAGE
-from quiesce.agents import Agent, Conversation, ItemAdded, MemoryStore, SQLiteStore, function_tool
+from quiesce.acp.served.session import Session
+from quiesce.agents import (
+    Agent,
+    Conversation,
+    ItemAdded,
+    MCPServerError,
+    MemoryStore,
+    SQLiteStore,
+    function_tool,
+)
 from quiesce.models import AssistantMessage, ToolCall, UserMessage
 from quiesce.testing import ScriptedModel, call
 from quiesce.testing.scripted import Answer
@@ -417,7 +428,7 @@ async def test_an_mcp_server_of_the_client_serves_its_session_and_ends_with_it(t
         assert [one["title"] for one in talk.client.asked] == ["echo"]  # nobody here knows what it does
         assert "hi" in talk.client.last("call_1")["rawOutput"]["output"]
         [server] = talk.served._sessions[session.session_id].servers
-        process: Any = server._mine().process
+        process: Any = server._connection().process
         await talk.conn.close_session(session.session_id)
         assert process.returncode is not None
         assert not server.connected
@@ -433,7 +444,7 @@ async def test_an_mcp_server_of_the_client_serves_its_session_and_ends_with_it(t
 async def test_an_mcp_server_ends_with_the_connection(tmp_path: Path) -> None:
     async with connected(helper(), cwd=None) as talk:
         session = await talk.conn.new_session(cwd=str(tmp_path), mcp_servers=[mcp_server()])
-        process: Any = talk.served._sessions[session.session_id].servers[0]._mine().process
+        process: Any = talk.served._sessions[session.session_id].servers[0]._connection().process
         assert process.returncode is None
         await talk.conn.close()
         await talk.served._sessions.client.wait_closed()  # type: ignore[union-attr]
@@ -459,3 +470,73 @@ async def test_an_mcp_server_of_a_kind_that_was_not_offered_is_refused() -> None
         with pytest.raises(RequestError) as refused:
             await talk.conn.new_session(cwd=CWD, mcp_servers=[server])
         assert refused.value.code == -32602
+
+
+class FakeServer:
+    """An MCP server that is not there. Its name says whether it refuses the connection or raises when it is closed."""
+
+    closed: list[str]
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    async def connect(self) -> None:
+        if self.name == "refuses":
+            raise MCPServerError("refuses")
+
+    async def close(self) -> None:
+        self.closed.append(self.name)
+        if self.name.startswith("raises"):
+            raise LookupError(self.name)
+
+
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the MCP servers that were closed, which are all fake ones."""
+    names: list[str] = []
+    monkeypatch.setattr(FakeServer, "closed", names, raising=False)
+    monkeypatch.setattr(served_mcp, "_server", lambda description, *_: FakeServer(description))
+    return names
+
+
+async def test_closing_a_session_closes_every_mcp_server_also_if_one_raises(closed: list[str]) -> None:
+    session = Session("one", CWD, [], None, None)  # type: ignore[arg-type]
+    session.servers = await connect_servers(["raises 1", "fine", "raises 2"], CWD, True)
+    with pytest.raises(LookupError) as caught:
+        await session.close()
+    assert closed == ["raises 1", "fine", "raises 2"]
+    assert str(caught.value.__context__) == "raises 1"
+
+
+async def test_a_conversation_that_cannot_be_closed_keeps_no_mcp_server_open(closed: list[str]) -> None:
+    class Broken:
+        async def _close(self, **options: Any) -> None:
+            raise ValueError("the conversation")
+
+    session = Session("one", CWD, [], None, None)  # type: ignore[arg-type]
+    session.conversation = Broken()  # type: ignore[assignment]
+    session.servers = await connect_servers(["raises", "fine"], CWD, True)
+    with pytest.raises(LookupError) as caught:
+        await session.close()
+    assert closed == ["raises", "fine"]
+    assert str(caught.value.__context__) == "the conversation"
+
+
+async def test_a_session_that_is_refused_closes_every_mcp_server_also_if_one_raises(
+    closed: list[str],
+) -> None:
+    with pytest.raises(LookupError):
+        await connect_servers(["raises", "fine", "refuses"], CWD, True)
+    assert closed == ["raises", "fine"]
+
+
+async def test_the_end_of_a_connection_closes_every_session_also_if_one_raises(closed: list[str]) -> None:
+    async with connected(helper(), cwd=None) as talk:
+        sessions = talk.served._sessions
+        for place in ("/first", "/second", "/third"):
+            session_id = (await talk.conn.new_session(cwd=place, mcp_servers=[])).session_id
+            sessions[session_id].servers = [FakeServer(f"raises {place}")]  # type: ignore[list-item]
+        with pytest.raises(LookupError):
+            await sessions.close_all()
+        assert closed == ["raises /third", "raises /second", "raises /first"]
+        assert len(sessions) == 0

@@ -118,7 +118,7 @@ async def test_a_turn_that_asks_a_client_who_has_just_gone_is_not_answered_with_
     class Asks(AnAgent):
         async def prompt(self, session_id: str, **kwargs: Any) -> PromptResponse:
             begun.set()
-            while connection._peer._connection.ended is None:
+            while connection._connection.sender.ended is None:
                 await anyio.lowlevel.checkpoint()
             await self.client.request_permission(session_id, ToolCallUpdate(tool_call_id="1"), [])
             raise AssertionError("nobody was there to allow it")

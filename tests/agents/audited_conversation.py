@@ -43,11 +43,10 @@ def check() -> None:
             gc.collect()  # a coroutine that anyio was given and never started is held by a cycle of anyio's
         assert conversation.status != "running", conversation
         assert_valid(conversation.items)
-        if conversation._journal is not None and conversation._store is not None:
-            log = conversation._store.open(conversation.id)
-            found = restore([*log.read_sync(), *conversation._journal._owed])
-            kept = found.items + list(found.queued.values())
-            assert kept == conversation.items, f"in the store: {kept}; in memory: {conversation.items}"
+        writer = conversation._writer
+        found = restore([*writer.read(), *writer._unwritten]).history
+        kept = found.items + found.queued()
+        assert kept == conversation.items, f"in the store: {kept}; in memory: {conversation.items}"
         if conversation.agent.output_guardrails:
             texts = [item.text for item in conversation.items if isinstance(item, AssistantMessage)]
             assert texts in ([], ["I dig.", "Done."]), f"kept before its guardrails have passed: {texts}"
@@ -62,7 +61,7 @@ def audited(*, in_a_group: bool = False) -> Callable[[F], F]:
                 word="Conversation",
                 function=function,
                 worlds=WORLDS,
-                ignore={"unawaited Conversation._go*": STARTED_LATE} if in_a_group else {},
+                ignore={"unawaited Conversation._arun*": STARTED_LATE} if in_a_group else {},
                 ignore_on_trio={},
                 processes=False,
                 options={"check": check},

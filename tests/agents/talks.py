@@ -75,7 +75,7 @@ class Talk:
         events = await self.store.open("talk").read()
         if self.conversation is None:
             return await LogSession(self.store.open("talk")).get_items()
-        items = restore(events).items
+        items = restore(events).history.items
         if self.conversation.status != "running":
             assert items == self.conversation.items
         return [item for item in items if not isinstance(item, Note)]

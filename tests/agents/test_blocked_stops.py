@@ -336,9 +336,10 @@ def test_a_program_that_is_killed_before_the_verdict_comes_back_without_the_text
     with SQLiteStore(path) as store:
         events = store.open("talk").read_sync()
         restored = restore(events)
-    assert restored.items[0] == UserMessage("Hello")
-    assert outcomes(restored.items) == ([] if which == "input" else ["finished"])
-    assert_valid(restored.items)
+    items = restored.history.items
+    assert items[0] == UserMessage("Hello")
+    assert outcomes(items) == ([] if which == "input" else ["finished"])
+    assert_valid(items)
     if how == "conversation":
         assert restored.usage.output_tokens == (7 if which == "input" else 12)
         model = ScriptedModel(["Where were we?"])

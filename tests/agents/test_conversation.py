@@ -189,7 +189,7 @@ async def test_run_refuses_inside_an_event_loop_and_leaves_the_conversation_free
     assert await conversation.arun() == "finished"
 
 
-@pytest.mark.filterwarnings("ignore:coroutine 'Conversation._go' was never awaited")
+@pytest.mark.filterwarnings("ignore:coroutine 'Conversation._arun' was never awaited")
 async def test_an_arun_that_is_dropped_unawaited_is_registered_no_longer() -> None:
     conversation = talk("Hello!")
     dropped = conversation.arun()
@@ -199,6 +199,18 @@ async def test_an_arun_that_is_dropped_unawaited_is_registered_no_longer() -> No
     del dropped
     assert conversation.status == "idle"
     assert await conversation.arun() == "finished"
+
+
+@pytest.mark.filterwarnings("ignore:coroutine 'Conversation._arun' was never awaited")
+async def test_the_token_of_an_arun_that_is_collected_with_its_conversation_is_cancelled() -> None:
+    conversation = talk("Hello!")
+    cycle: list[Any] = [conversation, conversation.arun()]
+    cycle.append(cycle)
+    token = conversation.cancel_token
+    assert token is not None
+    del conversation, cycle
+    gc.collect()
+    assert token.cancelled
 
 
 # Messages during a run
@@ -218,6 +230,23 @@ async def test_a_message_sent_during_a_run_waits_for_the_next_turn_of_the_model(
     assert await conversation.arun() == "finished"
     kinds = [type(item).__name__ for item in asked(conversation)[1].items]
     assert kinds == ["UserMessage", "ToolCall", "ToolCall", "ToolResult", "ToolResult", "UserMessage"]
+
+
+async def test_what_is_said_meanwhile_is_in_the_log_before_the_model_is_asked_about_it() -> None:
+    conversation: Conversation
+    log: list[Any] = []
+
+    async def first(request: Any) -> str:
+        conversation.send_message("Two?")
+        return "one"
+
+    async def second(request: Any) -> str:
+        log.extend(event.item for event in conversation.events() if isinstance(event, ItemAdded))
+        return "two"
+
+    conversation = talk(first, second, said="One?")
+    assert await conversation.arun() == "finished"
+    assert log == [UserMessage("One?"), AssistantMessage("one"), UserMessage("Two?")]
 
 
 async def test_a_message_that_comes_with_the_last_answer_is_answered_too() -> None:
@@ -528,6 +557,26 @@ async def test_stopped_while_one_call_is_asked_about_the_next_one_waits_too() ->
     assert await again.arun() == "finished"
     assert made == ["Ann"]
     assert outcomes(again.items) == ["finished", "not_started", "rejected"]
+
+
+async def test_a_call_that_a_stop_kept_from_being_looked_at_waits_for_its_approval() -> None:
+    parked = Parked()
+
+    @function_tool(needs_approval=lambda context, arguments, call_id: parked.park())
+    async def send(to: str) -> str:
+        """Send something."""
+        return f"sent to {to}"
+
+    calls = [call("send", "a", to="Ann"), call("pay", "b", to="Bob"), call("add", "c", a=1, b=2)]
+    conversation = talk(calls, "Paid.", tools=(send, pay, add))
+    async with running(conversation):
+        await parked.reached.wait()
+        await conversation.interrupt()
+    assert [one.call_id for one in conversation.pending_approvals] == ["b"]
+    conversation.approve("b")
+    assert await conversation.arun() == "finished"
+    assert made == ["Bob"]
+    assert outcomes(conversation.items) == ["not_started", "finished", "not_started"]
 
 
 async def test_a_decision_outlives_a_stop_that_came_before_anybody_looked_at_it() -> None:

@@ -472,19 +472,19 @@ def test_a_log_that_ends_in_a_run_is_owed_its_end() -> None:
         [ItemAdded(item=UserMessage("a")), RunStarted(run_id="r"), *calls("x", "y"), ToolStarted(call_id="x")]
     )
     assert found.status == "paused"
-    assert outcomes(found.items) == ["unknown", "not_started"]
-    assert [type(event) for event in found.owed] == [ItemAdded, ItemAdded, RunEnded, StatusChanged]
+    assert outcomes(found.history.items) == ["unknown", "not_started"]
+    assert [type(event) for event in found.unwritten] == [ItemAdded, ItemAdded, RunEnded, StatusChanged]
     whole = restore(
         [
             ItemAdded(item=UserMessage("a")),
             RunStarted(run_id="r"),
             *calls("x", "y"),
             ToolStarted(call_id="x"),
-            *found.owed,
+            *found.unwritten,
         ]
     )
-    assert whole.items == found.items
-    assert whole.owed == []
+    assert whole.history.items == found.history.items
+    assert whole.unwritten == []
 
 
 def test_every_prefix_of_a_log_is_a_conversation_that_can_go_on() -> None:
@@ -508,12 +508,12 @@ def test_every_prefix_of_a_log_is_a_conversation_that_can_go_on() -> None:
     assert any(isinstance(event, ApprovalDecided) for event in events)
     assert any(isinstance(event, MessageQueued) for event in events)
     for length in range(len(events) + 1):
-        found = restore(events[:length])
+        found = restore(events[:length]).history
         if not found.calls:
             assert_valid(found.items)
         else:
             assert_valid([*found.items, *(r.result or ToolResult(r.call.call_id, "") for r in found.calls)])
-    assert restore(events).items == conversation.items
+    assert restore(events).history.items == conversation.items
 
 
 class StuckModel(SlowModel):

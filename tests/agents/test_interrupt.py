@@ -13,6 +13,7 @@ import pytest
 
 from quiesce import CancelToken, Grace, Reason, StopReport, current_token
 from quiesce.agents import Agent, Conversation, RunConfig, RunHooks, Stopping, ToolContext, function_tool
+from quiesce.agents.conversation.history import History
 from quiesce.agents.run.stopping import state_lock
 from quiesce.agents.store.events import RunEnded, StatusChanged
 from quiesce.models import AssistantMessage, Note, UserMessage
@@ -119,6 +120,29 @@ async def test_instructions_that_swallow_the_cancel_do_not_make_the_model_be_ask
         assert (await conversation.interrupt()).clean
     assert run.status == "paused"
     assert model.requests == []
+
+
+@pytest.mark.parametrize("moment", ["model", "tool"])
+async def test_an_interrupted_turn_does_not_have_the_final_output_of_the_turn_before(moment: str) -> None:
+    """One run may answer several messages: what is said while it answers is its next turn."""
+    parked = Parked()
+    conversation: Conversation
+
+    async def first(request: Any) -> str:
+        conversation.send_message("Two?")
+        return "one"
+
+    async def never(request: Any) -> str:
+        await parked.park()
+        return "two"
+
+    second = never if moment == "model" else call("park")
+    conversation = talk(first, second, tools=(parked_tool(parked),), said="One?")
+    async with running(conversation) as run:
+        await parked.reached.wait()
+        await conversation.interrupt()
+    assert run.status == "paused"
+    assert conversation.final_output is None
 
 
 async def test_interrupted_in_the_model_call_what_was_said_is_kept_and_marked() -> None:
@@ -698,6 +722,34 @@ async def test_after_a_run_that_nobody_looked_at_the_token_says_that_it_was_stop
     assert conversation.cancel_token is token
 
 
+# A signal handler
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_signal_handler_that_stops_a_run_which_finds_nothing_to_do_gets_its_report(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    conversation = talk("Hello!")
+    await conversation.arun()
+    stops: list[Stopping] = []
+
+    def has_work(*_: Any, **__: Any) -> bool:
+        stops.append(conversation.interrupt())  # in the thread that holds the lock, as a signal handler does
+        if fails:
+            raise OSError("no room")
+        return False
+
+    monkeypatch.setattr(History, "has_work", has_work)
+    if fails:
+        with pytest.raises(OSError, match="no room"):
+            await conversation.arun()
+    else:
+        assert await conversation.arun() == "finished"
+    (stopping,) = stops
+    assert stopping.done
+    assert not (await stopping).left
+
+
 # Reasons
 
 
@@ -705,10 +757,10 @@ async def test_after_a_run_that_nobody_looked_at_the_token_says_that_it_was_stop
     ("reason", "told"),
     [
         (Reason("user", "Esc"), "on purpose: Esc"),
-        (Reason("timeout"), "time was over"),
-        (Reason("disconnect"), "client has gone"),
-        (Reason("shutdown"), "program was ending"),
-        (Reason("cancelled"), "stopped before its end"),
+        (Reason("timeout"), "time ran out"),
+        (Reason("disconnect"), "client disconnected"),
+        (Reason("shutdown"), "program is shutting down"),
+        (Reason("cancelled"), "stopped before it was finished"),
     ],
 )
 async def test_the_model_is_told_why(reason: Reason, told: str) -> None:

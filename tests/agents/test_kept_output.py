@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from quiesce.agents import Runner, ToolContext, function_tool
-from quiesce.agents.agent.truncated_output import KEPT, TruncatedOutput
+from quiesce.agents.agent.context import KEPT, TruncatedOutput
 from quiesce.testing import call
 from tests.agents.conversations import running, talk
 from tests.agents.scenes import results_in, scripted

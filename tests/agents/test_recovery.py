@@ -220,7 +220,7 @@ def outcomes(found: Recovered) -> list[tuple[str, str]]:
 def test_a_tool_that_had_started_is_unknown_and_one_that_had_not_is_not_started() -> None:
     found = recover([*CALLS, ToolStarted(call_id="c1")])
     assert outcomes(found) == [("c1", "unknown"), ("c2", "not_started")]
-    assert "nobody knows whether it has finished" in found.results[0].output
+    assert "its outcome is unknown" in found.results[0].output
     assert found.unfinished_run == "r1"
 
 

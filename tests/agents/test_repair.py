@@ -544,9 +544,9 @@ def test_what_is_no_list_of_messages_is_refused(wrong: Any) -> None:
 
 
 def test_what_is_no_message_is_refused() -> None:
-    with pytest.raises(TypeError, match="message 1 is no message of any provider, but str"):
+    with pytest.raises(TypeError, match="message 1 is not a message in any known provider format, but str"):
         repair([HELLO, "hello"])
-    with pytest.raises(TypeError, match=r"message 0 is no item of .*, but dict"):
+    with pytest.raises(TypeError, match=r"message 0 is not an item of .*, but dict"):
         repair([HELLO], shape="items")
     with pytest.raises(ValueError, match="there is no shape 'gemini'"):
         repair([HELLO], shape="gemini")  # type: ignore[arg-type]

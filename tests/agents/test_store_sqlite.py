@@ -286,7 +286,7 @@ async def test_if_a_shared_transaction_fails_its_appends_are_made_one_by_one(
             tasks.start_soon(write, logs[2], "better", "poison")
             await anyio.sleep(0.01)
             tasks.start_soon(write, logs[1], "best")
-    assert outcomes.pop("better") == f"store {str(path)!r}: SQLite refuses (not that)"
+    assert outcomes.pop("better") == f"store {str(path)!r}: SQLite reports an error (not that)"
     assert outcomes == {"second": 2, "good": 1, "best": 2}
     assert [said(await log.read()) for log in logs[:3]] == [["first", "second"], ["good", "best"], []]
     await store.close()

@@ -71,7 +71,7 @@ async def test_strict_schemas_are_closed_at_every_level() -> None:
 
 @pytest.mark.parametrize("text", ["", "no JSON", '{"name": 3}', '{"people": 3}'])
 async def test_an_answer_of_another_shape_is_an_error_that_shows_it(text: str) -> None:
-    with pytest.raises(InvalidFinalOutput, match="the final answer is no City") as caught:
+    with pytest.raises(InvalidFinalOutput, match="the final answer is not a valid City") as caught:
         await Runner.run(scripted(text, output_type=City), "?")
     assert caught.value.run_data is not None
     assert caught.value.run_data.to_input_list()[0] == UserMessage("?")

@@ -88,7 +88,7 @@ async def an_async_generator() -> Any:
         (a_sync_one, {"timeout": 0}, "timeout of tool 'a_sync_one' must be"),
         (a_sync_one, {"timeout": "1"}, "timeout of tool 'a_sync_one' must be"),
         (a_sync_one, {"timeout_behavior": "explode"}, "timeout_behavior of tool"),
-        (a_sync_one, {"name_override": "two words"}, "'two words' is no name for a tool"),
+        (a_sync_one, {"name_override": "two words"}, "'two words' is not a valid tool name"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

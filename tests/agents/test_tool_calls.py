@@ -677,6 +677,19 @@ async def test_a_run_that_goes_on_refuses_to_have_other_bounds_than_it_began_wit
     assert_valid(await session.get_items())
 
 
+async def test_a_run_that_goes_on_after_an_approval_has_the_answers_and_the_cost_of_both_parts() -> None:
+    called: list[str] = []
+    agent = scripted(call("pay", amount=7), "Paid.", tools=[paying(called)])
+    waits = await Runner.run(agent, "?")
+    assert len(waits.responses) == 1
+    state = waits.to_state()
+    state.approve(state.interruptions[0])
+    result = await Runner.run(agent, state)
+    assert result.final_output == "Paid."
+    assert len(result.responses) == 2
+    assert result.usage.requests == 2
+
+
 async def test_whether_a_call_needs_approval_may_depend_on_its_arguments() -> None:
     called: list[str] = []
 

@@ -89,3 +89,24 @@ def test_no_docstring_says_nothing() -> None:
 def test_an_empty_section_describes_nothing() -> None:
     assert parse_docstring("Do it.\n\nArgs:\n") == ("Do it.\n\nArgs:", {})
     assert parse_docstring("Do it.\n\nParameters\n----------\n") == ("Do it.", {})
+
+
+def test_prose_behind_sections_and_fields_is_description() -> None:
+    google = "Do it.\n\nArgs:\n    a: First.\n\nIt takes a while.\n\nReturns:\n    A text.\n\nBe patient."
+    assert parse_docstring(google) == ("Do it.\n\nIt takes a while.\n\nBe patient.", {"a": "First."})
+    assert parse_docstring("Do it.\n\n:param a: First.\n\nBe patient.") == (
+        "Do it.\n\nBe patient.",
+        {"a": "First."},
+    )
+
+
+def test_an_entry_may_go_on_without_extra_indentation() -> None:
+    text = "Do it.\n\nArgs:\n    a: The first one,\n    which is long.\n    b: The second one.\n"
+    assert parse_docstring(text) == ("Do it.", {"a": "The first one, which is long.", "b": "The second one."})
+
+
+def test_sections_of_other_names_are_read_too() -> None:
+    text = (
+        "Do it.\n\nkeyword args:\n    a: First.\n\nOther Parameters:\n    b: Second.\n\nNote:\n    Not shown."
+    )
+    assert parse_docstring(text) == ("Do it.", {"a": "First.", "b": "Second."})

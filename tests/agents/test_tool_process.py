@@ -179,8 +179,8 @@ def takes_the_context(ctx: ToolContext[Any]) -> None: ...
     [
         (lambda a: a, "a lambda has no name"),
         (local_function(), "was made inside another function"),
-        (Thing().method, "is no plain function"),
-        (functools.partial(undecorated, 1), "is no plain function"),
+        (Thing().method, "is not a plain function"),
+        (functools.partial(undecorated, 1), "is not a plain function"),
         (takes_the_context, "neither the run's context nor its token"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import anyio
 import pytest
 from starlette.requests import Request
@@ -86,3 +88,19 @@ async def test_the_callers_own_cancel_stops_the_call_and_goes_on() -> None:
         await unless_disconnected(request, answer)
     assert timeout.cancelled_caught
     assert ended == ["answer"]
+
+
+async def test_the_arguments_of_a_partial_are_in_no_name_and_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def fetch(key: str) -> None:
+        try:
+            await anyio.sleep(3600)
+        finally:
+            raise LookupError("the clean-up failed")
+
+    client = Client()
+    request = await a_request(client)
+    current_scope().spawn(after, 1, client.go)
+    with pytest.raises(LookupError):
+        await unless_disconnected(request, partial(fetch, key="sk-secret"))
+    assert "call of " in caplog.text
+    assert "sk-secret" not in caplog.text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 
@@ -26,3 +28,24 @@ def test_a_thread_that_has_not_told_of_its_end_yet_is_at_work() -> None:
         assert len(busy_threads(before)) == 1
     finally:
         told.set()
+
+
+def test_the_thread_that_watches_the_guard_of_processes_is_not_at_work() -> None:
+    program = """
+import subprocess
+import sys
+import threading
+import quiesce
+from quiesce.audit.watch.threads import busy_threads
+
+async def main():
+    async with quiesce.Process(["sleep", "60"]):
+        print("guard" in " ".join(thread.name for thread in threading.enumerate()), end=" ")
+        print([thread.name for thread, _ in busy_threads()])
+
+quiesce.run(main)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=30
+    )
+    assert done.stdout == "True []\n"

@@ -127,8 +127,8 @@ def test_each_id_of_a_hook_leads_to_its_callback() -> None:
 @pytest.mark.parametrize(
     ("response", "complaint"),
     [
-        ({}, "does not know it"),
-        ({"hook_on_failure_supported": False}, "does not know it"),
+        ({}, "this CLI does not know"),
+        ({"hook_on_failure_supported": False}, "this CLI does not know"),
         ({"hook_on_failure_supported": True, "hooks_applied": False}, "running already"),
         ({"hook_on_failure_supported": True}, None),
         ({"hook_on_failure_supported": True, "hooks_applied": True}, None),

@@ -40,7 +40,7 @@ async def test_one_that_is_being_connected_can_be_disconnected_and_nothing_is_le
         await client.disconnect()
         cli.assert_gone()
         await connecting.wait()
-    with pytest.raises(CLIConnectionError, match="ended while it was being connected"):
+    with pytest.raises(CLIConnectionError, match="closed while it was connecting"):
         connecting.result()
     assert client.report is not None
     assert client.report.clean, str(client.report)

@@ -163,7 +163,7 @@ async def test_an_id_that_is_still_at_work_is_passed_over_and_the_first_is_answe
         await client.query("hi")
         await hooks.until(began=2)
         assert sorted(hooks.began) == ["one", "two"]
-        assert "'one', which is still being worked on" in caplog.text
+        assert "'one', of a request that is still being handled" in caplog.text
         hooks.go_on.set()
         await read_all(client)
         answers = sorted((answer["request_id"], answer["subtype"]) for answer in cli.answers())
@@ -302,7 +302,7 @@ async def test_a_hook_can_see_that_it_was_cancelled_and_why() -> None:
     async with MemoryCli(turn) as cli, ClaudeSDKClient(options, cli.transport) as client:
         await client.query("hi")
         await read_all(client)
-    assert seen == [(True, "user: the CLI has cancelled the request")]
+    assert seen == [(True, "user: the CLI cancelled the request")]
 
 
 async def test_handlers_are_awaited_at_close_and_answer_nothing() -> None:
@@ -661,7 +661,7 @@ async def test_a_cli_that_exits_with_0_fails_every_request_at_once(cli: Cli) -> 
     failed: list[str] = []
 
     async def ask(client: ClaudeSDKClient) -> None:
-        with pytest.raises(CLIConnectionError, match="was not answered: the CLI has ended") as caught:
+        with pytest.raises(CLIConnectionError, match="was not answered: the CLI has exited") as caught:
             await client.get_mcp_status()
         failed.append(str(caught.value))
 
@@ -692,3 +692,61 @@ async def test_a_query_that_was_stopped_asks_nothing_more() -> None:
             await anext(aiter(messages))
         with pytest.raises(CLIConnectionError, match="'interrupt' was not answered: the session is closed"):
             await messages.interrupt()
+
+
+def call_of_the_hook() -> list[Any]:
+    return ["ask", "req-1", {"subtype": "hook_callback", "callback_id": "hook_0", "input": {}}]
+
+
+class SlowHook:
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.cancelled = False
+        self.begun = anyio.Event()
+
+    async def __call__(self, given: Any, tool_use_id: str | None, context: Any) -> Any:
+        self.begun.set()
+        try:
+            await anyio.sleep(self.seconds)
+        except anyio.get_cancelled_exc_class():
+            self.cancelled = True
+            raise
+        return {}
+
+    @property
+    def options(self) -> ClaudeAgentOptions:
+        return ClaudeAgentOptions(hooks={"PreToolUse": [HookMatcher(hooks=[self])]})
+
+
+async def test_a_cancel_request_cancels_the_hook_in_flight() -> None:
+    hook = SlowHook(60)
+    turn = [call_of_the_hook(), ["wait", "begun"], ["cancel", "req-1"], ["sleep", 0.05]]
+    async with MemoryCli(turn) as cli, ClaudeSDKClient(hook.options, cli.transport) as client:
+        await client.query("hi")
+        await hook.begun.wait()
+        cli.raise_flag("begun")
+        _ = [message async for message in client.receive_response()]
+        assert hook.cancelled
+        assert cli.answers() == []
+
+
+async def test_a_cancel_request_for_an_unknown_id_does_nothing() -> None:
+    async with (
+        MemoryCli([["cancel", "no-such-request"], ["text", "hello"]]) as cli,
+        ClaudeSDKClient(cli.options, cli.transport) as client,
+    ):
+        await client.query("hi")
+        assert isinstance([message async for message in client.receive_response()][-1], ResultMessage)
+
+
+async def test_of_a_hook_that_has_ended_nothing_is_kept() -> None:
+    hook = SlowHook(0)
+    async with (
+        MemoryCli([call_of_the_hook(), ["await", "req-1"]]) as cli,
+        ClaudeSDKClient(hook.options, cli.transport) as client,
+    ):
+        await client.query("hi")
+        _ = [message async for message in client.receive_response()]
+        session: Any = client._session
+        assert len(session.control._inflight) == 0
+        assert [answer["subtype"] for answer in cli.answers()] == ["success"]

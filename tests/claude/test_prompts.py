@@ -247,7 +247,7 @@ async def test_a_stream_that_somebody_else_cancels_ends_the_session_with_an_erro
         session: Any = messages._session if how == "by a query" else client._session
         session.prompts.cancel("by a stranger")
         await reading.wait()
-        with pytest.raises(CLIConnectionError, match="the stream of prompts was not said to its end"):
+        with pytest.raises(CLIConnectionError, match="not all of the stream of prompts was sent"):
             reading.result()
         assert stream.closed == 1
         await client.disconnect()

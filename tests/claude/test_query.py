@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
+import anyio
 import pytest
 
 from quiesce import Scope
@@ -26,7 +29,9 @@ from quiesce.claude import (
     tool,
 )
 from tests.claude.clis import Cli
+from tests.claude.memory_cli import MemoryCli
 from tests.claude.ways_to_stop import PATIENT
+from tests.world import World
 
 pytestmark = pytest.mark.real_time
 
@@ -234,3 +239,64 @@ async def test_a_stream_of_prompts_that_fails_is_the_querys_failure(cli: Cli) ->
         async for _ in query(prompt=prompts(), options=cli.options([["talk", 0.01]])):
             pass
     cli.assert_gone()
+
+
+@pytest.mark.real_time
+def test_breaking_out_of_it_raises_in_no_other_task(
+    cli: Cli, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the event loop complains of fails this test by itself: see tests/conftest.py."""
+
+    async def run_test() -> list[Any]:
+        messages: list[Any] = []
+        innocent: list[str] = []
+
+        async def live_on() -> None:
+            await anyio.sleep(0.1)
+            innocent.append("lived on")
+
+        async with Scope() as users:
+            users.spawn(live_on)
+            async for message in query(
+                prompt="Say hello in exactly 3 words", options=cli.options([["text", "Hello there friend!"]])
+            ):
+                messages.append(message)
+                if isinstance(message, ResultMessage):
+                    break
+            await anyio.sleep(0.1)
+            gc.collect()
+            await anyio.sleep(0.1)
+        assert innocent == ["lived on"]
+        return messages
+
+    with caplog.at_level(logging.WARNING):
+        messages = world.run(run_test)
+    assert isinstance(messages[-1], ResultMessage)
+    blocked = "the event loop's thread was blocked"  # by a machine that stood still
+    assert not [record for record in caplog.records if blocked not in record.getMessage()]
+    cli.assert_gone()
+
+
+async def test_closing_it_from_another_task_does_not_raise() -> None:
+    async with MemoryCli([["text", "hello"], ["hang"]]) as cli:
+        messages = query(prompt="hi", options=cli.options, transport=cli.transport)
+
+        async def start() -> None:
+            await anext(iterator)
+
+        iterator = aiter(messages)
+        async with anyio.create_task_group() as group:
+            group.start_soon(start)
+        async with anyio.create_task_group() as group:
+            group.start_soon(messages.aclose)
+        assert messages.report is not None
+        assert messages.report.clean
+
+
+async def test_closing_it_from_the_same_task_does_not_raise() -> None:
+    async with MemoryCli([["text", "hello"], ["hang"]]) as cli:
+        messages = query(prompt="hi", options=cli.options, transport=cli.transport)
+        iterator = aiter(messages)
+        await anext(iterator)
+        report = await messages.aclose()
+        assert report.clean

@@ -14,7 +14,8 @@ import pytest
 import quiesce.claude as claude
 from quiesce import Scope
 from quiesce.claude import create_sdk_mcp_server, tool
-from quiesce.claude.tools.in_process_server import InProcessServer, McpAnswers, server_of
+from quiesce.claude.tools import McpAnswers, server_of
+from quiesce.claude.tools.in_process_server import InProcessServer
 from tests.claude import tool_table
 from tests.claude.sdk_facts import SDK
 

@@ -11,7 +11,7 @@ import pytest
 
 from quiesce import Scope
 from quiesce.claude import ClaudeAgentOptions, ClaudeSDKClient
-from quiesce.claude.tools.in_process_server import McpAnswers, server_of
+from quiesce.claude.tools import McpAnswers, server_of
 from tests.claude.memory_cli import MemoryCli
 from tests.claude.test_control import assert_given_up
 

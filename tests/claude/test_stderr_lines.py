@@ -44,7 +44,7 @@ def test_a_line_without_end_is_told_in_pieces_and_not_kept() -> None:
     stderr = StderrLines(lines.append)
     for _ in range(40):
         stderr(b"x" * 10_000)
-        assert len(stderr._rest) <= LONGEST
+        assert len(stderr._incomplete) <= LONGEST
     stderr.finish()
     assert "".join(lines) == "x" * 400_000
     assert max(map(len, lines)) == LONGEST

@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 
-from quiesce.cli.chat.session.face import Approval, Call, Decision
+from quiesce_chat.session.face import Approval, Call, Decision
 
 
 class Recorder:

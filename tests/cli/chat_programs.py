@@ -188,7 +188,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 _PATIENT = """
 from quiesce import Grace
 from quiesce.cli import main
-from quiesce.cli.chat.tools import programs as _programs; from quiesce.cli.chat.session import session as _session
+from quiesce_chat.tools import programs as _programs; from quiesce_chat.session import session as _session
 _programs.GRACE = _session.GRACE = Grace(cancel=60, terminate=60, kill=60)
 raise SystemExit(main())
 """

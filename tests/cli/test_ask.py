@@ -16,13 +16,13 @@ import pytest
 
 from quiesce import Scope
 from quiesce.agents import SQLiteStore
-from quiesce.cli.chat.ask import _answer_questions
-from quiesce.cli.chat.session import store_choice
-from quiesce.cli.chat.session.face import Approval, Call
-from quiesce.cli.chat.start import can_ask_user
-from quiesce.cli.chat.ui import plain_face
-from quiesce.cli.chat.ui.input_lines import InputLines
-from quiesce.cli.chat.ui.plain_face import PlainFace
+from quiesce_chat.ask import _answer_questions
+from quiesce_chat.session import store_choice
+from quiesce_chat.session.face import Approval, Call
+from quiesce_chat.start import can_ask_user
+from quiesce_chat.ui import plain_face
+from quiesce_chat.ui.input_lines import InputLines
+from quiesce_chat.ui.plain_face import PlainFace
 
 from .chat_parts import calls, write_script
 from .chat_programs import LONGEST, SIGINT, Here, at_terminal, environment, processes_with, run, started

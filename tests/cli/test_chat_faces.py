@@ -11,13 +11,13 @@ from typing import cast
 import pytest
 
 from quiesce._safe.text import one_line, shown
-from quiesce.cli.chat.session.face import Approval, Call, Decision
-from quiesce.cli.chat.session.slash import InputHandler
-from quiesce.cli.chat.ui import plain_face, terminal_face
-from quiesce.cli.chat.ui.input_lines import InputLines
-from quiesce.cli.chat.ui.plain_face import PlainFace
-from quiesce.cli.chat.ui.terminal_face import TerminalFace
-from quiesce.cli.chat.ui.terminal_text import (
+from quiesce_chat.session.face import Approval, Call, Decision
+from quiesce_chat.session.slash import InputHandler
+from quiesce_chat.ui import plain_face, terminal_face
+from quiesce_chat.ui.input_lines import InputLines
+from quiesce_chat.ui.plain_face import PlainFace
+from quiesce_chat.ui.terminal_face import TerminalFace
+from quiesce_chat.ui.terminal_text import (
     COLOURED,
     GOES_ON,
     LONGEST,
@@ -201,7 +201,7 @@ async def test_what_was_typed_at_a_terminal_can_be_forgotten() -> None:
 async def test_a_terminal_is_not_read_while_it_is_somebody_elses_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from quiesce.cli.chat.ui import input_lines
+    from quiesce_chat.ui import input_lines
 
     turns = [True, True, False]
     monkeypatch.setattr(input_lines, "_in_background", lambda fd: turns.pop(0))

@@ -12,12 +12,12 @@ import pytest
 
 from quiesce._safe.files import Folders, OutsideOfFolders
 from quiesce._safe.text import exact
-from quiesce.cli.chat.tools import changes as changes_module
-from quiesce.cli.chat.tools import files
-from quiesce.cli.chat.tools.changes import change
-from quiesce.cli.chat.tools.programs import search_command
-from quiesce.cli.chat.tools.search import MATCHES, search
-from quiesce.cli.chat.tools.toolbox import preview_of
+from quiesce_chat.tools import changes as changes_module
+from quiesce_chat.tools import files
+from quiesce_chat.tools.changes import change
+from quiesce_chat.tools.programs import search_command
+from quiesce_chat.tools.search import MATCHES, search
+from quiesce_chat.tools.toolbox import preview_of
 
 # Searching
 
@@ -93,7 +93,7 @@ def test_a_line_without_an_end_is_not_held_in_memory(tmp_path: Path) -> None:
         file.seek(0, os.SEEK_END)
         file.write(b"\nend\n")
     script = (
-        "from pathlib import Path; from quiesce._safe.files import Folders; from quiesce.cli.chat.tools import files as _files\n"
+        "from pathlib import Path; from quiesce._safe.files import Folders; from quiesce_chat.tools import files as _files\n"
         f"told = _files.read(Folders([{str(tmp_path)!r}]), 'endless')\n"
         "assert told.endswith('[... the line goes on]\\n     2  end\\n'), told[-100:]\n"
         "print(Path('/proc/self/status').read_text().partition('VmHWM:')[2].split()[0])"  # a rusage counts its parent, too

@@ -46,7 +46,7 @@ def test_what_was_said_is_kept_and_what_was_started_is_gone(
 _WITH_WORDS_TO_SAY = """
 import os, signal, sys
 import anyio
-from quiesce.cli.chat.start import run_command
+from quiesce_chat.start import run_command
 
 async def main():
     print("words", end="")

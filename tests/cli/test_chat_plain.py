@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from quiesce.cli.chat.session.face import READING_TIME
+from quiesce_chat.session.face import READING_TIME
 
 from .chat_parts import calls, write_script
 from .chat_programs import SIGINT, SIGTERM, Here, at_terminal, processes_with, run, started

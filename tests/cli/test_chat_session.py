@@ -14,14 +14,14 @@ import pytest
 
 from quiesce import Grace
 from quiesce.agents import Conversation, MemoryStore, SQLiteStore, StatusChanged, Store
-from quiesce.cli.chat.script import load_script
-from quiesce.cli.chat.session import session
-from quiesce.cli.chat.session.activity import MODEL
-from quiesce.cli.chat.session.session import Chat
-from quiesce.cli.chat.session.slash import InputHandler
-from quiesce.cli.chat.tools import programs, toolbox
 from quiesce.kernel.process import procfs
 from quiesce.models import AssistantMessage, Model, ToolResult, UserMessage
+from quiesce_chat.script import load_script
+from quiesce_chat.session import session
+from quiesce_chat.session.activity import MODEL
+from quiesce_chat.session.session import Chat
+from quiesce_chat.session.slash import InputHandler
+from quiesce_chat.tools import programs, toolbox
 
 from .chat_parts import Recorder, calls, write_script
 

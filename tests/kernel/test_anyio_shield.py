@@ -415,7 +415,8 @@ async def test_with_a_version_of_anyio_that_is_not_known_shields_are_not_seen_an
         CancelScope = object
 
     monkeypatch.setattr(anyio_shields, "_states", None)
-    monkeypatch.setitem(anyio_shields.sys.modules, anyio_shields._BACKEND, Elsewhere)
+    monkeypatch.setattr(anyio_shields, "_entries", None)
+    monkeypatch.setitem(sys.modules, anyio_shields._BACKEND, Elsewhere)
     with caplog.at_level(logging.WARNING, "quiesce"):
         log: list[str] = []
         for _ in range(2):

@@ -433,3 +433,13 @@ def test_the_steps_of_a_grace_have_names() -> None:
         TypeError, match=r"Grace takes its steps by name: Grace\(cancel=5\), for example, not Grace\(5\)"
     ):
         Grace(5)  # type: ignore[call-arg]
+
+
+async def test_a_block_that_was_left_cannot_be_left_again() -> None:
+    scope = Scope("once")
+    async with scope:
+        pass
+    with pytest.raises(RuntimeError, match="the block of scope 'once' is not entered, or was exited before"):
+        await scope.__aexit__(None, None, None)
+    with pytest.raises(RuntimeError, match="the block of scope 'never' is not entered"):
+        await Scope("never").__aexit__(None, None, None)

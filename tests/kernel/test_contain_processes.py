@@ -164,7 +164,7 @@ async def test_one_that_heeds_neither_eof_nor_term_is_killed_with_its_tree(
     assert box.report is not None
     assert box.report.clean
     assert box.report.notes == [
-        f"process 'sh' (pid {process.pid}) did not heed SIGTERM and was killed with its tree"
+        f"process 'sh' (pid {process.pid}) did not respond to SIGTERM and was killed with its tree"
     ]
 
 
@@ -650,7 +650,7 @@ async def test_where_nothing_was_started_nothing_is_looked_up(monkeypatch: pytes
         return {}
 
     monkeypatch.setattr(descendants, "have_any", lambda: False)
-    monkeypatch.setattr(descendants, "_listed", look)
+    monkeypatch.setattr(descendants, "_children_of", look)
     async with contain():
         await asyncio.sleep(0)
     assert looked == []
@@ -659,12 +659,12 @@ async def test_where_nothing_was_started_nothing_is_looked_up(monkeypatch: pytes
 async def test_without_the_kernels_lists_everybody_is_asked_for_its_parent(
     monkeypatch: pytest.MonkeyPatch, token: str
 ) -> None:
-    reads = procfs._read_if_there
+    reads = procfs.read_if_there
 
     def no_lists(path: str) -> bytes | None:
         return None if path.endswith("/children") else reads(path)
 
-    monkeypatch.setattr(procfs, "_read_if_there", no_lists)
+    monkeypatch.setattr(procfs, "read_if_there", no_lists)
     async with contain() as box:
         await by_asyncio(tree(token))
     assert running(token) == []
@@ -675,9 +675,9 @@ async def test_without_the_kernels_lists_everybody_is_asked_for_its_parent(
 async def test_without_the_kernels_lists_a_session_from_outside_a_container_is_looked_into_too(
     monkeypatch: pytest.MonkeyPatch, token: str
 ) -> None:
-    reads = procfs._read_if_there
+    reads = procfs.read_if_there
     monkeypatch.setattr(
-        procfs, "_read_if_there", lambda path: None if path.endswith("/children") else reads(path)
+        procfs, "read_if_there", lambda path: None if path.endswith("/children") else reads(path)
     )
     monkeypatch.setattr(os, "getsid", lambda pid: 0)  # what it says where the session has no number
     async with contain() as box:

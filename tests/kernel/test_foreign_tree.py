@@ -73,7 +73,7 @@ def test_one_that_a_busy_machine_is_slow_to_stop_is_waited_for(
         os.sched_setscheduler(slow.pid, os.SCHED_IDLE, os.sched_param(0))
         found: list[str] = []
         for _ in range(5):
-            tree_of(slow)._held_still()
+            tree_of(slow)._freeze()
             found.append(state_of(slow.pid))
             slow.send_signal(signal.SIGCONT)
             time.sleep(0.2)  # it needs the processor, to be in the middle of something again
@@ -90,7 +90,7 @@ def test_one_that_may_not_be_signalled_is_not_waited_for(token: str, monkeypatch
             return False
 
         monkeypatch.setattr(procfs, "send_signal", refuse)
-        assert tree._held_still() == [tree.leader]
+        assert tree._freeze() == [tree.leader]
         assert told == [tree.leader]
 
 

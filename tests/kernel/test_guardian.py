@@ -463,9 +463,9 @@ def never(self, *args, **kwargs):
     say("replacing")
     time.sleep(60)
 subprocess.Popen.__init__ = never
-_guardian._STUCK = 0.0
-_guardian._current._send = lambda lines, end: setattr(_guardian._current, "_behind", True)  # as if it did not read
-_guardian._current._behind = True
+_guardian._LONGEST_START = 0.0
+_guardian._current._send = lambda lines, end: setattr(_guardian._current, "_needs_full_list", True)  # as if it did not read
+_guardian._current._needs_full_list = True
 _guardian.ensure()
 """
     with program(token, body) as dying:
@@ -502,7 +502,7 @@ def test_one_that_is_not_ours_to_watch_has_not_stopped() -> None:
 
 def test_a_guard_that_no_longer_reads_never_blocks_us_and_is_replaced(token: str) -> None:
     body = """
-_guardian._STUCK = 0.0
+_guardian._LONGEST_START = 0.0
 _guardian.guardian_watch.has_stopped = lambda pid: False  # as if it were stuck in some other way
 tree = family()
 # The new guard will not find the tree by mark, only by what it is told.
@@ -534,7 +534,7 @@ def start():
 threads = [threading.Thread(target=start) for _ in range(8)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
-children = [proc for proc in _procfs._scan() if proc.ppid == os.getpid()]
+children = [proc for proc in _procfs.scan() if proc.ppid == os.getpid()]
 say(len(children))
 say(_guardian.pid())
 hear()
@@ -688,7 +688,7 @@ hear()
         assert not running(token)
         assert asked.read_text() == "yes\n"
         (complaint,) = ending.complaints().splitlines()
-        assert complaint.startswith("still running at exit, and ended now: pid ")
+        assert complaint.startswith("still running at exit, stopped now: pid ")
 
 
 def test_a_program_that_has_left_nothing_says_nothing_at_exit(token: str) -> None:
@@ -754,10 +754,10 @@ def test_a_guard_that_keeps_dying_is_given_up(token: str, tmp_path: Path) -> Non
     broken.chmod(0o755)
     body = f"""
 sys.executable = {str(broken)!r}
-_guardian._SOON = 60.0  # however long a machine that stalls takes to show that it has died
+_guardian._SHORTEST_LIFE = 60.0  # however long a machine that stalls takes to show that it has died
 for _ in range(600):
     _guardian.ensure()
-    if _guardian._current._given_up:
+    if _guardian._current._is_disabled:
         break
     time.sleep(0.02)
 for _ in range(20):

@@ -353,3 +353,22 @@ async def test_the_first_reason_stays() -> None:
     scope.cancel("two")
     report = await scope.close(reason="three")
     assert report.reason == scope.reason == scope.token.reason == Reason("user", "one")
+
+
+async def test_awaiting_a_handle_itself_says_what_to_write_instead() -> None:
+    async with Scope() as scope:
+        handle = scope.spawn(quick)
+        with pytest.raises(
+            TypeError, match=r"`await handle\.wait\(\)`, then `handle\.result\(\)` \('quick'\)"
+        ):
+            await handle
+
+
+async def test_those_who_stop_waiting_for_a_handle_leave_nothing_in_it() -> None:
+    async with Scope() as scope:
+        handle = scope.spawn(sleeper)
+        for _ in range(10):
+            with anyio.move_on_after(0.001):
+                await handle.wait()
+        assert not handle._at_end
+        handle.cancel()

@@ -16,6 +16,7 @@ from unittest.mock import MagicMock
 import anyio
 import anyio.abc
 import pytest
+import trio
 
 from quiesce import Grace, Reason, Scope, ScopeClosed, current_scope
 from quiesce.kernel.base.source_places import label_of
@@ -24,6 +25,7 @@ from quiesce.kernel.own.owned import Held, name_of, own
 from tests.kernel.temperaments import (
     Stubborn,
     an_innocent_bystander,
+    cancel_soon,
     cancellation,
     in_the_background,
     sleeper,
@@ -32,7 +34,7 @@ from tests.kernel.temperaments import (
     turns,
     virtual_worlds,
 )
-from tests.world import World, asyncio_only
+from tests.world import World, asyncio_only, trio_only
 
 SHORT = Grace(cancel=0.1, terminate=0.1, kill=0.0)
 
@@ -870,7 +872,7 @@ async def test_a_failure_that_nobody_looks_at_is_logged(caplog: pytest.LogCaptur
     await anyio.sleep(0.02)
     del held
     gc.collect()
-    assert "nobody has looked" in caplog.text
+    assert "its error was never retrieved" in caplog.text
     assert "unseen" in caplog.text
 
 
@@ -1091,6 +1093,56 @@ async def test_what_fails_while_a_cancelled_body_is_left_is_the_cause_of_the_can
             raise
     assert isinstance(seen[0], cancellation())
     assert seen[0].__cause__ is error
+
+
+async def test_the_cause_of_a_callers_cancel_never_holds_somebody_elses_cancel() -> None:
+    """Task groups inside raise a group: of the cancel that was raised in them, and of what failed in their clean-up."""
+    error = OSError("broken pipe")
+    seen: list[BaseException] = []
+
+    @asynccontextmanager
+    async def fails_in_parallel() -> AsyncIterator[None]:
+        try:
+            yield
+        except BaseException as cancelled:
+            raise BaseExceptionGroup(
+                "both", [cancelled, BaseExceptionGroup("more", [error, cancelled])]
+            ) from None
+
+    with anyio.move_on_after(0.01):
+        try:
+            async with own(fails_in_parallel()):
+                await anyio.sleep_forever()
+        except BaseException as cancelled:
+            seen.append(cancelled)
+            raise
+    assert isinstance(seen[0], cancellation())
+    cause = seen[0].__cause__
+    assert isinstance(cause, ExceptionGroup), "a group of cancels is a BaseExceptionGroup"
+    [more] = cause.exceptions
+    assert isinstance(more, ExceptionGroup)
+    assert more.exceptions == (error,)
+
+
+async def test_a_group_of_nothing_but_cancels_is_no_cause_of_a_callers_cancel() -> None:
+    seen: list[BaseException] = []
+
+    @asynccontextmanager
+    async def groups() -> AsyncIterator[None]:
+        try:
+            yield
+        except BaseException as cancelled:
+            raise BaseExceptionGroup("cancels", [cancelled]) from None
+
+    with anyio.move_on_after(0.01):
+        try:
+            async with own(groups()):
+                await anyio.sleep_forever()
+        except BaseException as cancelled:
+            seen.append(cancelled)
+            raise
+    assert isinstance(seen[0], cancellation())
+    assert seen[0].__cause__ is None
 
 
 # Owners -----------------------------------------------------------------------------------------------------
@@ -1337,3 +1389,51 @@ async def test_it_says_what_it_is() -> None:
     await held.close()
     assert repr(held) == "<Held 'socket' settled>"
     assert repr(own(Recorder(), name="socket")) == "<Owned 'socket'>"
+
+
+async def test_a_cancel_that_comes_while_a_held_thing_is_left_goes_before_the_error_of_its_body() -> None:
+    @asynccontextmanager
+    async def slow_to_leave() -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(1)
+
+    reached = []
+    around = current_scope()
+    with anyio.CancelScope() as outer:
+        try:
+            async with own(slow_to_leave()):
+                around.spawn(cancel_soon, outer)
+                raise LookupError("in the body")
+        except LookupError:
+            reached.append("the error")
+        reached.append("the next line")
+    assert outer.cancelled_caught
+    assert not reached
+
+
+@trio_only
+async def test_a_block_of_own_that_another_task_leaves_says_that_trio_does_not_allow_that() -> None:
+    @asynccontextmanager
+    async def connection() -> AsyncIterator[str]:
+        yield "connection"
+
+    block = own(connection(), name="connection")
+    entered, refused = trio.Event(), trio.Event()
+
+    async def enters_and_leaves() -> None:
+        assert await block.__aenter__() == "connection"
+        entered.set()
+        await refused.wait()
+        assert not await block.__aexit__(None, None, None)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(enters_and_leaves)
+        await entered.wait()
+        with pytest.raises(RuntimeError, match=r"'connection' was entered .* own\(\.\.\.\)\.open\(\)"):
+            await block.__aexit__(None, None, None)
+        refused.set()
+    assert block.report is not None
+    assert block.report.clean

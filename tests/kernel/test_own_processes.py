@@ -206,7 +206,9 @@ async def test_where_the_time_to_leave_is_over_the_process_is_ended_under_it(tok
     assert time.monotonic() - began < BRISK.total
     assert running(token) == []
     assert report.clean
-    assert report.notes == [f"process 'sh' (pid {pid}) did not heed SIGTERM and was killed with its tree"]
+    assert report.notes == [
+        f"process 'sh' (pid {pid}) did not respond to SIGTERM and was killed with its tree"
+    ]
 
 
 @pytest.mark.parametrize("how", ["block", "block that fails", "block that is cancelled", "scope", "dropped"])
@@ -467,7 +469,7 @@ async def test_a_loop_that_shows_its_processes_in_another_way_breaks_no_stop(
         raise AttributeError("no such thing in this loop")
 
     monkeypatch.setattr(block_processes, "known_starts", of_another_make)
-    monkeypatch.setattr(unseen, "_told", False)
+    monkeypatch.setattr(unseen, "_has_warned", False)
     with await asyncio.to_thread(subprocess.Popen, ["sleep", f"300{token}"]) as anothers:
         held = await own(ends_it(polite(token))).open()
         report = await held.close()

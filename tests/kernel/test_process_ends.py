@@ -522,3 +522,20 @@ run(main)
         assert forking.stderr is not None
         complaints = forking.stderr.read()
         assert "ResourceWarning" not in complaints
+
+
+def test_a_block_that_the_collector_leaves_after_its_loop_ends_the_process(token: str) -> None:
+    async def hold() -> None:
+        async with Process(["sleep", token]):
+            await asyncio.sleep(3600)
+
+    loop = asyncio.new_event_loop()  # held to the end: what its collection would do does not count
+    block = hold()
+    task = loop.create_task(block)
+    loop.run_until_complete(asyncio.sleep(0.05))
+    assert running(token)
+    loop.close()
+    with pytest.warns(ResourceWarning, match="dropped without close"):
+        block.close()
+    del task, block
+    assert wait_until(lambda: not running(token))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import anyio
 import pytest
 
 from quiesce import Grace, Leftover, Outcome, Reason, Scope, StopReport
+from quiesce.kernel.inner import spawn_unnamed
 from quiesce.kernel.scope.stop_listeners import fields_of, is_trouble
 from tests.kernel.temperaments import (
     Stubborn,
@@ -187,3 +190,42 @@ async def test_a_clean_up_that_failed_is_trouble_and_what_is_unseen_alone_is_not
     report = await scope.close()
     assert is_trouble(report)
     assert not is_trouble(replace(report, _failed_while_stopping=0, unseen=("processes",)))
+
+
+async def test_a_running_coroutine_is_not_said_to_wait_in_the_kernel() -> None:
+    """Asked for from another thread, while it blocks the loop: what it awaits is not known, what it runs is."""
+    seen: list[str] = []
+
+    async def blocks() -> None:
+        asker = threading.Thread(target=lambda: seen.append(handle._stuck_at()))
+        asker.start()
+        asker.join(5)
+
+    async with Scope() as scope:
+        handle = scope.spawn(quick)
+        await handle.wait()
+        handle = scope.spawn(blocks_after_a_turn, blocks)
+    assert len(seen) == 1
+    assert "quiesce/kernel" not in seen[0]
+
+
+async def blocks_after_a_turn(blocks: Callable[[], Awaitable[None]]) -> None:
+    await anyio.sleep(0)
+    await blocks()
+
+
+@virtual_worlds
+async def test_what_was_spawned_without_a_name_is_waited_for_and_not_named() -> None:
+    stubborn = Stubborn()
+    scope = await Scope.open()
+    handle = spawn_unnamed(scope, stubborn)
+    scope.spawn(sleeper)
+    await turns()
+    report = await scope.close(deadline=0.1)
+    state = scope.state
+    stubborn.let_go()
+    await handle.wait()
+    assert [outcome.name for outcome in report.outcomes] == ["sleeper"]
+    assert list(report.left) == []
+    assert state == "expired"
+    assert (await scope.close()).clean

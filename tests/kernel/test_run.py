@@ -258,9 +258,9 @@ def test_what_an_earlier_stop_has_left_over_gets_no_second_grace(
         scope.spawn(to_thread, let_go.wait, 60)
         await anyio.sleep(0.01)
         assert not (await scope.close()).clean
-        core = scope._opened()
-        assert core.started is not None
-        core.started -= 60  # as if that stop had begun a minute ago
+        stop = scope._opened().stop_state
+        assert stop is not None
+        stop.started -= 60  # as if that stop had begun a minute ago
         return 5
 
     try:
@@ -710,7 +710,7 @@ def test_at_a_terminal_each_signal_says_what_the_next_will_do(monkeypatch: pytes
         run(main)
     assert raised.value.code == 130
     assert terminal.getvalue() == (
-        "stopping (SIGINT); press again to hurry\nstopping within 2.0 s (SIGTERM); press again to end now\n"
+        "stopping (SIGINT); press again to stop faster\nstopping within 2.0 s (SIGTERM); press again to exit now\n"
     )
 
 

@@ -147,7 +147,7 @@ def test_a_second_signal_is_quicker_and_a_third_is_at_once(flavour: str) -> None
         ended = running.wait()
     assert ended.status == 143
     assert ended.seconds < 0.2 + SLACK
-    assert "ending now (SIGTERM)\nscope 'root' stopped (user: SIGINT)" in ended.stderr
+    assert "exiting now (SIGTERM)\nscope 'root' stopped (user: SIGINT)" in ended.stderr
     assert "left: task 'main'" in ended.stderr
     assert ended.stdout == "not flushed\n"
 

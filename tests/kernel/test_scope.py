@@ -6,12 +6,24 @@ import asyncio
 import gc
 import warnings
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from contextvars import ContextVar
 
 import anyio
 import pytest
 
-from quiesce import CancelToken, Grace, Handle, Reason, Scope, ScopeClosed, current_scope, current_token
+from quiesce import (
+    CancelToken,
+    Grace,
+    Handle,
+    Reason,
+    Scope,
+    ScopeClosed,
+    current_scope,
+    current_token,
+    shielded,
+)
+from quiesce.kernel.inner import OpenScope, bind_scope, core_of, is_cleaning_up, stop_asked_for, users_site
 from tests.kernel.temperaments import (
     an_innocent_bystander,
     in_the_background,
@@ -136,6 +148,26 @@ async def test_what_is_opened_and_not_closed_is_closed_by_the_scope_around_it() 
     assert report.clean
     assert inner.state == "settled"
     assert log == ["grandchild stops", "grandchild is tidy"]
+
+
+@virtual_worlds
+@pytest.mark.parametrize("how", ["end", "error", "cancel"])
+async def test_what_was_opened_in_a_block_is_closed_as_soon_as_its_body_has_left(how: str) -> None:
+    log: list[str] = []
+    start = anyio.current_time()
+    with suppress(ExceptionGroup):
+        async with Scope("outer") as outer:
+            inner = await Scope.open("inner")
+            inner.spawn(sleeper, log)
+            await turns()
+            if how == "error":
+                raise LookupError
+            if how == "cancel":
+                outer.cancel()
+                await anyio.sleep_forever()
+    assert log == ["sleeper stops", "sleeper is tidy"]
+    assert inner.state == "settled"
+    assert anyio.current_time() == start, "nobody waited for a rung of the stop"
 
 
 async def test_nested_scopes_are_signalled_at_once_but_cancelled_when_the_children_are_gone() -> None:
@@ -432,3 +464,74 @@ async def test_a_child_sees_the_context_of_its_spawner_and_its_changes_stay_insi
         await turns()
     assert seen == ["red"]
     assert colour.get() == "blue"
+
+
+async def test_the_token_of_a_scope_that_somebody_else_owns_hangs_below_the_owner() -> None:
+    made: list[Scope] = []
+
+    async def opens(owner: Scope) -> None:
+        made.append(await Scope.open("theirs", scope=owner))
+        await anyio.sleep_forever()
+
+    mine, owner = await Scope.open("mine"), await Scope.open("owner")
+    mine.spawn(opens, owner)
+    await turns()
+    token = made[0].token
+    assert (await mine.close()).clean
+    assert not token.cancelled, "its opener has nothing to say"
+    owner.cancel("the owner stops")
+    assert token.reason == Reason("user", "the owner stops")
+    assert (await owner.close()).clean
+
+
+@virtual_worlds
+async def test_work_that_is_to_stop_knows_why_however_deep_it_is_unless_it_is_shielded() -> None:
+    seen: dict[str, Reason | None] = {}
+
+    async def look(where: str) -> None:
+        seen[where] = stop_asked_for()
+
+    async def work() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await look("in a child")
+                async with Scope("clean-up") as clean_up:
+                    clean_up.spawn(look, "in its clean-up")
+                await shielded(look, "shielded")
+
+    await look("outside")
+    scope = await Scope.open()
+    scope.spawn(work)
+    await turns()
+    await scope.close(reason="enough")
+    enough = Reason("user", "enough")
+    assert seen == {"outside": None, "in a child": enough, "in its clean-up": enough, "shielded": None}
+
+
+async def test_a_scope_that_is_made_here_and_bound_there_belongs_to_the_owner_that_it_was_given() -> None:
+    async with Scope("owner") as owner, Scope("caller"):
+        given, current = OpenScope("given", scope=owner), OpenScope("current")
+        assert bind_scope(given, users_site()).parent is core_of(owner)
+        assert bind_scope(current, users_site()).parent is core_of()
+        for scope in (given, current):
+            await scope.close()
+
+
+async def test_work_knows_whether_it_is_cleaning_up() -> None:
+    seen: list[bool] = []
+
+    async def child() -> None:
+        seen.append(is_cleaning_up())
+        try:
+            await anyio.sleep_forever()
+        finally:
+            seen.append(is_cleaning_up())
+
+    seen.append(is_cleaning_up())
+    async with Scope() as scope:
+        handle = scope.spawn(child)
+        await turns()
+        handle.cancel()
+    assert seen == [False, False, True]

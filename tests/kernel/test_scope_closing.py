@@ -7,10 +7,11 @@ import asyncio
 import anyio
 import pytest
 
-from quiesce import Grace, Reason, Scope, ScopeClosed, StopReport
+from quiesce import CancelToken, Grace, Reason, Scope, ScopeClosed, StopReport
 from tests.kernel.temperaments import (
     Stubborn,
     cancellation,
+    forever,
     quick,
     sleeper,
     tidy_up,
@@ -254,6 +255,75 @@ async def test_a_second_stop_does_not_cut_a_clean_up_that_is_within_its_time() -
     assert log == ["child stops", "child is tidy"]
     assert report.clean
     assert report.reason == Reason("user", "one")
+
+
+@asyncio_only
+async def test_a_body_that_cleans_up_after_somebody_elses_cancel_is_not_cancelled_again_by_its_scope() -> (
+    None
+):
+    """The block's task is nobody's child here, so nothing but `cancelling()` says that it was cancelled."""
+    log: list[str] = []
+    scope = Scope("body")
+
+    async def use() -> None:
+        async with scope:
+            try:
+                await asyncio.sleep(1000)
+            finally:
+                log.append("begun")
+                await asyncio.sleep(0.02)
+                log.append("tidy")
+
+    task = asyncio.ensure_future(use())
+    await turns()
+    task.cancel()
+    await turns()
+    scope.cancel("stop the block")
+    await asyncio.wait([task])
+    assert log == ["begun", "tidy"]
+    assert task.cancelled()
+
+
+@virtual_worlds
+@pytest.mark.parametrize("by", ["cancel", "close", "token", "parent"])
+async def test_a_body_that_cleans_up_after_the_stop_of_its_scope_is_not_cancelled_again(by: str) -> None:
+    log: list[str] = []
+    began = anyio.Event()
+    token = CancelToken()
+    outer = await Scope.open("outer")
+    scope = Scope("body", scope=outer, token=token)
+
+    async def use() -> None:
+        async with scope:
+            try:
+                await forever()
+            finally:
+                began.set()
+                await sleep_in_clean_up()
+
+    async def sleep_in_clean_up() -> None:
+        try:
+            await tidy_up(1)
+            log.append("tidy")
+        except BaseException as error:
+            log.append(f"interrupted by {error!r}")
+            raise
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(use)
+        await turns()
+        scope.cancel("first")
+        await began.wait()
+        if by == "cancel":
+            scope.cancel("second")
+        elif by == "close":
+            group.start_soon(scope.close)
+        elif by == "token":
+            token.cancel("second")
+        else:
+            outer.cancel("second")
+    assert log == ["tidy"]
+    await outer.close()
 
 
 @virtual_worlds

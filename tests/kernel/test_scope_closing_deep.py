@@ -14,6 +14,7 @@ from tests.kernel.temperaments import (
     sleeper,
     turns,
     virtual_asyncio,
+    virtual_worlds,
 )
 
 
@@ -247,3 +248,33 @@ async def test_what_a_closer_has_opened_itself_is_stopped_and_waited_for() -> No
     await outer.spawn(closes).wait()
     assert states == ["settled"]
     await settles(outer)
+
+
+@virtual_worlds
+async def test_a_closer_from_inside_is_woken_when_the_one_it_waits_for_begins_to_wait_for_it() -> None:
+    """One closes the outer scope from inside the middle one, and another, for whom it waits, closes the middle one."""
+    took: dict[str, float] = {}
+    start = anyio.current_time()
+
+    async def closes_outer(outer: Scope) -> None:
+        await outer.close()
+        took["outer"] = anyio.current_time() - start
+
+    async def closes_middle(middle: Scope) -> None:
+        try:
+            await forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(0.5)
+                await middle.close()
+                took["middle"] = anyio.current_time() - start
+
+    outer = await Scope.open("outer")
+    middle = await Scope.open("middle", scope=outer)
+    outer.spawn(closes_middle, middle)
+    await turns()
+    middle.spawn(closes_outer, outer)
+    middle.spawn(sleeper, None, "sleeper", 1.0)  # for which only the other one waits
+    await turns()
+    await settles(outer)
+    assert took == {"outer": pytest.approx(0.5), "middle": pytest.approx(1.5)}

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import anyio
 
-from quiesce import Grace, Outcome, Reason, Scope, current_token
+from quiesce import Grace, Outcome, Reason, Scope, ScopeClosed, current_token
 from tests.kernel.closers import SOON, Closer, settles
 from tests.kernel.temperaments import (
     Stubborn,
+    forever,
     on_trio,
     sleeper,
+    swallows,
     tidy_up,
     turns,
+    virtual_asyncio,
     virtual_worlds,
 )
 from tests.world import asyncio_only
@@ -274,3 +278,146 @@ async def test_the_reason_of_the_closer_inside_reaches_everybody() -> None:
     await anyio.sleep(1)
     assert (await scope.close()).reason == Reason("timeout", "too slow")
     assert reasons == [Reason("timeout", "too slow")] * 2
+
+
+@virtual_worlds
+async def test_a_body_that_closes_its_own_scope_is_not_cleaning_up() -> None:
+    """Nothing has cancelled it, nor what other people's task groups run for it."""
+    refused: list[BaseException] = []
+
+    async def beside(scope: Scope) -> None:
+        await scope.token.wait()
+        try:
+            await Scope.open()
+        except ScopeClosed as error:
+            refused.append(error)
+
+    async with Scope("server") as scope, anyio.create_task_group() as group:
+        scope.spawn(sleeper, None, "sleeper", 1.0)
+        group.start_soon(beside, scope)
+        await turns()
+        await scope.close()
+    (error,) = refused
+    assert "'server'" in str(error)
+
+
+@virtual_worlds
+async def test_a_closer_that_has_got_its_cancel_may_open_what_its_clean_up_needs() -> None:
+    log: list[str] = []
+
+    async def closes(scope: Scope) -> None:
+        await scope.close()
+        try:
+            await forever()  # the cancel that was held back
+        finally:
+            with anyio.CancelScope(shield=True):
+                async with Scope("clean-up") as clean_up:
+                    clean_up.spawn(anyio.sleep, 0.1)
+                log.append("tidy")
+
+    scope = await Scope.open("server")
+    handle = scope.spawn(closes, scope)
+    await handle.wait()
+    assert log == ["tidy"]
+    assert handle.state == "cancelled"
+    await settles(scope)
+
+
+@virtual_asyncio
+async def test_a_closer_that_was_cancelled_by_somebody_else_is_not_cancelled_once_more_for_what_was_held_back() -> (
+    None
+):
+    log: list[str] = []
+    tasks: list[asyncio.Task[None]] = []
+
+    async def closes(scope: Scope) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.append(task)
+        try:
+            await scope.close()
+        except asyncio.CancelledError:
+            log.append("cancelled")
+            await asyncio.sleep(1)
+            log.append("tidy")
+            raise
+
+    scope = await Scope.open()
+    scope.spawn(sleeper, None, "sibling", 0.5)
+    await turns()
+    handle = scope.spawn(closes, scope)
+    await turns()
+    tasks[0].cancel()
+    await handle.wait()
+    assert log == ["cancelled", "tidy"]
+    await settles(scope)
+
+
+@virtual_worlds
+async def test_a_closer_that_has_returned_is_waited_for_like_anybody_else() -> None:
+    log: list[str] = []
+
+    async def in_vain(scope: Scope) -> None:
+        with anyio.CancelScope(shield=on_trio()):
+            with suppress(asyncio.CancelledError):
+                await scope.close(deadline=0.1)
+            await swallows(1)
+        log.append("the first is tidy")
+
+    async def again(scope: Scope) -> None:
+        with anyio.CancelScope(shield=on_trio()):
+            await swallows(0.5)
+            try:
+                await scope.close(deadline=10)
+            finally:
+                log.append("the second has closed")
+
+    scope = await Scope.open()
+    handles = [scope.spawn(again, scope), scope.spawn(in_vain, scope)]
+    for handle in handles:
+        await handle.wait()
+    assert log == ["the first is tidy", "the second has closed"]
+
+
+async def test_what_is_needed_after_a_close_from_inside_is_stopped_when_the_time_to_clean_up_is_over() -> (
+    None
+):
+    opened: list[Scope] = []
+    scope = await Scope.open("outer", grace=Grace(cancel=0.1, terminate=0.1, kill=0.1))
+    slow = Stubborn()
+
+    async def waits_for_the_closer() -> None:
+        opened.append(await Scope.open("needed", scope=scope))
+        opened[0].spawn(anyio.sleep_forever)
+        async with Scope("block") as block:
+            block.spawn(scope.close)
+
+    scope.spawn(slow)
+    scope.spawn(waits_for_the_closer)
+    while scope.state != "expired":
+        await anyio.sleep(0.01)
+    assert opened[0].reason is not None
+    slow.let_go()
+    assert (await scope.close()).clean
+
+
+async def test_a_close_by_a_child_leaves_the_body_what_it_has_opened_until_that_is_tidy() -> None:
+    log: list[str] = []
+
+    async def hold() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            log.append("the resource stops")
+
+    async with Scope("block") as scope:
+        resource = await Scope.open("resource")
+        resource.spawn(hold)
+        await turns()
+        scope.spawn(scope.close)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            await tidy_up(0.05)
+            log.append("the body is tidy")
+    assert log == ["the body is tidy", "the resource stops"]

@@ -248,3 +248,18 @@ async def test_the_error_of_a_child_in_a_dropped_scope_is_never_an_error_never_r
     del handle, scope
     gc.collect()
     await asyncio.sleep(0)
+
+
+async def test_one_that_its_owner_stops_before_the_drop_is_noticed_is_not_warned_of() -> None:
+    outer = await Scope.open("outer")
+    kept = [await Scope.open("inner", scope=outer)]
+    kept[0].spawn(sleeper, None, "sleeper", 0.05)
+    await turns()
+    thread = threading.Thread(target=kept.clear)  # the loop hears of it in its next turn
+    thread.start()
+    thread.join()
+    outer.cancel()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert (await outer.close()).clean
+    assert [str(warning.message) for warning in caught] == []

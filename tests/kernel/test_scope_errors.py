@@ -11,9 +11,10 @@ import pytest
 import trio
 from anyio.lowlevel import checkpoint
 
-from quiesce import Reason, Scope, current_token, own
+from quiesce import Reason, Scope, current_scope, current_token, own
 from tests.kernel.temperaments import (
     an_innocent_bystander,
+    cancel_soon,
     cancellation,
     fails,
     fails_in_clean_up,
@@ -413,3 +414,28 @@ async def test_a_held_thing_does_not_swallow_one_either() -> None:
         async with own(plain()):
             raise error
     assert caught.value is error
+
+
+async def tidies_up() -> None:
+    try:
+        await anyio.sleep(10)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(1)
+
+
+async def test_a_cancel_that_comes_while_a_block_drains_goes_before_the_error_of_its_body() -> None:
+    reached = []
+    around = current_scope()
+    with anyio.CancelScope() as outer:
+        try:
+            async with Scope("block") as scope:
+                scope.spawn(tidies_up)
+                await anyio.sleep(0.1)
+                around.spawn(cancel_soon, outer)
+                raise LookupError("in the body")
+        except ExceptionGroup:
+            reached.append("the error")
+        reached.append("the next line")
+    assert outer.cancelled_caught
+    assert not reached

@@ -13,6 +13,7 @@ import pytest
 from quiesce import Grace, Scope, current_token
 from tests.kernel.temperaments import (
     Stubborn,
+    forever,
     sleeper,
     turns,
     virtual_asyncio,
@@ -109,6 +110,29 @@ async def test_asking_a_handle_again_makes_it_sooner_and_never_later(again: floa
     await handle.wait()
     assert stubborn.cancels == [start, pytest.approx(start + due)]
     await scope.close()
+
+
+@virtual_worlds
+async def test_a_stop_with_a_later_deadline_does_not_put_off_that_of_another() -> None:
+    """All stops of a loop share one timer."""
+    stubborn, other = Stubborn(), Stubborn()
+    scope, patient = await Scope.open("brief"), await Scope.open("patient")
+    scope.spawn(stubborn)
+    patient.spawn(other)
+    await turns()
+    start = anyio.current_time()
+    scope.cancel(grace=Grace(cancel=1, terminate=0, kill=0))
+    patient.cancel(grace=Grace(cancel=100, terminate=0, kill=0))
+    await anyio.sleep(1.5)
+    assert scope.state == "expired"
+    assert patient.state == "stopping"
+    report = await patient.close()
+    assert anyio.current_time() - start == pytest.approx(100)
+    assert len(report.left) == 1
+    stubborn.let_go()
+    other.let_go()
+    assert (await scope.close()).clean
+    assert (await patient.close()).clean
 
 
 # Nested ----------------------------------------------------------------------------------------------------
@@ -335,3 +359,59 @@ async def test_who_stays_after_the_loop_was_blocked_is_named_soon() -> None:
     assert [left.kind for left in report.left] == ["task"]
     stubborn.let_go()
     assert (await scope.close()).clean
+
+
+@virtual_worlds
+async def test_a_faster_stop_is_faster_all_the_way_down() -> None:
+    stubborn = Stubborn()
+    outer = await Scope.open("outer")
+    inner = await Scope.open("inner", scope=outer)
+    inner.spawn(stubborn)
+    await turns()
+    outer.cancel()
+    await anyio.sleep(0.5)
+    outer.cancel(grace=Grace(cancel=0.5, terminate=0.5, kill=0.5))
+    await anyio.sleep(1.1)
+    assert inner.state == "expired", "its last rung is over when the third of the outer one is"
+    assert outer.state == "stopping"
+    stubborn.let_go()
+    assert (await outer.close()).clean
+
+
+@virtual_worlds
+async def test_nested_scopes_wait_for_each_other_until_the_time_to_clean_up_is_over() -> None:
+    """The one that was opened last refuses to end: the other is stopped nevertheless, when that time is over."""
+    log: list[str] = []
+    stubborn = Stubborn()
+
+    async def first_opened() -> None:
+        try:
+            await forever()
+        finally:
+            log.append(f"cancelled after {anyio.current_time() - start:g}")
+
+    outer = await Scope.open("outer", grace=Grace(cancel=3, terminate=1, kill=1))
+    first = await Scope.open("first", scope=outer)
+    last = await Scope.open("last", scope=outer)
+    first.spawn(first_opened)
+    last.spawn(stubborn)
+    await turns()
+    start = anyio.current_time()
+    report = await outer.close()
+    assert log == ["cancelled after 3"]
+    assert first.state == "settled"
+    assert len(report.left) == 1
+    stubborn.let_go()
+    assert (await outer.close()).clean
+
+
+@virtual_worlds
+async def test_in_the_time_to_cooperate_a_handle_says_already_why_it_is_stopped() -> None:
+    scope = await Scope.open(grace=Grace(cooperate=1))
+    handle = scope.spawn(sleeper)
+    await turns()
+    scope.cancel("please")
+    await turns()
+    assert handle.state == "running"
+    assert str(handle.reason) == "user: please"
+    await scope.close()

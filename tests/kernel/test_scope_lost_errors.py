@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from quiesce import ChildCancelled, Scope, current_token, to_thread
-from tests.kernel.temperaments import turns
+from tests.kernel.temperaments import fails_in_clean_up, turns, virtual_worlds
 from tests.world import asyncio_only
 
 
@@ -155,3 +155,42 @@ async def test_a_task_that_outlives_the_block_it_was_made_in_may_open_scopes_aga
         task = asyncio.create_task(background())
     over.set()
     assert await task == ["finished", "settled", "thread"]
+
+
+@virtual_worlds
+async def test_what_fails_in_a_nested_scope_while_its_owner_stops_it_is_in_the_report_of_the_owner_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    error = OSError("disk full")
+    outer = await Scope.open("outer")
+    inner = await Scope.open("inner", scope=outer)
+    inner.spawn(fails_in_clean_up, error)
+    await turns()
+    report = await outer.close()
+    assert "disk full" in str(report)
+    assert not report.clean, "a clean-up has failed"
+    del inner
+    gc.collect()
+    assert "nobody asked" not in caplog.text
+
+
+async def test_an_error_that_was_handed_on_to_the_owners_report_is_not_logged_as_lost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def fail_late() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            raise LookupError("the clean-up failed")
+
+    owner = await Scope.open("owner")
+    inner: Scope | None = await Scope.open("inner", scope=owner)
+    assert inner is not None
+    inner.spawn(fail_late)
+    await turns()
+    report = await owner.close()
+    assert [str(error) for error in report.errors] == ["the clean-up failed"]
+    caplog.clear()
+    del inner
+    gc.collect()
+    assert caplog.records == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import threading
 from collections.abc import Coroutine
 from typing import Any
 
@@ -12,7 +13,17 @@ import anyio
 import pytest
 import trio
 
-from quiesce import CancelToken, Grace, Handle, Reason, Scope, ScopeClosed, current_scope, current_token
+from quiesce import (
+    CancelToken,
+    Grace,
+    Handle,
+    Reason,
+    Scope,
+    ScopeClosed,
+    current_scope,
+    current_token,
+    to_thread,
+)
 from tests.kernel.temperaments import (
     Stubborn,
     fails,
@@ -309,3 +320,23 @@ async def test_a_scope_of_thousands_of_children_is_stopped_and_settled() -> None
     assert report.clean
     assert count == 3000
     assert len(report.outcomes) == 3000
+
+
+# A loop in a thread -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.real_time
+async def test_a_loop_of_its_own_in_a_thread_has_scopes_of_its_own() -> None:
+    """`current_node` comes into the thread, where it names a scope of another event loop."""
+    seen: list[object] = []
+
+    async def inner() -> None:
+        seen.append(current_scope())
+        async with Scope("inner") as scope:
+            seen.append(scope._opened().parent)
+            seen.append(await to_thread(threading.get_ident))
+
+    async with Scope("outer") as outer:
+        await to_thread(lambda: asyncio.run(inner()))
+        assert seen[0] is not outer
+        assert seen[1] is not outer._opened()

@@ -12,6 +12,7 @@ import pytest
 from quiesce import Scope, StopReport
 from quiesce.kernel.scope import stop_listeners
 from quiesce.kernel.scope.lifecycle import ScopeCore
+from tests.kernel.temperaments import quick, sleeper, turns
 from tests.world import asyncio_only
 
 
@@ -78,3 +79,25 @@ async def test_a_stop_that_a_token_settles_is_told_of_once() -> None:
     finally:
         stop_listeners.listeners.remove(listener)
     assert ended.count("outer") == 1
+
+
+@pytest.mark.parametrize("how", ["empty", "a child", "an opened scope"])
+async def test_the_scope_of_a_block_that_was_left_needs_no_collector(how: str) -> None:
+    async def block() -> weakref.ref[Scope]:
+        async with Scope() as scope:
+            is_kept = weakref.ref(scope)
+            if how == "a child":
+                scope.spawn(quick)
+            elif how == "an opened scope":
+                inner = await Scope.open()
+                inner.spawn(sleeper)
+        return is_kept
+
+    gc.collect()
+    gc.disable()
+    try:
+        is_kept = await block()
+        await turns()
+        assert is_kept() is None
+    finally:
+        gc.enable()

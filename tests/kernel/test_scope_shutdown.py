@@ -441,3 +441,42 @@ def test_a_trio_run_that_ends_while_nobody_used_a_scope_is_left_alone() -> None:
         return "done"
 
     assert trio.run(main) == "done"
+
+
+def test_the_end_of_a_trio_run_waits_for_a_childs_clean_up_and_not_for_ever() -> None:
+    """The owner naps under a shield until its next timer; the last child's end has to wake it."""
+    log: list[str] = []
+    kept: list[Scope] = []
+
+    async def main() -> None:
+        kept.append(await Scope.open())
+        kept[0].spawn(sleeper, log, "child", 0.05)
+        await trio.sleep(0.01)
+
+    began = time.monotonic()
+    trio.run(main)
+    assert time.monotonic() - began < 2.9
+    assert log == ["child stops", "child is tidy"]
+
+
+def test_a_coroutine_that_is_thrown_away_in_a_block_after_its_loop_has_ended_does_not_go_on() -> None:
+    reached: list[str] = []
+
+    async def use() -> None:
+        async with Scope("abandoned"):
+            reached.append("the body")
+            await asyncio.Event().wait()
+        reached.append("after the block")
+
+    async def begin() -> asyncio.Task[None]:
+        task = asyncio.ensure_future(use())
+        await turns()
+        return task
+
+    loop = asyncio.new_event_loop()
+    task = loop.run_until_complete(begin())
+    loop.close()
+    coroutine: Any = task.get_coro()
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    coroutine.close()
+    assert reached == ["the body"]

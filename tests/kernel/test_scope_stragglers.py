@@ -97,6 +97,36 @@ async def test_a_straggler_stays_owned_and_a_later_close_waits_for_it_again() ->
     assert scope.state == "settled"
 
 
+@virtual_asyncio
+@pytest.mark.parametrize("where", ["itself", "nested"])
+async def test_closing_an_expired_scope_again_cancels_the_child_again_and_ends_it(where: str) -> None:
+    """On trio a cancel stays: a child that ignores it once meets it again at its next await."""
+    cancels: list[float] = []
+
+    async def gives_in_at_the_third_cancel() -> None:
+        while len(cancels) < 3:
+            try:
+                await asyncio.sleep(1000)
+            except asyncio.CancelledError:
+                cancels.append(anyio.current_time())
+        raise asyncio.CancelledError
+
+    scope = await Scope.open("outer")
+    owner = scope if where == "itself" else await Scope.open("inner", scope=scope)
+    handle = owner.spawn(gives_in_at_the_third_cancel)
+    await turns()
+    first = await scope.close(deadline=1)
+    assert [left.name for left in first.left] == [handle.name]
+    assert len(cancels) == 2
+    start = anyio.current_time()
+    second = await scope.close(deadline=1)
+    assert second.clean
+    assert anyio.current_time() - start < 1, "it was waited for, and not until the deadline"
+    assert len(cancels) == 3
+    assert handle.state == "cancelled"
+    assert scope.state == "settled"
+
+
 @virtual_worlds
 async def test_a_straggler_that_ends_by_itself_settles_the_expired_scope() -> None:
     stubborn = Stubborn()
@@ -448,3 +478,21 @@ async def test_a_straggler_of_a_block_finds_the_scope_that_its_users_hold(
     assert (await scope.close()).clean
     assert len(seen) == 1
     assert seen[0] is scope
+
+
+@virtual_worlds
+async def test_a_block_that_expires_with_the_scope_around_it_is_not_itself_left() -> None:
+    """Both ladders end in the same instant; the task that leaves the inner block is one turn too late."""
+    stubborn = Stubborn()
+
+    async def child() -> None:
+        async with Scope("inner") as inner:
+            inner.spawn(stubborn, name="stubborn")
+
+    outer = await Scope.open("outer")
+    outer.spawn(child, name="child")
+    await turns()
+    report = await outer.close(deadline=0.1)
+    stubborn.let_go()
+    await outer.close(deadline=1)
+    assert [left.name for left in report.left] == ["stubborn"]

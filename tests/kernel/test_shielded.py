@@ -661,3 +661,39 @@ async def test_a_clean_up_of_ours_that_waits_for_another_is_not_called_deaf() ->
     stubborn.let_go()
     assert (await deaf.close()).clean
     await turns()  # the clean-up returns, too
+
+
+END_OF_ASYNCIO = """
+    import asyncio
+    from quiesce import Scope
+    from quiesce import shielded
+
+    async def step(name):
+        await asyncio.sleep(0.05)
+        print(name)
+
+    async def clean_up():
+        await step("child")
+
+    async def clean_up_with_a_scope():
+        async with Scope() as scope:
+            scope.spawn(step, "grandchild")
+
+    async def main():
+        tasks.append(asyncio.create_task(shielded({which})))
+        await asyncio.sleep(0.01)
+        # and here asyncio.run cancels what is left
+
+    tasks = []
+    asyncio.run(main())
+    print("end")
+"""
+
+
+def test_the_sweep_of_asyncio_run_does_not_cut_a_child_of_a_late_scope() -> None:
+    assert run_program(END_OF_ASYNCIO.format(which="clean_up")).split() == ["child", "end"]
+
+
+def test_the_sweep_of_asyncio_run_does_not_cut_what_is_nested_in_a_late_scope() -> None:
+    printed = run_program(END_OF_ASYNCIO.format(which="clean_up_with_a_scope"))
+    assert printed.split() == ["grandchild", "end"]

@@ -75,7 +75,9 @@ async def test_two_children_do_not_run_in_one_context_at_once() -> None:
     async with Scope() as scope:
         scope.spawn(anyio.sleep, 0.1, context=context, name="first")
         await anyio.sleep(0)
-        with pytest.raises(RuntimeError, match=r"that of 'first', which runs.*context=context\.copy\(\)"):
+        with pytest.raises(
+            RuntimeError, match=r"that of 'first', which is running.*context=context\.copy\(\)"
+        ):
             scope.spawn(anyio.sleep, 0.1, context=context)
         assert len(scope.children) == 1
 

@@ -16,7 +16,16 @@ import anyio
 import anyio.abc
 import pytest
 
-from quiesce import CancelToken, Grace, Reason, Scope, ScopeClosed, current_scope, current_token
+from quiesce import (
+    CancelToken,
+    ChildCancelled,
+    Grace,
+    Reason,
+    Scope,
+    ScopeClosed,
+    current_scope,
+    current_token,
+)
 from quiesce.kernel.own.owned import own
 from quiesce.kernel.own.streams import Stream, stream
 from tests.kernel.temperaments import (
@@ -1026,7 +1035,7 @@ async def test_a_crash_in_the_background_that_nobody_looks_at_is_logged(
     await anext(items)
     await anyio.sleep(0.05)
     del items
-    assert "nobody has looked" in caplog.text
+    assert "its error was never retrieved" in caplog.text
     assert "reader" in caplog.text
 
 
@@ -1410,3 +1419,61 @@ async def test_a_stream_that_a_stopping_scope_refuses_does_not_hold_up_the_stop(
     assert report.clean
     assert report.elapsed < 10
     assert len(refused) == 1
+
+
+# An owner that never began ----------------------------------------------------------------------------------
+
+
+async def numbers() -> AsyncIterator[int]:
+    for number in range(3):
+        await anyio.sleep(0.1)
+        yield number
+
+
+def cancel_the_next_task() -> None:
+    """Cancel, before its first step, what is started before the next await; as code does that cancels all it finds."""
+    known = asyncio.all_tasks()
+
+    def cancel_what_is_new() -> None:
+        for task in asyncio.all_tasks() - known:
+            task.cancel()
+
+    asyncio.get_running_loop().call_soon(cancel_what_is_new)
+
+
+@pytest.mark.worlds("asyncio", "uvloop")
+async def test_a_stream_whose_owner_is_cancelled_by_others_before_its_first_step_tells_its_consumer() -> None:
+    items = aiter(stream(numbers(), name="numbers"))
+    cancel_the_next_task()
+    with pytest.raises(ChildCancelled, match="'numbers' was cancelled"):
+        await anext(items)
+    with pytest.raises(StopAsyncIteration):
+        await anext(items)
+
+
+class Feed:
+    """Async iterable, with something to close even if nobody ever asks for an item."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    def __aiter__(self) -> Feed:
+        return self
+
+    async def __anext__(self) -> int:
+        await anyio.sleep(0.1)
+        return 1
+
+    async def aclose(self) -> None:
+        await anyio.sleep(0.1)
+        self.is_closed = True
+
+
+@pytest.mark.worlds("asyncio", "uvloop")
+async def test_a_source_is_closed_even_if_the_owner_of_its_stream_never_began() -> None:
+    feed = Feed()
+    cancel_the_next_task()
+    with pytest.raises(ChildCancelled):
+        async for _ in stream(feed):
+            pass
+    assert feed.is_closed

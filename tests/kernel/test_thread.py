@@ -765,7 +765,7 @@ async def test_a_slot_of_a_thread_that_was_given_up_is_given_back_once() -> None
 async def test_who_waits_for_a_thread_is_logged_after_a_moment_with_who_holds_them(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limiter_module, "A_MOMENT", 0.1)
+    monkeypatch.setattr(limiter_module, "SILENT_WAIT", 0.1)
     limiter = Slots(3, "tests")
     with stuck_work() as stuck:
         async with Scope() as scope:
@@ -789,7 +789,7 @@ async def test_who_waits_for_a_thread_is_logged_after_a_moment_with_who_holds_th
 async def test_a_queue_for_threads_that_moves_is_not_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limiter_module, "A_MOMENT", 1.0)
+    monkeypatch.setattr(limiter_module, "SILENT_WAIT", 1.0)
     limiter = Slots(1)
     async with Scope() as scope:
         for _ in range(16):

@@ -160,6 +160,28 @@ def test_a_callback_that_was_taken_back_does_not_run() -> None:
     keep()
 
 
+def test_what_was_taken_back_is_not_kept_by_the_function_that_took_it_back() -> None:
+    class Callback:
+        def __call__(self) -> None: ...
+
+    token, callback = CancelToken(), Callback()
+    is_kept = weakref.ref(callback)
+    take_back = token.on_cancel(callback)
+    del callback
+    gc.collect()
+    assert is_kept() is not None
+    take_back()
+    assert is_kept() is None
+
+
+def test_callbacks_on_a_cancelled_token_leave_nothing_in_it() -> None:
+    token = CancelToken()
+    token.cancel()
+    for _ in range(10):
+        token.on_cancel(lambda: None)
+    assert not token._cells
+
+
 def test_the_same_function_registered_twice_runs_twice_and_each_is_taken_back_alone() -> None:
     token = CancelToken()
     calls: list[int] = []

@@ -17,6 +17,7 @@ import anyio.to_thread
 import pytest
 
 from quiesce import CancelToken, Reason, Scope, current_token
+from quiesce.kernel.inner import stop_asked_for
 from tests.kernel.temperaments import Stubborn, forever, sleeper, turns, virtual_worlds
 from tests.world import World, make_world, world_names
 
@@ -419,3 +420,15 @@ def test_a_token_cancelled_by_the_collector_in_another_thread() -> None:
     gc.collect()
     assert token.reason == Reason("user", "collected")
     assert len(threads) == 1
+
+
+async def test_a_stop_that_another_thread_asks_for_by_an_outer_token_is_known_before_the_loop_has_a_turn() -> (
+    None
+):
+    outer = CancelToken()
+    async with Scope(token=outer) as scope:
+        thread = threading.Thread(target=outer.cancel, args=("from a thread",))
+        thread.start()
+        thread.join()
+        assert scope.reason is None
+        assert str(stop_asked_for()) == "user: from a thread"

@@ -394,7 +394,7 @@ def test_a_tree_that_cannot_be_looked_into_is_its_group_until_that_was_killed(
         if blindness == "no /proc":
             patch.setattr(procfs, "unavailable", lambda: "there is no /proc here")
         patch.setattr(procfs, "_read", fail)
-        tree._seen = frozenset()
+        tree._known_members = frozenset()
         (group,) = tree.members()
         assert group.describe().startswith(f"process group {tree.pid} (")
         tree.signal(signal.SIGTERM)
@@ -426,7 +426,7 @@ tree.signal(signal.SIGKILL)
 while tree.members(): time.sleep(0.005)
 assert tree.reap()
 from quiesce.kernel.process import guardian as _guardian, procfs as _procfs
-print(*[proc for proc in _procfs._scan() if proc.ppid == os.getpid() and proc.pid != _guardian.pid()])
+print(*[proc for proc in _procfs.scan() if proc.ppid == os.getpid() and proc.pid != _guardian.pid()])
 """
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     result = subprocess.run(

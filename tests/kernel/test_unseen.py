@@ -242,7 +242,7 @@ def test_a_process_of_others_that_is_hidden_from_us_is_unseen(token: str, unread
 def no_proc(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     with monkeypatch.context() as patch:
         patch.setattr(procfs, "unavailable", lambda: "there is no /proc here")
-        patch.setattr(unseen_module, "_told", False)
+        patch.setattr(unseen_module, "_has_warned", False)
         block_processes.cannot_look.cache_clear()
         yield patch
     block_processes.cannot_look.cache_clear()
@@ -281,7 +281,7 @@ async def test_a_tree_that_is_left_says_what_else_may_be(no_proc: pytest.MonkeyP
     deaf = ["sh", "-c", f"trap '' TERM; echo up; while :; do sleep 1.{token}; done"]
     process = await Process.open(deaf, grace=BRISK)
     await anext(process.lines())
-    no_proc.setattr(procfs, "_signal_group", lambda group, sig: not sig)  # nobody is ever killed
+    no_proc.setattr(procfs, "signal_group", lambda group, sig: not sig)  # nobody is ever killed
     report = await process.close(deadline=0.2)
     assert [left.kind for left in report.left] == ["process"]
     assert report.unseen == ("descendants of process 'sh': there is no /proc here",)
@@ -307,7 +307,7 @@ async def test_processes_that_outrun_a_look_are_unseen(monkeypatch: pytest.Monke
             missed.append("4194304")
         return iter(())
 
-    monkeypatch.setattr(procfs, "_scan", outrun)
+    monkeypatch.setattr(procfs, "scan", outrun)
     process = await Process.open(["true"], grace=BRISK)
     report = await process.close()
     assert report.unseen == (
@@ -363,7 +363,7 @@ def test_where_nobody_can_ask_for_children_there_are_taken_to_be_none(
 ) -> None:
     with monkeypatch.context() as patch, subprocess.Popen(["true"]):
         assert descendants_module.have_any()
-        patch.setattr(descendants_module, "_ASK_ONLY", 0)
+        patch.setattr(descendants_module, "_PROBE", 0)
         assert not descendants_module.have_any()
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from quiesce.models.embedded.weights import Weights
+from quiesce_chat.embedded.weights import Weights
 
 CONTENT = bytes(range(256)) * 8000
 PROJECT, VERSION, MEMBER = "stand-in-weights", "1.0", "stand_in_weights/model.gguf"

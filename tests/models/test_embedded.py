@@ -36,7 +36,7 @@ from quiesce.models import (
     ToolSpec,
     UserMessage,
 )
-from quiesce.models.embedded import server as serving
+from quiesce_chat.embedded import server as serving
 from tests.models import stand_in_llama
 
 pytestmark = [pytest.mark.real_time, pytest.mark.worlds("asyncio")]
@@ -347,7 +347,7 @@ async def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_without_its_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quiesce.models.embedded.model.find_spec", lambda name: None)
+    monkeypatch.setattr("quiesce_chat.embedded.model.find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
     with pytest.raises(MissingExtra, match=r"pip install 'quiesce\[embedded\]'"):
         EmbeddedModel()

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from quiesce.models import EmbeddedModel, ModelRequest, TextDelta, UserMessage
-from quiesce.models.embedded import server as server_module
+from quiesce_chat.embedded import server as server_module
 from tests.audit_level import FULL
 from tests.kernel.audited import WORLDS, Audited, ledger
 from tests.models import stand_in_llama

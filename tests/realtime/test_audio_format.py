@@ -50,7 +50,7 @@ def test_what_the_wire_gets_is_a_copy() -> None:
 
 @pytest.mark.parametrize("given", ["mp3", "", 7, None, {}, {"type": 7}, {"rate": 24000}, object()])
 def test_what_is_no_format_is_refused(given: Any) -> None:
-    with pytest.raises(ValueError, match="is no audio format"):
+    with pytest.raises(ValueError, match="is not an audio format"):
         wire_format(given)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 from quiesce import CancelToken, Grace, Scope, ScopeClosed, StopReport
 from quiesce.agents import GuardrailFunctionOutput, UserError, function_tool, output_guardrail
@@ -531,7 +532,7 @@ async def test_a_model_that_cannot_let_go_of_its_listener_is_closed_nevertheless
         await heard.until_end()
     assert (heard.error, tool.clean, model.closes) == (None, True, 1)
     assert "no such listener" in caplog.text
-    assert session._opened()._keeper.core.state == "settled"
+    assert session._held().core.state == "settled"
     async with RealtimeSession(model, agent()):
         pass
 
@@ -563,7 +564,7 @@ async def test_a_tool_that_sends_when_the_session_is_closed_is_cancelled() -> No
     await session.enter()
     await session.send_message("go")
     model.send_delay = 3600
-    await until(lambda: session._life.work.children)
+    await until(lambda: session._task.work.children)
     await turns(10)
     report = await session.close()
     assert report.clean, str(report)
@@ -612,7 +613,7 @@ async def test_a_deadline_bounds_it_even_then() -> None:
     session = session_of([call("stuck")], stuck)
     await session.enter()
     await session.send_message("go")
-    await until(lambda: session._life.work.children)
+    await until(lambda: session._task.work.children)
     await turns(5)
     start = anyio.current_time()
     report = await session.close(deadline=0.5)
@@ -764,7 +765,7 @@ async def test_a_new_session_on_the_same_model_hears_nothing_of_the_old_one() ->
     )
     await old.enter()
     await old.send_message("go")
-    await until(lambda: len(old._life.work.children) == 4)
+    await until(lambda: len(old._task.work.children) == 4)
     await turns(5)
     report = await old.close(deadline=1)
     assert len(report.left) == 4
@@ -799,7 +800,7 @@ async def test_a_session_that_has_ended_hears_nothing_of_its_model_any_more() ->
         RealtimeModelTranscriptDeltaEvent("i", "x" * 200, "r"),
         RealtimeModelEndOfStreamEvent(),
     ):
-        await old._life.on_event(event)
+        await old._task.on_event(event)
     assert tool.calls == 1
     assert [event.type async for event in old] == []
     new = RealtimeSession(model, agent())
@@ -907,3 +908,46 @@ async def test_a_session_that_speaks_is_closed_at_any_moment() -> None:
             assert report.clean, str(report)
         assert tool.clean == tool.begun.is_set()
         assert inputs(session) == ["go"]
+
+
+@pytest.mark.parametrize("ticks", range(5))
+@pytest.mark.parametrize("how", ["cancel", "close"])
+async def test_given_up_in_its_first_steps_a_session_lets_go_of_its_model(ticks: int, how: str) -> None:
+    model = ScriptedRealtimeModel(["Hello."], connect_delay=0.1)
+    first = session_of(model=model)
+    async with Scope("users", on_error="report", on_child_error=lambda *_: None) as scope:
+        handle = scope.spawn(first.enter)
+        for _ in range(ticks):
+            await checkpoint()
+        if how == "cancel":
+            handle.cancel()
+        elif first._holding is not None:
+            await first.close()
+        else:
+            handle.cancel()
+    async with session_of(model=model):
+        pass
+
+
+async def test_while_it_connects_events_may_be_waited_for_and_nothing_said() -> None:
+    session = session_of(model=ScriptedRealtimeModel([], connect_delay=1))
+    async with Scope("users", on_error="report", on_child_error=lambda *_: None) as scope:
+        scope.spawn(session.enter)
+        while session._holding is None:
+            await checkpoint()
+        reading = Reading(session)
+        scope.spawn(reading.read)
+        with pytest.raises(RealtimeSessionClosed, match="still connecting"):
+            await session.update_agent(agent())
+        await session.close()
+    assert reading.ended
+    assert reading.error is None
+
+
+async def test_events_of_a_session_that_was_refused_are_at_their_end() -> None:
+    model = ScriptedRealtimeModel([])
+    async with session_of(model=model):
+        refused = session_of(model=model)
+        with pytest.raises(UserError, match="serves another session"):
+            await refused.enter()
+        assert [event async for event in refused] == []

@@ -19,7 +19,10 @@ from quiesce.realtime import (
     OpenAIRealtimeWebSocketModel,
     RealtimeAgent,
     RealtimeLimits,
+    RealtimeModelListener,
     RealtimeModelSendRawMessage,
+    RealtimeModelSendToolOutput,
+    RealtimeModelToolCallEvent,
     RealtimePlaybackTracker,
     RealtimeRunner,
     RealtimeSession,
@@ -29,7 +32,7 @@ from quiesce.realtime.testing import Faults, LocalRealtimeServer, Speech
 from quiesce.realtime.testing.tones import silence, tone
 from quiesce.testing import call
 from quiesce.wire import ConnectionEnded
-from tests.realtime.scenes import Part, Reading, reading, until
+from tests.realtime.scenes import Part, Reading, agent, reading, until
 
 pytestmark = pytest.mark.real_time
 
@@ -401,13 +404,13 @@ async def test_who_interrupts_and_reads_in_one_task_does_not_wait_for_themselves
         session = session_to(server, limits=RealtimeLimits(events=40), settings=NO_TURN_DETECTION)
         async with session:
             await session.send_message("go")
-            await until(lambda: session._life.buffer.is_full)
+            await until(lambda: session._task.buffer.is_full)
             audio = 0
             async for event in session:
                 audio += event.type == "audio"
                 if audio:
                     break
-            await until(lambda: session._life.buffer.is_full)
+            await until(lambda: session._task.buffer.is_full)
             with anyio.fail_after(10):
                 await session.interrupt()
                 await session.interrupt()
@@ -427,7 +430,7 @@ async def test_the_same_when_there_is_no_audio_to_make_room() -> None:
                     break
             for number in range(100):
                 server.send({"type": "weather.changed", "event_id": f"event_{number}"})
-            await until(lambda: session._life.buffer.is_full)
+            await until(lambda: session._task.buffer.is_full)
             with anyio.fail_after(10):
                 await session.interrupt()
                 await session.update_agent(RealtimeAgent("second", tools=[weather]))
@@ -453,13 +456,13 @@ async def test_nobody_reads_and_the_server_has_to_wait_then_it_goes_on() -> None
         session = session_to(server, limits=RealtimeLimits(bytes=1_000_000))
         async with session:
             await session.send_message("go")
-            await until(lambda: session._life.buffer.is_full)
+            await until(lambda: session._task.buffer.is_full)
             sent, last = 0, -1
             while sent != last:  # until the buffers of the two sockets are full as well
                 await anyio.sleep(0.15)
                 sent, last = server.connections[0].bytes_sent, sent
             assert sent < room + 5_000_000
-            assert session._life.buffer._bytes < 3_000_000
+            assert session._task.buffer._bytes < 3_000_000
             got = 0
             with anyio.fail_after(15):
                 async for event in session:
@@ -477,12 +480,12 @@ async def test_a_server_that_talks_nonsense_without_end_has_to_wait_too() -> Non
         session = session_to(server, limits=RealtimeLimits(events=50))
         async with session:
             await session.send_message("go")
-            await until(lambda: session._life.buffer.is_full)
+            await until(lambda: session._task.buffer.is_full)
             errors = 0
             with anyio.fail_after(15):
                 async for event in session:
                     await checkpoint()  # whoever may tell us more, can
-                    assert len(session._life.buffer) < 60
+                    assert len(session._task.buffer) < 60
                     errors += event.type == "error"
                     if event.type == "agent_end":
                         break
@@ -539,7 +542,7 @@ async def test_a_server_that_is_there_is_not_taken_for_one_that_vanished_because
         session = session_to(server, limits=RealtimeLimits(ping=1, events=30))
         async with session:
             await session.send_message("go")
-            await until(lambda: session._life.buffer.is_full)
+            await until(lambda: session._task.buffer.is_full)
             await anyio.sleep(2.2)  # a ping, and a second in which nobody reads the answer
             assert not session.closed
             audio = 0
@@ -570,3 +573,61 @@ async def test_nonsense_is_an_error_event_each_and_the_session_goes_on() -> None
         async with talking(session_to(server), "go") as heard:
             await heard.until_kind("agent_end")
             assert 4 <= len(heard.of("error")) <= 6
+
+
+# A session over it ------------------------------------------------------------------------------------------
+
+
+def over_the_wire(server: LocalRealtimeServer, **options: Any) -> RealtimeSession:
+    """A session with a real socket."""
+    return RealtimeSession(
+        OpenAIRealtimeWebSocketModel(),
+        agent(**options.pop("agent", {})),
+        None,
+        {"url": server.url},
+        options.pop("config", None),
+    )
+
+
+@pytest.mark.real_time
+async def test_a_listener_that_fails_costs_the_session_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    class Failing(RealtimeModelListener):
+        async def on_event(self, event: Any) -> None:
+            if event.type == "turn_started":
+                raise LookupError("a listener's own")
+
+    with LocalRealtimeServer(["Good morning."]) as server:
+        async with over_the_wire(server) as session:
+            session.model.add_listener(Failing())
+            await session.send_message("Hello")
+            types = []
+            async for event in session:
+                types.append(event.type)
+                if event.type == "error":
+                    assert isinstance(event.error, LookupError)
+                if event.type == "agent_end":
+                    break
+    assert "error" in types
+    assert "audio" in types
+
+
+@pytest.mark.real_time
+async def test_what_is_told_in_the_readers_own_task_does_not_wait_for_the_reader() -> None:
+    with LocalRealtimeServer([Speech("a b c d e f g h i j k", audio=b"")] * 5) as server:
+        async with over_the_wire(server, config={"limits": RealtimeLimits(events=20)}) as session:
+            await session.send_message("Hello")
+            while len(session._task.buffer) < 20:
+                await anyio.sleep(0.01)
+            output = RealtimeModelSendToolOutput(RealtimeModelToolCallEvent("f", "c1", "{}"), "out")
+            with anyio.fail_after(10):
+                await session.model.send_event(output)
+
+
+@pytest.mark.real_time
+async def test_a_call_id_of_none_joins_no_call() -> None:
+    with LocalRealtimeServer([]) as server:
+        config: Any = {"url": server.url, "call_id": None}
+        async with RealtimeSession(OpenAIRealtimeWebSocketModel(), agent(), None, config):
+            while not server.received:
+                await anyio.sleep(0.01)
+        assert server.received[0]["session"]["model"] == "gpt-realtime"

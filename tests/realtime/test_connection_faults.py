@@ -92,14 +92,14 @@ class Scene:
         return self.made[-1]
 
     async def at_work(self, session: RealtimeSession) -> None:
-        await until(lambda: hasattr(session._life, "cast") and self.model._connection is not None)
+        await until(lambda: hasattr(session._task, "active_agent") and self.model._connection is not None)
         await session.send_message("go")
         with anyio.fail_after(10):
             await self.tool.begun.wait()
             await self.guard.begun.wait()
         self.server.inflict(self.fault.faults)
         if self.fault.ends:
-            await until(lambda: session.closed or session._life.buffer.is_full)
+            await until(lambda: session.closed or session._task.buffer.is_full)
         else:
             await anyio.sleep(0.02)
 
@@ -107,13 +107,13 @@ class Scene:
         """Everything has ended, and its clean-up was not cut."""
         self.looks += 1
         session = self.made[-1]
-        life = session._life
+        task = session._task
         assert (self.tool.clean, self.guard.clean) == (True, True)
-        assert life.work.state == "settled"
-        assert session._opened()._keeper.core.state == "settled"
+        assert task.work.state == "settled"
+        assert session._held().core.state == "settled"
         assert self.model._connection is None
-        assert life.calls._calls == {}
-        assert life.guards._responses == {}
+        assert task.calls._calls == {}
+        assert task.guards._responses == {}
 
     @property
     def stage(self) -> Stage:
@@ -205,7 +205,7 @@ async def _closed(session: RealtimeSession) -> None:
                 await session.enter()
 
         group.start_soon(enter)
-        await until(lambda: session._held is not None)
+        await until(lambda: session._holding is not None)
         await session.close()
 
 

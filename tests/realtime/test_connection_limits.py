@@ -39,7 +39,7 @@ class HandLink(Link):
         return self
 
     def comes(self, opcode: Opcode, data: bytes) -> None:
-        self._tell(Frame(opcode, data).serialize(mask=False))
+        self.data_came(Frame(opcode, data).serialize(mask=False))
 
     def says(self, kind: str = "weather.changed", **fields: Any) -> None:
         event = {"type": kind, "event_id": "event_1", **fields}
@@ -143,7 +143,7 @@ async def test_a_message_that_is_too_long_is_skipped_if_it_can_be(in_one_piece: 
             link.comes(Opcode.TEXT, bytes(1200))
         else:
             for opcode, is_last in ((Opcode.TEXT, False), (Opcode.CONT, False), (Opcode.CONT, True)):
-                link._tell(Frame(opcode, bytes(400), fin=is_last).serialize(mask=False))
+                link.data_came(Frame(opcode, bytes(400), fin=is_last).serialize(mask=False))
         await anyio.sleep(1)
         if in_one_piece:
             assert "1000" in listening.error
@@ -245,7 +245,7 @@ async def test_many_questions_at_once_are_answered() -> None:
     async with connected(unsent=1000) as (link, listening):
         ping = Frame(Opcode.PING, bytes(100)).serialize(mask=False)
         for _ in range(10):
-            link._tell(ping * 100)
+            link.data_came(ping * 100)
         assert listening.ended_at is None
 
 

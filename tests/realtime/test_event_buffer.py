@@ -6,16 +6,22 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
-from quiesce import Scope
-from quiesce.kernel.scope.backend import current_backend
-from quiesce.realtime import RealtimeLimits, RealtimeModelRawServerEvent
+from quiesce import Scope, current_scope
+from quiesce.realtime import (
+    RealtimeLimits,
+    RealtimeModel,
+    RealtimeModelListener,
+    RealtimeModelRawServerEvent,
+    RealtimeSession,
+)
 from quiesce.realtime.session.event_buffer import EventBuffer
 from quiesce.realtime.testing import Speech
 from quiesce.realtime.words.events import RealtimeAudio, RealtimeError, RealtimeRawModelEvent
 from quiesce.realtime.words.model_events import RealtimeModelAudioEvent, RealtimeModelErrorEvent
 from tests.kernel.temperaments import turns, virtual_worlds
-from tests.realtime.scenes import inputs, scripted, session_of, talking
+from tests.realtime.scenes import agent, inputs, scripted, session_of, talking
 
 pytestmark = virtual_worlds  # how fast somebody speaks is a matter of time
 
@@ -23,7 +29,7 @@ INFO: Any = None
 
 
 def buffer(**limits: Any) -> EventBuffer:
-    return EventBuffer(current_backend(), RealtimeLimits(**limits))
+    return EventBuffer(RealtimeLimits(**limits))
 
 
 def event(number: int) -> RealtimeError:
@@ -206,13 +212,13 @@ async def test_nobody_reads_and_the_model_is_made_to_wait_then_goes_on() -> None
     async with session:
         await session.send_message("go")
         await anyio.sleep(0.05)
-        waiting = len(session._life.buffer)
+        waiting = len(session._task.buffer)
         assert 50 <= waiting < 60
         await anyio.sleep(0.05)
-        assert len(session._life.buffer) == waiting
+        assert len(session._task.buffer) == waiting
         pieces = 0
         async for event in session:
-            assert len(session._life.buffer) < 60
+            assert len(session._task.buffer) < 60
             if event.type == "audio":
                 pieces += len(event.audio.data)
             if event.type == "agent_end":
@@ -237,7 +243,7 @@ async def test_a_model_that_only_complains_has_to_wait_too() -> None:
             assert told < 50
             got = 0
             async for event in session:
-                assert len(session._life.buffer) < 55
+                assert len(session._task.buffer) < 55
                 got += event.type == "error"
                 if got == 500:
                     break
@@ -248,7 +254,7 @@ async def test_memory_is_bounded_by_bytes_too() -> None:
     async with session:
         await session.send_message("go")
         await anyio.sleep(0.05)
-        assert 48_000 <= session._life.buffer._bytes < 60_000
+        assert 48_000 <= session._task.buffer._bytes < 60_000
 
 
 async def test_a_session_that_nobody_reads_can_be_closed_and_read_to_its_end_then() -> None:
@@ -314,3 +320,55 @@ async def test_reading_before_it_is_open_is_refused_and_after_its_end_is_the_end
     async with talking(session):
         pass
     assert [event async for event in session] == []
+
+
+# In a session -----------------------------------------------------------------------------------------------
+
+
+class AnswersFromItsOwnTask(RealtimeModel):
+    """Answers from a task that it starts when it is told something."""
+
+    def __init__(self) -> None:
+        self._listeners: list[RealtimeModelListener] = []
+        self._scope: Scope | None = None
+
+    async def connect(self, options: Any) -> None:
+        self._scope = current_scope()
+
+    def add_listener(self, listener: RealtimeModelListener) -> None:
+        self._listeners.append(listener)
+
+    def remove_listener(self, listener: RealtimeModelListener) -> None:
+        self._listeners = [other for other in self._listeners if other is not listener]
+
+    async def send_event(self, event: Any) -> None:
+        assert self._scope is not None
+        self._scope.spawn(self._answer)
+
+    async def _answer(self) -> None:
+        for _ in range(1000):
+            for listener in self._listeners:
+                await listener.on_event(RealtimeModelAudioEvent(b"\0" * 480, "response", "item", 0))
+            await checkpoint()
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_a_model_that_answers_from_a_task_of_its_own_has_to_wait_too() -> None:
+    limits = RealtimeLimits(events=100)
+    async with RealtimeSession(AnswersFromItsOwnTask(), agent(), run_config={"limits": limits}) as session:
+        await session.send_message("Hello")
+        while len(session._task.buffer) < 100:
+            await anyio.sleep(0.001)
+        await anyio.sleep(0.5)
+        assert 100 <= len(session._task.buffer) <= 102
+
+
+@pytest.mark.parametrize("events", [1, 2])
+async def test_a_buffer_of_next_to_nothing_does_not_keep_it_from_connecting(events: int) -> None:
+    async with session_of(["Hello."], config={"limits": RealtimeLimits(events=events)}) as session:
+        await session.send_message("Hello")
+        async for event in session:
+            if event.type == "agent_end":
+                break

@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
+from quiesce import Scope
 from quiesce.agents import GuardrailFunctionOutput, OutputGuardrail, output_guardrail
 from quiesce.realtime import (
     RealtimeModelTranscriptDeltaEvent,
@@ -18,7 +19,18 @@ from quiesce.realtime import (
 from quiesce.realtime.testing import Speech
 from quiesce.testing import call
 from tests.kernel.temperaments import on_trio, virtual_worlds
-from tests.realtime.scenes import Part, inputs, interrupts, scripted, session_of, talking, until
+from tests.realtime.scenes import (
+    EAGER_GUARDS,
+    LONG,
+    Part,
+    Reading,
+    inputs,
+    interrupts,
+    scripted,
+    session_of,
+    talking,
+    until,
+)
 
 pytestmark = virtual_worlds  # how fast somebody speaks is a matter of time
 
@@ -135,7 +147,7 @@ async def test_what_is_said_just_when_a_look_ends_is_not_forgotten(steps: int) -
     looking = Looking()
     session = session_of(output_guardrails=[looking.named()], config=debounced(4))
     async with session:
-        tell = session._life.on_event
+        tell = session._task.on_event
         await tell(RealtimeModelTurnStartedEvent("r"))
         await tell(RealtimeModelTranscriptDeltaEvent("i", "four", "r"))
         for _ in range(steps):
@@ -145,7 +157,7 @@ async def test_what_is_said_just_when_a_look_ends_is_not_forgotten(steps: int) -
         for _ in range(20):
             await anyio.sleep(0)
         assert looking.texts[-1] == "four more"
-        assert session._life.guards._responses == {}
+        assert session._task.guards._responses == {}
 
 
 async def test_what_a_model_that_names_no_turns_has_said_is_looked_at_when_a_turn_ends() -> None:
@@ -156,8 +168,8 @@ async def test_what_a_model_that_names_no_turns_has_said_is_looked_at_when_a_tur
             await scripted(session).emit(RealtimeModelTurnStartedEvent())
             await scripted(session).emit(RealtimeModelTranscriptDeltaEvent(f"i{turn}", "a word", f"r{turn}"))
             await scripted(session).emit(RealtimeModelTurnEndedEvent())
-            await until(lambda: len(looking.texts) > turn and not session._life.work.children)  # noqa: B023
-        assert session._life.guards._responses == {}
+            await until(lambda: len(looking.texts) > turn and not session._task.work.children)  # noqa: B023
+        assert session._task.guards._responses == {}
     assert looking.texts == ["a word"] * 3
 
 
@@ -188,7 +200,7 @@ async def test_audio_that_nobody_has_read_yet_is_dropped_by_a_trip() -> None:
     session = session_of([WORDS, "Sorry."], output_guardrails=[looking.named()], config=debounced(5))
     async with session:
         await session.send_message("go")
-        while not (inputs(session)[1:] and not session._life.work.children):
+        while not (inputs(session)[1:] and not session._task.work.children):
             await anyio.sleep(0.005)
         audio: list[str] = []
         async for event in session:
@@ -265,7 +277,7 @@ async def test_nothing_is_kept_of_a_response_whose_guardrails_never_began_to_loo
     async with talking(session, "go") as heard:
         await heard.until_kind("agent_end", 2)
         await anyio.sleep(0.01)
-        assert session._life.guards._responses == {}
+        assert session._task.guards._responses == {}
     assert on_trio() or not any("alpha" in text for each in others for text in each.texts)
 
 
@@ -369,3 +381,31 @@ async def test_a_guardrail_at_work_when_the_session_ends_is_awaited() -> None:
     async with talking(session, "go"):
         await guard.begun.wait()
     assert guard.clean
+
+
+async def test_what_the_user_has_interrupted_is_not_spoken_of_again_because_of_a_guardrail() -> None:
+    looks, decides = anyio.Event(), anyio.Event()
+
+    @output_guardrail
+    async def slow(context: Any, agent: Any, output: Any) -> GuardrailFunctionOutput:
+        looks.set()
+        await decides.wait()
+        return GuardrailFunctionOutput(None, True)
+
+    async with (
+        session_of(
+            [Speech(LONG, pace=0.5), "Something else."], config=EAGER_GUARDS, output_guardrails=[slow]
+        ) as session,
+        Scope() as scope,
+    ):
+        reading = Reading(session)
+        scope.spawn(reading.read)
+        await session.send_message("Hello")
+        await looks.wait()
+        await session.interrupt()
+        decides.set()
+        await anyio.sleep(5)
+        types = [event.type for event in reading.events]
+        assert "guardrail_tripped" in types
+        assert types.count("agent_start") == 1
+        await session.close()

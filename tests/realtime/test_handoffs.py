@@ -275,7 +275,7 @@ def test_handoffs_that_make_no_sense_are_refused() -> None:
 
 async def test_what_is_no_agent_is_refused_where_it_is_opened() -> None:
     session = session_of(handoffs=["billing"])
-    with pytest.raises(UserError, match=r"handoffs are RealtimeAgents, .* not str"):
+    with pytest.raises(UserError, match=r"handoffs must be RealtimeAgents, .* not str"):
         await session.enter()
 
 

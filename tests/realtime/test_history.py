@@ -50,7 +50,7 @@ def test_an_item_that_is_told_again_takes_the_place_of_what_was_known() -> None:
 def test_an_update_that_leaves_out_what_was_told_before_does_not_take_it_away() -> None:
     history = History()
     history.put(UserMessageItem("a", [InputAudio()], "before"))
-    history.heard("a", "hello")
+    history.set_transcript("a", "hello")
     history.put(UserMessageItem("a", [InputAudio()]))
     assert history.items == [UserMessageItem("a", [InputAudio(transcript="hello")], "before")]
     history.put(UserMessageItem("a", []))
@@ -71,9 +71,9 @@ def test_the_same_for_what_the_model_said() -> None:
 def test_the_output_of_a_call_stays() -> None:
     history = History()
     history.put(RealtimeToolCallItem("a", "call_1", "weather", "{}"))
-    assert history.answered("call_1", "rain")
-    assert not history.answered("call_1", "rain")  # that is known
-    assert not history.answered("call_2", "rain")
+    assert history.set_output("call_1", "rain")
+    assert not history.set_output("call_1", "rain")  # that is known
+    assert not history.set_output("call_2", "rain")
     assert history.items == [RealtimeToolCallItem("a", "call_1", "weather", "{}", "completed", "rain")]
     history.put(RealtimeToolCallItem("a", "call_1", "weather", "{}", "completed"))
     assert history.items[0].output == "rain"  # type: ignore[union-attr]
@@ -90,15 +90,15 @@ def test_what_the_model_says_is_seen_while_it_says_it() -> None:
     history = History()
     history.put(AssistantMessageItem("a", [], "in_progress", "before"))
     before = list(history.items)
-    history.said("a", "Good ")
-    history.said("a", "day")
+    history.add_words("a", "Good ")
+    history.add_words("a", "day")
     said = AssistantMessageItem("a", [AssistantAudio(transcript="Good day")], "in_progress", "before")
     assert history.items == [said]
     assert before == [AssistantMessageItem("a", [], "in_progress", "before")]  # who has looked has what was
     history.put(AssistantMessageItem("a", [], "in_progress"))
     assert history.items == [said]
     history.put(AssistantMessageItem("a", [AssistantAudio(transcript="Good day!")], "completed"))
-    history.said("a", " late")
+    history.add_words("a", " late")
     assert history.items == [
         AssistantMessageItem("a", [AssistantAudio(transcript="Good day!")], "completed", "before")
     ]
@@ -107,10 +107,10 @@ def test_what_the_model_says_is_seen_while_it_says_it() -> None:
 def test_what_it_writes_too() -> None:
     history = History()
     history.put(AssistantMessageItem("a", [AssistantAudio("AAAA", "Hear")], None))
-    history.said("a", "!")
-    history.said("a", "re", is_written=True)
-    history.said("a", "ad", is_written=True)
-    history.said("a", "again")
+    history.add_words("a", "!")
+    history.add_words("a", "re", is_written=True)
+    history.add_words("a", "ad", is_written=True)
+    history.add_words("a", "again")
     assert history.items == [
         AssistantMessageItem(
             "a",
@@ -123,8 +123,8 @@ def test_what_it_writes_too() -> None:
 def test_words_of_what_is_no_item_of_the_model_change_nothing() -> None:
     history = History()
     history.put(user("a", "hello"))
-    history.said("a", "x")
-    history.said("nobody", "x")
+    history.add_words("a", "x")
+    history.add_words("nobody", "x")
     assert history.items == [user("a", "hello")]
 
 
@@ -132,7 +132,7 @@ def test_after_a_cut_there_are_the_words_that_were_heard_and_no_others() -> None
     history = History()
     history.put(AssistantMessageItem("a", [AssistantAudio(transcript="one two three")], "completed"))
     history.put(AssistantMessageItem("a", [AssistantAudio(transcript="one")], "incomplete"))
-    history.said("a", " four")
+    history.add_words("a", " four")
     history.put(AssistantMessageItem("a", [AssistantAudio()], "incomplete"))
     assert history.items == [AssistantMessageItem("a", [AssistantAudio(transcript="one")], "incomplete")]
 
@@ -149,16 +149,16 @@ def test_after_a_cut_there_are_the_words_that_were_heard_and_no_others() -> None
 def test_what_the_user_said_is_written_into_their_item(content: list[Any], after: list[Any]) -> None:
     history = History()
     history.put(UserMessageItem("a", content))
-    assert history.heard("a", "hello")
+    assert history.set_transcript("a", "hello")
     assert history.items == [UserMessageItem("a", after)]
 
 
 def test_a_transcript_of_an_item_that_nobody_has_told_of_makes_one() -> None:
     history = History()
-    assert history.heard("a", "hello")
+    assert history.set_transcript("a", "hello")
     assert history.items == [UserMessageItem("a", [InputAudio(transcript="hello")])]
     history.put(AssistantMessageItem("b"))
-    assert not history.heard("b", "hello")
+    assert not history.set_transcript("b", "hello")
 
 
 def test_items_may_be_deleted() -> None:

@@ -39,7 +39,7 @@ async def test_audio_that_nobody_has_read_is_dropped() -> None:
     session = session_of([COUNTING, "Yes?"])
     async with session:
         await session.send_message("count")
-        while scripted(session).remaining > 1 or session._life.buffer._bytes < 6 * 4800:
+        while scripted(session).remaining > 1 or session._task.buffer._bytes < 6 * 4800:
             await anyio.sleep(0.001)
         taken: list[Any] = []
         async for event in session:
@@ -53,7 +53,7 @@ async def test_audio_that_nobody_has_read_is_dropped() -> None:
             if event.type == "audio_interrupted":
                 break
         assert len([event for event in taken if event.type == "audio"]) == 1
-        assert session._life.buffer._bytes == 0
+        assert session._task.buffer._bytes == 0
 
 
 async def test_tools_go_on_when_the_user_speaks() -> None:
@@ -72,7 +72,7 @@ async def test_the_users_own_account_of_what_was_played_is_used() -> None:
     async with talking(session, "count") as heard:
         options: Any = scripted(session).options
         assert options["playback_tracker"] is tracker
-        assert session._life.playback is None
+        assert session._task.playback is None
         await heard.until_kind("agent_end")
         piece = heard.of("audio")[0]
         tracker.on_play_bytes(piece.item_id, piece.content_index, piece.audio.data)
@@ -91,7 +91,7 @@ async def test_without_one_audio_is_played_from_the_moment_when_it_is_taken() ->
     session = session_of([Speech("one two three four", pace=0.0)])
     async with session:
         await session.send_message("count")
-        playback = session._life.playback
+        playback = session._task.playback
         assert playback is not None
         taken = 0
         async for event in session:

@@ -616,7 +616,9 @@ def test_it_never_answers_the_handshake() -> None:
     with LocalRealtimeServer(faults=Faults(handshake="silence")) as server:
         with pytest.raises(TimeoutError):
             connect(server.url, open_timeout=0.1)
-        server.wait_for(lambda: server.connections and server.connections[0].ended == "the client has gone")
+        server.wait_for(
+            lambda: server.connections and server.connections[0].ended == "the client has disconnected"
+        )
 
 
 def test_it_is_slow() -> None:

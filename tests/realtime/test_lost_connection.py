@@ -93,7 +93,7 @@ async def test_whoever_does_not_read_does_not_hold_up_the_end(how: str) -> None:
     with LocalRealtimeServer([[call("tool"), speech]]) as server:
         limits = RealtimeLimits(events=50)
         async with at_work(server, tool, limits=limits) as (session, _):
-            await until(lambda: session._life.buffer.is_full)
+            await until(lambda: session._task.buffer.is_full)
             server.inflict(faults)
             heard = await ended(session, tool)
             assert len(heard.of("tool_start")) == 1

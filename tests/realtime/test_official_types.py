@@ -15,8 +15,8 @@ from pydantic import BaseModel, TypeAdapter
 from quiesce.agents import function_tool
 from quiesce.realtime.openai.protocol import Protocol
 from quiesce.realtime.openai.server_events import KNOWN, MalformedServerEvent
+from quiesce.realtime.words import realtime_handoff
 from quiesce.realtime.words.agent import RealtimeAgent
-from quiesce.realtime.words.handoff import realtime_handoff
 from quiesce.realtime.words.model_events import RealtimeModelToolCallEvent
 from quiesce.realtime.words.model_inputs import (
     RealtimeModelSendAudio,
@@ -164,10 +164,12 @@ def test_everything_that_is_sent_is_an_official_event() -> None:
         "status": "completed",
     }
     done = {"type": "response.output_item.done", "response_id": "resp_1", "item": item}
-    frames += talk.protocol.came(msgspec.json.encode(done))[1]  # answered: not run
+    frames += talk.protocol.receive(msgspec.json.encode(done))[1]  # answered: not run
     for number in (1, 2):
         response = {"id": f"resp_{number}", "status": "completed"}
-        frames += talk.protocol.came(msgspec.json.encode({"type": "response.done", "response": response}))[1]
+        frames += talk.protocol.receive(msgspec.json.encode({"type": "response.done", "response": response}))[
+            1
+        ]
     talk.server("response.created", response={})  # without an id
     send(RealtimeModelSendInterrupt(force_response_cancel=True))
     assert [check(frame) for frame in frames] == [
@@ -266,7 +268,7 @@ def test_every_event_that_the_server_may_send_is_understood(kind: str) -> None:
             event = SERVER[kind].model_validate(fields)  # it is an official one
             for frame in (event.model_dump_json(), event.model_dump_json(exclude_unset=True)):
                 protocol = Protocol(RealtimePlaybackTracker())
-                [raw, *told], _ = protocol.came(frame.encode())
+                [raw, *told], _ = protocol.receive(frame.encode())
                 assert raw.type == "raw_server_event"
                 assert told
                 if "without call_id" in str(told[-1]):  # a call that the type allows, and nobody could answer

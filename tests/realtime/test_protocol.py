@@ -90,7 +90,7 @@ def test_an_event_of_the_server_is_told(kind: str, fields: dict[str, Any], expec
     assert talk.sent == []
     # The order of the fields makes no difference.
     frame = json.dumps({**fields, "type": kind}).encode()
-    assert Protocol(RealtimePlaybackTracker()).came(frame)[0][1:] == expected
+    assert Protocol(RealtimePlaybackTracker()).receive(frame)[0][1:] == expected
 
 
 @pytest.mark.parametrize(
@@ -122,17 +122,17 @@ def test_what_there_is_no_word_for_is_told_with_its_data() -> None:
 def test_a_raw_event_gives_the_message_as_a_dict() -> None:
     for kind in ("response.created", "made.up.tomorrow"):
         frame = json.dumps({"type": kind, "response": {"id": "r"}}).encode()
-        raw: Any = Protocol(RealtimePlaybackTracker()).came(frame)[0][0]
+        raw: Any = Protocol(RealtimePlaybackTracker()).receive(frame)[0][0]
         assert raw.data == json.loads(frame)
 
 
 MALFORMED = [
-    (b"", "no JSON"),
-    (b"hello", "no JSON"),
-    (b'{"type":"response.created","response":{"id":', "no JSON"),
-    (b'{"type":"response.done"} {}', "no JSON"),
-    (b'{"type":"\xff"}', "no JSON"),
-    (b'{"type":"error","error":' + b"[" * 200_000, "no JSON"),
+    (b"", "not JSON"),
+    (b"hello", "not JSON"),
+    (b'{"type":"response.created","response":{"id":', "not JSON"),
+    (b'{"type":"response.done"} {}', "not JSON"),
+    (b'{"type":"\xff"}', "not JSON"),
+    (b'{"type":"error","error":' + b"[" * 200_000, "not JSON"),
 ]
 NO_EVENT = [
     (b"[1,2]", "array"),
@@ -194,7 +194,7 @@ def test_a_malformed_message_is_an_error_event_and_nothing_is_lost(frame: bytes,
     talk = Talk()
     talk.begins()
     talk.says(100)
-    events, frames = talk.protocol.came(frame)
+    events, frames = talk.protocol.receive(frame)
     assert frames == []
     error: Any = events[-1]
     assert isinstance(error.error, MalformedServerEvent)
@@ -206,7 +206,7 @@ def test_a_malformed_message_is_an_error_event_and_nothing_is_lost(frame: bytes,
 
 
 def test_bytes_that_are_no_text_are_an_error_wherever_they_are() -> None:
-    events, _ = Protocol(RealtimePlaybackTracker()).came(
+    events, _ = Protocol(RealtimePlaybackTracker()).receive(
         b'{"type":"input_audio_buffer.speech_started","x":"\xff"}'
     )
     assert types(events) == ["error"]
@@ -287,7 +287,7 @@ def test_whatever_comes_nothing_is_raised_and_the_session_goes_on(seed: int) -> 
     random = Random(seed)
     talk = Talk()
     for _ in range(50):
-        events, sent = talk.protocol.came(scrap_of_an_event(random))
+        events, sent = talk.protocol.receive(scrap_of_an_event(random))
         assert events
         for frame in sent:
             assert isinstance(msgspec.json.decode(frame), dict)

@@ -12,8 +12,8 @@ from quiesce.agents import function_tool
 from quiesce.agents.agent.errors import UserError
 from quiesce.realtime.openai.protocol import Protocol
 from quiesce.realtime.openai.session_update import wire_session
+from quiesce.realtime.words import realtime_handoff
 from quiesce.realtime.words.agent import RealtimeAgent
-from quiesce.realtime.words.handoff import realtime_handoff
 from quiesce.realtime.words.model_inputs import RealtimeModelSendSessionUpdate
 from quiesce.realtime.words.playback import RealtimePlaybackTracker
 
@@ -78,7 +78,7 @@ def test_its_formats_are_those_that_the_server_tells() -> None:
     tracker = RealtimePlaybackTracker()
     protocol = Protocol(tracker)
     protocol.connected({}, is_joined=True)
-    protocol.came(
+    protocol.receive(
         b'{"type":"session.created","session":{"audio":{"output":{"format":{"type":"audio/pcmu"}}}}}'
     )
     tracker.on_play_bytes("item_1", 0, bytes(80))
@@ -242,21 +242,21 @@ def test_settings_may_be_any_mapping() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"voise": "ash"}, "'voise' is no setting of a realtime session: do you mean 'voice'?"),
-        ({"modelName": "x"}, "do you mean 'model_name'?"),
-        ({"temperature": 1}, "'temperature' is no setting"),
+        ({"voise": "ash"}, "'voise' is not a setting of a realtime session: did you mean 'voice'?"),
+        ({"modelName": "x"}, "did you mean 'model_name'?"),
+        ({"temperature": 1}, "'temperature' is not a setting"),
         ({"audio": {"inptu": {}}}, "'inptu' of the setting 'audio' .* 'input'"),
         ({"audio": {"input": {"turn_detektion": None}}}, "'turn_detektion' of the setting 'audio.input'"),
         ({"audio": {"output": {"voise": "x"}}}, "'voise' of the setting 'audio.output' .* 'voice'"),
         ({"audio": []}, "the setting 'audio' must be a dict, not list"),
         ({"audio": {"input": "pcm16"}}, "the setting 'audio.input' must be a dict"),
         ({"turn_detection": "server_vad"}, "the setting 'turn_detection' must be a dict, not str"),
-        ({"turn_detection": {"interruptResponse": False}}, "do you mean 'interrupt_response'?"),
-        ({"turn_detection": {"interupt_response": False}}, "do you mean 'interrupt_response'?"),
-        ({"input_audio_transcription": {"langauge": "de"}}, "do you mean 'language'?"),
-        ({"output_audio_format": "mp3"}, "the setting 'output_audio_format': 'mp3' is no audio format"),
-        ({"tools": [print]}, "tools are made by function_tool"),
-        ({"handoffs": [print]}, "handoffs are RealtimeAgents"),
+        ({"turn_detection": {"interruptResponse": False}}, "did you mean 'interrupt_response'?"),
+        ({"turn_detection": {"interupt_response": False}}, "did you mean 'interrupt_response'?"),
+        ({"input_audio_transcription": {"langauge": "de"}}, "did you mean 'language'?"),
+        ({"output_audio_format": "mp3"}, "the setting 'output_audio_format': 'mp3' is not an audio format"),
+        ({"tools": [print]}, "tools must be made by function_tool"),
+        ({"handoffs": [print]}, "handoffs must be RealtimeAgents"),
         ({"tools": [weather, weather]}, "two tools or handoffs named 'weather'"),
         (
             {

@@ -338,7 +338,9 @@ async def test_a_connection_that_is_lost_before_it_is_of_use_is_a_try_that_has_f
 
 
 def test_the_option_is_checked() -> None:
-    with pytest.raises(UserError, match="'reconnect' of the run config is a RealtimeReconnect, not bool"):
+    with pytest.raises(
+        UserError, match="'reconnect' of the run config must be a RealtimeReconnect, not bool"
+    ):
         session_of(config={"reconnect": True})
     with pytest.raises(
         ValueError, match=r"RealtimeReconnect\.tries must be a whole number of at least 1, not 0"
@@ -402,12 +404,12 @@ async def test_a_session_that_is_stopped_does_not_come_back(where: str, way: str
             await model.is_there.wait()
 
     def look() -> None:
-        handle = made[-1]._life.reconnecting._handle  # type: ignore[union-attr]
+        handle = made[-1]._task.reconnecting._handle  # type: ignore[union-attr]
         assert handle is not None
         assert handle.done
         assert not model.connected
         assert not any(isinstance(event, RealtimeModelSendHistory) for event in model.sent)
-        assert made[-1]._opened()._keeper.core.state == "settled"
+        assert made[-1]._held().core.state == "settled"
 
     connects = 1 if where != "restoring" else 2
     await WAYS[way](Stage(make, at_work, look))
@@ -423,7 +425,7 @@ async def test_a_session_that_is_stopped_with_time_to_cooperate_stops_trying_at_
         await model.is_there.wait()
         closing = scope.spawn(session.close)
         await anyio.sleep(0.01)
-        handle = session._life.reconnecting._handle  # type: ignore[union-attr]
+        handle = session._task.reconnecting._handle  # type: ignore[union-attr]
         assert handle is not None
         assert handle.done
         assert not closing.done
@@ -470,11 +472,11 @@ async def test_one_that_is_dropped_while_it_connects_is_ended_with_a_warning() -
     await session.enter()
     await model.lose()
     await model.is_there.wait()
-    life, kept = session._life, [session]
+    task, kept = session._task, [session]
     del session
     with pytest.warns(ResourceWarning, match=r"dropped without close\(\)"):
         kept.clear()
-    await until(life.core.is_settled)
+    await until(task.core.is_settled)
     assert not model.connected
     assert model.connects == 1
 
@@ -485,11 +487,11 @@ async def test_whoever_cancels_the_task_that_connects_ends_the_session() -> None
         scripted(session).connect_delay = 20
         await scripted(session).lose()
         await heard.until_kind("reconnecting")
-        handle = session._life.reconnecting._handle  # type: ignore[union-attr]
+        handle = session._task.reconnecting._handle  # type: ignore[union-attr]
         assert handle is not None
         handle.cancel("by accident")
         await heard.until_end()
-        assert "somebody else has cancelled the task that connects" in str(heard.error)
+        assert "the task that connects was cancelled from outside" in str(heard.error)
 
 
 async def test_a_model_that_fails_to_close_what_is_lost_is_connected_all_the_same() -> None:
@@ -509,11 +511,11 @@ async def test_what_waits_to_be_read_is_bounded_again() -> None:
     session = lasting([Speech("word " * 500)], config={"limits": RealtimeLimits(events=50)})
     async with session:
         await scripted(session).lose()
-        await until(lambda: scripted(session).connects == 2 and session._life.connected)
+        await until(lambda: scripted(session).connects == 2 and session._task.connected)
         await session.send_message("go")
-        await until(lambda: session._life.buffer.is_full)
+        await until(lambda: session._task.buffer.is_full)
         await anyio.sleep(5)
-        assert len(session._life.buffer) < 100
+        assert len(session._task.buffer) < 100
 
 
 async def test_a_model_of_the_wire_that_was_never_connected_has_nothing_to_lose() -> None:

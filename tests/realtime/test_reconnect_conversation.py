@@ -132,7 +132,7 @@ async def test_an_answer_that_is_cut_off_is_said_to_be_cut_and_asked_for_again()
         assert told_again(session)[-1] == said
         assert after_that(session) == [ASKED]
         assert [each.is_cut for each in heard.of("audio_end")] == [True, False]
-        usage = session._life.context.usage
+        usage = session._task.context.usage
         assert (usage.requests, usage.unreported) == (2, 1)
 
 
@@ -188,7 +188,7 @@ async def test_one_message_too_many_is_an_error() -> None:
         await scripted(session).lose()
         await session.send_message("one")
         await session.send_message("two")
-        with pytest.raises(ConnectionEnded, match=r"not sent: .* 2 messages wait already"):
+        with pytest.raises(ConnectionEnded, match=r"not sent: .* 2 messages already wait"):
             await session.send_message("three")
         await heard.until_kind("agent_end", 2)
         assert inputs(session) == ["one", "two"]
@@ -554,7 +554,7 @@ async def test_a_call_that_was_behind_the_cut_is_not_run_and_the_model_hears_so(
     session = lasting((), tool.tool, model=(model := ScriptedRealtimeModel(["hello", "again"])))
     async with talking(session, "hi") as heard:
         await heard.until_kind("agent_end")
-        session._life.on_connection_ended()  # which is told before what had come
+        session._task.on_connection_ended()  # which is told before what had come
         item = RealtimeToolCallItem("item_9", "call_9", "search", "{}")
         await model.emit(RealtimeModelItemUpdatedEvent(item))
         await model.emit(RealtimeModelToolCallEvent("search", "call_9", "{}", "item_9"))
@@ -676,7 +676,7 @@ async def test_audio_of_a_connection_that_is_given_up_is_not_heard_any_more() ->
     session = lasting(["hello"])
     async with talking(session) as heard:
         await scripted(session).lose()
-        await session._life.on_event(RealtimeModelAudioEvent(b"late", "resp_1", "item_1", 0))
+        await session._task.on_event(RealtimeModelAudioEvent(b"late", "resp_1", "item_1", 0))
         await heard.until_kind("reconnected")
         assert heard.of("audio") == []
-        await until(lambda: session._life.connected)
+        await until(lambda: session._task.connected)

@@ -229,7 +229,7 @@ async def test_closed_by_who_gives_the_key(how: str) -> None:
     sessions: list[RealtimeSession] = []
 
     async def key() -> str:
-        if sessions and sessions[0]._life.reconnecting._losses:  # type: ignore[union-attr]
+        if sessions and sessions[0]._task.reconnecting._losses:  # type: ignore[union-attr]
             if how == "close":
                 report = await sessions[0].close()
                 assert report.elapsed < 2

@@ -117,7 +117,7 @@ def test_an_item_is_sent_as_a_server_takes_it(kind: str) -> None:
     assert sent == [{"type": "conversation.item.create", "item": each} for each in expected]
     check = ClientEventCheck()
     assert check._types, "the official client is not installed"
-    assert [check.wrong_with(each) for each in sent] == [None] * len(sent)
+    assert [check.fault_of(each) for each in sent] == [None] * len(sent)
 
 
 def test_all_of_it_is_sent_in_its_order_and_no_answer_is_asked_for() -> None:
@@ -168,7 +168,7 @@ def test_a_call_whose_outcome_was_unknown_has_its_output_in_that_place() -> None
         {"type": "response.create"},
     ]
     check = ClientEventCheck()
-    assert [check.wrong_with(each) for each in sent] == [None] * 3
+    assert [check.fault_of(each) for each in sent] == [None] * 3
     talk.user(RealtimeModelSendToolOutput(made, "found"))
     assert "conversation.item.delete" not in talk.sent_types
 

@@ -179,7 +179,7 @@ async def test_one_response_too_many_is_an_exception_that_says_so() -> None:
         await model.send_event(RealtimeModelSendUserInput("Hello?"))
         await ears.until("exception")
     assert isinstance(ears.heard[-1].exception, ScriptExhausted)
-    assert "asked for 2 responses, and its script has 1 turns" in str(ears.heard[-1].exception)
+    assert "got 2 requests for a response, but its script has only 1 turns" in str(ears.heard[-1].exception)
 
 
 @virtual_time
@@ -469,7 +469,7 @@ async def test_a_task_that_somebody_else_cancels_is_announced_as_the_failure_of_
         await ears.until("audio")
         next(task for task in asyncio.all_tasks() if task.get_name() == which).cancel()
         await ears.until("exception")
-    assert f"somebody else has cancelled the task {which!r}" in str(ears.heard[-1].exception)
+    assert f"the task {which!r} of" in str(ears.heard[-1].exception)
 
 
 async def test_the_scope_of_whoever_connects_ends_it_too() -> None:

@@ -32,7 +32,7 @@ from quiesce.realtime import (
 from quiesce.realtime.testing import ScriptedRealtimeModel, Speech
 from quiesce.testing import call
 from tests.kernel.temperaments import virtual_worlds
-from tests.realtime.scenes import Part, inputs, outputs, scripted, session_of, talking, updates
+from tests.realtime.scenes import Part, agent, inputs, outputs, scripted, session_of, talking, updates
 from tests.world import World
 
 pytestmark = virtual_worlds  # how fast somebody speaks is a matter of time
@@ -171,7 +171,7 @@ async def test_audio_is_any_kind_of_bytes(kind: Any) -> None:
 
 async def test_audio_that_is_no_bytes_is_refused() -> None:
     async with session_of() as session:
-        with pytest.raises(TypeError, match="audio is bytes, not str"):
+        with pytest.raises(TypeError, match="audio must be bytes, not str"):
             await session.send_audio("AAAA")  # type: ignore[arg-type]
         assert scripted(session).sent == []
 
@@ -243,7 +243,7 @@ async def test_update_agent_changes_instructions_and_tools_for_what_comes() -> N
 
     second = RealtimeAgent("second", instructions, tools=[weather])
     async with talking(session) as heard:
-        session._life.context.context = "Ann"
+        session._task.context.context = "Ann"
         await session.update_agent(second)
         assert session.current_agent is second
         assert [settings["instructions"] for settings in updates(session)] == ["You are second, for Ann."]
@@ -285,7 +285,7 @@ async def test_update_agent_may_be_given_up() -> None:
         assert limit.cancelled_caught
         assert begun.is_set()
         assert session.current_agent.name == "first"
-        assert not session._life.work.children
+        assert not session._task.work.children
 
 
 async def test_update_agent_ends_with_the_session() -> None:
@@ -336,7 +336,7 @@ async def test_the_model_is_told_what_the_agent_and_the_settings_say() -> None:
         assert settings["prompt"] == {"id": "pmpt_1"}
         assert settings["tools"] == [weather]
         assert options["api_key"] == "k"
-        assert options["limits"] is session._life.limits
+        assert options["limits"] is session._task.limits
 
 
 async def test_what_is_not_enabled_is_not_offered() -> None:
@@ -492,3 +492,41 @@ async def test_audio_of_two_items_is_told_apart() -> None:
         assert [event.item_id for event in heard.of("audio")] == ["item_2", "item_3"]
         assert [event.item_id for event in heard.of("audio_end")] == ["item_2", "item_3"]
         assert all(isinstance(event.audio, RealtimeModelAudioEvent) for event in heard.of("audio"))
+
+
+# Refused ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"asynch_tool_calls": True}, "did you mean 'async_tool_calls'"),
+        ({"guardrails_settings": None}, "'guardrails_settings' of the run config must be a Mapping"),
+        (
+            {"guardrails_settings": {"debounce_text_length": "x"}},
+            "debounce_text_length must be a number of characters",
+        ),
+        ({"output_guardrails": [print]}, "decorated with @output_guardrail"),
+        ({"output_guardrails": None}, "'output_guardrails' of the run config must be a Sequence"),
+        ([1], "the run config must be a dict"),
+    ],
+)
+async def test_what_is_not_a_run_config_is_refused(config: Any, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        RealtimeSession(ScriptedRealtimeModel([]), agent(), run_config=config)
+
+
+@pytest.mark.parametrize("tools", [[print], None, print])
+def test_what_is_not_a_tool_is_refused(tools: Any) -> None:
+    with pytest.raises(
+        TypeError, match="the tools of agent 'a' must be a list of functions decorated with @function_tool"
+    ):
+        RealtimeAgent("a", tools=tools)
+
+
+@pytest.mark.parametrize("guardrails", [[print], None, print])
+def test_what_is_not_a_guardrail_is_refused(guardrails: Any) -> None:
+    with pytest.raises(
+        UserError, match="the output_guardrails of agent 'a' must be a list of functions decorated"
+    ):
+        RealtimeAgent("a", output_guardrails=guardrails)

@@ -8,14 +8,17 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from quiesce import CancelToken, Scope
+from quiesce import CancelToken, Grace, Scope
 from quiesce.agents import (
+    FunctionTool,
     MCPServerStdio,
     RunContextWrapper,
     ToolContext,
@@ -33,7 +36,7 @@ from tests.agents import process_tools
 from tests.kernel.processes import is_gone
 from tests.kernel.temperaments import on_trio, virtual_worlds
 from tests.realtime.process_tools import settle, tree_of
-from tests.realtime.scenes import Part, StrictModel, outputs, scripted, session_of, talking, until
+from tests.realtime.scenes import Part, StrictModel, agent, outputs, scripted, session_of, talking, until
 
 pytestmark = virtual_worlds  # how fast somebody speaks is a matter of time
 
@@ -364,8 +367,8 @@ async def test_nothing_is_kept_of_calls_that_have_ended() -> None:
     async with talking(session, "go") as heard:
         await heard.until_kind("tool_end", 20)
         await heard.until(lambda: len(heard.of("agent_end")) == 21)
-        assert session._life.calls._calls == {}
-        assert not session._life.work.children
+        assert session._task.calls._calls == {}
+        assert not session._task.work.children
 
 
 # Guardrails of tools
@@ -631,3 +634,77 @@ async def test_a_server_of_tools_that_is_being_connected_when_the_session_is_clo
         assert report.clean, str(report)
         assert not set(children()) - before
         await updating.wait()
+
+
+class QuickServer:
+    """Stands for an MCP server that takes no time."""
+
+    def __init__(self) -> None:
+        self.connected = 0
+
+    @asynccontextmanager
+    async def use(self) -> AsyncIterator[None]:
+        self.connected += 1
+        try:
+            yield
+        finally:
+            self.connected -= 1
+
+    async def list_tools(self) -> list[FunctionTool]:
+        return []
+
+
+@pytest.mark.real_time
+async def test_no_mcp_server_is_connected_by_somebody_who_outstays_the_session() -> None:
+    server: Any = QuickServer()
+    asked = anyio.Event()
+    is_closed: list[bool] = []
+
+    async def instructions(context: Any, agent: Any) -> str:
+        asked.set()
+        with anyio.CancelScope(shield=True):
+            while not is_closed:
+                try:
+                    await anyio.sleep(0.05)
+                except anyio.get_cancelled_exc_class():  # deaf
+                    pass
+        return "Be brief."
+
+    grace = Grace(cancel=0.05, terminate=0.05, kill=0.05)
+    session = session_of(grace=grace)
+    await session.enter()
+    other: RealtimeAgent[Any] = RealtimeAgent("other", instructions, mcp_servers=[server])
+    async with Scope("users", on_error="report", on_child_error=lambda *_: None) as scope:
+        scope.spawn(session.update_agent, other)
+        await asked.wait()
+        report = await session.close()
+        is_closed.append(True)
+        assert not report.clean
+    assert (await session.close()).clean
+    assert server.connected == 0
+
+
+async def test_always_is_meant_for_one_tool_not_for_all_of_its_name() -> None:
+    ran: list[str] = []
+
+    def delete(whose: str) -> FunctionTool:
+        @function_tool(name_override="delete", needs_approval=True)
+        async def tool() -> str:
+            ran.append(whose)
+            return "done"
+
+        return tool
+
+    other = agent(delete("other"), name="other")
+    asked: list[str] = []
+    turns = [call("delete"), call("transfer_to_other"), call("delete"), "Bye."]
+    async with session_of(turns, delete("first"), name="first", handoffs=[other]) as session:
+        await session.send_message("Hello")
+        async for event in session:
+            if event.type == "tool_approval_required":
+                asked.append(event.agent.name)
+                await session.approve_tool_call(event.call_id, always=True)
+            elif event.type == "audio_end":
+                break
+    assert asked == ["first", "other"]
+    assert ran == asked

@@ -18,11 +18,11 @@ from quiesce._safe import files
 from quiesce._safe.files import Approved, BadPath, Folders, OutsideOfFolders, Seen
 from quiesce.acp.tools import edit_file, read_file, write_file
 from quiesce.agents import Agent
-from quiesce.cli.chat.tools import files as files_module
-from quiesce.cli.chat.tools import search
-from quiesce.cli.chat.tools.changes import change
 from quiesce.models import ToolCall, ToolResult
 from quiesce.testing import ScriptedModel, call
+from quiesce_chat.tools import files as files_module
+from quiesce_chat.tools import search
+from quiesce_chat.tools.changes import change
 from tests.acp.served_client import Client, connected
 from tests.cli.chat_parts import calls
 from tests.cli.test_chat_session import chatting

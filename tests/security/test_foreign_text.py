@@ -28,12 +28,12 @@ from quiesce.audit.html.text import esc
 from quiesce.audit.report.machine import Outcome as AuditOutcome
 from quiesce.audit.report.machine import _case, to_junit
 from quiesce.cli.base.terminal import error_text
-from quiesce.cli.chat.session.session import describe_error
-from quiesce.cli.chat.start import _OneLineFormatter
-from quiesce.cli.chat.ui.terminal_text import markdown, rendered
 from quiesce.kernel.base.report import Leftover, Outcome, StopReport
 from quiesce.kernel.program.live_tree import Branch
 from quiesce.models.words.errors import ModelError
+from quiesce_chat.session.session import describe_error
+from quiesce_chat.start import _OneLineFormatter
+from quiesce_chat.ui.terminal_text import markdown, rendered
 
 ATTACKS = [
     "\x1b[2J\x1b[H",  # clears the screen

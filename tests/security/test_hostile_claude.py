@@ -230,7 +230,7 @@ async def test_an_answer_to_what_was_not_asked_is_nobodys(response: Any) -> None
                     told = {**response, "subtype": subtype} if isinstance(response, dict) else response
                     cli.say({"type": "control_response", "response": told})
         assert limit.cancelled_caught
-        assert not client._session.mailbox.over  # type: ignore[union-attr]
+        assert not client._session.mailbox.ended  # type: ignore[union-attr]
 
 
 # What no reader can take
@@ -286,7 +286,7 @@ async def test_whatever_is_nested_in_a_line_is_read_or_is_an_error(line: bytes) 
             session.frames_came([line % (b"[" * depth + b"]" * depth)])
         session.frames_came([json.dumps(RESULT).encode()])
         assert session.failed_result is None
-        assert session.mailbox.over or session.mailbox._unread
+        assert session.mailbox.ended or session.mailbox._unread
 
 
 async def test_whatever_is_nested_in_a_result_the_end_of_the_cli_is_told() -> None:
@@ -299,7 +299,7 @@ async def test_whatever_is_nested_in_a_result_the_end_of_the_cli_is_told() -> No
         session.failed_result["api_error_status"] = status
         session.mailbox._open.clear()
         session.link_ended(ProcessExited("claude", 1, b""))
-        assert session.mailbox.over
+        assert session.mailbox.ended
 
 
 @pytest.mark.parametrize("size", [100_000, 5_000_000])
@@ -382,7 +382,7 @@ async def test_what_it_says_reaches_no_log_and_no_report_as_it_is(
         calls("b", "calc", {"id": text, "method": "tools/call", "params": {"name": text}}),
         ["say", {"type": "assistant", "message": {"content": text}}],
     ) as (_, session):
-        await until(lambda: session.mailbox.over)
+        await until(lambda: session.mailbox.ended)
     report = session.core.report()
     check(str(report))
     for record in caplog.records:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from quiesce.cli.chat.tools.programs import python_command
+from quiesce_chat.tools.programs import python_command
 
 EVIL = "open('ran', 'a').write(__name__ + '\\n')\n"
 # Modules that are imported late, by us or by what we use.

@@ -43,7 +43,7 @@ class Attacker:
         self.link.says(kind, **fields)
 
     def comes(self, data: bytes) -> None:
-        self.link._tell(data)
+        self.link.data_came(data)
 
     def calls(self, name: str, arguments: str = "{}", call_id: str = "call_1", **item: Any) -> None:
         fields = {"type": "function_call", "id": f"item of {call_id}", "status": "completed", **item}
@@ -119,12 +119,12 @@ def test_a_field_of_any_type_is_an_error_event_or_none_and_the_next_event_is_hea
     common = f'"type":"{kind}","item_id":"i","response_id":"r","delta":"AAAA"'.encode()
     for value in VALUES:
         for field in ("type", "item_id", "response_id", "delta", "content_index", "audio_end_ms", *INSIDE):
-            talk.protocol.came(b'{%s,"%s":%s}' % (common, field.encode(), value))
+            talk.protocol.receive(b'{%s,"%s":%s}' % (common, field.encode(), value))
         for outer, names in INSIDE.items():
             for name in names:
                 wrong = (common, outer.encode(), name.encode(), value)
-                talk.protocol.came(b'{%s,"%s":{"type":"function_call","%s":%s}}' % wrong)
-        talk.protocol.came(value)
+                talk.protocol.receive(b'{%s,"%s":{"type":"function_call","%s":%s}}' % wrong)
+        talk.protocol.receive(value)
     [told] = talk.server("response.output_audio.delta", response_id="new", item_id="new", delta="AAAA")
     assert told.data == b"\0\0\0"
 
@@ -133,7 +133,7 @@ def test_a_field_of_any_type_is_an_error_event_or_none_and_the_next_event_is_hea
 def test_a_rate_that_no_audio_has_is_no_reason_to_fail(rate: bytes) -> None:
     talk = Talk()
     audio = b'{"output":{"format":{"type":"audio/pcm","rate":%s}}}' % rate
-    talk.protocol.came(b'{"type":"session.updated","session":{"audio":%s}}' % audio)
+    talk.protocol.receive(b'{"type":"session.updated","session":{"audio":%s}}' % audio)
     talk.says(100)
     talk.tracker.on_play_bytes("item_1", 0, bytes(48))
     talk.server("input_audio_buffer.speech_started")
@@ -259,7 +259,7 @@ async def test_what_is_known_of_responses_that_never_end_is_bounded(monkeypatch:
         await attacker.all_taken_in()
         model: Any = attacker.session.model
         assert len(model._connection._protocol._state.responses.silenced) <= BOUND
-        assert len(attacker.session._life._casts) <= BOUND
+        assert len(attacker.session._task._responses) <= BOUND
 
 
 @virtual_worlds
@@ -270,7 +270,7 @@ async def test_audio_that_is_cut_again_and_again_is_forgotten(monkeypatch: pytes
             attacker.says("response.output_audio.delta", delta="AAAA" * 100, **place)
             attacker.says("input_audio_buffer.speech_started")
         await attacker.all_taken_in()
-        assert len(attacker.session._life._cut) <= BOUND
+        assert len(attacker.session._task._interrupted) <= BOUND
 
 
 @virtual_worlds

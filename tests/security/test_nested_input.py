@@ -11,11 +11,11 @@ import pytest
 from quiesce._safe.nested import decode_json, decoder_of, is_deep, load_json
 from quiesce.agents import Agent, Conversation, Runner, SQLiteStore, function_tool
 from quiesce.agents.store.events import decode_event
-from quiesce.cli.chat.tools.toolbox import plain_arguments, preview_of, title_of
 from quiesce.models import ToolCall, ToolResult, UserMessage
 from quiesce.models.anthropic.messages import _object
 from quiesce.models.words.items import decode_item
 from quiesce.testing import ScriptedModel
+from quiesce_chat.tools.toolbox import plain_arguments, preview_of, title_of
 from tests.acp.served_client import connected
 
 DEPTHS = [300, 900, 5_000, 200_000]
@@ -135,7 +135,7 @@ async def test_an_agent_as_a_tool_and_a_question_survive_it(depth: int) -> None:
 
 
 def test_the_script_of_a_chat_says_what_is_wrong(tmp_path: Path) -> None:
-    from quiesce.cli.chat.script import BadScript, load_script
+    from quiesce_chat.script import BadScript, load_script
 
     (tmp_path / "script.json").write_text(nested(200_000))
     with pytest.raises(BadScript):

@@ -379,7 +379,7 @@ class PeerFar:
 
     async def ask(self, messages: list[Any]) -> None:
         for message in messages:
-            self.peer._connection.send(json.dumps(message).encode())
+            self.peer._connection.sender.send(json.dumps(message).encode())
 
     async def answers(self) -> list[Any]:
         await self.peer.wait_closed()
@@ -430,7 +430,7 @@ class LateFar:
         self._far = far
 
     async def ask(self, messages: list[Any]) -> None:
-        while not self._far or not self._far[0].peer._keeper().entered:
+        while not self._far or not self._far[0].peer._held().entered:
             await anyio.sleep(0.001)
         await self._far[0].ask(messages)
 

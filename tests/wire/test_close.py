@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 import warnings
 from collections.abc import Coroutine
 from typing import Any
@@ -19,6 +20,7 @@ from quiesce.wire import (
     Notification,
     Peer,
     RequestCancelled,
+    SocketTransport,
     Transport,
     memory_pair,
 )
@@ -985,3 +987,35 @@ async def test_waiting_for_the_end_may_be_given_up() -> None:
             await us.wait_closed()
         assert not us.closed
         assert await us.request("echo", 1) == 1
+
+
+@pytest.mark.real_time
+async def test_a_peer_that_its_scope_refuses_lets_go_of_its_socket() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        scope = await Scope.open("closed")
+        await scope.close()
+        peer = Peer(SocketTransport(ours), scope=scope)
+        with pytest.raises(ScopeClosed):
+            peer.start()
+        assert ours.fileno() == -1
+
+
+@pytest.mark.real_time
+async def test_a_call_that_waits_for_room_fails_at_once_when_the_connection_closes() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        peer = await Peer.open(SocketTransport(ours))
+        closed: list[bool] = []
+
+        async def ask() -> None:
+            with pytest.raises(ConnectionEnded):
+                await peer.request("x", "y" * 5_000_000)
+            closed.append(peer.report is not None)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            while not peer.statistics().bytes_unsent:
+                await anyio.sleep(0.001)
+            await peer.close(deadline=0.5)  # all of which it takes: nobody reads
+        assert closed == [False]

@@ -353,4 +353,8 @@ async def test_every_request_ends_exactly_once(
         assert len(connection.calls) == 0
         assert connection.requests._open == {}
         assert connection.lanes.busy == {}
-        assert (connection.requests.lent, connection.calls.nested, connection.lanes.waiting) == (0, 0, 0)
+        assert (connection.requests.lent, connection.backlog.nested, connection.backlog.notifications) == (
+            0,
+            0,
+            0,
+        )

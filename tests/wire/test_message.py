@@ -220,3 +220,8 @@ def test_errors_can_be_copied_and_say_all_they_know(kind: type[RpcError]) -> Non
     assert type(error) is kind
     assert (error.code, error.message, error.data, str(error)) == (-32800, "no", {"a": 1}, "no")
     assert repr(error) == f"{kind.__name__}(-32800, 'no', {{'a': 1}})"
+
+
+def test_the_code_of_an_error_is_a_number() -> None:
+    with pytest.raises(TypeError, match="whole number"):
+        RpcError("-32000", "no")  # type: ignore[arg-type]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextvars
+import json
 import logging
+import socket
+from contextvars import ContextVar
 from typing import Any
 
 import anyio
 import msgspec
 import pytest
 
+from quiesce import Reason
 from quiesce.wire import (
     ConnectionEnded,
     FrameTooLong,
@@ -18,6 +22,7 @@ from quiesce.wire import (
     Peer,
     Request,
     RpcError,
+    SocketTransport,
     memory_pair,
     params_as,
 )
@@ -124,7 +129,7 @@ async def test_an_error_that_json_cannot_say_is_said_as_well_as_it_can() -> None
 
 async def test_parameters_that_json_cannot_say_are_refused_here_and_nothing_is_sent() -> None:
     async with two_peers() as (us, _):
-        with pytest.raises(TypeError, match="JSON has no way to say object"):
+        with pytest.raises(TypeError, match="object cannot be written as JSON"):
             await us.request("echo", object())
         with pytest.raises(TypeError):
             await us.notify("echo", {"x": object()})
@@ -321,7 +326,7 @@ async def test_what_is_answered_can_be_followed_by_more_and_is_answered_once_wha
         return "open"
 
     def follow(result: Any) -> None:
-        peer._connection.send_notification("state", result)
+        peer._connection.sender.send_notification("state", result)
         raise LookupError("page 7")
 
     async with bare_and_peer({"open": Request(open_, answered=follow)}) as (bare, peer):
@@ -383,7 +388,7 @@ async def test_an_answer_that_is_none_ends_its_call(answer: dict[str, Any]) -> N
     async with bare_and_peer() as (bare, peer), anyio.create_task_group() as group:
 
         async def ask() -> None:
-            with pytest.raises(RpcError, match=r"the peer's answer|an error that is none"):
+            with pytest.raises(RpcError, match=r"the peer's answer|an error that is not valid"):
                 await peer.request("x")
 
         group.start_soon(ask)
@@ -545,3 +550,58 @@ async def test_nothing_is_logged_where_nothing_is_wrong(caplog: pytest.LogCaptur
             await us.request("echo", 1)
             await us.notify("nobody", 1)
     assert not complaints(caplog)
+
+
+who: ContextVar[str | None] = ContextVar("who", default=None)
+
+
+async def forever(params: Any) -> None:
+    await anyio.sleep_forever()
+
+
+@pytest.mark.real_time
+@pytest.mark.worlds("asyncio", "asyncio-eager", "uvloop")
+async def test_a_request_after_a_pause_does_not_run_in_the_context_of_another() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+
+    async def sign_in(name: str) -> str | None:
+        who.set(name)
+        await anyio.sleep(0.001)
+        return name
+
+    async def whoami(params: Any) -> str | None:
+        return who.get()
+
+    async def lines(count: int) -> list[Any]:
+        data = b""
+        while data.count(b"\n") < count:
+            await anyio.wait_readable(theirs)
+            data += theirs.recv(65536)
+        return [json.loads(line) for line in data.splitlines()]
+
+    def line(number: int, method: str, params: Any) -> bytes:
+        return (
+            json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode() + b"\n"
+        )
+
+    limits = Limits(concurrent=1, waiting=1)
+    with theirs:
+        async with Peer(SocketTransport(ours), {"sign_in": sign_in, "whoami": whoami}, limits=limits):
+            theirs.send(b"".join(line(number, "sign_in", f"alice{number}") for number in range(4)))
+            await lines(4)
+            theirs.send(line(9, "whoami", None))
+            assert (await lines(1))[0]["result"] is None
+
+
+async def test_a_hook_that_fails_costs_nobody_behind_it_his_answer(caplog: pytest.LogCaptureFixture) -> None:
+    one, other = memory_pair()
+
+    def stopping(params: Any, reason: Reason) -> None:
+        raise RuntimeError("a mistake")
+
+    async with Peer(one, {"forever": Request(forever, stopping=stopping), "echo": echo}), Peer(other) as peer:
+        with caplog.at_level(logging.CRITICAL, "quiesce"):
+            with anyio.move_on_after(0.01):
+                await peer.request("forever")
+            assert await peer.request("echo", 1) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import anyio
@@ -10,7 +11,8 @@ import pytest
 import trio
 
 from quiesce import CancelToken, current_token
-from quiesce.wire import Limits, Peer, Request, RequestCancelled, RpcError
+from quiesce.wire import ConnectionEnded, Limits, Peer, Request, RequestCancelled, RpcError, memory_pair
+from quiesce.wire.base.errors import REQUEST_CANCELLED
 from quiesce.wire.rpc import calls
 from tests.kernel.temperaments import cancellation, tidy_up, turns
 from tests.wire.bare import Worker, answers, asks, bare_and_peer, cancels, complaints, two_peers
@@ -398,3 +400,39 @@ async def test_a_handler_cleans_up_with_a_notification_and_it_comes_before_its_a
         await bare.send(cancels(1))
         assert [it.get("params") for it in await bare.lines(2)] == ["stopping", "stopped"]
         assert await bare.line() == refusal(1)
+
+
+async def forever(params: Any) -> None:
+    await anyio.sleep_forever()
+
+
+async def test_a_result_for_a_cancelled_request_that_cannot_be_said_costs_nobody_his_answer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    one, other = memory_pair()
+    unsayable = Request(forever, when_cancelled=object())
+    server = await Peer.open(one, {"forever": unsayable}, limits=Limits(concurrent=1))
+    client = await Peer.open(other, {"forever": forever})
+    outcomes: list[str] = []
+
+    async def ask(peer: Peer) -> None:
+        try:
+            await peer.request("forever")
+        except RpcError as error:
+            outcomes.append(str(error.code))
+        except ConnectionEnded:
+            outcomes.append("ended")
+
+    with caplog.at_level(logging.CRITICAL, "quiesce"):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, client)
+            tasks.start_soon(ask, client)
+            tasks.start_soon(ask, server)
+            while not (
+                server.statistics().requests_at_work == server.statistics().requests_waiting == 1
+                and client.statistics().requests_at_work == 1
+            ):
+                await anyio.sleep(0.001)
+            await server.close()
+            await client.close()
+    assert sorted(outcomes) == [str(REQUEST_CANCELLED), str(REQUEST_CANCELLED), "ended"]

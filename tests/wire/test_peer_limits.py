@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import socket
 from typing import Any
 
 import anyio
 import pytest
 
-from quiesce.wire import ConnectionEnded, Limits, Peer, RpcError, SocketTransport
+from quiesce.wire import ConnectionEnded, Limits, Peer, Request, RpcError, SocketTransport, memory_pair
 from quiesce.wire.base.framing import Lines
 from tests.kernel.temperaments import turns
 from tests.wire.bare import Bare, Worker, answers, asks, bare_and_peer, tells, two_peers
@@ -402,7 +404,7 @@ async def test_an_endless_line_takes_no_memory() -> None:
     async with bare_and_peer(limits=Limits(frame=1000)) as (bare, peer):
         for _ in range(200):
             await bare.send(b"x" * 60_000)
-        link = peer._connection._link
+        link = peer._connection.sender.link
         assert link is not None
         assert isinstance(link.framing, Lines)
         assert not link.framing._pieces
@@ -513,3 +515,54 @@ async def test_over_a_socket_a_refused_answer_is_told(caplog: pytest.LogCaptureF
             await us.request("echo", "x" * 200_000)  # refused with nobody's id
         assert await us.request("echo", 1) == 1
     assert "could not understand a message of ours: Invalid request: longer than 100000 bytes" in caplog.text
+
+
+async def forever(params: Any) -> None:
+    await anyio.sleep_forever()
+
+
+async def test_what_is_sent_before_the_connection_is_open_is_bounded() -> None:
+    one, other = memory_pair()
+    client = Peer(one, limits=Limits(unsent=1000))
+    client.start()
+    seen: list[int] = []
+
+    async def take(params: str) -> None:
+        seen.append(len(params))
+
+    async def tell() -> None:
+        for _ in range(10):
+            await client.notify("take", "x" * 500)
+
+    async with Peer(other, notifications={"take": take}) as server, anyio.create_task_group() as tasks:
+        tasks.start_soon(tell)
+        with anyio.fail_after(5):
+            while len(seen) < 10:
+                await anyio.sleep(0.01)
+        assert server.statistics().notifications_waiting == 0
+    await client.close()
+
+
+@pytest.mark.real_time
+async def test_a_peer_that_asks_and_cancels_without_ever_reading_is_disconnected() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    limits = Limits(unsent=1000, backlog=20_000)
+    with theirs:
+        async with Peer(
+            SocketTransport(ours), {"forever": Request(forever, when_cancelled="x" * 500)}, limits=limits
+        ) as peer:
+            os.set_blocking(theirs.fileno(), False)
+            number = 0
+            with anyio.fail_after(15):
+                while not peer.closed:
+                    number += 1
+                    ask = {"jsonrpc": "2.0", "id": number, "method": "forever"}
+                    cancel = {"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": number}}
+                    try:
+                        theirs.send(b"".join(json.dumps(part).encode() + b"\n" for part in (ask, cancel)))
+                    except (BlockingIOError, BrokenPipeError, ConnectionResetError):
+                        pass
+                    await anyio.sleep(0)
+            await peer.wait_closed()
+            assert "does not read" in str(peer.error)

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from quiesce.wire import Notification, Peer, RpcError
+from quiesce.wire import Notification, Peer, RpcError, memory_pair
 from tests.audit_level import FULL
 from tests.wire.bare import echo, two_peers
 
@@ -69,13 +69,17 @@ def assert_nothing_is_kept(peer: Peer) -> None:
     assert not connection.calls._cancelled
     assert not connection.requests._open
     assert not connection.requests.queue
-    assert connection.requests._inflight is not None
-    assert len(connection.requests._inflight) == 0
+    assert connection.requests._scope is not None
+    assert not connection.requests._scope.children
     assert not connection.lanes.busy
-    assert (connection.lanes.waiting, connection.lanes.bytes, connection.requests.bytes) == (0, 0, 0)
-    assert (connection.calls.nested, connection.requests.lent) == (0, 0)
-    assert connection._link is not None
-    assert connection._link.pending == 0
+    assert (connection.backlog.notifications, connection.backlog.requests, connection.backlog.bytes) == (
+        0,
+        0,
+        0,
+    )
+    assert (connection.backlog.nested, connection.requests.lent) == (0, 0)
+    assert connection.sender.link is not None
+    assert connection.sender.link.pending == 0
 
 
 async def test_nothing_is_kept_of_what_is_over() -> None:
@@ -151,3 +155,10 @@ async def test_the_results_of_handlers_are_not_kept() -> None:
         await anyio.sleep(0)
         gc.collect()
         assert Result.alive == 0
+
+
+async def test_whoever_waits_for_an_answer_holds_the_peer() -> None:
+    one, other = memory_pair()
+    async with Peer(one, {"echo": echo}):
+        with pytest.warns(ResourceWarning, match="dropped without close"):  # then: nobody holds it any more
+            assert await (await Peer.open(other)).request("echo", 1) == 1

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from quiesce.wire import Limits, Notification, Peer
+from quiesce.wire import Limits, Notification, Peer, memory_pair
 from tests.kernel.temperaments import turns
 from tests.wire.bare import answers, asks, bare_and_peer, tells, two_peers
 
@@ -333,7 +333,7 @@ async def test_requests_that_ask_back_end_whatever_the_limit_is(concurrent: int)
             await turns()
         for peer in peers:
             assert peer._connection.requests.lent == 0
-            assert peer._connection.calls.nested == 0
+            assert peer._connection.backlog.nested == 0
 
 
 async def test_a_task_that_outlives_its_handler_is_no_part_of_it() -> None:
@@ -351,4 +351,57 @@ async def test_a_task_that_outlives_its_handler_is_no_part_of_it() -> None:
         assert peer._connection.requests.lent == 0
         await bare.send(answers(later["id"], None))
     assert peer._connection.requests.lent == 0
-    assert peer._connection.calls.nested == 0
+    assert peer._connection.backlog.nested == 0
+
+
+async def echo(params: Any) -> Any:
+    return params
+
+
+async def gather(peer: Peer, count: int, answers: list[Any]) -> None:
+    async def ask(number: int) -> None:
+        answers.append(await peer.request("echo", number))
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(count):
+            tasks.start_soon(ask, number)
+
+
+async def test_a_long_queue_of_quick_requests_is_answered_to_the_last() -> None:
+    one, other = memory_pair()
+    answers: list[int] = []
+    async with (
+        Peer(one, {"echo": echo}, limits=Limits(concurrent=1)),
+        Peer(other) as peer,
+    ):
+        await gather(peer, 900, answers)
+    assert sorted(answers) == list(range(900))
+
+
+async def test_what_the_other_side_told_before_it_went_is_handled_and_then_its_answer_delivered() -> None:
+    one, other = memory_pair()
+    handled: list[int] = []
+    worked = anyio.Event()
+
+    async def work(params: Any) -> str:
+        for number in range(50):
+            await server.notify("progress", number)
+        worked.set()
+        return "done"
+
+    async def progress(number: int) -> None:
+        await anyio.sleep(0.001)
+        handled.append(number)
+
+    server = Peer(one, {"work": work})
+    client = Peer(other, notifications={"progress": progress})
+
+    async def ask() -> None:
+        assert await client.request("work") == "done"
+        assert handled == list(range(50))
+
+    async with server, client, anyio.create_task_group() as tasks:
+        tasks.start_soon(ask)
+        await worked.wait()
+        await server.close()
+    assert handled == list(range(50))

@@ -18,6 +18,7 @@ from quiesce.kernel.base.source_places import describe
 from quiesce.wire import ConnectionEnded, Limits, Peer, SocketTransport
 from quiesce.wire.servers.line_servers import serve_tcp, serve_unix
 from quiesce.wire.servers.server import AcceptedSocket
+from quiesce.wire.transports import sockets
 from quiesce.wire.transports.sockets import connect_tcp, connect_unix
 from tests.kernel.temperaments import Stubborn
 
@@ -214,7 +215,7 @@ async def test_an_answer_that_came_before_the_other_side_went_is_not_lost_to_a_f
         raw.recv(1000)
         raw.send(b'{"jsonrpc": "2.0", "id": 1, "result": 42}\n')
         raw.close()
-        peer._connection.send(b"{}", alone=True)  # in this very turn, before anything was read
+        peer._connection.sender.send(b"{}", alone=True)  # in this very turn, before anything was read
     assert answers == [42]
 
 
@@ -379,14 +380,14 @@ async def test_out_of_descriptors_a_server_waits_says_so_once_and_goes_on(
                         break
                 for raw in raws:
                     raw.connect(("127.0.0.1", server.port))
-                await until(lambda: "can take no connections" in caplog.text)
+                await until(lambda: "cannot accept connections" in caplog.text)
                 assert server.connections == 0
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
                 for fd in taken:
                     os.close(fd)
         await until(lambda: server.connections == 2)
-        assert caplog.text.count("can take no connections") == 1
+        assert caplog.text.count("cannot accept connections") == 1
         for raw in raws:
             raw.close()
 
@@ -407,7 +408,7 @@ async def test_the_path_of_a_dead_server_is_taken_over(tmp_path: Path) -> None:
 async def test_the_path_of_a_living_server_is_not(tmp_path: Path) -> None:
     path = tmp_path / "agent.sock"
     async with serve_unix(answer, path):
-        with pytest.raises(OSError, match="somebody listens there already"):
+        with pytest.raises(OSError, match="another server listens there"):
             await serve_unix(answer, path).open()
         async with Peer(connect_unix(path)) as peer:
             assert await peer.request("echo", 1) == 1
@@ -416,7 +417,7 @@ async def test_the_path_of_a_living_server_is_not(tmp_path: Path) -> None:
 async def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "precious"
     path.write_text("keep me")
-    with pytest.raises(FileExistsError, match="there is a file that is no socket"):
+    with pytest.raises(FileExistsError, match="there is a file that is not a socket"):
         await serve_unix(answer, path).open()
     assert path.read_text() == "keep me"
 
@@ -439,3 +440,18 @@ async def test_a_peer_that_does_not_read_holds_up_the_close_no_longer_than_its_g
     report = await peer.close()
     assert report.clean
     raw.close()
+
+
+async def test_a_connection_that_breaks_before_the_token_is_sent_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours, theirs = socket.socketpair()
+    theirs.close()
+
+    async def connected(host: str, port: int) -> socket.socket:
+        return ours
+
+    monkeypatch.setattr(sockets, "tcp_connection", connected)
+    with pytest.raises(ConnectionError):
+        await Peer.open(connect_tcp("localhost", 7000, token="a token of some length"))
+    assert ours.fileno() == -1

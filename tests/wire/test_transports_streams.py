@@ -127,7 +127,7 @@ def test_asyncio_streams_the_wrong_way_round_are_refused() -> None:
 
     reader: Any = Reader()
     writer: Any = Writer()
-    with pytest.raises(TypeError, match="what is read from first"):
+    with pytest.raises(TypeError, match="takes a StreamReader first"):
         AsyncioStreams(writer, reader)
 
 

@@ -175,7 +175,7 @@ async def test_who_never_comes_to_the_end_of_the_request_is_shown_the_door() -> 
             for raw in raws:
                 await is_cut_off(raw)
             group.cancel_scope.cancel()
-        await until(lambda: not server._unhandled)
+        await until(lambda: not server._accepted)
         for raw in raws:
             raw.close()
         await still_answers(server)
@@ -185,7 +185,7 @@ async def test_who_does_not_read_the_answer_is_shown_the_door_too() -> None:
     async with serve_websocket(answer, "127.0.0.1", within=0.05) as server:
         raw = Raw(server.port)
         await raw.send(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-        await until(lambda: not server._unhandled)
+        await until(lambda: not server._accepted)
         raw.close()
 
 
@@ -193,7 +193,7 @@ async def test_a_server_that_closes_in_the_middle_of_a_handshake_leaves_nothing(
     server = await serve_websocket(answer, "127.0.0.1").open()
     raws = [Raw(server.port) for _ in range(2)]
     await raws[1].send(UPGRADE)
-    await until(lambda: len(server._unhandled) == 2)
+    await until(lambda: len(server._accepted) == 2)
     assert (await server.close()).clean
     for raw in raws:
         raw.close()
@@ -237,7 +237,7 @@ async def test_an_answer_to_who_has_said_goodbye_is_dropped_and_does_not_hold_up
 async def test_a_thousand_who_initialize_and_drop_leave_nothing_and_the_server_still_answers() -> None:
     async with serve_websocket(answer, "127.0.0.1", per_peer=2000) as server:
         await still_answers(server)
-        await until(lambda: not server._unhandled)
+        await until(lambda: not server._accepted)
         before = open_descriptors()
         waiting = iter(range(1000))
 
@@ -261,7 +261,7 @@ async def test_a_thousand_who_initialize_and_drop_leave_nothing_and_the_server_s
         async with anyio.create_task_group() as group:
             for _ in range(50):
                 group.start_soon(come_and_go)
-        await until(lambda: not server._unhandled)
+        await until(lambda: not server._accepted)
         assert server.connections == 0
         assert not open_descriptors() - before
         await still_answers(server)

@@ -73,10 +73,10 @@ class Watched:
         """After a run: nothing is half done."""
         for who, asked, answered in self.sides:
             side = getattr(who, "client", None) or getattr(who, "agent", None)
-            if side is None or side._peer._opened() is None:
+            if side is None or not side._connection.started:
                 continue
-            connection = side._peer._connection
-            ledger.expect(side._peer._keeper().core.is_settled(), f"{side} is not settled")
+            connection = side._connection
+            ledger.expect(side._peer._held().core.is_settled(), f"{side} is not settled")
             ledger.expect(len(connection.calls) == 0, f"{len(connection.calls)} calls of {side} wait")
             ledger.expect(
                 asked == answered, f"{side} was asked {dict(asked)} and has answered {dict(answered)}"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Self
 
 import anyio
 
 from quiesce import Held, NotHeld, Scope, own
+from quiesce.kernel.inner import SessionFace, start_holding, users_site
 
 from . import ASYNCIO, DROPPED, STARTED_LATE, audited, ledger, pause, tidy_up, work
 
@@ -30,6 +32,43 @@ async def client() -> AsyncIterator[str]:
         tasks.start_soon(anyio.sleep_forever)
         yield "client"
         tasks.cancel_scope.cancel()
+
+
+class Session(SessionFace[str]):
+    """What users hold of a connection, from before it is connected."""
+
+    def start(self) -> None:
+        self._holding = start_holding(connection(), "session", users_site())
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        await self._held().wait_until_entered()
+        return self
+
+
+@audited("own")
+async def a_session_as_a_block() -> None:
+    ledger.start()
+    async with ledger.scope(Scope("around it")), Session() as session:
+        await pause(1)
+        ledger.expect(not session.closed, "it is closed")
+    ledger.report(session.report)
+
+
+@audited("own")
+async def a_session_closed_by_another_task_while_it_opens() -> None:
+    ledger.start()
+    session = Session()
+
+    async def opens() -> None:
+        with suppress(NotHeld):
+            await session._held().wait_until_entered()
+
+    async with ledger.scope(Scope("around it")) as scope:
+        session.start()
+        scope.spawn(opens)
+        await pause(0.1)
+        ledger.report(await session.close())
 
 
 @audited("own")

@@ -10,7 +10,7 @@ from functools import partial
 import anyio
 
 from quiesce import Inflight, Scope, contain, current_scope, guarded, own, shielded, stream
-from quiesce.kernel.inner import WaitQueue, when_ended
+from quiesce.kernel.inner import WaitQueue, ask_to_leave, core_of, wait_settled, when_ended
 
 from . import ASYNCIO, audited, clock, fail, ledger, pause, tidy_up, work
 
@@ -61,6 +61,47 @@ async def a_queue_of_tasks_that_take_turns() -> None:
             await pause(1)
     ledger.expect(not queue, "a task is still in the queue")
     ledger.expect(len(ended) == 2, f"ends that were heard of: {ended}")
+
+
+@audited("Scope")
+async def an_owner_that_waits_until_its_handlers_have_settled() -> None:
+    ledger.start()
+    async with ledger.scope(Scope("connection")) as connection:
+        handlers = ledger.scope(await Scope.open("handlers", on_error="report"))
+
+        async def owner() -> None:
+            await pause(1)
+            handlers.cancel("the connection ended")
+            await wait_settled(core_of(handlers))
+            ledger.expect(handlers.state == "settled", f"the handlers are {handlers.state}")
+
+        handlers.spawn(work, 5)
+        connection.spawn(owner)
+        handlers.spawn(connection.close)  # last: an eager task closes the connection at once
+    await handlers.close()
+
+
+@audited("Handle")
+async def a_child_that_leaves_by_itself_when_it_is_asked() -> None:
+    ledger.start()
+    queue, asked = WaitQueue(), list[bool]()
+
+    async def write() -> None:
+        await queue.wait_until(lambda: asked)
+        await pause(0.5)
+
+    def leave() -> bool:
+        asked.append(True)
+        queue.wake_all()
+        return True
+
+    async with ledger.scope(Scope("writers")) as scope:
+        writer = scope.spawn(write)
+        ask_to_leave(writer, leave)
+        await pause(1)
+        scope.cancel()
+        await pause(2)
+    ledger.expect(not queue, "it is still in the queue")
 
 
 @audited("shielded")

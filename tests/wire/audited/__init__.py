@@ -61,16 +61,18 @@ class Watched:
         """After a run: nothing is half done."""
         for peer, asked, answered in self.peers:
             connection = peer._connection
-            if peer._held is None:
+            if peer._holding is None:
                 continue
-            ledger.expect(peer._held._keeper.core.is_settled(), f"{peer} is not settled")
+            ledger.expect(peer._held().core.is_settled(), f"{peer} is not settled")
             ledger.expect(len(connection.calls) == 0, f"{len(connection.calls)} calls of {peer} wait")
             ledger.expect(
                 asked == answered, f"{peer} was asked {dict(asked)} and has answered {dict(answered)}"
             )
             ledger.expect(not connection.requests._open, f"{peer} has open requests")
             ledger.expect(not connection.lanes.busy, f"{peer} has busy lanes")
-            ledger.expect(connection._link is None or connection._link.over, f"{peer} has its link")
+            ledger.expect(
+                connection.sender.link is None or connection.sender.link.over, f"{peer} has its link"
+            )
         self.peers = []
         ledger.check()
 

@@ -60,7 +60,7 @@ class Watched:
         """After a run: nothing is open."""
         for server in self.servers:
             ledger.expect(not server._listening, f"{server} listens")
-            ledger.expect(not server._unhandled, f"{server} has connections")
+            ledger.expect(not server._accepted, f"{server} has connections")
             ledger.expect(not server._admission._open, f"{server} counts {server._admission._open}")
         left = open_sockets() - self.before if self.before is not None else None
         ledger.expect(not left, f"sockets are open: {left}")

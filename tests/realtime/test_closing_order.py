@@ -1,6 +1,6 @@
-"""The seed: closing a session cancels its guardrails and tools, awaits them, collects their errors, and only then forgets them and closes the model.
+"""In which order a session is closed: it cancels its guardrails and tools, waits for them, and only then closes the model.
 
-Its six facts, by the public API, with a real tool and a real guardrail; on trio the clean-up awaits inside `shielded`, as it must there.
+By the public API, with a real tool and a real guardrail. On trio the clean-up awaits inside `shielded`, as it must there.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def at_work(*parts: Part) -> tuple[RealtimeSession, WatchedModel]:
 
 def tracked(session: RealtimeSession) -> tuple[int, int]:
     """How many calls and responses the session keeps an account of."""
-    return len(session._life.calls._calls), len(session._life.guards._responses)
+    return len(session._task.calls._calls), len(session._task.guards._responses)
 
 
 async def begun(session: RealtimeSession, *parts: Part) -> None:
@@ -57,7 +57,7 @@ async def test_when_close_returns_guardrail_and_tool_are_done_and_their_clean_up
     guard, tool = Part("guard"), Part("tool")
     session, model = at_work(guard, tool)
     await begun(session, guard, tool)
-    children = session._life.work.children
+    children = session._task.work.children
     assert {child.name for child in children} == {"guardrail guard", "tool"}
     assert tracked(session) == (1, 1)
     report = await session.close()

@@ -1,6 +1,6 @@
-"""What the seed and the experiments of `docs/recipes/openhands.md` found elsewhere does not happen here.
+"""What tools and their tokens see of an interrupt, and what is left of them: in threads, in processes, and under sync runs.
 
-Each test is named after the experiment it repeats; the tools are real threads and processes.
+Other agent runtimes fail here; `docs/recipes/openhands.md` has the experiments.
 """
 
 from __future__ import annotations
@@ -90,10 +90,10 @@ async def until(event: threading.Event) -> None:
             await anyio.sleep(0.002)
 
 
-# Seed 002: a cancelled token stays observable
+# A cancelled token stays observable
 
 
-async def test_seed_002_a_cancelled_token_stays_observable_after_the_interrupt() -> None:
+async def test_a_cancelled_token_stays_observable_after_the_interrupt() -> None:
     deaf = Deaf()
     conversation = talk(call("block"), "Done.", tools=(deaf.tool,), grace=IMPATIENT)
     async with running(conversation) as run:
@@ -116,7 +116,7 @@ async def test_seed_002_a_cancelled_token_stays_observable_after_the_interrupt()
     assert (await conversation.close()).clean
 
 
-async def test_seed_002_each_tool_call_has_a_token_of_its_own_and_an_interrupt_stops_all_in_flight() -> None:
+async def test_each_tool_call_has_a_token_of_its_own_and_an_interrupt_stops_all_in_flight() -> None:
     first, second = Polling(), Polling()
     second.tool = function_tool(second._poll, name_override="poll2")
     conversation = talk([call("poll"), call("poll2")], tools=(first.tool, second.tool))
@@ -128,7 +128,7 @@ async def test_seed_002_each_tool_call_has_a_token_of_its_own_and_an_interrupt_s
     assert first.tokens[0] is not second.tokens[0]
 
 
-async def test_section_5_the_old_tool_sees_its_cancel_while_a_new_run_is_on() -> None:
+async def test_the_old_tool_sees_its_cancel_while_a_new_run_is_on() -> None:
     deaf, parked = Deaf(), Parked()
     conversation = talk(call("block"), call("park"), tools=(deaf.tool, parked_tool(parked)), grace=IMPATIENT)
     async with running(conversation):
@@ -147,7 +147,7 @@ async def test_section_5_the_old_tool_sees_its_cancel_while_a_new_run_is_on() ->
     assert (await conversation.close()).clean
 
 
-async def test_e1_a_new_run_calls_the_same_tool_at_once() -> None:
+async def test_a_new_run_calls_the_same_tool_at_once() -> None:
     polling = Polling()
     conversation = talk(call("poll"), call("poll"), "Done.", tools=(polling.tool,))
     async with running(conversation):
@@ -161,7 +161,7 @@ async def test_e1_a_new_run_calls_the_same_tool_at_once() -> None:
     assert [token.cancelled for token in polling.tokens] == [True, False]
 
 
-async def test_e2_the_event_loop_is_not_frozen_while_threads_are_stopped() -> None:
+async def test_the_event_loop_is_not_frozen_while_threads_are_stopped() -> None:
     first, second = Deaf(), Deaf()
     second.tool = function_tool(second._block, name_override="block2")
     conversation = talk(
@@ -209,7 +209,7 @@ async def test_e2_the_event_loop_is_not_frozen_while_threads_are_stopped() -> No
 
 
 @asyncio_only
-async def test_e3_a_timeout_is_a_timeout_and_a_cancelled_task_is_cancelled() -> None:
+async def test_a_timeout_is_a_timeout_and_a_cancelled_task_is_cancelled() -> None:
     parked = Parked()
     conversation = talk(*[call("park")] * 3, tools=(parked_tool(parked),))
     with pytest.raises(TimeoutError):
@@ -228,7 +228,7 @@ async def test_e3_a_timeout_is_a_timeout_and_a_cancelled_task_is_cancelled() -> 
 
 
 @asyncio_only
-async def test_e4a_an_interrupt_right_after_create_task_is_not_lost(world: World) -> None:
+async def test_an_interrupt_right_after_create_task_is_not_lost(world: World) -> None:
     model = SlowModel()
     conversation = Conversation(Agent(name="a", model=model))
     conversation.send_message("hi")
@@ -240,7 +240,7 @@ async def test_e4a_an_interrupt_right_after_create_task_is_not_lost(world: World
         assert model.started == 0
 
 
-async def test_e4b_interrupted_while_it_begins_no_cancel_escapes() -> None:
+async def test_interrupted_while_it_begins_no_cancel_escapes() -> None:
     reached = anyio.Event()
 
     async def instructions(context: Any, agent: Any) -> str:
@@ -257,7 +257,7 @@ async def test_e4b_interrupted_while_it_begins_no_cancel_escapes() -> None:
     assert run.status == conversation.status == "paused"
 
 
-def test_e5_a_sync_run_is_stopped_from_another_thread_which_is_not_blocked() -> None:
+def test_a_sync_run_is_stopped_from_another_thread_which_is_not_blocked() -> None:
     deaf = Deaf()
     grace = Grace(cancel=2.0, terminate=0.1, kill=0.1)
     conversation = talk(call("block"), "Done.", tools=(deaf.tool,), grace=grace)
@@ -285,7 +285,7 @@ def test_e5_a_sync_run_is_stopped_from_another_thread_which_is_not_blocked() -> 
     assert conversation.close_sync().clean
 
 
-async def test_e6_close_waits_for_the_thread_or_names_it_and_the_history_says_so(tmp_path: Path) -> None:
+async def test_close_waits_for_the_thread_or_names_it_and_the_history_says_so(tmp_path: Path) -> None:
     deaf = Deaf()
     conversation = talk(call("block"), tools=(deaf.tool,), grace=IMPATIENT)
     async with running(conversation):
@@ -300,7 +300,7 @@ async def test_e6_close_waits_for_the_thread_or_names_it_and_the_history_says_so
     assert conversation.items == history, "a late result does not get into the history"
 
 
-async def test_e7_a_sub_agent_makes_no_call_after_the_interrupt() -> None:
+async def test_a_sub_agent_makes_no_call_after_the_interrupt() -> None:
     polling = Polling()
     inner = ScriptedModel([call("poll")] * 500)
     sub: Agent[Any] = Agent(name="sub", model=inner, tools=[polling.tool])
@@ -339,7 +339,7 @@ def pid_in(path: Path) -> int:
 
 
 @pytest.mark.worlds("asyncio", "trio")
-async def test_e8_a_tool_in_a_process_is_gone_when_the_interrupt_is_settled(tmp_path: Path) -> None:
+async def test_a_tool_in_a_process_is_gone_when_the_interrupt_is_settled(tmp_path: Path) -> None:
     tool = function_tool(sleep_long, isolation="process")
     path = tmp_path / "pid"
     conversation = talk(
@@ -353,7 +353,7 @@ async def test_e8_a_tool_in_a_process_is_gone_when_the_interrupt_is_settled(tmp_
     assert outcomes(conversation.items) == ["interrupted"]
 
 
-def test_e8_so_is_one_under_a_sync_run(tmp_path: Path) -> None:
+def test_a_tool_in_a_process_under_a_sync_run_is_gone_too(tmp_path: Path) -> None:
     tool = function_tool(sleep_long, isolation="process")
     path = tmp_path / "pid"
     conversation = talk(
@@ -378,7 +378,7 @@ def test_e8_so_is_one_under_a_sync_run(tmp_path: Path) -> None:
 
 
 @asyncio_only
-async def test_e9_a_cancel_of_the_task_sets_the_tools_token_too() -> None:
+async def test_a_cancel_of_the_task_sets_the_tools_token_too() -> None:
     polling = Polling()
     conversation = talk(call("poll"), tools=(polling.tool,))
     task = asyncio.ensure_future(conversation.arun())
@@ -392,7 +392,7 @@ async def test_e9_a_cancel_of_the_task_sets_the_tools_token_too() -> None:
     assert token.cancelled
 
 
-async def test_e9_so_does_a_timeout() -> None:
+async def test_a_timeout_sets_the_tools_token_too() -> None:
     polling = Polling()
     conversation = talk(call("poll"), tools=(polling.tool,))
     async with time_limit_once(polling.started.is_set):
@@ -403,7 +403,7 @@ async def test_e9_so_does_a_timeout() -> None:
     assert token.cancelled
 
 
-async def test_e11a_send_message_and_pause_are_not_blocked_by_a_tool() -> None:
+async def test_send_message_and_pause_are_not_blocked_by_a_tool() -> None:
     deaf = Deaf()
     conversation = talk(call("block"), "Done.", "More.", tools=(deaf.tool,))
     took: list[float] = []
@@ -426,7 +426,7 @@ async def test_e11a_send_message_and_pause_are_not_blocked_by_a_tool() -> None:
     asked(conversation)
 
 
-def test_e11b_a_sync_run_with_a_tool_that_polls() -> None:
+def test_a_sync_run_with_a_tool_that_polls() -> None:
     polling = Polling()
     conversation = talk(call("poll"), tools=(polling.tool,))
     thread = threading.Thread(target=lambda: (polling.started.wait(10), conversation.interrupt()))
@@ -437,7 +437,7 @@ def test_e11b_a_sync_run_with_a_tool_that_polls() -> None:
     assert conversation.close_sync().clean
 
 
-async def test_e11c_two_runs_at_once_are_refused_and_the_one_can_be_stopped() -> None:
+async def test_two_runs_at_once_are_refused_and_the_one_can_be_stopped() -> None:
     parked = Parked()
     conversation = talk(call("park"), tools=(parked_tool(parked),))
     async with running(conversation) as run:
