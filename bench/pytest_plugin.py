@@ -2,9 +2,10 @@
 
     .venv/bin/python bench/pytest_plugin.py [--rounds N]
 
-Each suite is a real pytest in a process of its own, with the plugins it needs and no others, and its whole CPU time counts,
-user and system, from the start of the interpreter to its exit. Rounds without and with `--quiesce` take turns, and the best
-of each is shown; docs/performance.md holds a result. No test leaves anything behind: every suite has to pass both ways.
+Each suite is a real pytest in a process of its own, with the plugins it needs and no others, and its whole
+CPU time counts, user and system, from the start of the interpreter to its exit. Rounds without and with
+`--quiesce` take turns, and the best of each is shown; docs/performance.md holds a result. No test leaves
+anything behind: every suite has to pass both ways.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from pathlib import Path
 TESTS = 1000
 ROUNDS = 5
 
-# Plugins that the suite needs, and a test of it. A test of each suite starts a task and waits for it, as far as it is async.
+# Plugins that the suite needs, and a test of it. A test of each suite starts a task and waits for it, as far
+# as it is async.
 SUITES = {
     "not async": ((), "def test_{n}():\n    assert sorted([3, 1, 2]) == [1, 2, 3]\n"),
     "asyncio.run in a plain test": ((), "def test_{n}():\n    assert asyncio.run(work()) == 3\n"),

@@ -1,7 +1,8 @@
 """An agent that an editor can start: `quiesce acp acp_agent:agent`, in this directory.
 
-It needs no key, for its model answers from a script: it looks at a file of yours, asks whether it may run a command, and says goodbye. For a real one put
-`OpenAIModel("gpt-5")` or `AnthropicModel("claude-sonnet-4-5")` of `quiesce.models` in its place.
+It needs no key, for its model answers from a script: it looks at a file of yours, asks whether it may run a
+command, and says goodbye. For a real one put `OpenAIModel("gpt-5")` or `AnthropicModel("claude-sonnet-4-5")`
+of `quiesce.models` in its place.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A client leaves, and with it go the handler and its call of the model. First as it is without quiesce, then with.
 
-Everything is real: a uvicorn server, a client and a model server on sockets of this machine. The model writes a word every
-10 ms while somebody listens, and is paid by the word.
+Everything is real: a uvicorn server, a client and a model server on sockets of this machine. The model writes
+a word every 10 ms while somebody listens, and is paid by the word.
 
     python examples/disconnect.py
 

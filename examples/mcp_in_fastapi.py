@@ -2,8 +2,9 @@
 
     python examples/mcp_in_fastapi.py       # needs fastapi, uvicorn, and mcp 1.x or 2.x
 
-An MCP client over stdio holds a task group. Entered in one request and left in another it raises "Attempted to exit cancel
-scope in a different task", and its server may stay. `own` keeps it in a task of its own, which belongs to the server's scope.
+An MCP client over stdio holds a task group. Entered in one request and left in another it raises "Attempted
+to exit cancel scope in a different task", and its server may stay. `own` keeps it in a task of its own, which
+belongs to the server's scope.
 
 The program serves itself, asks itself, stops itself, and exits 0 if both MCP servers have ended and nothing was left.
 """

@@ -3,11 +3,12 @@
     python examples/realtime_wav.py                     # makes a recording of its own: two questions, as tones
     python examples/realtime_wav.py recording.wav       # any PCM file: 8 to 32 bits, any rate, any number of channels
 
-The server (`quiesce.realtime.testing.LocalRealtimeServer`) speaks OpenAI's Realtime wire over a real WebSocket and hears when somebody speaks. It understands
-nothing: what it answers is in a script. To talk to the real one, leave out `url`, and set OPENAI_API_KEY.
+The server (`quiesce.realtime.testing.LocalRealtimeServer`) speaks OpenAI's Realtime wire over a real
+WebSocket and hears when somebody speaks. It understands nothing: what it answers is in a script. To talk to
+the real one, leave out `url`, and set OPENAI_API_KEY.
 
-Printed are a timeline, the transcript, and the report of how the session has ended. The second question comes while the agent still speaks: that is
-interrupted, and cut in the conversation to what was heard of it.
+Printed are a timeline, the transcript, and the report of how the session has ended. The second question comes
+while the agent still speaks: that is interrupted, and cut in the conversation to what was heard of it.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from quiesce import Scope, contain, own
 from .ways import Close, Ready, Scenario, Way
 
 AGENT = Path(__file__).with_name("standins") / "acp_agent.py"
-NO_LOOP = "a connection is no stream: there is nothing to break out of"
+NO_LOOP = "a connection is not a stream: there is nothing to break out of"
 NO_CLOSE = "`run_agent` has no close of its own: it is stopped by the end of its input, or by a cancel"
 
 

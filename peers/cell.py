@@ -1,7 +1,8 @@
 """One cell, in a process of its own: `python -m peers.cell MODULE SCENARIO with|without STOP`.
 
-It speaks to its judge by lines of JSON on the descriptor that PEERS_CONTROL names. A stop from outside comes after it has
-said that it is ready; after a stop from inside it says what is left, and waits to be told that the judge has looked too.
+It speaks to its judge by lines of JSON on the descriptor that PEERS_CONTROL names. A stop from outside comes
+after it has said that it is ready; after a stop from inside it says what is left, and waits to be told that
+the judge has looked too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a stop has left inside its process: tasks, threads, sockets, and errors that nobody caught.
 
-What was there before does not count, nor a thread that waits for work in the pool of asyncio or anyio: pools keep them by
-design, in both columns alike.
+What was there before does not count, nor a thread that waits for work in the pool of asyncio or anyio: pools
+keep them by design, in both columns alike.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from quiesce import own
 from .ways import Close, Ready, Scenario, Way, soon
 
 URL = f"http://127.0.0.1:{os.environ.get('PEERS_MCP')}/mcp"
-NO_LOOP = "a session is no stream: there is nothing to break out of"
+NO_LOOP = "a session is not a stream: there is nothing to break out of"
 
 
 # --8<-- [start:connect]

@@ -1,4 +1,6 @@
-"""mcp 2.x and 1.x, a client over stdio: a server that ends when its input does, and one that is deaf to that and to SIGTERM."""
+"""mcp 2.x and 1.x, a client over stdio: a server that ends when its input does, and one that is deaf to that
+and to SIGTERM.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from quiesce import contain, own
 from .ways import Close, Ready, Scenario, Way, soon
 
 SERVER = Path(__file__).with_name("standins") / "mcp_stdio.py"
-NO_LOOP = "a session is no stream: there is nothing to break out of"
+NO_LOOP = "a session is not a stream: there is nothing to break out of"
 
 
 # --8<-- [start:connect]

@@ -25,7 +25,7 @@ from .ways import Close, Ready, Scenario, Way, consume, start_consuming
 
 set_tracing_disabled(True)
 SERVER = Path(__file__).with_name("standins") / "mcp_stdio.py"
-NO_LOOP = "`Runner.run` is no stream: there is nothing to break out of"
+NO_LOOP = "`Runner.run` is not a stream: there is nothing to break out of"
 
 has_begun: list[Callable[[], object]] = []  # called by the tool, in its thread
 
@@ -167,7 +167,7 @@ async def break_off_streamed_with(ready: Ready) -> None:
 def run() -> Scenario:
     return Scenario(
         "run",
-        "`Runner.run`, in a tool that runs in a thread, beside an MCP server that ignores EOF and SIGTERM",
+        "`Runner.run`, in a tool that runs in a thread, with an MCP server that ignores EOF and SIGTERM",
         without=Way(use_run, open_server),
         with_quiesce=Way(use_run_with, open_server_with, run=quiesce.run),
         impossible={"break": NO_LOOP},

@@ -1,4 +1,6 @@
-"""openhands-sdk: a conversation in a tool that has a thread and polls the conversation's token, as its documentation says."""
+"""openhands-sdk: a conversation in a tool that has a thread and polls the conversation's token, as its
+documentation says.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from quiesce import Grace, Scope, contain
 # --8<-- [end:imports]
 from .ways import Ready, Scenario, Way
 
-NO_LOOP = "a conversation is no stream: there is nothing to break out of"
+NO_LOOP = "a conversation is not a stream: there is nothing to break out of"
 NO_CLOSE = "its `close()` is sync and stops no run; a run is stopped by `interrupt()` or a cancel"
 
 

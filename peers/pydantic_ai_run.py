@@ -26,7 +26,7 @@ from quiesce import Scope, contain, current_token, own, stream
 from .ways import Close, Ready, Scenario, Way, consume, start_consuming
 
 SERVER = Path(__file__).with_name("standins") / "mcp_stdio.py"
-NO_LOOP = "`Agent.run` is no stream: there is nothing to break out of"
+NO_LOOP = "`Agent.run` is not a stream: there is nothing to break out of"
 A_THREAD = "Python cannot stop a thread from outside: this one does not look at its token, and is named in the report"
 OPENED = "the thread is a run's, and a run is not opened and closed"
 
@@ -159,7 +159,7 @@ async def break_off_streamed_with(ready: Ready) -> None:
 def run() -> Scenario:
     return Scenario(
         "run",
-        "`Agent.run`, in a tool that runs in a thread, beside an MCP server",
+        "`Agent.run`, in a tool that runs in a thread, with an MCP server",
         without=Way(use_run, open_agent),
         with_quiesce=Way(use_run_with, open_agent_with, run=quiesce.run),
         impossible={"break": NO_LOOP},

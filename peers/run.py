@@ -4,9 +4,9 @@
 
 Then it drives the real Claude Code CLI with `quiesce.claude`, which `--only claude_cli` does alone.
 
-Environments are kept as those of `make seeds` are. Each cell is a process with a judge of its own. The table goes
-to docs/peers.md, unless only a part was asked for. It exits 1 if something is left with quiesce that is not named with its
-reason, or if a cell could not be run.
+Environments are kept as those of `make seeds` are. Each cell is a process with a judge of its own. The table
+goes to docs/peers.md, unless only a part was asked for. It exits 1 if something is left with quiesce that is
+not named with its reason, or if a cell could not be run.
 """
 
 from __future__ import annotations

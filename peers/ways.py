@@ -1,7 +1,7 @@
 """What a cell of the table runs: one scenario of an SDK, as it is documented or with quiesce around it.
 
-A way of use says how to work until stopped, how to open something that somebody else will close, and how to break out of
-a stream. What a way does not have cannot be stopped so; the scenario says why.
+A way of use says how to work until stopped, how to open something that somebody else will close, and how to
+break out of a stream. What a way does not have cannot be stopped so; the scenario says why.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What `generate_acp_schema.py` cannot read from the schema: where each definition goes, what its class is called, and what it is in a line.
+"""What the schema does not say about a definition: its module, the name of its class, and its docstring.
 
-Names are those that users of agent-client-protocol 0.12 know. What that release does not have yet is named in the same manner.
+The names are those of agent-client-protocol 0.12; newer definitions are named in the same way.
 """
 
 from __future__ import annotations
 
-# Topics in the order in which they may import each other; each is a module. A definition goes to the first topic that claims it.
+# Each topic is a module, and may import those above it. A definition goes to the first topic that lists it.
 TOPICS: dict[str, tuple[str, list[str]]] = {
     "enums": (
         "The values that a field chooses from.",
@@ -103,7 +103,7 @@ TOPICS: dict[str, tuple[str, list[str]]] = {
         ],
     ),
     "updates": (
-        "What an agent tells about a session while it works.",
+        "What an agent reports about a session while it works.",
         [
             "ContentChunk",
             "PlanEntry",
@@ -125,7 +125,7 @@ TOPICS: dict[str, tuple[str, list[str]]] = {
         ],
     ),
     "elicitation": (
-        "What an agent asks of the user through the client.",
+        "Questions to the user, which the agent asks through the client.",
         [
             "EnumOption",
             "StringPropertySchema",
@@ -149,10 +149,10 @@ TOPICS: dict[str, tuple[str, list[str]]] = {
             "CompleteElicitationNotification",
         ],
     ),
-    "client_methods": ("What an agent asks of a client, and the answers.", ["TerminalExitStatus"]),
-    "agent_methods": ("What a client asks of an agent, and the answers.", []),
+    "client_methods": ("The methods of a client: their parameters and results.", ["TerminalExitStatus"]),
+    "agent_methods": ("The methods of an agent: their parameters and results.", []),
     "envelopes": (
-        "JSON-RPC messages as the schema has them. `quiesce.wire` writes and reads these; they are here for whoever keeps or shows them.",
+        "JSON-RPC messages as the schema has them, for programs that log them: connections use `quiesce.wire`.",
         [
             "Error",
             "CancelRequestNotification",
@@ -222,7 +222,7 @@ VARIANTS: dict[tuple[str, ...], str] = {
     ("ClientResponse", "Error"): "ClientErrorMessage",
 }
 
-# (definition of the union, its discriminator): what a kind is read as that the schema does not have.
+# Definition of the union: its discriminator, and the class for a kind that the schema does not have.
 UNKNOWN: dict[str, tuple[str, str]] = {
     "ContentBlock": ("type", "UnknownContentBlock"),
     "ToolCallContent": ("type", "UnknownToolCallContent"),
@@ -255,20 +255,20 @@ MORE_UNIONS: dict[str, tuple[str, ...]] = {
     ),
 }
 
-# What has neither a method nor a kind to say about itself.
+# The docstrings of classes that have neither a method nor a tag.
 LINES: dict[str, str] = {
-    "Annotations": "Who some content is for, how much it matters, and from when it is.",
+    "Annotations": "Who content is for, how important it is, and when it last changed.",
     "TextContent": "Text.",
     "ImageContent": "A picture, in base64.",
     "AudioContent": "A sound, in base64.",
-    "ResourceLink": "Where something is to be had.",
+    "ResourceLink": "A link to a resource.",
     "TextResourceContents": "A resource itself, as text.",
     "BlobResourceContents": "A resource itself, in base64.",
     "EmbeddedResource": "A resource itself.",
     "Content": "Any content, as the output of a tool.",
     "Diff": "A change of a file.",
     "Terminal": "A terminal of the client, shown as the output of a tool.",
-    "ToolCallLocation": "A place in a file that a tool works at.",
+    "ToolCallLocation": "A place in a file that a tool works on.",
     "ToolCall": "A call of a tool.",
     "ToolCallUpdate": "What is new about a call of a tool.",
     "PermissionOption": "One of the answers that a user may choose from.",
@@ -279,7 +279,7 @@ LINES: dict[str, str] = {
     "McpServerSse": "An MCP server over server-sent events.",
     "McpServerStdio": "An MCP server that the agent starts; the one kind without a `type`.",
     "SessionMode": "A mode that an agent can work in.",
-    "SessionModeState": "The mode of a session, and all that it could have.",
+    "SessionModeState": "The mode of a session, and all modes that it offers.",
     "SessionConfigSelectOption": "One choice of an option.",
     "SessionConfigSelectGroup": "Choices of an option that belong together.",
     "SessionConfigSelect": "An option with choices.",
@@ -309,35 +309,35 @@ LINES: dict[str, str] = {
     "ElicitationCapabilities": "How a client can ask its user.",
     "ClientCapabilities": "What a client can do.",
     "AuthMethodTerminal": "Authentication by a program that the client runs in a terminal.",
-    "AuthMethodAgent": "Authentication that the agent sees to itself.",
+    "AuthMethodAgent": "Authentication that the agent handles itself.",
     "ContentChunk": "A part of a message.",
-    "PlanEntry": "One thing that the agent means to do.",
-    "Plan": "What the agent means to do.",
+    "PlanEntry": "One step of a plan.",
+    "Plan": "The steps that the agent plans to take.",
     "UnstructuredCommandInput": "Text after the name of a command.",
     "AvailableCommand": "A command that the user can give.",
     "Cost": "What a session has cost so far.",
-    "Notice": "Something that the user should know.",
+    "Notice": "A message for the user.",
     "EnumOption": "A choice in a form.",
     "StringPropertySchema": "A text field of a form.",
     "NumberPropertySchema": "A number field of a form.",
     "IntegerPropertySchema": "An integer field of a form.",
-    "BooleanPropertySchema": "A box to tick in a form.",
+    "BooleanPropertySchema": "A checkbox of a form.",
     "TitledMultiSelectItems": "The choices of a multi-select field, with titles.",
     "MultiSelectPropertySchema": "A multi-select field of a form.",
-    "ElicitationSchema": "The form that the user is to fill in.",
+    "ElicitationSchema": "The form that the user fills in.",
     "ElicitationSessionScope": "The session that a question to the user belongs to.",
     "ElicitationRequestScope": "The request that a question to the user belongs to.",
     "ElicitationAcceptAction": "What the user has filled in.",
-    "TerminalExitStatus": "How a command has ended.",
+    "TerminalExitStatus": "How a command ended: its exit code or signal.",
     "Error": "The error of an answer.",
     "AgentRequest": "A request of an agent.",
     "AgentNotification": "A notification of an agent.",
     "ClientRequest": "A request of a client.",
     "ClientNotification": "A notification of a client.",
-    "ElicitationFormSessionMode": "A form, asked about in a session.",
-    "ElicitationFormRequestMode": "A form, asked about during a request.",
-    "ElicitationUrlSessionMode": "An address to visit, asked about in a session.",
-    "ElicitationUrlRequestMode": "An address to visit, asked about during a request.",
+    "ElicitationFormSessionMode": "A form, in a session.",
+    "ElicitationFormRequestMode": "A form, during a request.",
+    "ElicitationUrlSessionMode": "An address to visit, in a session.",
+    "ElicitationUrlRequestMode": "An address to visit, during a request.",
     "AgentResponseMessage": "The result of an agent.",
     "AgentErrorMessage": "The error of an agent.",
     "ClientResponseMessage": "The result of a client.",

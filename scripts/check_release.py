@@ -1,4 +1,5 @@
-"""scripts/check_release.py [TAG]: whether the changelog has its shape and, with TAG, whether that tag may be published.
+"""scripts/check_release.py [TAG]: whether the changelog has its shape, whether quiesce and quiesce-chat are
+at the same version and need each other in it, and, with TAG, whether that tag may be published.
 
 The changelog has a section per release, the newest first, under `## 1.2.3 (2031-12-24)`, and above them at most one
 `## Unreleased`. Inside, `###` headings are those of https://keepachangelog.com.
@@ -48,6 +49,16 @@ def is_release(heading: str) -> bool:
     return True
 
 
+def version_faults(quiesce: str, chat: str) -> Iterator[str]:
+    """What is wrong with the versions in the texts of pyproject.toml and of chat/pyproject.toml."""
+    version = tomllib.loads(quiesce)["project"]["version"]
+    if (other := tomllib.loads(chat)["project"]["version"]) != version:
+        yield f"quiesce is at {version}, and quiesce-chat is at {other}"
+    for needed in re.findall(r'"(quiesce(?:-chat)?(?:\[\w+\])?==[^"]+)"', quiesce + chat):
+        if not needed.endswith(f"=={version}"):
+            yield f"quiesce is at {version}, and {needed} is needed"
+
+
 def tag_faults(tag: str, changelog: str, version: str) -> Iterator[str]:
     """What keeps `tag` from being published from a tree that is at `version`."""
     if tag != f"v{version}":
@@ -59,8 +70,9 @@ def tag_faults(tag: str, changelog: str, version: str) -> Iterator[str]:
 
 def main(arguments: list[str]) -> int:
     changelog = (ROOT / "CHANGELOG.md").read_text()
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    faults = list(changelog_faults(changelog, version))
+    quiesce, chat = ((ROOT / name).read_text() for name in ("pyproject.toml", "chat/pyproject.toml"))
+    version = tomllib.loads(quiesce)["project"]["version"]
+    faults = [*changelog_faults(changelog, version), *version_faults(quiesce, chat)]
     for tag in arguments:
         faults += tag_faults(tag, changelog, version)
     print("\n".join(faults) or f"{version}: the changelog has its shape")

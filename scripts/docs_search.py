@@ -1,4 +1,6 @@
-"""Who searches the documentation for a word of quiesce wants its own page first, not every page that uses it. A hook of mkdocs."""
+"""A hook of mkdocs: a search for a word of quiesce finds the page of that word first, before other pages that
+use it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ ABOVE_OTHERS = 4
 
 
 def on_page_markdown(markdown: str, page: Any, **_: object) -> str:
-    """Called for each page; what it gives back is what is rendered."""
+    """Called by mkdocs for each page; returns the Markdown to be rendered."""
     if page.file.src_uri.startswith("words/"):
         page.meta.setdefault("search", {})["boost"] = ABOVE_OTHERS
     return markdown

@@ -1,11 +1,13 @@
-"""Environments that were installed once, kept for the next clone: scripts/environment asks here first if QUIESCE_CACHE names a folder.
+"""Environments that were installed once, kept for the next clone: scripts/environment asks here first if
+QUIESCE_CACHE names a folder.
 
     environment_cache.py restore|keep DIRECTORY EXTRA[,EXTRA...]
 
-An entry is a copy of a virtual environment, with this project in it as an editable install. Its name is a hash of all that decides
-what pip would install: the interpreter, the extras, the project's metadata, constraints.txt. To restore it is to copy it and to
-write the new place over the old one in the few files that name it. An entry gets its name when it is whole, so that one that was
-being written when the machine stopped is never used; it is removed a day later, and so is an entry that was not used for a month.
+An entry is a copy of a virtual environment, with this project in it as an editable install. Its name is a
+hash of all that decides what pip would install: the interpreter, the extras, the project's metadata,
+constraints.txt. To restore it is to copy it and to write the new place over the old one in the few files that
+name it. An entry gets its name when it is whole, so that one that was being written when the machine stopped
+is never used; it is removed a day later, and so is an entry that was not used for a month.
 """
 
 from __future__ import annotations
@@ -56,12 +58,12 @@ def main(action: str, directory: Path, extras: set[str]) -> int:
 
 def key_of(extras: set[str]) -> str:
     """What decides what pip would install."""
-    tables = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    tables = [tomllib.loads((ROOT / name).read_text()) for name in ("pyproject.toml", "chat/pyproject.toml")]
     parts = [
         sys.version,
         os.path.realpath(sys.executable),
         platform.platform(),
-        json.dumps([tables["project"], tables["build-system"]], sort_keys=True),
+        json.dumps([[table["project"], table["build-system"]] for table in tables], sort_keys=True),
         (ROOT / "constraints.txt").read_text(),
         Path(__file__).read_text(),
         (ROOT / "scripts" / "environment").read_text(),
@@ -130,7 +132,7 @@ def files_that_name_their_place(environment: Path) -> Iterator[Path]:
             yield path
     for packages in environment.glob("lib/python3*/site-packages"):
         yield from packages.glob("*quiesce*.pth")
-        yield from packages.glob("quiesce-*.dist-info/direct_url.json")
+        yield from packages.glob("quiesce*.dist-info/direct_url.json")
 
 
 def read(environment: Path) -> Made | None:

@@ -1,19 +1,21 @@
-"""Run everything that must hold before a change is accepted: `bash .ci/run`; and what takes hours: `make nightly`.
+"""Run everything that must pass before a change is accepted: `bash .ci/run`; and what takes hours: `make nightly`.
 
     python3 scripts/gate.py [--nightly] [--only STAGE]... [--list]
 
-Stages run in an order that finds the cheap faults first, and the first that fails ends the run. Stages that keep one core busy at
-most, because they install, wait or compile, stand in a group and run three at a time; what such a stage prints is shown when it
-has ended. The next group begins when all of the one before have ended.
+Stages run in an order that finds the cheap faults first, and the first failure ends the run. Stages that use
+at most one core, because they install, wait or compile, are in a group and run three at a time; the output of
+such a stage is shown when it has ended. The next group begins when the whole group before it has ended.
 
-A busy machine does not fail the gate. A test that fails is run again alone (tests/second_try.py); a stage that runs programs
-instead of tests is run again as a whole. What passes then is flaky: the last lines list it, and build/gate keeps its first
-failure. What fails twice fails the gate, and so do more than five flaky tests.
+A busy machine does not fail the gate. A test that fails is run again alone (tests/second_try.py); a stage
+that runs programs instead of tests is run again as a whole. If it passes then, it is flaky: the last lines
+list it, and build/gate keeps its first failure. A second failure fails the gate, and so do more than five
+flaky tests.
 
-Environments and downloads are cached in the folder that QUIESCE_CACHE names, ~/.cache/quiesce if it is not set; set it to nothing
-for no cache. The cache holds what was installed, by a hash of what it was made from. It holds no verdict: every test runs each time.
+Environments and downloads are cached in the folder that QUIESCE_CACHE names, ~/.cache/quiesce if it is not
+set; set it to nothing for no cache. The cache holds what was installed, by a hash of what it was made from.
+It holds no results: every test runs each time.
 
-The last lines are a table of the stages with their seconds. The output of each stage is in build/gate, too.
+The last lines are a table of the stages with their seconds. The output of each stage is also in build/gate.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ HOURS = 3600.0
 FAILURE_LINES = 200  # of a stage's output, kept as its first failure
 SHOWN_LINES = 8  # of a first failure, in the last lines
 LIGHT_AT_ONCE = 3
-# The second is how `make nightly ARGS=...` would hand its arguments on to every `make` of a stage.
+# With MAKEFLAGS and the others, `make nightly ARGS=...` would pass its arguments to the `make` of every stage.
 NOT_FOR_STAGES = ("PYTHONDONTWRITEBYTECODE", "MAKEFLAGS", "MAKEOVERRIDES", "ARGS")
 EXIT_WITHIN = 30.0  # seconds, for a stage that is terminated
 
@@ -50,7 +52,7 @@ EXIT_WITHIN = 30.0  # seconds, for a stage that is terminated
 class Stage:
     """One command. `again` says what is run again if it fails: the tests that failed, all of it, or nothing.
 
-    `group`: it leaves the cores to others for most of its time, and runs beside those of the same group that stand next to it.
+    `group`: it leaves the cores idle for most of its time, and runs side by side with its neighbours of the same group.
     """
 
     name: str
@@ -65,7 +67,7 @@ class Stage:
 class Ran:
     stage: Stage
     seconds: float
-    passed: bool | None  # None: it was ended, because the one beside it had failed
+    passed: bool | None  # None: it was ended because another stage of its group had failed
 
 
 def make(
@@ -82,7 +84,9 @@ PYTHON = os.environ.get("PYTHON", "python3")
 
 
 def installs(name: str, *command: str, **settings: str) -> Stage:
-    """Installing is waiting for downloads, most of the time: what later stages need is installed at the same time."""
+    """Installing mostly means waiting for downloads, so everything that later stages need is installed at the
+    same time.
+    """
     return Stage(name, command, "all", {"ONLY_SET_UP": "1", **settings}, group="set-up")
 
 
@@ -91,9 +95,10 @@ EACH_CHANGE = (
     SET_UP,
     installs("set-up-others", "scripts/test-all", TESTED=PYTHON),
     installs("set-up-next", "scripts/test-next", PYTHONS="3.15"),
-    # None of these depends on how quick the machine is: the sweeps of the audit run in virtual time.
+    # None of these depends on how fast the machine is: the sweeps of the audit run in virtual time.
     make("lint", "nothing", group="checks"),
-    make("docs", group="checks"),
+    make("docs", "nothing", group="checks"),
+    make("test-docs", group="checks"),
     make("audit-once", group="checks", WORKERS="3"),
     make("seeds", "all", group="checks"),
     make("test-wheel", "all", group="checks"),
@@ -111,6 +116,7 @@ NIGHTLY = (
     SET_UP,
     installs("set-up-others", "scripts/test-all"),
     installs("set-up-next", "scripts/test-next"),
+    make("mutants", "nothing", limit=2 * HOURS),
     make("audit", limit=3 * HOURS),
     make("test-all", limit=3 * HOURS),
     make("test-taskgroups"),
@@ -122,7 +128,7 @@ NIGHTLY = (
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Run everything that must hold before a change is accepted.")
+    parser = argparse.ArgumentParser(description="Run everything that must pass before a change is accepted.")
     parser.add_argument("--nightly", action="store_true", help="run the stages that take hours instead")
     parser.add_argument(
         "--only", metavar="STAGE", action="append", default=[], help="run this stage; may be repeated"
@@ -150,18 +156,17 @@ def cache_folder() -> Path | None:
 
 
 class Gate:
-    """Runs stages in the folder `root` and judges them. Their output is kept in build/gate there."""
+    """Runs stages in the folder `root` and decides whether they passed. Their output is kept in build/gate there."""
 
     def __init__(self, root: Path, cache: Path | None) -> None:
         self._root = root
         self._folder = root / "build" / "gate"
         self._record = self._folder / "flaky.jsonl"
         self._running: set[subprocess.Popen[bytes]] = set()
-        self._over = (
-            threading.Event()
-        )  # a stage has failed, or we are told to stop: nothing is started any more
+        # Set when a stage has failed, or the gate is being stopped: no further stage is started.
+        self._over = threading.Event()
         self._printing = threading.Lock()
-        # Each of the thousands of programs that the tests start would compile the library anew.
+        # Without bytecode, each of the thousands of programs that the tests start would compile the library again.
         self._settings = {name: os.environ[name] for name in os.environ if name not in NOT_FOR_STAGES}
         self._settings |= {
             "QUIESCE_CACHE": str(cache or ""),
@@ -171,7 +176,7 @@ class Gate:
         }
 
     def run(self, stages: Sequence[Stage]) -> int:
-        """Run them; print what came of them; the exit status."""
+        """Run them, print the results, and return the exit status."""
         self._folder.mkdir(parents=True, exist_ok=True)
         for old in self._folder.iterdir():
             old.unlink()
@@ -231,7 +236,10 @@ class Gate:
         return Ran(stage, seconds, passed)
 
     def _execute(self, stage: Stage, log: Path) -> bool:
-        """Run its command, keeping what it prints, and showing it unless others run meanwhile; whether it succeeded in time."""
+        """Run its command; return whether it succeeded in time.
+
+        Its output is logged, and shown unless other stages run.
+        """
         settings = {**self._settings, **stage.settings}
         process = subprocess.Popen(
             stage.command,
@@ -255,7 +263,7 @@ class Gate:
         finally:
             end(process)
             self._running.discard(process)
-            copying.join(EXIT_WITHIN)  # a process that it left behind may keep the pipe open
+            copying.join(EXIT_WITHIN)  # a leftover process may keep the pipe open
         return passed
 
     def _flaky_lines(self, flaky: Sequence[Flaky]) -> Iterator[str]:
@@ -269,7 +277,7 @@ class Gate:
 
 
 def copy(source: IO[bytes], log: Path, shows: bool) -> None:
-    """Keep what is written to a pipe, and show it."""
+    """Write what comes out of a pipe to `log`, and show it if `shows`."""
     with source, log.open("wb") as file:
         while piece := os.read(source.fileno(), 65536):
             file.write(piece)
@@ -279,7 +287,7 @@ def copy(source: IO[bytes], log: Path, shows: bool) -> None:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End it, unless it has exited, with its process group."""
+    """Stop it, with its process group, unless it has exited."""
     for signum in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is None:
             os.killpg(process.pid, signum)

@@ -1,13 +1,15 @@
-"""Write the modules of `quiesce.acp.schema` from the official JSON schema of the Agent Client Protocol.
+"""Write `quiesce.acp.schema` and `tests/acp/definitions.py` from the schema of the Agent Client Protocol.
 
     python scripts/generate_acp_schema.py path/to/@agentclientprotocol/sdk/schema/v1/schema.json
     python scripts/generate_acp_schema.py --check path/to/…/schema.json
 
-The schema is that of the npm package `@agentclientprotocol/sdk`, whose version is read from its `package.json`; it is not part of this
-repository. `--check` writes nothing, and fails if what is there is not what would be written. Names come from `acp_schema_names.py`.
+The JSON schema is the one in the npm package `@agentclientprotocol/sdk`. It is not part of this repository.
+The version comes from the `package.json` of that package, the names come from `acp_schema_names.py`.
+`--check` writes nothing, and fails if the files differ from what would be written.
 
-A definition becomes one of: nothing but its type, where it only names a string or a number; a `Literal`; a class; or a union, for which there
-is a class a variant. A union of which every variant has a tag is one that msgspec can read; any other is `by_shape`.
+A definition that only names a string or a number becomes that type. Every other one becomes a `Literal`, a
+class, or a union with one class per variant. msgspec can read a union if every variant has a tag; any other
+union is `by_shape`.
 """
 
 from __future__ import annotations
@@ -28,9 +30,11 @@ from acp_schema_names import LINES, MORE_UNIONS, TOPICS, UNKNOWN, VARIANTS
 
 Node = dict[str, Any]
 
-TARGET = Path(__file__).parent.parent / "src/quiesce/acp/schema"
-WIDTH = 110
-# What `message` gives to the generated modules.
+ROOT = Path(__file__).parent.parent
+PACKAGE = "src/quiesce/acp/schema"
+# The table that only tests read. It would be 400 lines of the wheel.
+DEFINITIONS = "tests/acp/definitions.py"
+# The names that the generated modules import from `message`.
 BASES = (
     "Lenient",
     "Message",
@@ -71,7 +75,7 @@ class Shape:
 
 
 def reference(node: Node) -> str | None:
-    """The definition that a node is, and nothing else but remarks."""
+    """Return the name of the definition that a node refers to, if it adds only remarks to it."""
     if "$ref" in node:
         return str(node["$ref"]).rpartition("/")[2]
     if "allOf" in node and len(node["allOf"]) == 1:
@@ -105,7 +109,7 @@ class Generator:
     # Types
 
     def type_of(self, node: Node) -> str:
-        """The Python type of a node, without None."""
+        """Return the Python type of a node, without None."""
         if name := reference(node):
             return self.type_of_definition(name)
         kind = node.get("type")
@@ -128,7 +132,7 @@ class Generator:
         return {"number": "float", "boolean": "bool", None: "Any"}[kind]
 
     def type_of_definition(self, name: str) -> str:
-        """What a definition is called in an annotation: its own name, or the type that it only names."""
+        """Return how an annotation names a definition: by its own name, or by the type that it renames."""
         node = self.definitions[name]
         options = alternatives(node)
         if "properties" in node or node.get("type") == "object":
@@ -150,7 +154,7 @@ class Generator:
     # Shapes
 
     def shapes(self, node: Node) -> list[Shape]:
-        """All the ways that an object can look; those of kinds that the schema leaves open are not among them."""
+        """Return every shape that an object can have, except for kinds that the schema leaves open."""
         required = set(node.get("required", ()))
         consts = {key: one["const"] for key, one in node.get("properties", {}).items() if "const" in one}
         tag = next(iter(consts.items()), None)
@@ -188,7 +192,7 @@ class Generator:
         return {node.id for node in ast.walk(ast.parse(expression)) if isinstance(node, ast.Name)}
 
     def property_line(self, key: str, node: Node, *, required: bool) -> tuple[str, str | None]:
-        """A field, and the class that makes its default."""
+        """Return the line of a field, and the class that makes its default."""
         kind = "Any" if key in ("params", "result") else self.type_of(node)
         options: list[str] = []
         factory = None
@@ -216,7 +220,7 @@ class Generator:
     def add_class(
         self, topic: str, name: str, shape: Shape, line: str, *, unknown: str | None = None
     ) -> None:
-        """A class with its fields: of a definition, or of one variant of a union."""
+        """Add the class of a definition, or of one variant of a union."""
         properties = shape.properties
         base = shape.base
         if base in self.merged:
@@ -262,14 +266,7 @@ class Generator:
 
     def line_of(self, name: str, node: Node) -> str:
         if method := node.get("x-method"):
-            verb = (
-                "answers"
-                if name.endswith("Response")
-                else "tells"
-                if name.endswith("Notification")
-                else "takes"
-            )
-            return f"What `{method}` {verb}."
+            return f"The {'result' if name.endswith('Response') else 'parameters'} of `{method}`."
         if name not in LINES:
             raise SystemExit(f"{name}: there is no line about it; add it to LINES")
         return LINES[name]
@@ -331,10 +328,10 @@ class Generator:
             self.add_definition(claimed.get(name, side), name)
         for name, members in MORE_UNIONS.items():
             self.add_union(self.topic_of[members[0]], name, list(members), shape=False)
-        modules = {f"{topic}.py": self.module(topic) for topic in TOPICS}
-        modules["__init__.py"] = self.public_module()
-        modules["definitions.py"] = self.definitions_module()
-        return {name: formatted(text) for name, text in modules.items()}
+        modules = {f"{PACKAGE}/{topic}.py": self.module(topic) for topic in TOPICS}
+        modules[f"{PACKAGE}/__init__.py"] = self.public_module()
+        modules[DEFINITIONS] = self.definitions_module()
+        return {path: formatted(text, path) for path, text in modules.items()}
 
     def header(self, line: str, more: str = "") -> str:
         source = (
@@ -372,41 +369,46 @@ class Generator:
         return [f"from .{topic} import {', '.join(here)}" for topic, here in by_topic.items()]
 
     def public_module(self) -> str:
-        lines = ["from .message import Message, UnknownVariant"]
-        names = {"Message", "UnknownVariant"}
-        for topic, items in self.items.items():
-            here = sorted(item.name for item in items)
-            names |= set(here)
-            lines.append(f"from .{topic} import {', '.join(here)}")
-        listed = ", ".join(repr(name) for name in sorted(names))
-        return self.header("Every message of the Agent Client Protocol, and all that they consist of.") + (
-            "\n".join(lines) + f"\n\n__all__ = [{listed}]\n"
+        names = {"message": ["Message", "UnknownVariant"]}
+        names |= {topic: [item.name for item in items] for topic, items in self.items.items()}
+        lines = [
+            f"    from .{topic} import {name} as {name}"
+            for topic, here in names.items()
+            for name in sorted(here)
+        ]
+        return (
+            self.header("Every message of the Agent Client Protocol, and all that they consist of.")
+            + "from typing import TYPE_CHECKING\n\nfrom quiesce._lazy import offer\n\nif TYPE_CHECKING:\n"
+            + "\n".join(lines)
+            + "\n\noffer()\n"
         )
 
     def definitions_module(self) -> str:
-        """What reads each definition and each method: for connections and tests, so not imported with the rest."""
+        """The tables with the type of each definition, and with the types of each method, for tests."""
         text = (
             "DEFINITIONS: Final[dict[str, Any]] = {"
             + ", ".join(f"{name!r}: {kind}" for name, kind in sorted(self.types.items()))
             + "}\n\n"
         )
         for side, about in (
-            ("agent", "What a client asks of an agent, by method: what it takes, and what it answers."),
-            ("client", "What an agent asks of a client."),
-            ("protocol", "What either may tell the other."),
+            ("agent", "The methods of an agent: the types of their parameters and of their results."),
+            ("client", "The methods of a client."),
         ):
             rows = ", ".join(
                 f"{method!r}: ({takes}, {answers})" for method, takes, answers in self.methods(side)
             )
             text += f"# {about}\n{side.upper()}_TYPES: Final[dict[str, tuple[Any, Any]]] = {{{rows}}}\n"
         used = self.names_in(text)
-        names = sorted(name for name in used if name in self.topic_of)
+        names = sorted(used & self.topic_of.keys())
         bases = sorted(used & set(BASES))
-        lines = ["from typing import Any, Final\n", f"from .message import {', '.join(bases)}"]
-        lines += self.imports(names)
-        return self.header(
-            "The type of every definition of the schema, and of what every method takes and answers."
-        ) + ("\n".join(lines) + "\n\n" + text)
+        lines = [
+            "from typing import Any, Final\n",
+            f"from quiesce.acp.schema import {', '.join(names)}",
+            f"from quiesce.acp.schema.message import {', '.join(bases)}",
+        ]
+        return self.header("The type of every definition of the schema, and the types of every method.") + (
+            "\n".join(lines) + "\n\n" + text
+        )
 
     def methods(self, side: str) -> Iterator[tuple[str, str, str | None]]:
         found: dict[str, dict[str, str]] = {}
@@ -419,7 +421,7 @@ class Generator:
 
 
 def in_order(items: Iterable[Item]) -> list[Item]:
-    """Each after what must be defined before it, and otherwise as they come."""
+    """Return the items in their order, except that each comes after those that it needs first."""
     waiting, done, placed = list(items), list[Item](), set[str]()
     here = {item.name for item in waiting}
     while waiting:
@@ -432,11 +434,12 @@ def in_order(items: Iterable[Item]) -> list[Item]:
     return done
 
 
-def formatted(text: str) -> str:
-    """As `make format` leaves it."""
+def formatted(text: str, path: str) -> str:
+    """Return the text of the module at this path as `make format` leaves it."""
     for command in (["check", "--select", "I", "--fix-only", "--quiet"], ["format"]):
-        arguments = [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(TARGET / "any.py"), "-"]
-        text = subprocess.run(arguments, input=text, capture_output=True, text=True, check=True).stdout
+        arguments = [sys.executable, "-m", "ruff", *command, "--stdin-filename", path, "-"]
+        done = subprocess.run(arguments, input=text, capture_output=True, text=True, check=True, cwd=ROOT)
+        text = done.stdout
     return text
 
 
@@ -449,14 +452,14 @@ def main() -> int:
     modules = Generator(json.loads(options.schema.read_text()), package["version"]).build()
     stale = []
     for name, text in modules.items():
-        path = TARGET / name
+        path = ROOT / name
         if options.check:
             if not path.exists() or path.read_text() != text:
                 stale.append(name)
         else:
             path.write_text(text)
     if stale:
-        print(f"not what {options.schema.name} makes of them: {', '.join(stale)}; run it without --check")
+        print(f"these differ from what {options.schema.name} gives: {', '.join(stale)}; run without --check")
     return 1 if stale else 0
 
 

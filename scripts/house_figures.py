@@ -1,4 +1,5 @@
-"""Figures about how the tree reads: sizes, comments, imports between packages, cycles, and hands in other packages' pockets.
+"""Figures about how the tree reads: sizes, comments, imports between packages, cycles, and hands in other
+packages' pockets.
 
     python3 scripts/house_figures.py [FOLDER]...     # src/quiesce unless told; any package's folder, to compare
 

@@ -1,9 +1,11 @@
-"""List the names that users of agent-client-protocol write: what it exports, its classes with their fields, its functions with their parameters.
+"""List the names that users of agent-client-protocol write: what it exports, its classes with their fields,
+its functions with their parameters.
 
     python -m venv sdk && sdk/bin/pip install agent-client-protocol==0.12.1
     sdk/bin/python scripts/list_acp_surface.py > tests/acp/sdk_surface.json
 
-Run it with the Python that has the package. It lists names and nothing else: `tests/acp/test_schema_surface.py` holds `quiesce.acp` against them.
+Run it with the Python that has the package. It lists names and nothing else:
+`tests/acp/test_schema_surface.py` holds `quiesce.acp` against them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""List what users of claude-agent-sdk write and get: its names with their fields, and what it makes of the tables in tests/claude.
+"""List what users of claude-agent-sdk write and get: its names with their fields, and what it makes of the
+tables in tests/claude.
 
     python -m venv sdk && sdk/bin/pip install claude-agent-sdk==0.2.182
     sdk/bin/python scripts/list_claude_surface.py > tests/claude/sdk_surface.json
 
-Run it with the Python that has the package. The command lines and environments are those that it would start a CLI with, the initialize
-requests those that it writes to one; no CLI is started.
+Run it with the Python that has the package. The command lines and environments are those that it would start
+a CLI with, the initialize requests those that it writes to one; no CLI is started.
 """
 
 from __future__ import annotations

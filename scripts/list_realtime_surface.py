@@ -1,4 +1,5 @@
-"""List what users of openai-agents' realtime sessions write: the names of `agents.realtime`, with their fields and parameters.
+"""List what users of openai-agents' realtime sessions write: the names of `agents.realtime`, with their
+fields and parameters.
 
     python -m venv sdk && sdk/bin/pip install openai-agents==0.24.0
     sdk/bin/python scripts/list_realtime_surface.py > tests/realtime/sdk_surface.json

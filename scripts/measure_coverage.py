@@ -1,8 +1,8 @@
 """Run the tests under coverage.py, print the figures of each package of the library, and write HTML to build/coverage.
 
-Arguments go to pytest. What the figures count: lines and branches, in the processes of the tests and in every Python program
-that they start. What they miss: programs that are killed before they can save what they ran, and those that start without
-`site` (the guard process of the kernel, the search of the chat).
+Arguments go to pytest. What the figures count: lines and branches, in the processes of the tests and in every
+Python program that they start. What they miss: programs that are killed before they can save what they ran,
+and those that start without `site` (the guard process of the kernel, the search of the chat).
 """
 
 from __future__ import annotations
@@ -18,12 +18,20 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "coverage"
+# Tests that fail because they are measured, by the beginnings of their names, each with the reason.
+LEFT_OUT = (
+    # The program runs as a user who may not write the figures: coverage.py warns, where the test expects one warning.
+    "tests/kernel/test_unseen.py::test_where_not_all_processes_are_shown_no_report_is_clean[/proc hides",
+    # The tracer keeps the last frame of a pool's thread, and with it the arguments that the test wants to see freed.
+    "tests/kernel/test_contain_threads.py::test_a_look_at_a_thread_keeps_nothing_of_its_work_alive",
+)
 
 
 def main() -> int:
     shutil.rmtree(BUILD, ignore_errors=True)
     BUILD.mkdir(parents=True)
-    status = coverage("run", "-m", "pytest", *sys.argv[1:])
+    left_out = [f"--deselect={name}" for name in LEFT_OUT]
+    status = coverage("run", "-m", "pytest", *left_out, *sys.argv[1:])
     for command in (["combine", "--quiet"], ["html", "--quiet"], ["json", "--quiet"]):
         if failed := coverage(*command):
             return failed
@@ -52,7 +60,10 @@ def figures(files: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 
 def package_of(name: str) -> str:
-    """`kernel` for src/quiesce/kernel/scope/scope.py; modules at the top are `quiesce`."""
+    """`kernel` for src/quiesce/kernel/scope/scope.py; modules at the top are `quiesce`;
+
+    `quiesce_chat` is one package.
+    """
     inside = PurePath(name).parts[2:]
     return inside[0] if len(inside) > 1 else "quiesce"
 

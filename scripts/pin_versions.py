@@ -30,11 +30,18 @@ def resolve(interpreter: Interpreter) -> dict[str, str]:
         subprocess.run([interpreter.path, "-m", "venv", directory], check=True)
         report = Path(directory, "report.json")
         pip = [f"{directory}/bin/pip", "--quiet", "--disable-pip-version-check"]
-        what = ["--dry-run", "--ignore-installed", "--report", str(report), f"{ROOT}[all,embedded,dev]"]
+        what = [
+            "--dry-run",
+            "--ignore-installed",
+            "--report",
+            str(report),
+            f"{ROOT}[all,embedded,dev]",
+            f"{ROOT}/chat",
+        ]
         subprocess.run([*pip, "install", *what], check=True)
         installed = json.loads(report.read_text())["install"]
     versions = {str(item["metadata"]["name"]): str(item["metadata"]["version"]) for item in installed}
-    del versions["quiesce"]
+    del versions["quiesce"], versions["quiesce-chat"]
     return versions
 
 

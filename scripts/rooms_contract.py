@@ -1,14 +1,13 @@
 """An import contract: a room is entered by its door.
 
-A package of the library is a few folders, its rooms. What a room offers is in its `__init__`; its modules are its own. So an import
-from outside a room names the room, never a module in it, and comes from the same package: other packages use what the package offers
-in its own `__init__`, or in its `inner`, which is for the rest of the library alone.
+A package of the library is a few folders, its rooms. What a room offers is in its `__init__`; its modules are
+its own. So an import from outside a room names the room, never a module in it, and comes from the same
+package: other packages use what the package offers in its own `__init__`, or in its `inner`, which is for the
+rest of the library alone.
 
-    [[tool.importlinter.contracts]]
-    type = "rooms"
-    root = "quiesce"
-    packages = ["quiesce.acp.schema"]    # folders that are packages of their own, with a public surface
-    whole = ["quiesce.kernel.process.procfs"]    # modules that their room offers as a whole: a namespace of functions
+    [[tool.importlinter.contracts]] type = "rooms" root = "quiesce" packages = ["quiesce.acp.schema"]    #
+    folders that are packages of their own, with a public surface; other distributions whole =
+    ["quiesce.kernel.process.procfs"]    # modules that their room offers as a whole: a namespace of functions
 """
 
 from __future__ import annotations
@@ -51,10 +50,13 @@ class RoomsContract(Contract):
 
     def _room_of(self, module: str, graph: ImportGraph) -> str | None:
         """The innermost folder that `module` is in, or is, unless that is a package of its own."""
-        while module.count(".") > 1:
+        while module not in self.packages:
+            above = module.rpartition(".")[0]
+            if above in ("", self.root):
+                return None
             if graph.find_children(module):
-                return None if module in self.packages else module
-            module = module.rpartition(".")[0]
+                return module
+            module = above
         return None
 
 

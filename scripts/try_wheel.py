@@ -1,7 +1,9 @@
-"""Build the wheel and the sdist, look into them, and use the wheel as somebody does who has nothing but it. See scripts/test-wheel.
+"""Build the wheels and the sdists, look into them, and use the wheels as somebody does who has nothing but them.
 
-Every command runs outside the tree, with a home of its own, without a terminal and with its standard input closed, and must have
-left no process when it has ended.
+See scripts/test-wheel.
+
+Every command runs outside the tree, with a home of its own, without a terminal and with its standard input
+closed, and must have left no process when it has ended.
 """
 
 from __future__ import annotations
@@ -17,12 +19,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from check_tree import project_files
-from distribution import differences, metadata, sdist_faults, sdist_members, wheel_faults, wheel_members
+from distribution import (
+    CHAT,
+    QUIESCE,
+    Distribution,
+    differences,
+    metadata,
+    sdist_faults,
+    sdist_members,
+    wheel_faults,
+    wheel_members,
+)
 from interpreters import Interpreter, find_interpreters
 from throwaway import NotInstalled, pip, run
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "wheel"
+BUILDER, MADE = BUILD / "builder", BUILD / "dist"
 PROMISED = ("3.11", "3.12", "3.13")
 LONGEST = 120  # seconds for a command, on a busy machine
 GONE_WITHIN = 5.0  # seconds for the processes of a command that has ended
@@ -61,10 +74,11 @@ TRIALS = {
         Trial(("ask", "hello"), ("quiesce ask", "pip install 'quiesce[cli]'"), code=1),
         Trial(("tour",), ("quiesce tour", "pip install 'quiesce["), code=1),
     ),
+    # A library user's: the tour, and no chat.
     "agents": (
         Trial(("--help",), ("quiesce COMMAND",)),
         Trial(TOUR, WORDS_OF_A_STOP),
-        Trial(("ask", "--model", "scripted", "hello"), ("a script, not a language model",)),
+        Trial(("ask", "hello"), ("quiesce ask", "pip install 'quiesce[cli]'"), code=1),
     ),
     "cli": (
         Trial(("--help",), ("quiesce COMMAND",)),
@@ -79,7 +93,8 @@ def main(asked: list[str]) -> int:
     started = time.monotonic()
     try:
         interpreters = choose(asked or list(PROMISED))
-        wheel = build()
+        prepare()
+        wheel, _ = build(QUIESCE), build(CHAT)
         for interpreter in interpreters:
             for extra, trials in TRIALS.items():
                 use(wheel, interpreter, extra, trials)
@@ -101,24 +116,28 @@ def choose(asked: list[str]) -> list[Interpreter]:
     return [found[minor] for minor in asked]
 
 
-def build() -> Path:
-    """The wheel; both it and the sdist hold what they should."""
+def prepare() -> None:
+    """An empty folder, and in it the builder that both distributions use."""
     shutil.rmtree(BUILD, ignore_errors=True)
     BUILD.mkdir(parents=True)
     with (ROOT / "pyproject.toml").open("rb") as file:
         needs = tomllib.load(file)["build-system"]["requires"]
-    builder, made = BUILD / "builder", BUILD / "dist"
-    run([sys.executable, "-m", "venv", "--without-pip", str(builder)])
-    run([*pip(builder), "install", *needs])
-    command = [str(builder / "bin" / "python"), "-m", "hatchling", "build", "--directory", str(made)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LONGEST, check=False)
+    run([sys.executable, "-m", "venv", "--without-pip", str(BUILDER)])
+    run([*pip(BUILDER), "install", *needs])
+
+
+def build(distribution: Distribution) -> Path:
+    """The wheel; both it and the sdist hold what they should."""
+    command = [str(BUILDER / "bin" / "python"), "-m", "hatchling", "build", "--directory", str(MADE)]
+    place = ROOT / distribution.folder
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=LONGEST, check=False)
     if done.returncode != 0:
         raise Broken(f"they do not build:\n{done.stdout}{done.stderr}")
-    (wheel,), (sdist,) = made.glob("*.whl"), made.glob("*.tar.gz")
+    (wheel,), (sdist,) = (MADE.glob(f"{distribution.package}-*{end}") for end in (".whl", ".tar.gz"))
     project = {path.relative_to(ROOT).as_posix() for path in project_files(ROOT)}
     members, source = wheel_members(wheel), sdist_members(sdist)
-    report(wheel, len(members), list(wheel_faults(members, project, str(ROOT))))
-    report(sdist, len(source), list(sdist_faults(source, project)))
+    report(wheel, len(members), list(wheel_faults(members, project, str(ROOT), distribution)))
+    report(sdist, len(source), list(sdist_faults(source, project, distribution)))
     # As somebody does for whom there is no wheel: pip makes an environment for the builder by itself.
     run([*pip(), "wheel", "--no-deps", "--wheel-dir", str(BUILD / "again"), str(sdist)])
     again = wheel_members(BUILD / "again" / wheel.name)
@@ -141,7 +160,10 @@ def use(wheel: Path, interpreter: Interpreter, extra: str, trials: tuple[Trial, 
     environment = BUILD / f"{interpreter.minor}-{extra or 'base'}"
     what = f"{wheel}[{extra}]" if extra else str(wheel)
     run([interpreter.path, "-m", "venv", "--without-pip", str(environment)])
-    run([*pip(environment), "install", "--constraint", str(ROOT / "constraints.txt"), what])
+    # quiesce-chat comes from the folder, if the extra asks for it: pip prefers a local file to the same
+    # version on an index.
+    found = ["--constraint", str(ROOT / "constraints.txt"), "--find-links", str(MADE)]
+    run([*pip(environment), "install", *found, what])
     run([*pip(environment), "check"])
     place = environment / "somewhere"
     place.mkdir()

@@ -1,4 +1,7 @@
-"""claude-agent-sdk 0.1.50: `query()` through the package's own transport, with a stand-in for the CLI as a real child process."""
+"""claude-agent-sdk 0.1.50:
+
+`query()` through the package's own transport, with a stand-in for the CLI as a real child process.
+"""
 
 from __future__ import annotations
 

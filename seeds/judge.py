@@ -1,7 +1,7 @@
 """Audit the cases of one release, inside its environment: `python -m seeds.judge RELEASE FOLDER`.
 
-Prints what was found, writes the reports to FOLDER, and exits 1 if a known bug was missed or silence was broken. There is
-no network: an attempt to leave the machine is an error.
+Prints what was found, writes the reports to FOLDER, and exits 1 if a known bug was missed or silence was
+broken. There is no network: an attempt to leave the machine is an error.
 """
 
 from __future__ import annotations

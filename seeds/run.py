@@ -2,9 +2,9 @@
 
     python3 seeds/run.py [--only NAME] [--fresh]
 
-Environments are kept (scripts/throwaway.py says where) and made again when the versions they pin, or the Python, change; --fresh makes
-them all again. Two are made at a time; the audits run one after the other. It exits 1 if a known bug is not found, if
-what should be silent is not, or if a release cannot be installed.
+Environments are kept (scripts/throwaway.py says where) and made again when the versions they pin, or the
+Python, change; --fresh makes them all again. Two are made at a time; the audits run one after the other. It
+exits 1 if a known bug is not found, if what should be silent is not, or if a release cannot be installed.
 """
 
 from __future__ import annotations

@@ -2,13 +2,14 @@
 
     python3 suites/run.py [--quick] [--only PACKAGE]... [--fresh]
 
-Each suite comes from the package's source distribution, and runs three times: twice as it is, and once with `--quiesce`
-and a new baseline, which tells what is left behind and fails nothing for it. A test has to end the same way all three times,
-and so has the whole. A test that ends differently the first two times depends on luck, and is left out by name. So is one that fails
-without the plugin because the garbage collector came by and found what some test before it had dropped: when that happens is chance.
+Each suite comes from the package's source distribution, and runs three times: twice as it is, and once with
+`--quiesce` and a new baseline, which tells what is left behind and fails nothing for it. A test has to end
+the same way all three times, and so has the whole. A test that ends differently the first two times depends
+on luck, and is left out by name. So is one that fails without the plugin because the garbage collector came
+by and found what some test before it had dropped: when that happens is chance.
 
-All suites share one environment, made of suites/versions.txt and kept as those of `make seeds` are. It exits 1 if a test ends
-differently with the plugin, or if a suite cannot be run.
+All suites share one environment, made of suites/versions.txt and kept as those of `make seeds` are. It exits
+1 if a test ends differently with the plugin, or if a suite cannot be run.
 """
 
 from __future__ import annotations

@@ -21,7 +21,9 @@ class Suite:
 
 
 def _without_ipv6() -> tuple[str, ...]:
-    """Where `localhost` has no IPv6 address, tests of IPv6 fail, and what they leave fails others when the collector finds it."""
+    """Where `localhost` has no IPv6 address, tests of IPv6 fail, and what they leave fails others when the
+    collector finds it.
+    """
     try:
         socket.getaddrinfo("localhost", 0, socket.AF_INET6)
     except OSError:

@@ -3,8 +3,9 @@
     make bench                               # with the others
     python bench/agents/run.py text tool     # some parts: text, guardrail, tool, stream, conversations
 
-It makes an environment of its own for the three (build/bench-agents, the versions in versions.txt) and runs itself there. CPU
-time, best of many short interleaved rounds; no tracing, no network. docs/performance.md holds a result.
+It makes an environment of its own for the three (build/bench-agents, the versions in versions.txt) and runs
+itself there. CPU time, best of many short interleaved rounds; no tracing, no network. docs/performance.md
+holds a result.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
-"""What `quiesce.claude` costs, and how soon it stops, beside claude-agent-sdk, with the same fake CLI (tests/claude/fake_cli.py).
+"""What `quiesce.claude` costs, and how soon it stops, beside claude-agent-sdk, with the same fake CLI
+(tests/claude/fake_cli.py).
 
     make bench                               # with the others
     python bench/claude/run.py messages      # one part: messages, stops
 
-It makes an environment of its own for the two (build/bench-claude, the versions in versions.txt) and runs itself there, on asyncio. Messages: CPU
-time of the program, without the CLI's; best of interleaved rounds. Stops: time on the clock from the stop until no process is left, and how often
-the tool that was at work has ticked meanwhile; the best of the rounds. What asyncio complains of on stderr is what a stop has left in a loop that
-has ended. docs/performance.md holds a result.
+It makes an environment of its own for the two (build/bench-claude, the versions in versions.txt) and runs
+itself there, on asyncio. Messages: CPU time of the program, without the CLI's; best of interleaved rounds.
+Stops: time on the clock from the stop until no process is left, and how often the tool that was at work has
+ticked meanwhile; the best of the rounds. What asyncio complains of on stderr is what a stop has left in a
+loop that has ended. docs/performance.md holds a result.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""A thousand sessions with work in them, closed at once: how long that takes, what it costs, and what is left when it is said to be done."""
+"""A thousand sessions with work in them, closed at once: how long that takes, what it costs, and what is left
+when it is said to be done.
+"""
 
 from __future__ import annotations
 

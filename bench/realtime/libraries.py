@@ -1,4 +1,6 @@
-"""Two libraries with the same words: one model for both, which says what it is told to, and one way to count what a session makes of it."""
+"""Two libraries with the same words: one model for both, which says what it is told to, and one way to count
+what a session makes of it.
+"""
 
 from __future__ import annotations
 

@@ -3,10 +3,11 @@
     make bench                                 # with the others
     python bench/realtime/run.py scripted      # some parts: scripted, socket, closing
 
-It makes an environment of its own for the two (build/bench-realtime, the versions in versions.txt) and runs itself there, on asyncio. CPU time of the
-program, best of interleaved rounds, without the garbage collector. `scripted`: one model for both, in memory (libraries.py). `socket`: each
-library's own WebSocket model, with the local server of quiesce.realtime.testing in another process. `closing`: a thousand sessions with
-work in them, all closed at once, and what is left of them. docs/performance.md holds a result.
+It makes an environment of its own for the two (build/bench-realtime, the versions in versions.txt) and runs
+itself there, on asyncio. CPU time of the program, best of interleaved rounds, without the garbage collector.
+`scripted`: one model for both, in memory (libraries.py). `socket`: each library's own WebSocket model, with
+the local server of quiesce.realtime.testing in another process. `closing`: a thousand sessions with work in
+them, all closed at once, and what is left of them. docs/performance.md holds a result.
 """
 
 from __future__ import annotations

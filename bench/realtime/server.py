@@ -1,6 +1,7 @@
 """The local server of `quiesce.realtime.testing`, in a process of its own, so that its CPU time is not counted.
 
-    python bench/realtime/server.py audio 500 0      # what it says (audio or text), how many pieces, seconds between two
+    python bench/realtime/server.py audio 500 0      # what it says (audio or text), how many pieces, seconds
+    between two
 
 It prints its URL, and how many connections are open whenever a line comes; it ends with its input.
 """

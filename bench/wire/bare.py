@@ -1,7 +1,7 @@
 """The least that a JSON-RPC connection on asyncio can be: what the others are measured by.
 
-The same JSON library, one task a request, and nothing else: no limits, no order beyond the socket's, no cancelling, no end. Once as an
-`asyncio.Protocol` and once on asyncio's streams.
+The same JSON library, one task a request, and nothing else: no limits, no order beyond the socket's, no
+cancelling, no end. Once as an `asyncio.Protocol` and once on asyncio's streams.
 """
 
 from __future__ import annotations

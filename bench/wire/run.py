@@ -3,8 +3,8 @@
     make bench                                # with the others
     python bench/wire/run.py untyped memory   # some parts: untyped, typed, loops, memory, import
 
-Both ends of a socketpair, messages of about 250 bytes. CPU time of both ends together, best of many short interleaved rounds, without the
-garbage collector. docs/performance.md holds a result.
+Both ends of a socketpair, messages of about 250 bytes. CPU time of both ends together, best of many short
+interleaved rounds, without the garbage collector. docs/performance.md holds a result.
 """
 
 from __future__ import annotations
@@ -170,7 +170,9 @@ def loops(rounds: int) -> None:
 
 
 def memory(messages: int = 1_000_000, looks: int = 5) -> None:
-    """What is allocated after so many messages: requests, their answers, and notifications, without the garbage collector."""
+    """What is allocated after so many messages: requests, their answers, and notifications, without the
+    garbage collector.
+    """
 
     async def main() -> list[tuple[int, int, float]]:
         course = Course(functools.partial(asyncio.sleep, 0), _gather)
@@ -237,8 +239,9 @@ PARTS: dict[str, Callable[[int], None]] = {
 }
 
 
-# asyncio's transports ask for 256 KiB a read. Whether glibc takes that from the system, and gives it back, each time, is a matter of luck (what
-# else is on the heap), and makes a read twelve times dearer: so it is told not to, for everybody.
+# asyncio's transports ask for 256 KiB a read. Whether glibc takes that from the system, and gives it back,
+# each time, is a matter of luck (what else is on the heap), and makes a read twelve times dearer: so it is
+# told not to, for everybody.
 HEAP = {"MALLOC_MMAP_THRESHOLD_": "100000000", "MALLOC_TRIM_THRESHOLD_": "100000000"}
 
 

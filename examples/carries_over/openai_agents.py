@@ -3,8 +3,8 @@
     python examples/carries_over/openai_agents.py quiesce.agents
     python examples/carries_over/openai_agents.py agents            # where openai-agents is installed
 
-Each function below is written as users of that SDK write it. Both libraries print the same lines. Only the scripted model is each
-library's own.
+Each function below is written as users of that SDK write it. Both libraries print the same lines. Only the
+scripted model is each library's own.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python examples/carries_over/openai_agents_realtime.py quiesce
     python examples/carries_over/openai_agents_realtime.py agents            # where openai-agents is installed
 
-Each function below is written as users of that SDK write it, and so is the model, which answers from a list. Both libraries print the same
-lines.
+Each function below is written as users of that SDK write it, and so is the model, which answers from a list.
+Both libraries print the same lines.
 """
 
 from __future__ import annotations

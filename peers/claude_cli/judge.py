@@ -1,7 +1,7 @@
 """The judge of one case: `python -m peers.claude_cli.judge BACKEND CASE CLI [--show]`, prints a line of JSON.
 
-It enters a namespace with nothing but loopback, starts the stand-in of the Messages API in it and then the program, and looks at what the
-program leaves.
+It enters a namespace with nothing but loopback, starts the stand-in of the Messages API in it and then the
+program, and looks at what the program leaves.
 """
 
 from __future__ import annotations

@@ -39,7 +39,9 @@ def enter() -> None:
 
 
 def everybody() -> Iterator[tuple[int, str]]:
-    """The living processes of this namespace, but for this one, with their command lines; and this one's dead children."""
+    """The living processes of this namespace, but for this one, with their command lines; and this one's dead
+    children.
+    """
     here = os.readlink("/proc/self/ns/net")
     for path in Path("/proc").glob("[0-9]*"):
         pid = int(path.name)

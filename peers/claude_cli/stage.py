@@ -72,7 +72,10 @@ class Stage:
         self.seen = {"left": left, "seconds": now - began, "worked on": ticks - before, "ticks": ticks}
 
     def look_on(self) -> None:
-        """What was signalled is on its way out: see how long that takes. Nothing else in this program runs meanwhile, so the dead are unburied."""
+        """What was signalled is on its way out: see how long that takes.
+
+        Nothing else in this program runs meanwhile, so the dead are unburied.
+        """
         until = time.monotonic() + PATIENCE
         while any(command != "zombie" for command in self.left()) and time.monotonic() < until:
             time.sleep(0.005)

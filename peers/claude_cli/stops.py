@@ -1,7 +1,8 @@
-"""Every way to stop a query and a client: it waits until the tool ticks, stops, and looks at the moment when control is back.
+"""Every way to stop a query and a client: it waits until the tool ticks, stops, and looks at the moment when
+control is back.
 
-Two give no place to wait. After a bare `break` the program looks on, with the event loop standing still, until what was signalled is gone. A
-program that is killed says when, and its judge looks on.
+Two give no place to wait. After a bare `break` the program looks on, with the event loop standing still,
+until what was signalled is gone. A program that is killed says when, and its judge looks on.
 """
 
 from __future__ import annotations
@@ -181,7 +182,10 @@ async def bare_break(stage: Stage) -> None:
 
 
 async def left_to_the_loop(stage: Stage) -> None:
-    """Nobody closes it: the program's main function returns. On trio it is held, for tasks cannot be left; on asyncio a task reads it."""
+    """Nobody closes it: the program's main function returns.
+
+    On trio it is held, for tasks cannot be left; on asyncio a task reads it.
+    """
     if on_trio():
         iterator = aiter(ask(stage))
         HELD.append(iterator)

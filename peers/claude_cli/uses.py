@@ -1,4 +1,6 @@
-"""What a program does with the CLI besides stopping it: each asserts what the CLI made of it, and that nothing is left."""
+"""What a program does with the CLI besides stopping it: each asserts what the CLI made of it, and that
+nothing is left.
+"""
 
 from __future__ import annotations
 

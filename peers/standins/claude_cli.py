@@ -1,9 +1,9 @@
 #!/usr/bin/env -S python3 -I -S
 """The Claude Code CLI as its Python SDK sees it: the stdio control protocol, and a turn that lasts a minute.
 
-A turn runs a tool, which is a process of its own, and says something ten times a second. As with the real one, the end of
-its input in the middle of a turn changes nothing, nor does a reader that has gone; idle, it exits. SIGTERM ends it, and
-its tool, with 143; `interrupt` ends the turn.
+A turn runs a tool, which is a process of its own, and says something ten times a second. As with the real
+one, the end of its input in the middle of a turn changes nothing, nor does a reader that has gone; idle, it
+exits. SIGTERM ends it, and its tool, with 143; `interrupt` ends the turn.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""An MCP server over stdio: `mcp_stdio.py [deaf]`. It has a tool `echo`, which answers, and a tool `work`, which takes for ever.
+"""An MCP server over stdio:
+
+`mcp_stdio.py [deaf]`. It has a tool `echo`, which answers, and a tool `work`, which takes for ever.
 
 A polite one exits at the end of its input. A deaf one ignores that, and SIGTERM, and has a child that is as deaf.
 """

@@ -1,7 +1,7 @@
 """A model behind OpenAI's chat-completions API, and a plain slow stream: `model.py`, prints its port.
 
-It says a word ten times a second for a minute, or thinks as long if it is not asked to stream. If the last message is the
-user's and names one of the tools that are offered, it calls that tool instead, at once.
+It says a word ten times a second for a minute, or thinks as long if it is not asked to stream. If the last
+message is the user's and names one of the tools that are offered, it calls that tool instead, at once.
 """
 
 from __future__ import annotations
