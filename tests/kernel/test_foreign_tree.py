@@ -115,3 +115,35 @@ if ctypes.CDLL(None).syscall({number}, vfork | signal.SIGCHLD, 0, 0, 0, 0) == 0:
         tree.signal(signal.SIGTERM)
         assert parent.wait(10) == -signal.SIGTERM
         assert wait_until(lambda: not running(token))
+
+
+FORKS_WITH_SIGNALS_BLOCKED = """
+import os, signal, sys, time
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+print("up", flush=True)
+time.sleep(0.03)
+if os.fork() == 0:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    os.execvp("sleep", ["sleep", "1" + sys.argv[1]])
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+time.sleep(60)
+"""
+
+
+def test_one_that_blocks_signals_around_its_fork_leaves_no_child_behind(token: str) -> None:
+    """As shells do: it would make its child first, and only then die from the signal."""
+    with started(sys.executable, "-I", "-S", "-c", FORKS_WITH_SIGNALS_BLOCKED, token) as shell:
+        assert shell.stdout is not None
+        assert shell.stdout.readline() == b"up\n"
+        tree_of(shell).signal(signal.SIGTERM)
+        assert shell.wait(5) == -signal.SIGTERM
+    assert wait_until(lambda: not running(token))
+
+
+def test_one_that_always_blocks_the_signal_gets_it_all_the_same(token: str) -> None:
+    waits = f"import signal; signal.pthread_sigmask(0, [15]); print('up {token}', flush=True); signal.sigwait([15])"
+    with started(sys.executable, "-I", "-S", "-c", waits) as patient:
+        assert patient.stdout is not None
+        assert patient.stdout.readline().startswith(b"up")
+        tree_of(patient).signal(signal.SIGTERM)
+        assert patient.wait(5) == 0

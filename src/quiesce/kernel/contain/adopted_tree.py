@@ -14,9 +14,13 @@ from __future__ import annotations
 import os
 import signal
 import time
+from typing import TYPE_CHECKING
 
 from quiesce._safe.printed import printed_line
 from quiesce.kernel.process import Proc, descendants, procfs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _NO_MARK = "no-mark"  # matches no tree
 _CANNOT_FORK = ("T", "t", "X", "Z")  # the states of stopped and dead processes
@@ -25,6 +29,8 @@ _LOOKS = 10  # at a tree that is being frozen
 # that we have stopped, and will stay in that state.
 _LOOKS_AT_BLOCKED = 2
 _LONGEST_STOP = 0.1  # seconds that a process may take to stop, on a busy machine, before the next look
+# Seconds that a process which blocks a signal goes on for, one after the other, until it no longer does.
+_GO_ON_FOR = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
 
 
 class AdoptedTree:
@@ -61,6 +67,8 @@ class AdoptedTree:
     def signal(self, number: int) -> None:
         """Send a signal to all processes of the tree, and continue stopped ones, so that they act on it."""
         alive = self._freeze()
+        if number != signal.SIGKILL and (blocking := self._go_on_until_unblocked(alive, number)):
+            alive = self._freeze(stopped=blocking)
         as_group = self._is_group(alive)
         if as_group:
             assert self._group is not None
@@ -71,14 +79,40 @@ class AdoptedTree:
             if proc.state == "T":
                 procfs.send_signal(proc, signal.SIGCONT)
 
-    def _freeze(self) -> list[Proc]:
-        """Stop all processes of the tree by SIGSTOP, and return them: from then on the list is complete."""
+    def _go_on_until_unblocked(self, alive: list[Proc], number: int) -> set[Proc]:
+        """Continue the frozen processes that block this signal, and freeze them when they no longer do.
+
+        Returns those that were continued.
+        """
+        # Shells block all signals around a fork. Such a process would first make its child, and only then act
+        # on the signal: nobody would have seen that child. It is over in a moment, unless the machine is busy.
+        # But some programs always block a signal, and wait for it with sigwait: hence an end to this.
+        continued = blocking = {
+            proc for proc in alive if proc.state == "T" and procfs.blocks_signal(proc, number)
+        }
+        for seconds in _GO_ON_FOR:
+            if not blocking:
+                break
+            for proc in blocking:
+                procfs.send_signal(proc, signal.SIGCONT)
+            time.sleep(seconds)
+            for proc in blocking:
+                procfs.send_signal(proc, signal.SIGSTOP)
+            _wait_until_stopped(list(blocking))
+            blocking = {proc for proc in blocking if procfs.blocks_signal(proc, number)}
+        return continued
+
+    def _freeze(self, stopped: Iterable[Proc] = ()) -> list[Proc]:
+        """Stop all processes of the tree by SIGSTOP, and return them: from then on the list is complete.
+
+        `stopped` were stopped by us before.
+        """
         # Why: a process that forks while we signal it would leave a child that we have not seen, and that
         # cannot be found once the parent has exited. A look reads the state of a process before the list of
         # its children, so the list of a process that was stopped is complete. A process group need not be
         # frozen: the kernel signals it in one step.
         alive = self.members()
-        stopped: set[Proc] = set()
+        stopped = set(stopped)
         refused: set[Proc] = set()
         for look in range(_LOOKS):
             alone = (

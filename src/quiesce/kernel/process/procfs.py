@@ -187,6 +187,18 @@ def still_alive(proc: Proc) -> bool:
     return now is not None and now == proc and not now.zombie
 
 
+def blocks_signal(proc: Proc, number: int) -> bool:
+    """Whether every thread of this process blocks this signal now, so that it does not act on it yet."""
+    try:
+        threads = [
+            _read(f"/proc/{proc.pid}/task/{thread}/status") for thread in os.listdir(f"/proc/{proc.pid}/task")
+        ]
+    except OSError:  # it has exited, or one of its threads has
+        return False
+    masks = [line for status in threads for line in status.splitlines() if line.startswith(b"SigBlk:")]
+    return all(int(mask.split()[1], 16) >> (number - 1) & 1 for mask in masks) and still_alive(proc)
+
+
 def _is_ending(proc: Proc) -> bool:
     now = look_up(proc.pid)
     return now is None or now != proc or now.zombie or now.exiting
