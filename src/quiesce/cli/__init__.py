@@ -31,6 +31,9 @@ _GROUPS: dict[str, dict[str, _Subcommand]] = {
             "see five ways in which agents leak, live, and the same with quiesce", "quiesce.cli.tour"
         ),
     },
+    "stop a program": {
+        "exec": _Subcommand("run any program so that all of its processes end with it", "quiesce.cli.exec"),
+    },
     "talk to an agent": {
         "chat": _Subcommand("an agent with tools that you can stop at any moment", "quiesce_chat.chat"),
         "ask": _Subcommand("ask it one question and print the answer", "quiesce_chat.ask"),
@@ -47,6 +50,7 @@ _SUBCOMMANDS = {name: subcommand for group in _GROUPS.values() for name, subcomm
 _EXAMPLES = """\
 examples:
   quiesce tour                           under a minute, nothing to download
+  quiesce exec -- npm run dev            nothing of it outlives it
   quiesce chat                           Esc stops what is running
   quiesce ask "What is in this folder?"
   quiesce audit my_package.jobs:nightly

@@ -47,7 +47,19 @@ if TYPE_CHECKING:
         make_holding,
         start_holding,
     )
-    from .process import Tail, duplicate_pipes, read_last_output
+    from .process import (
+        Tail,
+        become_subreaper,
+        descendants,
+        duplicate_pipes,
+        exit_like,
+        explain_failed_start,
+        procfs,
+        read_last_output,
+        reap_orphans,
+        signal_of,
+        signal_when_parent_exits,
+    )
     from .program import check_no_loop_runs, note_ages, stop_program
     from .scope import (
         Backend,

@@ -8,7 +8,7 @@ from quiesce._lazy import offer
 
 if TYPE_CHECKING:
     from .file_mode import warn_if_shared
-    from .parser import Parser, one_of
+    from .parser import Parser, one_of, split_command
     from .terminal import (
         COLOR_CHOICES,
         Terminal,

@@ -6,7 +6,7 @@ Options cannot be abbreviated. Otherwise a new option could make an abbreviation
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NoReturn
 
 from quiesce._safe.printed import printed_line
@@ -43,3 +43,15 @@ def one_of(what: str, known: Sequence[str]) -> Callable[[str], str]:
         return text
 
     return read
+
+
+def split_command(words: Sequence[str], take_values: Collection[str]) -> tuple[list[str], list[str]]:
+    """Split `[options] -- COMMAND ...` into the options and the command. The `--` may be left out.
+
+    `take_values` are the options that are followed by a value.
+    """
+    place = 0
+    while place < len(words) and words[place].startswith("-") and words[place] not in ("-", "--"):
+        place += 2 if words[place] in take_values else 1
+    command = list(words[place:])
+    return list(words[:place]), command[1:] if command[:1] == ["--"] else command

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from .look_interval import LookInterval
     from .pipe import CHUNK, LARGEST, LineTooLong, PipeClosed, Tail
     from .process import Argv, Process, duplicate_pipes, read_last_output
+    from .process_tree import explain_failed_start
     from .procfs import Proc
+    from .subreaper import become_subreaper, exit_like, reap_orphans, signal_of, signal_when_parent_exits
     from .tree_child import TreeChild
 
 offer()

@@ -96,7 +96,7 @@ class Tree:
                 start_new_session=True,
             )
         except OSError as error:
-            raise _explain(error, self.argv[0], cwd, environment.get("PATH"), user) from error
+            raise explain_failed_start(error, self.argv[0], cwd, environment.get("PATH"), user) from error
         except BaseException:  # for example KeyboardInterrupt, raised by a signal handler
             self.pid = getattr(self._popen, "pid", 0)
             self._undo()
@@ -275,7 +275,7 @@ def _uid_of(user: str | int | None, command: str) -> int | None:
         raise OSError(errno.EINVAL, f"cannot start {command!r}: {problem}") from None
 
 
-def _explain(
+def explain_failed_start(
     error: OSError,
     command: str,
     cwd: str | os.PathLike[str] | None,

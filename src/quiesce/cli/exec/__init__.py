@@ -1,0 +1,10 @@
+"""`quiesce exec -- CMD ...`: run any program so that its whole tree of processes ends when it does.
+
+It has three processes: the command; the guard, its parent, which outlives us (`guard`); and we, in the place in
+which the command was to be started (`front`). Nothing here uses asyncio or the kernel's scopes: it has to start
+as quickly as a program that does nothing.
+"""
+
+from __future__ import annotations
+
+from quiesce.cli.exec.command import main as main

@@ -1,0 +1,202 @@
+"""The arguments of `quiesce exec`, its report, and its exit status."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from quiesce.cli.base import Parser, error_text, say, split_command
+from quiesce.kernel.inner import exit_like, explain_failed_start
+
+from .front import STOPPING, Front, NotStarted
+from .launch import NOT_EXECUTABLE, NOT_FOUND
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FAILED = 125  # our own failure, as with `env`, `timeout` and `nohup`
+GRACE = 5.0
+_TAKE_VALUES = ("--grace", "--report", "--forward")
+
+_EPILOG = """\
+examples:
+  quiesce exec -- npm run dev
+  quiesce exec --grace 20 -- uvicorn app:app --workers 4
+  "command": "quiesce", "args": ["exec", "--stop-on-eof", "--", "npx", "my-mcp-server"]      in an mcp.json
+  ENTRYPOINT ["quiesce", "exec", "--"]                                                       in a Dockerfile
+
+A stop begins with SIGTERM, SIGINT or SIGHUP, which the command gets, with the third Ctrl-C in a row, or with the
+death of quiesce itself. A second signal halves what is left of the grace, a third kills everything at once. Other
+signals are passed on.
+
+The exit status is the command's: its exit code, or the signal that ended it. Otherwise: 125 quiesce exec itself
+failed, 126 the command cannot be executed, 127 there is no such command."""
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the command. Does not return if it could be started: the process ends as the command did."""
+    options_given, argv = split_command(words, _TAKE_VALUES)
+    try:
+        options = _parser().parse_args(options_given)
+    except SystemExit as ended:
+        return FAILED if ended.code else 0
+    if problem := _problem(argv, options):
+        _say(f"error: {problem}\n(quiesce exec --help lists the options)")
+        return FAILED
+    front = Front(
+        argv,
+        grace=options.grace,
+        guarded=options.guard,
+        stop_on_eof=options.stop_on_eof,
+        forwarded=options.forward,
+    )
+    try:
+        front.run()
+    except NotStarted as failure:
+        return _explain(argv, failure.number)
+    return _finish(front, argv, options.report)
+
+
+def _finish(front: Front, argv: Sequence[str], report: Path | None) -> NoReturn:
+    if front.left:
+        listed = "; ".join(f"{proc.describe()} (state {proc.state})" for proc in front.left)
+        number = f"{len(front.left)} process{'es are' if len(front.left) > 1 else ' is'}"
+        _say(f"{number} still running after {front.seconds:.1f} s, in spite of SIGKILL: {listed}")
+    if front.tree.unseen:
+        _say(f"what is left could not be seen: {front.tree.unseen}")
+    if report is not None:
+        try:
+            _write(report, front, argv)
+        except OSError as error:
+            _say(f"the report could not be written to {report}: {error.strerror}")
+    exit_like(signal.SIGKILL if front.status is None else front.status)
+    raise AssertionError  # it does not return
+
+
+def _write(report: Path, front: Front, argv: Sequence[str]) -> None:
+    import json
+
+    status = front.status
+    by_signal = status is not None and os.WIFSIGNALED(status)
+    kind, message = front.reason or (None, None)
+    text = json.dumps(
+        {
+            "command": argv,
+            "exit_code": os.waitstatus_to_exitcode(status) if status is not None and not by_signal else None,
+            "signal": signal.Signals(os.WTERMSIG(status)).name if status is not None and by_signal else None,
+            "reason": {"kind": kind, "message": message} if kind else None,
+            "elapsed": round(front.seconds, 3),
+            "killed": front.killed,
+            "left": [
+                {
+                    "kind": "process",
+                    "pid": proc.pid,
+                    "name": proc.describe(),
+                    "stuck_at": f"state {proc.state}",
+                }
+                for proc in front.left
+            ],
+            "unseen": [front.tree.unseen] if front.tree.unseen else [],
+            "clean": not front.left and not front.tree.unseen,
+        },
+        indent=2,
+    )
+    temporary = report.with_name(f".{report.name}.{os.getpid()}")
+    temporary.write_text(text + "\n", encoding="utf-8")
+    temporary.replace(report)
+
+
+def _explain(argv: Sequence[str], number: int) -> int:
+    if not number:
+        _say("the guard was killed before it had started the command")
+        return FAILED
+    error = OSError(number, os.strerror(number))
+    _say(error_text(explain_failed_start(error, argv[0], None, os.environ.get("PATH"), None).args[1]))
+    return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+
+
+def _problem(argv: Sequence[str], options: argparse.Namespace) -> str:
+    if not sys.platform.startswith("linux"):
+        return "it needs Linux, whose processes can become the parents of orphans"
+    if not argv or not argv[0]:
+        return "there is no command: quiesce exec [options] -- COMMAND [ARGUMENT ...]"
+    folder = options.report.parent if options.report is not None else None
+    if folder is not None and not folder.is_dir():
+        return f"--report: there is no folder {str(folder)!r}"
+    if folder is not None and (not os.access(folder, os.W_OK) or options.report.is_dir()):
+        return f"--report: {str(options.report)!r} cannot be written"
+    return ""
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "exec",
+        usage="[options] -- COMMAND [ARGUMENT ...]",
+        description="Run a command. When it ends, or this program does, however it ends, all processes that the command\n"
+        "has started end, too.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument(
+        "--grace",
+        metavar="SECONDS",
+        type=_seconds,
+        default=GRACE,
+        help="how long a stop may take until everything left is killed (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--stop-on-eof",
+        action="store_true",
+        help="also stop when the other end of standard input is closed: the client has disconnected, or was killed",
+    )
+    parser.add_argument(
+        "--report", metavar="FILE", type=_path, help="write what the stop did to this file, as JSON"
+    )
+    parser.add_argument(
+        "--forward",
+        metavar="SIGNAL",
+        type=_stop_signal,
+        action="append",
+        default=[],
+        help="pass SIGINT, SIGTERM or SIGHUP on without stopping: HUP for a daemon that reloads on it",
+    )
+    parser.add_argument(
+        "--no-guard",
+        dest="guard",
+        action="store_false",
+        help="start no guard process: if quiesce itself is killed with SIGKILL, the command runs on",
+    )
+    return parser
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, such as 10 or 0.5")
+    return seconds
+
+
+def _path(text: str) -> Path:
+    from pathlib import Path
+
+    return Path(text).absolute()
+
+
+def _stop_signal(text: str) -> int:
+    names = {number.name.removeprefix("SIG"): int(number) for number in STOPPING}
+    number = names.get(text.upper().removeprefix("SIG"))
+    if number is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not one of {', '.join(names)}; all other signals are passed on anyway"
+        )
+    return number
+
+
+def _say(text: str) -> None:
+    say(f"quiesce exec: {text}")
