@@ -9,8 +9,6 @@ import argparse
 from collections.abc import Callable, Collection, Sequence
 from typing import NoReturn
 
-from quiesce._safe.printed import printed_line
-
 
 class Parser(argparse.ArgumentParser):
     """The argument parser of `quiesce NAME`."""
@@ -27,6 +25,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong in one line, instead of the whole usage, and exit with status 2."""
+        from quiesce._safe.printed import printed_line  # not for a command that starts
+
         self.exit(2, f"{self.prog}: error: {printed_line(message)}\n({self.prog} --help lists the options)\n")
 
 

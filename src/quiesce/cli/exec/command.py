@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from quiesce.cli.base import Parser, error_text, say, split_command
-from quiesce.kernel.inner import exit_like, explain_failed_start
+from quiesce.cli.base import Parser, split_command
+from quiesce.kernel.inner import exit_like
 
 from .front import STOPPING, Front, NotStarted
 from .launch import NOT_EXECUTABLE, NOT_FOUND
@@ -114,6 +114,10 @@ def _explain(argv: Sequence[str], number: int) -> int:
     if not number:
         _say("the guard was killed before it had started the command")
         return FAILED
+    # Imported here: a command that can be started should not wait for it.
+    from quiesce.cli.base import error_text
+    from quiesce.kernel.inner import explain_failed_start
+
     error = OSError(number, os.strerror(number))
     _say(error_text(explain_failed_start(error, argv[0], None, os.environ.get("PATH"), None).args[1]))
     return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
@@ -199,4 +203,6 @@ def _stop_signal(text: str) -> int:
 
 
 def _say(text: str) -> None:
+    from quiesce.cli.base import say
+
     say(f"quiesce exec: {text}")
