@@ -32,6 +32,9 @@ _GROUPS: dict[str, dict[str, _Subcommand]] = {
         ),
     },
     "stop a program": {
+        "stoptest": _Subcommand(
+            "stop a program in every way, and show what it leaves", "quiesce.cli.stoptest"
+        ),
         "exec": _Subcommand("run any program so that all of its processes end with it", "quiesce.cli.exec"),
     },
     "talk to an agent": {
@@ -50,6 +53,7 @@ _SUBCOMMANDS = {name: subcommand for group in _GROUPS.values() for name, subcomm
 _EXAMPLES = """\
 examples:
   quiesce tour                           under a minute, nothing to download
+  quiesce stoptest -- python my_app.py   unchanged, and under quiesce exec
   quiesce exec -- npm run dev            nothing of it outlives it
   quiesce chat                           Esc stops what is running
   quiesce ask "What is in this folder?"

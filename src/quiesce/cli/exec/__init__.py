@@ -7,4 +7,14 @@ as quickly as a program that does nothing.
 
 from __future__ import annotations
 
-from quiesce.cli.exec.command import main as main
+from typing import TYPE_CHECKING
+
+from quiesce._lazy import offer
+
+if TYPE_CHECKING:
+    from .command import main
+    from .foreground import Foreground
+    from .launch import launch
+    from .tree import Tree
+
+offer()

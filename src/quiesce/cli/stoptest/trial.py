@@ -1,0 +1,229 @@
+"""One run of the program: start it, stop it in one way, and look at what is left."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from quiesce._safe.printed import printed_line
+from quiesce.cli.exec import Tree
+from quiesce.kernel.inner import explain_failed_start, procfs, reap_orphans, signal_of
+
+from . import left
+from .starter import CLOSE_STDIN, Starter, start, wait_for_input
+from .ways import GAP, Way
+
+_TAIL: Final = 4096  # bytes of output that are kept
+_LOOK_EVERY: Final = 0.02
+
+
+class NotTested(Exception):
+    """The program could not be stopped, because it did not run or was not ready. The message says why."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """When the program is stopped, and how long it may take, in seconds."""
+
+    after: float  # from its start, or from the line that matches `ready`
+    ready: re.Pattern[str] | None
+    start_within: float
+    exit_within: float  # from the first signal until it counts as still running
+    patience: float  # from its exit until its processes count as left
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of it. `status` is as `os.wait` gives it, None if it did not exit."""
+
+    way: Way
+    seconds: float
+    status: int | None
+    processes: list[str] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    said: str = ""
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether it exited and nothing of it is left."""
+        return self.status is not None and not self.processes and not self.files
+
+    @property
+    def ended(self) -> str:
+        """How it ended, in a word or two."""
+        if self.status is None:
+            return "still running"
+        number = signal_of(self.status)
+        return signal.Signals(number).name if number else f"exit {os.waitstatus_to_exitcode(self.status)}"
+
+
+class Trial:
+    """One run of one program. We must be a subreaper, with no other children."""
+
+    def __init__(self, argv: Sequence[str], way: Way, timing: Timing) -> None:
+        self._argv = argv
+        self._way = way
+        self._timing = timing
+        self._status: int | None = None
+        self._exited_at = 0.0
+        self._pid = 0
+        self._output = b""
+        self._start_error = 0
+        self._partial_message = b""
+        self._tree = Tree(os.getpid)
+
+    def run(self, show: Callable[[str], object], environment: Mapping[str, str]) -> Result:
+        """Run it. `show` gets what is being done. Raises NotTested."""
+        with tempfile.TemporaryDirectory(prefix="stoptest-", ignore_cleanup_errors=True) as folder:
+            show("starting")
+            starter = start(self._argv, {**environment, "TMPDIR": folder}, at_terminal=self._way.at_terminal)
+            try:
+                self._wait_until_ready(starter)
+                show("stopping")
+                self._output = b""
+                began = time.monotonic()
+                self._stop(starter)
+                self._wait(starter, began + self._timing.exit_within, lambda: self._status is not None)
+                show("looking")
+                remaining = self._wait_until_gone(starter)
+                exited = self._exited_at if self._status is not None else time.monotonic()
+                return Result(
+                    self._way,
+                    exited - began,
+                    self._status,
+                    left.processes(remaining),
+                    left.files(Path(folder)),
+                    self._last_line(),
+                )
+            finally:
+                self._end(starter)
+
+    def _wait_until_ready(self, starter: Starter) -> None:
+        timing = self._timing
+        began = time.monotonic()
+        if (ready := timing.ready) is not None:
+            self._wait(
+                starter,
+                began + timing.start_within,
+                lambda: self._status is not None or self._has_line(ready),
+            )
+            if self._status is None and not self._has_line(ready):
+                raise NotTested(
+                    f"no line of its output matched {ready.pattern!r} in {timing.start_within:g} s"
+                    f"{self._it_said()}"
+                )
+        self._wait(starter, time.monotonic() + timing.after, lambda: self._status is not None)
+        if self._start_error:
+            error = OSError(self._start_error, os.strerror(self._start_error))
+            raise NotTested(
+                explain_failed_start(error, self._argv[0], None, os.environ.get("PATH"), None).args[1]
+            )
+        if self._status is not None:
+            result = Result(self._way, 0.0, self._status)
+            raise NotTested(
+                f"it ended by itself ({result.ended}) {self._exited_at - began:.1f} s after its start, before it "
+                f"could be stopped{self._it_said()}"
+            )
+
+    def _stop(self, starter: Starter) -> None:
+        for number in range(self._way.times):
+            if number:
+                self._wait(starter, time.monotonic() + GAP, lambda: self._status is not None)
+            if self._status is None:
+                self._act(starter)
+
+    def _act(self, starter: Starter) -> None:
+        match self._way.action:
+            case "ctrl-c":
+                os.write(starter.output, b"\x03")
+            case "hang-up":
+                starter.hang_up()
+            case "close-stdin":
+                os.kill(starter.pid, CLOSE_STDIN)
+            case "kill-client":
+                os.kill(starter.pid, signal.SIGKILL)
+            case "sigterm":
+                os.kill(self._pid, signal.SIGTERM)
+            case "sigkill":
+                os.kill(self._pid, signal.SIGKILL)
+
+    def _wait_until_gone(self, starter: Starter) -> list[procfs.Proc]:
+        """What is left of it after the patience that it has."""
+        give_up_at = time.monotonic() + (self._timing.patience if self._status is not None else 0.0)
+        while (found := self._find(starter)) and time.monotonic() < give_up_at:
+            self._read(starter, _LOOK_EVERY)
+        return found
+
+    def _find(self, starter: Starter) -> list[procfs.Proc]:
+        return [proc for proc in self._tree.members() if proc.pid != starter.pid]
+
+    def _wait(self, starter: Starter, until: float, condition: Callable[[], bool]) -> None:
+        while not condition() and time.monotonic() < until:
+            self._read(starter, min(_LOOK_EVERY, until - time.monotonic()))
+
+    def _read(self, starter: Starter, seconds: float) -> None:
+        for descriptor in wait_for_input([starter.messages, starter.output], seconds):
+            try:
+                data = os.read(descriptor, 65536)
+            except OSError:  # the terminal's other side is closed, or there is nothing to read after all
+                data = b""
+            if descriptor == starter.messages:
+                self._take_messages(data)
+            elif data:
+                self._output = (self._output + data)[-_TAIL * 16 :]
+        if not wait_for_input([starter.messages], 0):
+            time.sleep(0.001)
+        self._reap(starter)
+
+    def _take_messages(self, data: bytes) -> None:
+        *lines, self._partial_message = (self._partial_message + data).split(b"\n")
+        for line in lines:
+            kind, _, value = line.decode().partition(" ")
+            if kind == "pid":
+                self._pid = int(value)
+            elif kind == "failed":
+                self._start_error = int(value)
+            else:
+                self._set_status(int(value))
+
+    def _reap(self, starter: Starter) -> None:
+        """Reap orphans. If its starter has died, the program itself is one."""
+        if self._status is None and self._pid:
+            try:
+                pid, status = os.waitpid(self._pid, os.WNOHANG)
+            except ChildProcessError:
+                pid, status = 0, 0
+            if pid:
+                self._set_status(status)
+        reap_orphans(*([self._pid] if self._status is None else []))
+
+    def _set_status(self, status: int) -> None:
+        if self._status is None:
+            self._status = status
+            self._exited_at = time.monotonic()
+
+    def _has_line(self, pattern: re.Pattern[str]) -> bool:
+        return any(pattern.search(line) for line in self._lines())
+
+    def _lines(self) -> list[str]:
+        return self._output.decode(errors="replace").replace("\r", "").split("\n")
+
+    def _last_line(self) -> str:
+        lines = [line for line in self._lines() if line.strip()]
+        return printed_line(lines[-1].strip())[:200] if lines else ""
+
+    def _it_said(self) -> str:
+        return f"; it said: {self._last_line()}" if self._last_line() else ""
+
+    def _end(self, starter: Starter) -> None:
+        """Kill what is left, the starter too, and take back the terminal or the pipes."""
+        starter.close()
+        self._tree.kill()
+        reap_orphans()

@@ -1,0 +1,217 @@
+"""`quiesce stoptest`: it stops a program in every way, says truly what was left, and leaves nothing itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kernel.processes import running, token_of_processes, wait_until
+
+STOPTEST = [sys.executable, "-m", "quiesce", "stoptest"]
+QUICKLY = ["--after", "0.2", "--exit-within", "1.5", "--patience", "0.4", "--grace", "0.3"]
+
+# Writes down what it is told, as files: a terminal that is closed takes no more output.
+LISTENER = """
+import os, signal, sys, time
+def note(text):
+    with open(sys.argv[1], "a") as file: file.write(text + "\\n")
+heard = []
+def hear(number, frame):
+    heard.append(number)
+    note(signal.Signals(number).name)
+    if len(heard) == int(sys.argv[2]): sys.exit(0)
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP): signal.signal(number, hear)
+print("ready", flush=True)
+if not sys.stdin.isatty():
+    sys.stdin.read()
+    note("end of input")
+    try: os.write(1, b"end of input")
+    except BrokenPipeError: note("broken pipe")
+    sys.exit(0)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def token() -> Iterator[str]:
+    with token_of_processes() as made:
+        yield made
+
+
+def stoptest(*words: str, quickly: bool = True) -> subprocess.CompletedProcess[str]:
+    command = [*STOPTEST, *(QUICKLY if quickly else ()), *words]
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def runs_of(*words: str) -> list[dict[str, Any]]:
+    done = stoptest("--json", *words)
+    assert not done.stderr
+    runs: list[dict[str, Any]] = json.loads(done.stdout)["runs"]
+    assert done.returncode == (0 if all(run["clean"] for run in runs) else 1)
+    return runs
+
+
+def leaving_a_child(token: str) -> list[str]:
+    return ["sh", "-c", f"trap '' INT HUP; sleep 1{token} & trap - INT HUP; exec sleep 2{token}"]
+
+
+def test_a_child_that_outlives_its_program_is_named_and_under_exec_it_is_gone(token: str) -> None:
+    direct, under_exec = runs_of("--only", "sigterm", "--", *leaving_a_child(token))
+    assert (direct["signal"], under_exec["signal"]) == ("SIGTERM", "SIGTERM")
+    assert len(direct["processes"]) == 1
+    assert f"sleep 1{token}" in direct["processes"][0]
+    assert under_exec["processes"] == []
+    assert (direct["under_exec"], under_exec["under_exec"]) == (False, True)
+
+
+def test_what_a_leftover_listens_on_is_named(token: str) -> None:
+    server = f"import socket, time; s = socket.create_server(('127.0.0.1', 0)); time.sleep(60); {token}"
+    program = ["sh", "-c", f'{sys.executable} -S -c "{server}" & exec sleep 2{token}']
+    (direct,) = runs_of("--no-exec", "--after", "1", "--only", "sigkill", "--", *program)
+    assert "listens on 127.0.0.1:" in direct["processes"][0]
+
+
+@pytest.mark.parametrize(
+    ("way", "signals", "heard"),
+    [
+        ("ctrl-c", "1", ["SIGINT"]),
+        ("ctrl-c-2", "2", ["SIGINT", "SIGINT"]),
+        ("ctrl-c-3", "3", ["SIGINT", "SIGINT", "SIGINT"]),
+        ("sigterm", "1", ["SIGTERM"]),
+        ("hang-up", "1", ["SIGHUP"]),
+        ("stdin", "1", ["end of input"]),
+        ("client", "1", ["end of input", "broken pipe"]),
+    ],
+)
+@pytest.mark.parametrize("under_exec", [False, True])
+def test_the_program_hears_of_each_stop_as_it_really_comes(
+    way: str, signals: str, heard: list[str], under_exec: bool, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes"
+    program = [sys.executable, "-S", "-c", LISTENER, str(notes), signals]
+    options = ["--ready", "ready", "--only", way, "--grace", "5"]
+    runs = runs_of(*options, *([] if under_exec else ["--no-exec"]), "--", *program)
+    assert [run["exit_code"] for run in runs] == [0] * len(runs)
+    assert notes.read_text().splitlines() == heard * len(runs)
+
+
+def test_a_program_that_is_killed_has_that_signal(token: str) -> None:
+    runs = runs_of("--only", "sigkill", "--", "sleep", f"1{token}")
+    assert [run["signal"] for run in runs] == ["SIGKILL", "SIGKILL"]
+    assert all(run["clean"] for run in runs)
+
+
+def test_a_program_that_does_not_stop_is_still_running_and_exec_stops_it(token: str) -> None:
+    deaf = ["sh", "-c", f"trap '' TERM INT HUP; echo up; while :; do sleep 1{token}; done"]
+    direct, under_exec = runs_of("--only", "sigterm", "--ready", "up", "--", *deaf)
+    assert direct["still_running"]
+    assert direct["seconds"] >= 1.5
+    assert not under_exec["still_running"]
+    assert under_exec["processes"] == []
+
+
+def test_a_file_that_is_left_is_named() -> None:
+    program = ["sh", "-c", 'echo x > "$TMPDIR/lock"; mkfifo "$TMPDIR/door"; exec sleep 60']
+    (direct,) = runs_of("--no-exec", "--only", "sigterm", "--", *program)
+    assert direct["files"] == ["file door", "file lock"]
+    assert not direct["clean"]
+
+
+def test_what_it_said_last_is_what_it_said_after_the_stop() -> None:
+    program = ["sh", "-c", "trap 'echo bye; exit 3' TERM; echo hello; sleep 60 & wait"]
+    (direct,) = runs_of("--no-exec", "--only", "sigterm", "--", *program)
+    assert direct["said_last"] == "bye"
+    assert direct["exit_code"] == 3
+
+
+def test_the_table_has_both_columns_and_says_what_was_left(token: str) -> None:
+    done = stoptest("--only", "sigterm", "--only", "sigkill", "--", *leaving_a_child(token))
+    head, term, kill, *details = done.stdout.splitlines()
+    assert head.split("  ")[-1].strip() == "under quiesce exec"
+    assert term.startswith("SIGTERM")
+    assert "1 process left" in term
+    assert term.endswith("nothing left")
+    assert kill.endswith("SIGKILL, nothing left")
+    # Both ways left the same.
+    assert "as it is: SIGTERM, SIGKILL" in details
+    assert sum(f"sleep 1{token}" in line for line in details) == 1
+    assert done.returncode == 1
+    assert not done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ((), "there is no command: quiesce stoptest [options] -- COMMAND"),
+        (("--only", "sigtrem", "--", "true"), "there is no way 'sigtrem'; did you mean sigterm?"),
+        (("--ready", "(", "--", "true"), "'(' is not a regular expression"),
+        (("--after", "soon", "--", "true"), "'soon' is not a number of seconds"),
+        (("--only", "stdin", "--skip", "stdin", "--", "true"), "--only and --skip leave no way"),
+        (("--", "no-such-program-here"), "cannot start 'no-such-program-here': no such program in PATH"),
+        (("--", "sh", "-c", "echo oh no; exit 4"), "it ended by itself (exit 4)"),
+        (("--", "sh", "-c", "echo oh no; exit 4"), "before it could be stopped; it said: oh no"),
+        (
+            ("--ready", "never", "--start-within", "0.3", "--", "sleep", "60"),
+            "no line of its output matched 'never'",
+        ),
+    ],
+)
+def test_what_cannot_be_tested_is_an_error_that_says_why(words: tuple[str, ...], problem: str) -> None:
+    done = stoptest(*words)
+    assert done.returncode == 2
+    assert problem in done.stderr
+    assert not done.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_it_leaves_nothing_when_it_is_stopped_itself(number: int, token: str) -> None:
+    words = ["--after", "30", "--only", "sigterm", "--", *leaving_a_child(token)]
+    command = [*STOPTEST, *words]
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+    ) as own:
+        assert wait_until(lambda: len(running(token)) >= 5)  # itself, thrice, and both of its processes
+        own.send_signal(number)
+        assert own.wait(10) == (-number if number == signal.SIGKILL else 128 + number)
+        assert wait_until(lambda: not running(token))
+        assert own.stderr is not None
+        assert b"Traceback" not in own.stderr.read()
+
+
+def test_at_a_terminal_a_bar_says_how_far_it_is(token: str) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [*STOPTEST, *QUICKLY, "--only", "sigkill", "--", "sleep", f"1{token}"])
+    shown = b""
+    give_up_at = time.monotonic() + 30
+    while time.monotonic() < give_up_at:
+        if not select.select([terminal], [], [], 1)[0]:
+            continue
+        try:
+            shown += os.read(terminal, 4096)
+        except OSError:
+            break
+    os.close(terminal)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert b"[----------------] 1/2 SIGKILL, as it is: starting" in shown
+    assert b"[########--------] 2/2 SIGKILL, under quiesce exec: " in shown
+    assert (
+        shown.decode()
+        .replace("\r", "")
+        .split("\x1b[K")[-1]
+        .splitlines()[0]
+        .endswith("under quiesce exec\x1b[0m")
+    )
