@@ -80,7 +80,7 @@ class Front:
         self._parent: Parent | None = None  # that is us, if there is no guard
         self._stop_began = self._ending_began = 0.0
         self._terminate_at = self._kill_at = float("inf")
-        self._stop_signals = 0
+        self._hurries = 0
         self._ctrl_c: list[float] = []
         self._signalled_with_term = False
         self.status: int | None = None  # of the command, as `os.wait` gives it
@@ -209,16 +209,20 @@ class Front:
             self._signal_command(number)
 
     def _stop_by(self, number: int) -> None:
-        self._stop_signals += 1
         kind = {signal.SIGINT: "user", signal.SIGTERM: "shutdown"}.get(signal.Signals(number), "disconnect")
         self._signal_command(number)
-        if self._stop_signals == 1 or not self._stop_began:
+        if not self._stop_began:
             self._begin_stop(kind, signal.Signals(number).name)
         elif number != signal.SIGHUP:  # one closed terminal may send several
-            now = time.monotonic()
-            rest = 0.0 if self._stop_signals > 2 else (self._kill_at - now) / 2
-            self._kill_at = now + max(rest, 0.0)
-            self._terminate_at = min(self._terminate_at, now + _SHARE_BEFORE_TERM * rest)
+            self._hurry()
+
+    def _hurry(self) -> None:
+        """One more wish to stop: half of the remaining grace, then none."""
+        now = time.monotonic()
+        self._hurries += 1
+        rest = 0.0 if self._hurries > 1 else max((self._kill_at - now) / 2, 0.0)
+        self._kill_at = now + rest
+        self._terminate_at = min(self._terminate_at, now + _SHARE_BEFORE_TERM * rest)
 
     def _begin_stop(self, kind: str, message: str) -> None:
         if self._stop_began:
@@ -254,7 +258,6 @@ class Front:
     def _pass_on_from_terminal(self, number: int) -> None:
         """The terminal has sent this to the command's group: whoever is in ours would have got it, too."""
         if number == signal.SIGHUP:
-            self._stop_signals += 1
             self._begin_stop("disconnect", "the terminal was closed")
         before = signal.signal(number, signal.SIG_IGN)
         try:
@@ -264,9 +267,10 @@ class Front:
         if number == signal.SIGINT:
             now = time.monotonic()
             self._ctrl_c = [*(at for at in self._ctrl_c if now - at < self._grace), now]
-            if len(self._ctrl_c) >= _CTRL_C_IN_A_ROW:
+            if self._stop_began or self.status is not None:
+                self._hurry()
+            elif len(self._ctrl_c) >= _CTRL_C_IN_A_ROW:
                 self._begin_stop("user", f"{_CTRL_C_IN_A_ROW} times Ctrl-C")
-                self._terminate_at = now
 
     def _stop_like(self, number: int) -> None:
         """The command has stopped (Ctrl-Z, for example): stop too, for our shell to notice."""
