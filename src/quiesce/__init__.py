@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from .kernel.contain import contain as contain
     from .kernel.own import Held as Held
     from .kernel.own import NotHeld as NotHeld
+    from .kernel.own import Remote as Remote
     from .kernel.own import Stream as Stream
     from .kernel.own import own as own
+    from .kernel.own import remote as remote
     from .kernel.own import stream as stream
     from .kernel.process import LineTooLong as LineTooLong
     from .kernel.process import PipeClosed as PipeClosed

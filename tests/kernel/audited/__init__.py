@@ -26,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 ASYNCIO = ("asyncio", "asyncio-eager", "uvloop")
 WORLDS = (*ASYNCIO, "trio")
-MODULES = ("scopes", "words", "held", "streams", "outside")
+MODULES = ("scopes", "words", "held", "streams", "outside", "elsewhere")
 
 
 class Ledger:

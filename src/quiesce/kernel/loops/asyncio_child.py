@@ -28,6 +28,7 @@ from quiesce.kernel.scope import (
     RUNNING,
     Handle,
     ScopeCore,
+    at_loop_end,
     current_node,
 )
 
@@ -133,6 +134,9 @@ class OwnedTask(asyncio.Task[None]):
                 return False
             handle._asked = 1
             handle._note_reason(Reason("shutdown", "the event loop is ending"))
+            if (leave := at_loop_end.get(handle)) is not None:
+                leave()
+                return False
         return super().cancel(msg)
 
     def set_name(self, value: object) -> None:

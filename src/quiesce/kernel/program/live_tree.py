@@ -225,8 +225,13 @@ def _scope(core: ScopeCore) -> Branch:
             below[opener].append(_child(child, below.pop(child)))
     listed = [_child(child, below[child]) for child in children if child in below]
     branches = (*listed, *here)
-    # The scope of a process, or of an abandoned thread, is not of the user's making: show what it owns.
-    if len(branches) == 1 and branches[0].kind in ("process", "thread") and branches[0].name == core.name:
+    # The scope of a process, of remote work or of an abandoned thread is not of the user's making: show what it owns.
+    if (
+        len(branches) == 1
+        and branches[0].kind != "task"
+        and core.name
+        and branches[0].name.startswith(core.name)
+    ):
         return branches[0]
     return Branch(
         "scope",

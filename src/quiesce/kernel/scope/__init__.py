@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         ChildCancelled,
         ChildState,
         Handle,
+        at_loop_end,
         when_ended,
     )
     from .closable import Cancellable, Closable

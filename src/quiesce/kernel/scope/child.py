@@ -348,6 +348,10 @@ class Handle(Child, Generic[T_co]):
         return f"<Handle {self.name!r} {self.state}>"
 
 
+#: What to call instead of cancelling a child when the event loop ends (asyncio). Whoever adds a child removes it.
+at_loop_end: dict[Child, Callable[[], object]] = {}
+
+
 def when_ended(child: Child, callback: Callable[[], object]) -> None:
     """Call `callback()` when `child` has ended, however it ends; at once if it has, as an eager task may."""
     if child.state == PENDING or child.state == RUNNING:
