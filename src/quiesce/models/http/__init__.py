@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .clients import make_http_client
     from .deadline import CallDeadline, took_too_long
     from .errors import Endpoint, bad_parameter, of_event
+    from .exchange import Exchange
     from .provider_model import ProviderModel
     from .reader import CallSoFar, Reader, as_json, number, part
     from .retry import FIRST_PAUSE, LONGEST_PAUSE

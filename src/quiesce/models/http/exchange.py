@@ -43,6 +43,7 @@ class Exchange:
         self._pieces: AsyncGenerator[bytes, None] | None = None
         self._ended = False
         self._events = EventStream()
+        self._unread: list[ServerEvent] = []
         self._any_events = False
         self._head = b""
 
@@ -65,6 +66,18 @@ class Exchange:
 
     async def read(self) -> list[ServerEvent] | None:
         """Return the next events, at least one; None at the end of the stream."""
+        if self._unread:
+            events, self._unread = self._unread, []
+            return events
+        return await self._next_events()
+
+    async def peek(self) -> list[ServerEvent] | None:
+        """As `read`, but `read` will return these events too."""
+        events = await self._next_events()
+        self._unread += events or ()
+        return events
+
+    async def _next_events(self) -> list[ServerEvent] | None:
         try:
             while not self._ended:
                 piece = await self._next_piece()

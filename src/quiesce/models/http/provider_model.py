@@ -11,7 +11,8 @@ Invariants
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -63,6 +64,13 @@ class ProviderModel(ABC):
     def _reader(self, request: ModelRequest, endpoint: Endpoint) -> Reader:
         """Return a reader for one answer."""
 
+    def _opened(self, client: Any, exchange: Exchange) -> AbstractAsyncContextManager[Callable[[], object]]:
+        """Send the request. The block gets a function to call when the answer is complete.
+
+        What the provider works at without a connection has ended when the block exits.
+        """
+        return _opened(exchange)
+
     @property
     @abstractmethod
     def _stream_class(self) -> Any:
@@ -93,13 +101,15 @@ class ProviderModel(ABC):
             exchange, any_events = Exchange(partial(self._post, client, body), endpoint), False
             try:
                 reader = self._reader(request, endpoint)
-                await exchange.open()
-                while not reader.is_complete and (events := await exchange.read()) is not None:
-                    for kind, text in events:
-                        for event in reader.read(kind, text):
-                            any_events = True
-                            yield event
-                await exchange.end()
+                async with self._opened(client, exchange) as completed:
+                    while not reader.is_complete and (events := await exchange.read()) is not None:
+                        for kind, text in events:
+                            for event in reader.read(kind, text):
+                                any_events = True
+                                yield event
+                    if reader.is_complete:
+                        completed()
+                    await exchange.end()
                 for event in reader.end():
                     any_events = True
                     yield event
@@ -160,3 +170,9 @@ class ProviderModel(ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r}>"
+
+
+@asynccontextmanager
+async def _opened(exchange: Exchange) -> AsyncGenerator[Callable[[], object], None]:
+    await exchange.open()
+    yield lambda: None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Literal
 
 from quiesce._extras import require
-from quiesce.models.http import Endpoint, ProviderModel, Reader, make_http_client
+from quiesce.models.http import Endpoint, Exchange, ProviderModel, Reader, make_http_client
 from quiesce.models.words import ModelRequest
 
 from . import chat, responses
+from .background import in_the_background
 from .chat_reader import ChatReader
 from .responses_reader import ResponsesReader
 
@@ -36,6 +38,9 @@ class OpenAIModel(ProviderModel):
     your own for the official client that quiesce makes. `include_usage=False` is for servers that reject
     `stream_options`.
 
+    With `background=True` (Responses API) a long answer is made in the background at the provider, which stores it. A
+    stop cancels it there, waits until the provider confirms that, and otherwise names it in the report.
+
     One instance serves any number of runs at the same time. `async with model:` keeps connections between calls until
     the block exits.
     """
@@ -51,10 +56,13 @@ class OpenAIModel(ProviderModel):
         http_client: Any = None,
         default_headers: Mapping[str, str] | None = None,
         include_usage: bool = True,
+        background: bool = False,
         name: str | None = None,
     ) -> None:
         if api not in ("chat", "responses"):
             raise ValueError(f"api must be 'chat' or 'responses', not {api!r}")
+        if background and api != "responses":
+            raise ValueError("background=True needs api='responses': Chat Completions has no background")
         options = {
             "api_key": api_key,
             "base_url": base_url,
@@ -67,6 +75,7 @@ class OpenAIModel(ProviderModel):
         self._openai: Any = require("openai", "openai", "OpenAIModel")
         self._chat = api == "chat"
         self._include_usage = include_usage
+        self._background = background
         self.path = "/chat/completions" if self._chat else "/responses"
         super().__init__(model, name, client, closes=http_client is None)
 
@@ -91,8 +100,13 @@ class OpenAIModel(ProviderModel):
 
     def _body(self, request: ModelRequest, endpoint: Endpoint) -> dict[str, Any]:
         if not self._chat:
-            return responses.body(request, endpoint)
+            return responses.body(request, endpoint, background=self._background)
         return chat.body(request, endpoint, include_usage=self._include_usage)
+
+    def _opened(self, client: Any, exchange: Exchange) -> AbstractAsyncContextManager[Callable[[], object]]:
+        if self._background:
+            return in_the_background(client, exchange, self._name)
+        return super()._opened(client, exchange)
 
     def _reader(self, request: ModelRequest, endpoint: Endpoint) -> Reader:
         return ChatReader(request, endpoint) if self._chat else ResponsesReader(request, endpoint)

@@ -1,6 +1,7 @@
 """Builds requests for the Responses API.
 
-Nothing is stored at the provider (`store=False`, unless `ModelSettings.extra` overrides it): each request carries the
+Nothing is stored at the provider (`store=False`, unless `ModelSettings.extra` overrides it, or the answer is made in
+the background): each request carries the
 whole transcript. So a model's reasoning has to be requested in encrypted form, and is sent back with the rest.
 """
 
@@ -27,7 +28,7 @@ PROVIDER = "openai-responses"
 _REASONING_MODELS = re.compile(r"^(o\d|gpt-[5-9]|codex|computer-use)")
 
 
-def body(request: ModelRequest, endpoint: Endpoint) -> dict[str, Any]:
+def body(request: ModelRequest, endpoint: Endpoint, *, background: bool = False) -> dict[str, Any]:
     """Return the JSON body of a request; raise `ModelRequestError` for a setting that this API does not support."""
     settings = request.settings
     if settings.stop is not None:
@@ -41,6 +42,8 @@ def body(request: ModelRequest, endpoint: Endpoint) -> dict[str, Any]:
         "stream": True,
         "store": False,
     }
+    if background:
+        payload |= {"background": True, "store": True}  # it has to be stored, to outlive its connection
     if request.instructions:
         payload["instructions"] = request.instructions
     # A model that does not reason rejects the request if its reasoning is asked for.
