@@ -16,16 +16,21 @@ import httpx2
 
 from tests.kernel.audited import ledger, pause
 
-HEAD = b"HTTP/1.1 %d Status\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n%s\r\n"
+HEAD = b"HTTP/1.1 %d Status\r\ncontent-type: %s\r\ntransfer-encoding: chunked\r\n%s\r\n"
 END = b"0\r\n\r\n"
 
 
 def reply(
-    pieces: Sequence[bytes], status: int = 200, headers: bytes = b"", *, whole: bool = True
+    pieces: Sequence[bytes],
+    status: int = 200,
+    headers: bytes = b"",
+    *,
+    whole: bool = True,
+    content_type: bytes = b"text/event-stream",
 ) -> list[bytes]:
     """What comes back over a connection, read by read. Without its end, nothing comes after it."""
     return [
-        HEAD % (status, headers),
+        HEAD % (status, content_type, headers),
         *[b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces],
         *([END] if whole else []),
     ]
@@ -52,7 +57,8 @@ class Line(httpcore2.AsyncNetworkStream):
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
         await pause(0.1)
-        if buffer.startswith(b"POST"):
+        if buffer.startswith((b"POST", b"GET")):
+            self._network.requests.append(buffer.split(b"\r\n")[0].decode())
             self._incoming.extend(self._network.next_reply())
 
     async def aclose(self) -> None:
@@ -72,6 +78,7 @@ class Network(httpcore2.AsyncNetworkBackend):
     def __init__(self, *replies: list[bytes]) -> None:
         self._replies = deque(replies)
         self.lines: list[Line] = []
+        self.requests: list[str] = []
         self.pool = httpcore2.AsyncConnectionPool(max_connections=1, network_backend=self)
 
     def next_reply(self) -> list[bytes]:

@@ -29,7 +29,7 @@ from tests.audit_level import EVERY_POINT, FULL
 from tests.kernel.audited import WORLDS, Audited, clock, ledger
 from tests.kernel.audited.sampled import assert_nothing_is_left
 from tests.models.memory_network import Network, reply
-from tests.models.wires import APIS, CHAT, Api
+from tests.models.wires import APIS, CHAT, RESPONSES, Api
 from tests.world import world_names
 
 pytestmark = [pytest.mark.audit, pytest.mark.time_limit(300)]
@@ -68,14 +68,14 @@ def check() -> None:
 
 
 @asynccontextmanager
-async def asked(api: Api, *replies: list[bytes]) -> AsyncIterator[Model]:
+async def asked(api: Api, *replies: list[bytes], **options: object) -> AsyncIterator[Model]:
     """A model on a network in memory, with one connection."""
     ledger.start()
     network = Network(*replies)
     networks.append(network)
     http_client = network.http_client()
     try:
-        yield api.model("http://model", http_client=http_client)
+        yield api.model("http://model", http_client=http_client, **options)
         ledger.expect(network.slots_taken == 0, "a slot is taken though the call is over")
     finally:
         await shielded(http_client.aclose)
@@ -116,11 +116,28 @@ async def answer_at_the_second_try(api: Api) -> None:
             pass
 
 
+async def answer_in_the_background(api: Api) -> None:
+    ended = reply([b'{"status": "cancelled"}'], content_type=b"application/json")
+    begun = reply(api.text("Hel", "lo"), whole=False)
+    async with asked(api, begun, *[ended] * 20, background=True) as model:
+        network = networks[-1]
+        try:
+            async with aclosing(model.stream(ModelRequest(HELLO))) as answer:
+                async for event in answer:
+                    if isinstance(event, TextDelta):
+                        break
+        finally:
+            # Head and first event have arrived: before that, nobody can know its id.
+            if network.requests and len(network.lines[0]._incoming) < len(begun) - 1:
+                ledger.expect(len(network.requests) >= 3, f"it was not cancelled there: {network.requests}")
+
+
 SCENARIOS: list[Callable[[Api], Any]] = [
     answer_to_its_end,
     answer_left_in_the_middle,
     answer_that_takes_too_long,
     answer_at_the_second_try,
+    answer_in_the_background,
 ]
 
 
@@ -129,6 +146,8 @@ def sweeps() -> list[object]:
     found: list[object] = []
     for number, api in enumerate(APIS):
         for other, scenario in enumerate(SCENARIOS):
+            if scenario is answer_in_the_background and api is not RESPONSES:
+                continue  # the others have no background
             for world in world_names():
                 is_part = world == "asyncio" and (api is CHAT or (number + other) % 4 == 2)
                 is_part = is_part or (world == "trio" and (number + other) % 4 == 1)

@@ -37,6 +37,7 @@ async def in_the_background(
         return ""  # the stream ended before there was a response; reading it says what is wrong
 
     async def cancel(response_id: str) -> None:
+        await exchange.release()  # its connection may be the only one that the client may have
         try:
             await client.post(f"/responses/{response_id}/cancel", cast_to=object, body={}, options=_ONCE)
         except Exception as error:
