@@ -22,7 +22,7 @@ CODE := $(wildcard src chat tests ui_tests interop_tests embedded_tests scripts 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: $(VENV)/.cli-ready ## play the tour: five ways in which agents leak, and the same with quiesce; then open the chat
+run: $(VENV)/.cli-ready ## play the tour: a program and five situations that leak, and the same with quiesce; then open the chat
 	$(BIN)/quiesce tour $(ARGS)
 	@if [ -t 0 ] && [ -t 1 ]; then $(MAKE) --no-print-directory chat ARGS=; \
 	else echo "make chat, at a terminal, opens the chat."; fi

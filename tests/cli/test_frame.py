@@ -74,7 +74,10 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize(
     ("word", "hint"),
-    [("tuor", "did you mean tour?"), ("frobnicate", "choose from tour, chat, ask, audit, acp")],
+    [
+        ("tuor", "did you mean tour?"),
+        ("frobnicate", "choose from tour, stoptest, exec, chat, ask, audit, acp"),
+    ],
 )
 def test_an_unknown_command_is_answered_with_a_hint(
     word: str, hint: str, capsys: pytest.CaptureFixture[str]

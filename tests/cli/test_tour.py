@@ -146,12 +146,19 @@ def test_what_was_left_would_not_be_called_clean() -> None:
 # As somebody sees it
 
 
-@pytest.mark.time_limit(60)
+@pytest.mark.time_limit(150)
 @pytest.mark.slow
 def test_the_whole_tour_needs_neither_a_terminal_nor_input() -> None:
     done = tour(closed_input=True)  # at its own speed: faster, a busy machine may be too late for a leak
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
+    whole, _ = done.stdout.split("Five situations")
+    assert "First: does a whole program stop?" in whole
+    assert re.search(
+        r"^SIGTERM +\S+ s, SIGTERM, 1 process left +\S+ s, SIGTERM, nothing left$", whole, re.MULTILINE
+    )
+    assert re.search(r"^client killed +still running after 2 s .* nothing left$", whole, re.MULTILINE)
+    assert "-m http.server" in whole
     for number, each in enumerate(SITUATIONS, 1):
         assert f"{number}/5 {each.title}\n" in done.stdout
         assert f"{each.seed}: {each.thread}" in " ".join(done.stdout.split())
@@ -161,6 +168,24 @@ def test_the_whole_tour_needs_neither_a_terminal_nor_input() -> None:
     assert done.stdout.count("  the ordinary way: ") == done.stdout.count("  with quiesce: ") == 5
     assert done.stdout.count("    report  scope ") == 5
     assert "quiesce chat" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.time_limit(150)
+def test_it_begins_with_a_program_of_the_reader() -> None:
+    done = tour("--speed", "10", "--", "sh", "-c", "exec sleep 60")
+    assert "Your program, sh -c 'exec sleep 60', stopped in eight ways" in " ".join(done.stdout.split())
+    assert re.search(
+        r"^SIGKILL .* SIGKILL, nothing left .* SIGKILL, nothing left$", done.stdout, re.MULTILINE
+    )
+    assert "5/5 " in done.stdout
+
+
+def test_a_program_of_the_reader_that_cannot_run_ends_it_with_the_reason() -> None:
+    done = tour("--", "no-such-program-here")
+    assert done.returncode == 2
+    assert "cannot start 'no-such-program-here'" in done.stderr
+    assert "1/5" not in done.stdout
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])

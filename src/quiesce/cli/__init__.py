@@ -28,7 +28,7 @@ class _Subcommand(NamedTuple):
 _GROUPS: dict[str, dict[str, _Subcommand]] = {
     "see it": {
         "tour": _Subcommand(
-            "see five ways in which agents leak, live, and the same with quiesce", "quiesce.cli.tour"
+            "see how programs and agents leak, live, and the same with quiesce", "quiesce.cli.tour"
         ),
     },
     "stop a program": {
@@ -52,7 +52,7 @@ _SUBCOMMANDS = {name: subcommand for group in _GROUPS.values() for name, subcomm
 
 _EXAMPLES = """\
 examples:
-  quiesce tour                           under a minute, nothing to download
+  quiesce tour                           half a minute, nothing to download
   quiesce stoptest -- python my_app.py   unchanged, and under quiesce exec
   quiesce exec -- npm run dev            nothing of it outlives it
   quiesce chat                           Esc stops what is running

@@ -97,7 +97,7 @@ def main(words: Sequence[str]) -> int:
     if options.json:
         print(json.dumps(as_data(results, argv), indent=2))
     else:
-        print(*table(results, columns, color=terminal.color), sep="\n")
+        print(*table(results, columns, width=terminal.width, color=terminal.color), sep="\n")
     return 0 if all(result.is_clean for result in results.values()) else 1
 
 

@@ -18,20 +18,27 @@ Results = Mapping[tuple[Way, str], Result]
 _RED, _GREEN, _BOLD, _PLAIN = "\x1b[31m", "\x1b[32m", "\x1b[1m", "\x1b[0m"
 
 
-def table(results: Results, columns: Sequence[str], *, color: bool) -> Iterator[str]:
-    """The lines of the table, and below it what was left."""
+def table(results: Results, columns: Sequence[str], *, width: int, color: bool) -> Iterator[str]:
+    """The lines of the table, and below it what was left. One cell per line where it is wider than `width`."""
     ways = list(dict.fromkeys(way for way, _ in results))
     cells = {(way, column): cell(results[way, column]) for way in ways for column in columns}
     first = max(len(way.title) for way in ways)
     widths = [max(len(column), *(len(cells[way, column]) for way in ways)) for column in columns]
-    head = [f"{column:<{width}}" for column, width in zip(columns, widths, strict=True)]
-    yield _painted("  ".join([" " * first, *head]).rstrip(), _BOLD, color)
-    for way in ways:
-        row = [f"{way.title:<{first}}"]
-        for column, width in zip(columns, widths, strict=True):
-            paint = _GREEN if results[way, column].is_clean else _RED
-            row.append(_painted(f"{cells[way, column]:<{width}}", paint, color))
-        yield "  ".join(row).rstrip()
+    paints = {key: _GREEN if result.is_clean else _RED for key, result in results.items()}
+    if first + sum(widths) + 2 * len(widths) <= width:
+        head = [f"{column:<{room}}" for column, room in zip(columns, widths, strict=True)]
+        yield _painted("  ".join([" " * first, *head]).rstrip(), _BOLD, color)
+        for way in ways:
+            row = [
+                _painted(f"{cells[way, column]:<{room}}", paints[way, column], color)
+                for column, room in zip(columns, widths, strict=True)
+            ]
+            yield "  ".join([f"{way.title:<{first}}", *row]).rstrip()
+    else:
+        for way in ways:
+            yield _painted(way.title, _BOLD, color)
+            for column in columns:
+                yield f"  {column}: {_painted(cells[way, column], paints[way, column], color)}"
     for column in columns:
         yield from _details([results[way, column] for way in ways], column)
 

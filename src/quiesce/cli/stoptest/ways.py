@@ -29,11 +29,11 @@ class Way:
 WAYS: Final = (
     Way("ctrl-c", "Ctrl-C", "ctrl-c"),
     Way("ctrl-c-2", "Ctrl-C twice", "ctrl-c", 2),
-    Way("ctrl-c-3", "Ctrl-C three times", "ctrl-c", 3),
+    Way("ctrl-c-3", "Ctrl-C 3 times", "ctrl-c", 3),
     Way("sigterm", "SIGTERM", "sigterm"),
-    Way("hang-up", "its terminal is closed", "hang-up"),
-    Way("stdin", "its input is closed", "close-stdin"),
-    Way("client", "its client is killed", "kill-client"),
+    Way("hang-up", "terminal closed", "hang-up"),
+    Way("stdin", "input closed", "close-stdin"),
+    Way("client", "client killed", "kill-client"),
     Way("sigkill", "SIGKILL", "sigkill"),
 )
 GAP: Final = 0.3  # seconds between one Ctrl-C and the next

@@ -29,12 +29,14 @@ from quiesce.cli.tour.situations import SITUATIONS, Side, Situation
 
 from .show import Show, Silence
 from .stage import Lane, Played, Stage, Watcher
+from .whole_program import is_possible, stop_whole_program
 
 HUNG_UP = 129
 _SIDES: tuple[Side, ...] = ("ordinary", "quiesce")
 _EPILOG = """\
 examples:
-  quiesce tour                     all five, in about sixteen seconds
+  quiesce tour                     a whole program, then all five, in about half a minute
+  quiesce tour -- python app.py    the same, beginning with a program of yours
   quiesce tour --only tool --code  one of them, with its code
   quiesce tour --json | jq .       the measurements
 
@@ -49,7 +51,9 @@ def main(words: Sequence[str]) -> int:
     """Run `quiesce tour` with these arguments and return the exit code."""
     fill_closed_descriptors()
     try:
-        options = _parser().parse_args(words)
+        end = words.index("--") if "--" in words else len(words)
+        options = _parser().parse_args(words[:end])
+        options.argv = list(words[end + 1 :])
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 2
     try:
@@ -80,9 +84,9 @@ def _parser() -> Parser:
     names = [situation.name for situation in SITUATIONS]
     parser = Parser(
         "tour",
-        usage="[options]",
-        description="Five situations in which agents leak, live: first the ordinary way, then with\n"
-        "quiesce. It needs no terminal, no input and no network, and leaves nothing behind.",
+        usage="[options] [-- COMMAND [ARGUMENT ...]]",
+        description="A whole program that leaks when it is stopped, yours if you name one, then five situations in\n"
+        "which agents leak, live: first the ordinary way, then with quiesce. It needs no terminal, no input and no network, and leaves nothing behind.",
         epilog=_EPILOG,
     )
     parser.add_argument(
@@ -127,6 +131,13 @@ def _play(options: argparse.Namespace) -> int:
     results: Results = []
     began = time.monotonic()
     show.open()
+    if not options.only and not options.json and is_possible():
+        show.whole_program(options.argv)
+        status = stop_whole_program(options.argv, "always" if terminal.color else "never")
+        if status not in (0, 1):  # it has said why
+            return status
+        show.gap()
+    show.situations()
     for situation in chosen:
         show.situation(situation, SITUATIONS.index(situation) + 1)
         sides: dict[Side, Played] = {}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,32 @@ class Show:
     # The parts of the tour, in order
 
     def open(self) -> None:
+        """The title."""
         self._paragraph("quiesce: stop any agent, and know what is left", "title")
+
+    def whole_program(self, argv: Sequence[str]) -> None:
+        """The head of what `quiesce stoptest` prints."""
+        self._say()
+        self._paragraph("First: does a whole program stop?", "title")
+        what = (
+            f"Your program, {shlex.join(argv)}, stopped in eight ways, which takes about a minute."
+            if argv
+            else "A program that starts a server, and stops it when it ends, if it can. (For one of yours: "
+            "quiesce tour -- COMMAND.)"
+        )
+        self._paragraph(
+            f"{what} Each stop twice: the program as it is, and started by quiesce exec.", "", indent=4
+        )
+        self._say()
+        self._terminal.stream.flush()
+
+    def gap(self) -> None:
+        """Empty lines between two parts."""
+        self._say()
+        self._say()
+
+    def situations(self) -> None:
+        """What is played, and what its signs mean."""
         self._paragraph(
             "Five situations in which agents leak, as users reported them. Everything is measured while it happens.",
             "",
@@ -138,10 +164,11 @@ class Show:
             f"That took {seconds:.0f} s. To see the code of these programs: quiesce tour --code", ""
         )
         for command, summary in (
+            ("quiesce stoptest", "stop a program of your own in every way, and see what it leaves"),
             ("quiesce chat", "talk to an agent, and press Esc while it works"),
             ("quiesce audit", "find such leaks in your own code"),
         ):
-            self._paragraph(f"  {command:<14} {summary}", "", hanging=17)
+            self._paragraph(f"  {command:<17} {summary}", "", hanging=20)
 
     # Writing
 
