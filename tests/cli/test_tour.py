@@ -55,7 +55,9 @@ def no_process_left() -> Iterator[dict[str, str]]:
     assert not wait_until_gone(mark)
 
 
-def tour(*words: str, closed_input: bool = False, **environment: str) -> subprocess.CompletedProcess[str]:
+def tour(
+    *words: str, closed_input: bool = False, within: float = 60.0, **environment: str
+) -> subprocess.CompletedProcess[str]:
     with no_process_left() as ours:
         return subprocess.run(
             [*TOUR, *words],
@@ -64,7 +66,7 @@ def tour(*words: str, closed_input: bool = False, **environment: str) -> subproc
             capture_output=True,
             text=True,
             encoding="utf-8",
-            timeout=60,
+            timeout=within,
             check=False,
             preexec_fn=(lambda: os.close(0)) if closed_input else None,
         )
@@ -173,7 +175,7 @@ def test_the_whole_tour_needs_neither_a_terminal_nor_input() -> None:
 @pytest.mark.slow
 @pytest.mark.time_limit(150)
 def test_it_begins_with_a_program_of_the_reader() -> None:
-    done = tour("--speed", "10", "--", "sh", "-c", "exec sleep 60")
+    done = tour("--speed", "10", "--", "sh", "-c", "exec sleep 60", within=140)
     assert "Your program, sh -c 'exec sleep 60', stopped in eight ways" in " ".join(done.stdout.split())
     assert re.search(
         r"^SIGKILL .* SIGKILL, nothing left .* SIGKILL, nothing left$", done.stdout, re.MULTILINE
@@ -390,7 +392,7 @@ def test_a_full_disk_is_said_in_a_line() -> None:
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
+            timeout=within,
             check=False,
         )
     assert done.returncode == 1
