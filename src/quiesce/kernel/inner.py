@@ -50,13 +50,13 @@ if TYPE_CHECKING:
     from .process import (
         Tail,
         become_subreaper,
+        child_changes,
         descendants,
         duplicate_pipes,
         exit_like,
         explain_failed_start,
         procfs,
         read_last_output,
-        reap_orphans,
         signal_of,
         signal_when_parent_exits,
     )
