@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 print("ready", flush=True)
 while True:
     number = signal.sigwait(signal.valid_signals() - {signal.SIGCHLD, signal.SIGCONT})
-    print(int(number), flush=True)
+    print("got", int(number), flush=True)
     if number == last:
         os._exit(0)
 """
@@ -136,21 +136,28 @@ def all_end(token: str, seconds: float = 10.0) -> bool:
     return wait_until(lambda: not running(token), seconds)
 
 
-def with_ignored(*numbers: int) -> Callable[[], None]:
-    """For `preexec_fn`: these signals are ignored when the program starts."""
+# It prepares what the command inherits, and becomes the command. (`preexec_fn` would run Python in a fork of ours.)
+_PREPARED = """
+import fcntl, os, signal, sys, termios
+exec(sys.argv[1])
+for number in (signal.SIGPIPE, signal.SIGXFSZ):
+    signal.signal(number, signal.SIG_DFL)
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
 
-    def ignore() -> None:
-        for number in numbers:
-            signal.signal(number, signal.SIG_IGN)
 
-    return ignore
+def prepared(statement: str, command: Sequence[str]) -> list[str]:
+    """The command, started after this statement of Python."""
+    return python(_PREPARED, statement, *command)
 
 
-def without_descriptors(*numbers: int) -> Callable[[], None]:
-    """For `preexec_fn`: these descriptors are closed when the program starts."""
+def with_ignored(number: int, command: Sequence[str]) -> list[str]:
+    return prepared(f"signal.signal({int(number)}, signal.SIG_IGN)", command)
 
-    def close() -> None:
-        for number in numbers:
-            os.close(number)
 
-    return close
+def with_blocked(number: int, command: Sequence[str]) -> list[str]:
+    return prepared(f"signal.pthread_sigmask(signal.SIG_BLOCK, [{int(number)}])", command)
+
+
+def without_descriptors(numbers: Sequence[int], command: Sequence[str]) -> list[str]:
+    return prepared(f"[os.close(number) for number in {list(numbers)}]", command)

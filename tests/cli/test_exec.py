@@ -26,6 +26,7 @@ from .exec_commands import (
     run,
     started,
     wait_for_sleepers,
+    with_blocked,
     with_ignored,
     without_descriptors,
 )
@@ -147,14 +148,14 @@ with open({str(tmp_path / "seen")!r}, "w") as file:
     command = ["sh", "-c", f"{shlex.join(python(program))}; exit 3"]
     seen = []
     for words in (command, exec_(*command, options=options)):
-        assert run(words, preexec_fn=without_descriptors(*closed)).returncode == 3
+        assert run(without_descriptors(closed, words)).returncode == 3
         seen.append((tmp_path / "seen").read_text())
     assert seen[0] == seen[1]
 
 
 @pytest.mark.parametrize("closed", [(2,), (0, 1, 2)], ids=str)
 def test_without_standard_error_our_messages_go_nowhere(closed: tuple[int, ...]) -> None:
-    ended = run(exec_("/does/not/exist"), preexec_fn=without_descriptors(*closed))
+    ended = run(without_descriptors(closed, exec_("/does/not/exist")))
     assert (ended.returncode, ended.stdout) == (127, b"")
 
 
@@ -204,7 +205,7 @@ def test_the_end_of_input_does_not_end_the_command(options: tuple[str, ...]) -> 
 def test_an_ignored_signal_stays_ignored(ignored: int, options: tuple[str, ...]) -> None:
     command = ["sh", "-c", "grep SigIgn /proc/self/status; exit 3"]
     direct, by_exec = (
-        run(words, preexec_fn=with_ignored(ignored)) for words in (command, exec_(*command, options=options))
+        run(with_ignored(ignored, words)) for words in (command, exec_(*command, options=options))
     )
     assert (by_exec.stdout, by_exec.returncode) == (direct.stdout, 3)
 
@@ -221,10 +222,7 @@ def test_sigpipe_and_sigxfsz_have_their_default_in_the_command(options: tuple[st
 def test_a_blocked_signal_stays_blocked(number: int, options: tuple[str, ...]) -> None:
     command = ["sh", "-c", "grep SigBlk /proc/self/status; exit 3"]
 
-    def block() -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {number})
-
-    direct, by_exec = (run(words, preexec_fn=block) for words in (command, exec_(*command, options=options)))
+    direct, by_exec = (run(with_blocked(number, words)) for words in (command, exec_(*command, options=options)))
     assert (by_exec.stdout, by_exec.returncode) == (direct.stdout, 3)
 
 

@@ -34,6 +34,10 @@ def token() -> Iterator[str]:
         yield token
 
 
+def got(number: int) -> str:
+    return f"got {int(number)}"
+
+
 guarded = pytest.mark.parametrize("options", [(), ("--no-guard",)], ids=["guard", "no guard"])
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -73,9 +77,9 @@ def test_all_other_signals_are_passed_on_once_in_order(token: str, options: tupl
         assert line_of(process) == "ready"
         for number in (*PASSED_ON, *PASSED_ON):
             process.send_signal(number)
-            assert line_of(process) == str(int(number))
+            assert line_of(process) == got(number)
         process.send_signal(last)
-        assert line_of(process) == str(int(last))
+        assert line_of(process) == got(last)
         assert end_of(process) == 0
 
 
@@ -92,7 +96,7 @@ subprocess.Popen({child!r}, stdout=open("/dev/null", "w"))
         began = time.monotonic()
         process.send_signal(signal.SIGTERM)
         assert process.stdout is not None
-        assert process.stdout.read() == b"15\n"
+        assert process.stdout.read() == b"got 15\n"
         assert 0.5 <= time.monotonic() - began < 3
         assert end_of(process) == -signal.SIGKILL
 
@@ -103,8 +107,8 @@ def test_sigterm_follows_for_a_command_that_ignores_sigint(token: str) -> None:
         assert line_of(process) == "ready"
         began = time.monotonic()
         process.send_signal(signal.SIGINT)
-        assert line_of(process) == "2"
-        assert line_of(process) == "15"
+        assert line_of(process) == "got 2"
+        assert line_of(process) == "got 15"
         assert 0.3 <= time.monotonic() - began < 0.5
         assert end_of(process) == 0
 
@@ -168,11 +172,11 @@ def test_a_signal_can_be_forwarded_instead_of_stopping(token: str) -> None:
         assert line_of(process) == "ready"
         for _ in range(3):
             process.send_signal(signal.SIGHUP)
-            assert line_of(process) == "1"
+            assert line_of(process) == "got 1"
         time.sleep(0.3)
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
-        assert line_of(process) == "15"
+        assert line_of(process) == "got 15"
         assert end_of(process) == 0
 
 
@@ -200,9 +204,9 @@ def test_signals_to_a_whole_group_reach_the_command_once(token: str) -> None:
     with started(exec_(*python(LISTENER, str(int(signal.SIGUSR2)), token))) as process:
         assert line_of(process) == "ready"
         os.killpg(process.pid, signal.SIGUSR1)
-        assert line_of(process) == str(int(signal.SIGUSR1))
+        assert line_of(process) == got(signal.SIGUSR1)
         process.send_signal(signal.SIGUSR2)
-        assert line_of(process) == str(int(signal.SIGUSR2))
+        assert line_of(process) == got(signal.SIGUSR2)
         assert end_of(process) == 0
 
 
