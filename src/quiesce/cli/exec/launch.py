@@ -67,15 +67,22 @@ def _become(command: Command, fail: Callable[[OSError], object]) -> NoReturn:
 
 
 def _execute(argv: Sequence[str]) -> None:
-    try:
-        os.execvp(argv[0], list(argv))
-    except OSError as error:
-        if error.errno != errno.ENOEXEC:
-            raise
-        # A script without an interpreter line: shells run it, and so does `execvp` of C.
-        from shutil import which
-
-        os.execv("/bin/sh", ["sh", which(argv[0]) or argv[0], *argv[1:]])
+    """As `execvp` of C: `os.execvp` goes on past a script without an interpreter line, which shells run."""
+    name, *arguments = argv
+    problem: OSError = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    paths = [name] if "/" in name else [os.path.join(folder, name) for folder in os.get_exec_path()]
+    for path in paths:
+        try:
+            os.execv(path, [name, *arguments])
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except PermissionError as error:
+            problem = error
+        except OSError as error:
+            if error.errno != errno.ENOEXEC:
+                raise
+            os.execv("/bin/sh", ["sh", path, *arguments])
+    raise problem
 
 
 def _lead_group(pid: int, command: Command) -> None:
