@@ -5,8 +5,6 @@ In a session of their own, unless a test wants otherwise: then there is no termi
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -69,16 +67,19 @@ def python(program: str, *arguments: str) -> list[str]:
     return [*PYTHON, program, *arguments]
 
 
-def run(command: Sequence[str], **settings: Any) -> subprocess.CompletedProcess[bytes]:
-    defaults = {"capture_output": True, "timeout": 15, "check": False, "start_new_session": True}
-    return subprocess.run(command, **(defaults | settings))
+def run(command: Sequence[str | bytes], **settings: Any) -> subprocess.CompletedProcess[bytes]:
+    defaults: dict[str, Any] = {"capture_output": True, "timeout": 15, "start_new_session": True}
+    ended: subprocess.CompletedProcess[bytes] = subprocess.run(command, check=False, **(defaults | settings))
+    return ended
 
 
 @contextmanager
 def started(command: Sequence[str], **settings: Any) -> Iterator[subprocess.Popen[bytes]]:
     """A running command, which is killed at the end if it still runs."""
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen(command, **(pipes | {"bufsize": 0, "start_new_session": True} | settings))
+    process: subprocess.Popen[bytes] = subprocess.Popen(
+        command, **(pipes | {"bufsize": 0, "start_new_session": True} | settings)
+    )
     try:
         yield process
     finally:

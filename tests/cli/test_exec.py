@@ -49,8 +49,23 @@ SCRIPTS = {
     "the last exit code": "exit 255",
     "an exit code that looks like a signal": "exit 137",
     "an exit code of ours": "exit 125",
-    **{f"ended by {number.name}": f"kill -{number.value} $$" for number in signal.Signals if number.name
-       in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGSEGV", "SIGABRT", "SIGKILL", "SIGTERM", "SIGPIPE", "SIGUSR1", "SIGALRM")},
+    **{
+        f"ended by {number.name}": f"kill -{number.value} $$"
+        for number in signal.Signals
+        if number.name
+        in (
+            "SIGHUP",
+            "SIGINT",
+            "SIGQUIT",
+            "SIGSEGV",
+            "SIGABRT",
+            "SIGKILL",
+            "SIGTERM",
+            "SIGPIPE",
+            "SIGUSR1",
+            "SIGALRM",
+        )
+    },
     "ended by a real-time signal": f"kill -{signal.SIGRTMIN + 3} $$",
     "output": "echo out; echo err >&2",
     "input": "cat",
@@ -78,12 +93,18 @@ SCRIPTS = {
 
 @guarded
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
-def test_a_script_ends_and_prints_as_if_it_had_been_run_directly(script: str, options: tuple[str, ...]) -> None:
+def test_a_script_ends_and_prints_as_if_it_had_been_run_directly(
+    script: str, options: tuple[str, ...]
+) -> None:
     command = ["sh", "-c", script, "name", "", "--", "a b", "*"]
     direct, by_exec = (
         run(words, input=b"one\ntwo\n") for words in (command, exec_(*command, options=options))
     )
-    assert (by_exec.returncode, by_exec.stdout, by_exec.stderr) == (direct.returncode, direct.stdout, direct.stderr)
+    assert (by_exec.returncode, by_exec.stdout, by_exec.stderr) == (
+        direct.returncode,
+        direct.stdout,
+        direct.stderr,
+    )
 
 
 ENVIRONMENTS = {
@@ -201,7 +222,9 @@ def test_the_end_of_input_does_not_end_the_command(options: tuple[str, ...]) -> 
 
 
 @guarded
-@pytest.mark.parametrize("ignored", [signal.SIGHUP, signal.SIGINT, signal.SIGCHLD, signal.SIGUSR1, signal.SIGCONT])
+@pytest.mark.parametrize(
+    "ignored", [signal.SIGHUP, signal.SIGINT, signal.SIGCHLD, signal.SIGUSR1, signal.SIGCONT]
+)
 def test_an_ignored_signal_stays_ignored(ignored: int, options: tuple[str, ...]) -> None:
     command = ["sh", "-c", "grep SigIgn /proc/self/status; exit 3"]
     direct, by_exec = (
@@ -222,7 +245,9 @@ def test_sigpipe_and_sigxfsz_have_their_default_in_the_command(options: tuple[st
 def test_a_blocked_signal_stays_blocked(number: int, options: tuple[str, ...]) -> None:
     command = ["sh", "-c", "grep SigBlk /proc/self/status; exit 3"]
 
-    direct, by_exec = (run(with_blocked(number, words)) for words in (command, exec_(*command, options=options)))
+    direct, by_exec = (
+        run(with_blocked(number, words)) for words in (command, exec_(*command, options=options))
+    )
     assert (by_exec.stdout, by_exec.returncode) == (direct.stdout, 3)
 
 
@@ -241,7 +266,7 @@ def test_a_socket_as_input_and_output(token: str) -> None:
     """As Node gives to its children."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        process = subprocess.Popen(exec_("cat"), stdin=theirs, stdout=theirs)
+        process = subprocess.Popen(exec_("cat"), stdin=theirs.fileno(), stdout=theirs.fileno())
         theirs.close()
         ours.sendall(b"x" * 1000)
         ours.shutdown(socket.SHUT_WR)

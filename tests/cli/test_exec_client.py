@@ -50,7 +50,7 @@ if sys.argv[1] == "pipe":
     server = subprocess.Popen(sys.argv[2:], stdin=subprocess.PIPE)
 else:
     ours, theirs = socket.socketpair()
-    server = subprocess.Popen(sys.argv[2:], stdin=theirs, stdout=theirs)
+    server = subprocess.Popen(sys.argv[2:], stdin=theirs.fileno(), stdout=theirs.fileno())
     theirs.close()
 time.sleep(300)
 """
@@ -63,7 +63,9 @@ def test_when_the_client_is_killed_everything_ends(
     number: int, kind: str, token: str, options: tuple[str, ...]
 ) -> None:
     script = f"setsid sleep 300.{token} & exec 0</dev/null sleep 300.{token}"
-    with started(python(CLIENT, kind, *exec_("sh", "-c", script, options=[*options, *STOP_ON_EOF]))) as client:
+    with started(
+        python(CLIENT, kind, *exec_("sh", "-c", script, options=[*options, *STOP_ON_EOF]))
+    ) as client:
         wait_for_sleepers(token, 2)
         client.send_signal(number)
         assert all_end(token, 5)
@@ -110,7 +112,8 @@ def test_a_socket_that_is_shut_down_in_one_direction_is_the_end(token: str) -> N
     ours, theirs = socket.socketpair()
     with ours, theirs:
         process = subprocess.Popen(
-            exec_("sh", "-c", f"exec 0</dev/null sleep 300.{token}", options=STOP_ON_EOF), stdin=theirs
+            exec_("sh", "-c", f"exec 0</dev/null sleep 300.{token}", options=STOP_ON_EOF),
+            stdin=theirs.fileno(),
         )
         theirs.close()
         wait_for_sleepers(token)

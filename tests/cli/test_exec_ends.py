@@ -81,8 +81,10 @@ def test_everything_ends_when_we_are_ended(number: int, name: str, token: str) -
 @pytest.mark.parametrize("name", [name for name in TREES if name != "itself"])
 def test_everything_ends_when_the_command_does(name: str, token: str, options: tuple[str, ...]) -> None:
     command = tree(name, token)
-    command[2] = command[2].replace("wait #", "exec sh -c 'read line; exit 5' #").replace(
-        "sleep 300 #", "exec sh -c 'read line; exit 5' #"
+    command[2] = (
+        command[2]
+        .replace("wait #", "exec sh -c 'read line; exit 5' #")
+        .replace("sleep 300 #", "exec sh -c 'read line; exit 5' #")
     )
     with started(exec_(*command, options=[*options, "--grace", "0.3"])) as process:
         wait_for_sleepers(token)
@@ -164,7 +166,14 @@ def test_the_guard_cannot_be_ended_by_other_signals(token: str) -> None:
     with started(exec_("sleep", f"300.{token}")) as process:
         wait_for_sleepers(token)
         guard = guard_of(process.pid)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+        for number in (
+            signal.SIGTERM,
+            signal.SIGINT,
+            signal.SIGHUP,
+            signal.SIGQUIT,
+            signal.SIGUSR1,
+            signal.SIGUSR2,
+        ):
             os.kill(guard, number)
         time.sleep(0.1)
         assert guard_of(process.pid) == guard

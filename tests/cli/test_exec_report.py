@@ -44,17 +44,28 @@ def test_a_command_that_has_ended_by_itself(report: Path) -> None:
     assert run(exec_("sh", "-c", "exit 3", options=["--report", str(report)])).returncode == 3
     content = read(report)
     assert content.pop("elapsed") < 2
-    assert content == CLEAN | {"command": ["sh", "-c", "exit 3"], "exit_code": 3, "signal": None, "reason": None}
+    assert content == CLEAN | {
+        "command": ["sh", "-c", "exit 3"],
+        "exit_code": 3,
+        "signal": None,
+        "reason": None,
+    }
 
 
-@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL, signal.SIGRTMIN + 3, signal.SIGRTMIN])
+NAMES = {
+    int(signal.SIGSEGV): "SIGSEGV",
+    int(signal.SIGKILL): "SIGKILL",
+    int(signal.SIGRTMIN): "SIGRTMIN",
+    signal.SIGRTMIN + 3: "SIGRTMIN+3",
+}
+
+
+@pytest.mark.parametrize("number", NAMES)
 def test_a_command_that_a_signal_has_ended(number: int, report: Path) -> None:
-    run(exec_("sh", "-c", f"kill -{int(number)} $$", options=["--report", str(report)]))
+    run(exec_("sh", "-c", f"kill -{number} $$", options=["--report", str(report)]))
     content = read(report)
     assert content["exit_code"] is None
-    assert content["signal"] == {
-        signal.SIGSEGV: "SIGSEGV", signal.SIGKILL: "SIGKILL", signal.SIGRTMIN: "SIGRTMIN"
-    }.get(number, "SIGRTMIN+3")
+    assert content["signal"] == NAMES[number]
 
 
 REASONS = {
@@ -121,7 +132,9 @@ def test_a_report_that_cannot_be_written_at_the_end_does_not_change_the_status(t
 def test_a_command_that_does_not_exist() -> None:
     ended = run(exec_("does-not-exist"), env={"PATH": "/bin"})
     assert ended.returncode == 127
-    assert ended.stderr.startswith(b"quiesce exec: cannot start 'does-not-exist': no such program in PATH (/bin)")
+    assert ended.stderr.startswith(
+        b"quiesce exec: cannot start 'does-not-exist': no such program in PATH (/bin)"
+    )
     assert ended.stderr.count(b"\n") == 1
 
 
@@ -169,7 +182,10 @@ WRONG = {
     "a grace without end": (["--grace", "inf", "--", "true"], "'inf' is not a number of seconds"),
     "no number as grace": (["--grace", "nan", "--", "true"], "'nan' is not a number of seconds"),
     "a grace without a value": (["--grace"], "--grace"),
-    "a signal that is passed on anyway": (["--forward", "USR1", "--", "true"], "'USR1' is not one of TERM, INT, HUP"),
+    "a signal that is passed on anyway": (
+        ["--forward", "USR1", "--", "true"],
+        "'USR1' is not one of TERM, INT, HUP",
+    ),
     "a report in no folder": (["--report", "/does/not/exist/report", "--", "true"], "there is no folder"),
     "a folder as report": (["--report", "/tmp", "--", "true"], "cannot be written"),
 }

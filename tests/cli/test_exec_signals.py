@@ -55,7 +55,9 @@ def test_a_signal_ends_the_command_and_us_with_it(number: int, token: str, optio
 
 @guarded
 @pytest.mark.parametrize("number", STOPPING)
-def test_a_command_that_handles_the_signal_chooses_the_exit_status(number: int, options: tuple[str, ...]) -> None:
+def test_a_command_that_handles_the_signal_chooses_the_exit_status(
+    number: int, options: tuple[str, ...]
+) -> None:
     script = f"trap 'echo cleaned up; exit 7' {number}; echo ready; while :; do sleep 0.01; done"
     with started(exec_("sh", "-c", script, options=options)) as process:
         assert line_of(process) == "ready"
@@ -65,7 +67,15 @@ def test_a_command_that_handles_the_signal_chooses_the_exit_status(number: int, 
 
 
 PASSED_ON = (
-    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH, signal.SIGQUIT, signal.SIGALRM, signal.SIGIO, signal.SIGURG),
+    *(
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+        signal.SIGWINCH,
+        signal.SIGQUIT,
+        signal.SIGALRM,
+        signal.SIGIO,
+        signal.SIGURG,
+    ),
     signal.SIGRTMIN + 3,
 )
 
@@ -211,7 +221,9 @@ def test_signals_to_a_whole_group_reach_the_command_once(token: str) -> None:
 
 
 @guarded
-def test_waiting_for_a_quiet_command_takes_no_time_of_the_processor(token: str, options: tuple[str, ...]) -> None:
+def test_waiting_for_a_quiet_command_takes_no_time_of_the_processor(
+    token: str, options: tuple[str, ...]
+) -> None:
     with started(exec_("sleep", f"300.{token}", options=options)) as process:
         wait_for_sleepers(token)
         time.sleep(0.2)

@@ -33,7 +33,9 @@ from .exec_commands import (
 from .exec_terminal import CTRL_BACKSLASH, CTRL_C, CTRL_D, CTRL_Z, PROMPT, Terminal, shell, terminal
 
 pytestmark = [
-    pytest.mark.skipif(not sys.platform.startswith("linux") or not shutil.which("bash"), reason="needs Linux, and bash"),
+    pytest.mark.skipif(
+        not sys.platform.startswith("linux") or not shutil.which("bash"), reason="needs Linux, and bash"
+    ),
     pytest.mark.time_limit(60),
 ]
 
@@ -117,7 +119,9 @@ def test_ctrl_c_ends_the_script_that_we_are_in(by: str, token: str, user: Termin
 
 
 @ways
-def test_ctrl_c_reaches_the_command_of_a_script_once(by: str, token: str, listener: str, user: Terminal) -> None:
+def test_ctrl_c_reaches_the_command_of_a_script_once(
+    by: str, token: str, listener: str, user: Terminal
+) -> None:
     user.type(f"sh -c 'trap : QUIT; {by}{listener}; echo after'\n")
     user.expect("ready\r\n")
     user.type(CTRL_C)
@@ -168,7 +172,9 @@ def test_three_times_ctrl_c_end_a_deaf_tree(place: str, token: str, deaf: str, u
     assert all_end(token)
 
 
-def test_ctrl_c_now_and_then_does_not_end_a_command_that_handles_it(token: str, listener: str, user: Terminal) -> None:
+def test_ctrl_c_now_and_then_does_not_end_a_command_that_handles_it(
+    token: str, listener: str, user: Terminal
+) -> None:
     user.type(f"{shlex.join(EXEC)} --grace 0.2 -- {listener}\n")
     user.expect("ready\r\n")
     for _ in range(4):
@@ -231,7 +237,9 @@ PIPELINES = {
 
 @ways
 @pytest.mark.parametrize("pipeline", PIPELINES.values(), ids=PIPELINES)
-def test_a_pipeline_reads_the_terminal_stops_and_continues_as_one(by: str, pipeline: str, user: Terminal) -> None:
+def test_a_pipeline_reads_the_terminal_stops_and_continues_as_one(
+    by: str, pipeline: str, user: Terminal
+) -> None:
     user.type(f"{pipeline.format(by=by)}\n")
     time.sleep(0.3)
     user.type("one\n")
@@ -292,7 +300,9 @@ def test_fg_of_a_running_command_gives_it_the_terminal(by: str, token: str, user
 
 
 @ways
-def test_ctrl_c_reaches_a_command_that_fg_has_brought_back_once(by: str, token: str, listener: str, user: Terminal) -> None:
+def test_ctrl_c_reaches_a_command_that_fg_has_brought_back_once(
+    by: str, token: str, listener: str, user: Terminal
+) -> None:
     user.run(f"{by}{listener} &")
     time.sleep(0.4)
     user.type("fg\n")
@@ -330,7 +340,7 @@ def test_two_commands_of_a_script_share_the_terminal(by: str, token: str, user: 
 
 
 @ways
-@pytest.mark.parametrize("command", ["true", "false", "does-not-exist", "sh -c \"kill -9 0\"", "bash -ic true"])
+@pytest.mark.parametrize("command", ["true", "false", "does-not-exist", 'sh -c "kill -9 0"', "bash -ic true"])
 def test_afterwards_the_terminal_belongs_to_who_had_it(by: str, command: str, user: Terminal) -> None:
     """A script gets it back by itself: nobody does that for it."""
     if "kill" in command:  # the script would be killed, too
@@ -405,7 +415,12 @@ TREES = {
     "deaf": 'trap "" HUP TERM INT; sleep 300.{token}',
     "in a session of its own": "setsid sleep 300.{token}; true",
 }
-PLACES = {"alone": "{}", "in a script": "sh -c {quoted}", "in a pipeline": "{} | cat", "in the background": "{} &"}
+PLACES = {
+    "alone": "{}",
+    "in a script": "sh -c {quoted}",
+    "in a pipeline": "{} | cat",
+    "in the background": "{} &",
+}
 
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)

@@ -1,8 +1,9 @@
 """The terminal's foreground: which process group gets Ctrl-C, Ctrl-Z and what is typed.
 
-If we are alone in our process group, as what a shell with job control starts is, the command gets a group of its own, in
-our session. While our group is in the foreground, the command's takes its place, as if the shell had started
-it. The shell notices nothing: it gave the terminal to our group, and takes it back from whatever group has it.
+If we are alone in our process group, as is what a shell with job control starts, the command gets a group of its
+own, in our session. While our group is in the foreground, the command's takes its place, as if the shell had
+started it. The shell notices nothing: it gave the terminal to our group, and takes it back from whatever group
+has it.
 
 In a pipeline, a script or a recipe of `make`, others are in our group too, and would lose the terminal: `less`
 could not read the keyboard any more. Then the command is one more member of the group, as it would be without

@@ -224,7 +224,9 @@ class Front:
             self._signal_command(number)
 
     def _stop_by(self, number: int) -> None:
-        self._stop_signals += number != signal.SIGHUP or not self._stop_began  # a closed terminal sends several
+        self._stop_signals += (
+            number != signal.SIGHUP or not self._stop_began
+        )  # a closed terminal sends several
         kind = {signal.SIGINT: "user", signal.SIGTERM: "shutdown"}.get(signal.Signals(number), "disconnect")
         self._signal_command(number)
         if self._stop_signals == 1 or not self._stop_began:

@@ -3,9 +3,9 @@
 It is forked from us, is the command's parent and a subreaper, and does little:
 
 - It waits for the command, and reaps the orphans that become its children.
-- It tells us, in lines on a pipe: `pid N`, `exited STATUS`, `stopped SIGNAL`, `continued`, `empty` when nothing of the tree
-  is left, `tty SIGNAL`; `unable ERRNO` if it could not fork; and `failed ERRNO`, which comes from the command's
-  own process, if it could not be executed.
+- It tells us, in lines on a pipe: `pid N`, `exited STATUS`, `stopped SIGNAL`, `continued`; `empty` when nothing
+  of the tree is left; `tty SIGNAL`; `unable ERRNO` if it could not fork; and `failed ERRNO`, which comes from
+  the command's own process, if it could not be executed.
 - If the command has a process group of its own, it is a member, and ignores what the terminal sends to the
   group; but it tells us of Ctrl-C and of a hang-up (`tty`). Signals that the command sends to its own group,
   with `kill 0`, look different: they have a sender. If the command shares our group, the guard leaves it, so
@@ -30,7 +30,13 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from quiesce.kernel.inner import become_subreaper, child_changes, descendants, procfs, signal_when_parent_exits
+from quiesce.kernel.inner import (
+    become_subreaper,
+    child_changes,
+    descendants,
+    procfs,
+    signal_when_parent_exits,
+)
 
 from .launch import Command, launch
 from .signals import SENT_BY_KERNEL

@@ -54,7 +54,9 @@ def child_changes() -> Iterator[tuple[int, int]]:
             status = value << 8 if code == os.CLD_EXITED else value
         yield found.si_pid, status
         try:
-            os.waitid(os.P_PID, found.si_pid, os.WNOHANG | kind)  # not more: it may have been killed since it stopped
+            os.waitid(
+                os.P_PID, found.si_pid, os.WNOHANG | kind
+            )  # not more: it may have been killed since it stopped
         except ChildProcessError:
             continue
 
