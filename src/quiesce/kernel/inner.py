@@ -48,6 +48,10 @@ if TYPE_CHECKING:
         start_holding,
     )
     from .process import (
+        FROM_TERMINAL,
+        OURS_ALONE,
+        SENT_BY_KERNEL,
+        SignalReader,
         Tail,
         become_subreaper,
         child_changes,

@@ -15,7 +15,7 @@ counted, and not passed on a second time.
 The command is told to stop once. SIGTERM after SIGINT is for those that ignore SIGINT; who has had a SIGTERM
 gets no other, which many programs would take as "now".
 
-One thread, one `poll`: on signals (`Signals`), on the guard's messages, and, with `--stop-on-eof`, on the other
+One thread, one `poll`: on signals (`SignalReader`), on the guard's messages, and, with `--stop-on-eof`, on the other
 end of our standard input, of which nothing is read.
 """
 
@@ -28,32 +28,23 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from quiesce.kernel.inner import become_subreaper, child_changes, descendants, procfs
+from quiesce.kernel.inner import (
+    FROM_TERMINAL,
+    OURS_ALONE,
+    SignalReader,
+    become_subreaper,
+    child_changes,
+    descendants,
+    procfs,
+)
 
 from .foreground import Foreground
 from .guard import STOP_HAS_BEGUN, Parent, fork_guard, release_descriptors, reserve_standard_descriptors
 from .launch import Command, restore_environment
-from .signals import Signals
 from .tree import Tree
 
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _STOPPED_BY_TERMINAL: Final = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
-# A fault is ours alone; the last two stop a background process that uses the terminal.
-_NOT_PASSED_ON: Final = (
-    *(signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE),
-    *(
-        signal.SIGSEGV,
-        signal.SIGBUS,
-        signal.SIGFPE,
-        signal.SIGILL,
-        signal.SIGTRAP,
-        signal.SIGABRT,
-        signal.SIGSYS,
-    ),
-    *(signal.SIGTTIN, signal.SIGTTOU),
-)
-# SIGHUP is not one of these: from the kernel it may come to the leader of a session alone.
-_FROM_TERMINAL: Final = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGWINCH)
 _SHARE_BEFORE_TERM = 0.6  # of the grace: how long the rest of the tree waits for the command to end it
 _NEWS_WITHIN = 0.5
 _CTRL_C_IN_A_ROW = 3
@@ -142,10 +133,10 @@ class Front:
                 raise NotStarted(0)
         os.set_blocking(self._messages, False)
         # What was blocked or ignored when we were started is so in the command too: `nohup` goes on working.
-        taken = numbers - self._ignored - mask - set(_NOT_PASSED_ON) | {signal.SIGCHLD}
+        taken = numbers - self._ignored - mask - OURS_ALONE | {signal.SIGCHLD}
         if not self._own_group:
             taken -= set(_STOPPED_BY_TERMINAL)  # it stops us with all others of our group
-        signals = Signals(taken)
+        signals = SignalReader(taken)
         release_descriptors(*self._kept_descriptors())
         signal.pthread_sigmask(signal.SIG_SETMASK, mask | taken)
         self._drive(signals)
@@ -163,7 +154,7 @@ class Front:
 
     # The loop
 
-    def _drive(self, signals: Signals) -> None:
+    def _drive(self, signals: SignalReader) -> None:
         poll = select.poll()
         poll.register(signals.descriptor, select.POLLIN)
         poll.register(self._messages, select.POLLIN)
@@ -214,7 +205,7 @@ class Front:
             self._reap()
         elif number == signal.SIGCONT:
             self._continue()
-        elif from_kernel and number in _FROM_TERMINAL:
+        elif from_kernel and number in FROM_TERMINAL:
             self._hear_terminal(number)
         elif number == signal.SIGTSTP:
             self._signal_group(signal.SIGTSTP)  # when it has stopped, we do

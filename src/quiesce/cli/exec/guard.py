@@ -31,6 +31,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from quiesce.kernel.inner import (
+    SENT_BY_KERNEL,
     become_subreaper,
     child_changes,
     descendants,
@@ -39,7 +40,6 @@ from quiesce.kernel.inner import (
 )
 
 from .launch import Command, launch
-from .signals import SENT_BY_KERNEL
 from .tree import Tree
 
 # What the guard hears from us: that we have died, and that we have begun to stop the tree.
