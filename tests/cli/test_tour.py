@@ -392,7 +392,7 @@ def test_a_full_disk_is_said_in_a_line() -> None:
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=within,
+            timeout=60,
             check=False,
         )
     assert done.returncode == 1

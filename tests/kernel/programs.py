@@ -83,6 +83,10 @@ class RunningProgram:
             if position + 1 < len(numbers):
                 assert wait_until(lambda said=said: self._said() > said), "no word about the signal"  # type: ignore[misc]
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def _said(self) -> int:
         """The bytes on stderr that nobody has read."""
         assert self._process.stderr is not None

@@ -48,15 +48,19 @@ if TYPE_CHECKING:
         start_holding,
     )
     from .process import (
+        FROM_TERMINAL,
+        OURS_ALONE,
+        SENT_BY_KERNEL,
+        SignalReader,
         Tail,
         become_subreaper,
+        child_changes,
         descendants,
         duplicate_pipes,
         exit_like,
         explain_failed_start,
         procfs,
         read_last_output,
-        reap_orphans,
         signal_of,
         signal_when_parent_exits,
     )

@@ -14,7 +14,7 @@ from quiesce._lazy import offer
 if TYPE_CHECKING:
     from .command import main
     from .foreground import Foreground
-    from .launch import launch
+    from .launching import Command, launch
     from .tree import Tree
 
 offer()

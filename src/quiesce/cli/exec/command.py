@@ -13,7 +13,7 @@ from quiesce.cli.base import Parser, split_command
 from quiesce.kernel.inner import exit_like
 
 from .front import STOPPING, Front, NotStarted
-from .launch import NOT_EXECUTABLE, NOT_FOUND
+from .launching import NOT_EXECUTABLE, NOT_FOUND
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +57,7 @@ def main(words: Sequence[str]) -> int:
     try:
         front.run()
     except NotStarted as failure:
-        return _explain(argv, failure.number)
+        return _explain(argv, failure)
     return _finish(front, argv, options.report)
 
 
@@ -87,7 +87,7 @@ def _write(report: Path, front: Front, argv: Sequence[str]) -> None:
         {
             "command": argv,
             "exit_code": os.waitstatus_to_exitcode(status) if status is not None and not by_signal else None,
-            "signal": signal.Signals(os.WTERMSIG(status)).name if status is not None and by_signal else None,
+            "signal": _name_of(os.WTERMSIG(status)) if status is not None and by_signal else None,
             "reason": {"kind": kind, "message": message} if kind else None,
             "elapsed": round(front.seconds, 3),
             "killed": front.killed,
@@ -110,15 +110,25 @@ def _write(report: Path, front: Front, argv: Sequence[str]) -> None:
     temporary.replace(report)
 
 
-def _explain(argv: Sequence[str], number: int) -> int:
-    if not number:
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"SIGRTMIN+{number - signal.SIGRTMIN}"
+
+
+def _explain(argv: Sequence[str], failure: NotStarted) -> int:
+    if not failure.number:
         _say("the guard was killed before it had started the command")
         return FAILED
     # Imported here: a command that can be started should not wait for it.
     from quiesce.cli.base import error_text
     from quiesce.kernel.inner import explain_failed_start
 
-    error = OSError(number, os.strerror(number))
+    error = OSError(failure.number, os.strerror(failure.number))
+    if failure.is_ours:
+        _say(f"no process can be started here: {error.strerror}")
+        return FAILED
     _say(error_text(explain_failed_start(error, argv[0], None, os.environ.get("PATH"), None).args[1]))
     return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
 
@@ -203,6 +213,7 @@ def _stop_signal(text: str) -> int:
 
 
 def _say(text: str) -> None:
-    from quiesce.cli.base import say
+    if sys.stderr is not None:  # `print` would take standard output instead
+        from quiesce.cli.base import say
 
-    say(f"quiesce exec: {text}")
+        say(f"quiesce exec: {text}")

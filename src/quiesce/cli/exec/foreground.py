@@ -1,8 +1,13 @@
 """The terminal's foreground: which process group gets Ctrl-C, Ctrl-Z and what is typed.
 
-The command has a process group of its own, in our session. While our group is in the foreground, the command's
-takes its place, as if a shell had started it. A shell notices nothing: it gave the terminal to our group, and
-takes it back from whatever group has it.
+If we are alone in our process group, as is what a shell with job control starts, the command gets a group of its
+own, in our session. While our group is in the foreground, the command's takes its place, as if the shell had
+started it. The shell notices nothing: it gave the terminal to our group, and takes it back from whatever group
+has it.
+
+In a pipeline, a script or a recipe of `make`, others are in our group too, and would lose the terminal: `less`
+could not read the keyboard any more. Then the command is one more member of the group, as it would be without
+us, and the terminal does the rest.
 """
 
 from __future__ import annotations
@@ -21,6 +26,26 @@ class Foreground:
             self._fd = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
         except OSError:
             pass  # a service, a container, a pipeline of CI: there is no terminal
+        self._was_ours = self.is_ours()
+
+    def exists(self) -> bool:
+        """Whether there is a controlling terminal."""
+        return self._fd >= 0
+
+    def is_shared(self) -> bool:
+        """Whether we share the terminal with other processes of our group."""
+        if self._fd < 0:
+            return False
+        ours = os.getpid()
+        if self._group != ours:
+            return True
+        for name in os.listdir("/proc"):
+            try:
+                if name.isdigit() and os.getpgid(int(name)) == self._group and int(name) != ours:
+                    return True
+            except OSError:  # it has exited
+                continue
+        return False
 
     def is_ours(self) -> bool:
         """Whether our own process group is in the foreground."""
@@ -33,6 +58,11 @@ class Foreground:
     def take_back_from(self, group: int) -> None:
         """Put our own group into the foreground, unless somebody else than `group` has it by now."""
         if self._fd >= 0 and self._current() == group:
+            self._put(self._group)
+
+    def recover(self) -> None:
+        """Put our own group into the foreground if it was there at first: whoever took its place is not alive."""
+        if self._was_ours:
             self._put(self._group)
 
     def _current(self) -> int:

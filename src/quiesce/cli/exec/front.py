@@ -9,11 +9,14 @@ Life cycle
   signal is passed on too and halves what is left of the grace; a third means SIGKILL now.
 - *ending*: the command has exited by itself. What it left running gets SIGTERM, and after the grace SIGKILL.
 
+At a terminal, Ctrl-C, Ctrl-\\ and Ctrl-Z come to the command directly. What comes to us from the terminal too is
+counted, and not passed on a second time.
+
 The command is told to stop once. SIGTERM after SIGINT is for those that ignore SIGINT; who has had a SIGTERM
 gets no other, which many programs would take as "now".
 
-One thread, one `poll`: on signals (Python writes their numbers to a pipe), on the guard's messages, and, with
-`--stop-on-eof`, on the other end of our standard input, of which nothing is read.
+One thread, one `poll`: on signals (`SignalReader`), on the guard's messages, and, with `--stop-on-eof`, on the other
+end of our standard input, of which nothing is read.
 """
 
 from __future__ import annotations
@@ -25,38 +28,34 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from quiesce.kernel.inner import become_subreaper, procfs, reap_orphans
+from quiesce.kernel.inner import (
+    FROM_TERMINAL,
+    OURS_ALONE,
+    SignalReader,
+    become_subreaper,
+    child_changes,
+    descendants,
+    procfs,
+)
 
 from .foreground import Foreground
-from .guard import STOP_HAS_BEGUN, Parent, fork_guard, release_descriptors
+from .guard import STOP_HAS_BEGUN, Parent, fork_guard, release_descriptors, reserve_standard_descriptors
+from .launching import Command, restore_environment
 from .tree import Tree
 
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# A fault is ours alone; the last two ask a background process not to touch the terminal.
-_NOT_PASSED_ON: Final = (
-    *(signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE),
-    *(
-        signal.SIGSEGV,
-        signal.SIGBUS,
-        signal.SIGFPE,
-        signal.SIGILL,
-        signal.SIGTRAP,
-        signal.SIGABRT,
-        signal.SIGSYS,
-    ),
-    *(signal.SIGTTIN, signal.SIGTTOU),
-)
+_STOPPED_BY_TERMINAL: Final = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 _SHARE_BEFORE_TERM = 0.6  # of the grace: how long the rest of the tree waits for the command to end it
-_LOOK_EVERY = 0.02
 _NEWS_WITHIN = 0.5
 _CTRL_C_IN_A_ROW = 3
 
 
 class NotStarted(Exception):
-    """The command could not be executed."""
+    """The command could not be executed; or we could not fork (`is_ours`), or the guard was killed (no number)."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, *, is_ours: bool = False) -> None:
         self.number = number
+        self.is_ours = is_ours
 
 
 class Front:
@@ -65,6 +64,7 @@ class Front:
     def __init__(
         self, argv: Sequence[str], *, grace: float, guarded: bool, stop_on_eof: bool, forwarded: Sequence[int]
     ) -> None:
+        reserve_standard_descriptors()
         self._argv = argv
         self._grace = grace
         self._guarded = guarded
@@ -77,7 +77,9 @@ class Front:
         self.tree = Tree(self._root)
         self._messages = -1
         self._partial_line = b""
-        self._parent: Parent | None = None  # that is us, if there is no guard
+        self._own_group = True
+        self._ignored: set[int] = set()  # when we were started
+        self._is_empty = False  # nothing of the tree is left
         self._stop_began = self._ending_began = 0.0
         self._terminate_at = self._kill_at = float("inf")
         self._hurries = 0
@@ -98,27 +100,45 @@ class Front:
         """
         try:
             self._run()
-        finally:
-            self._foreground.take_back_from(self._command)
+        except NotStarted as failure:
             self._dismiss()
+            if not failure.number:
+                Tree(os.getpid).kill()  # without its guard, it may run all the same
+            self._foreground.recover()
+            raise
+        self._dismiss()
+        self._foreground.take_back_from(self._command)
 
     def _run(self) -> None:
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        numbers = signal.valid_signals()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+        self._ignored = {number for number in numbers if signal.getsignal(number) is signal.SIG_IGN}
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it is ignored, there is no exit status
         become_subreaper()  # for pid 1 too: then it changes nothing
-        foreground = self._foreground if self._foreground.is_ours() else None
+        self._own_group = not self._foreground.is_shared()
+        foreground = self._foreground if self._own_group and self._foreground.is_ours() else None
+        restore_environment()
+        command = Command(self._argv, mask, signal.SIGCHLD in self._ignored, self._own_group, foreground)
         if self._guarded:
-            self._guard, self._messages = fork_guard(self._argv, mask, foreground, self._grace)
+            try:
+                self._guard, self._messages = fork_guard(command, self._grace)
+            except OSError as error:
+                raise NotStarted(error.errno or 0, is_ours=True) from error
         else:
-            self._messages, ours = os.pipe()
-            self._parent = Parent(lambda message: os.write(ours, f"{message}\n".encode()))
-            self._parent.start(self._argv, mask, foreground)
+            self._messages, theirs = os.pipe()
+            Parent(lambda message: os.write(theirs, f"{message}\n".encode())).start(command)
+            os.close(theirs)
         while not self._command:  # before any signal, which could not be passed on
             if not self._read_messages():
                 raise NotStarted(0)
         os.set_blocking(self._messages, False)
-        signals = self._take_signals()
+        # What was blocked or ignored when we were started is so in the command too: `nohup` goes on working.
+        taken = numbers - self._ignored - mask - OURS_ALONE | {signal.SIGCHLD}
+        if not self._own_group:
+            taken -= set(_STOPPED_BY_TERMINAL)  # it stops us with all others of our group
+        signals = SignalReader(taken)
         release_descriptors(*self._kept_descriptors())
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask | taken)
         self._drive(signals)
 
     def _root(self) -> int:
@@ -132,36 +152,23 @@ class Front:
         if self._stop_on_eof:
             yield 0
 
-    def _take_signals(self) -> int:
-        ours, theirs = os.pipe()
-        os.set_blocking(ours, False)
-        os.set_blocking(theirs, False)
-        signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
-        for number in signal.valid_signals():
-            # What was ignored when we were started is ignored by the command too: `nohup` goes on working.
-            if number not in _NOT_PASSED_ON and signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, lambda number, frame: None)
-        return ours
-
     # The loop
 
-    def _drive(self, signals: int) -> None:
+    def _drive(self, signals: SignalReader) -> None:
         poll = select.poll()
-        poll.register(signals, select.POLLIN)
-        if self._messages >= 0:
-            poll.register(self._messages, select.POLLIN)
+        poll.register(signals.descriptor, select.POLLIN)
+        poll.register(self._messages, select.POLLIN)
         if self._stop_on_eof:
             poll.register(0, select.POLLRDHUP)
         self._reap()
         while not self._is_over():
             for descriptor, event in poll.poll(self._milliseconds()):
-                if descriptor == signals:
-                    for number in os.read(signals, 4096):
-                        self._handle(number)
+                if descriptor == signals.descriptor:
+                    for number, from_kernel in signals.read():
+                        self._handle(number, from_kernel)
                 elif descriptor == self._messages:
                     if not self._read_messages():
-                        poll.unregister(descriptor)
-                        self._take_over()
+                        poll.unregister(descriptor)  # there is no guard, or it was killed: SIGCHLD follows
                 elif event & (select.POLLHUP | select.POLLRDHUP | select.POLLERR):
                     poll.unregister(descriptor)
                     self._begin_stop("disconnect", "end of input")
@@ -173,34 +180,33 @@ class Front:
             self.tree.terminate(but=[self._command] if self._signalled_with_term else [])
         if now >= self._kill_at:
             self.killed = [proc.describe() for proc in self.tree.members()]
-            self.left = self.tree.kill()
-            self._learn_status()
+            left = self.tree.kill()
+            self._learn_end()
+            self.left = [] if self._is_empty else left
             return True
-        return self.status is not None and not self.tree.members()
+        return self._is_empty
 
-    def _learn_status(self) -> None:
-        """Everything was killed: wait a moment for the news that the command has exited."""
+    def _learn_end(self) -> None:
+        """Everything was killed: wait a moment for the news that it has exited."""
         give_up_at = time.monotonic() + _NEWS_WITHIN
-        while self.status is None and time.monotonic() < give_up_at:
+        while not (self._is_empty and self.status is not None) and time.monotonic() < give_up_at:
             self._reap()
-            if not self._read_messages():
-                self._take_over()
+            self._read_messages()
             time.sleep(0.001)
 
     def _milliseconds(self) -> float | None:
         until = min(self._terminate_at, self._kill_at)
-        if until == float("inf"):
-            return None
-        pause = max(0.0, until - time.monotonic())
-        return 1000 * (min(pause, _LOOK_EVERY) if self.status is not None else pause)
+        return None if until == float("inf") else 1000 * max(0.0, until - time.monotonic())
 
     # Signals
 
-    def _handle(self, number: int) -> None:
+    def _handle(self, number: int, from_kernel: bool) -> None:
         if number == signal.SIGCHLD:
             self._reap()
         elif number == signal.SIGCONT:
             self._continue()
+        elif from_kernel and number in FROM_TERMINAL:
+            self._hear_terminal(number)
         elif number == signal.SIGTSTP:
             self._signal_group(signal.SIGTSTP)  # when it has stopped, we do
         elif number in STOPPING and number not in self._forwarded:
@@ -246,49 +252,74 @@ class Front:
             pass
 
     def _signal_group(self, number: int) -> None:
-        # Its id is taken as long as the guard is a member of it, or the command is not reaped.
-        if self._command:
+        if not self._own_group:
+            self._signal_command(number)
+        elif self._command and self.status is None:
             try:
-                os.killpg(self._command, number)
+                os.killpg(self._command, number)  # not reaped: its number is still its own
             except OSError:
                 pass
 
     # The terminal
 
-    def _pass_on_from_terminal(self, number: int) -> None:
-        """The terminal has sent this to the command's group: whoever is in ours would have got it, too."""
-        if number == signal.SIGHUP:
-            self._begin_stop("disconnect", "the terminal was closed")
-        before = signal.signal(number, signal.SIG_IGN)
-        try:
-            os.killpg(0, number)
-        finally:
-            signal.signal(number, before)
+    def _hear_terminal(self, number: int) -> None:
+        """The terminal has sent this to our own group."""
+        if self._own_group:  # our group is in the foreground: a shell's `fg` has put it there
+            self._foreground.give_to(self._command)
+            self._signal_group(number)
         if number == signal.SIGINT:
-            now = time.monotonic()
-            self._ctrl_c = [*(at for at in self._ctrl_c if now - at < self._grace), now]
-            if self._stop_began or self.status is not None:
-                self._hurry()
-            elif len(self._ctrl_c) >= _CTRL_C_IN_A_ROW:
-                self._begin_stop("user", f"{_CTRL_C_IN_A_ROW} times Ctrl-C")
+            self._count_ctrl_c()
+
+    def _hear_guard_of_terminal(self, number: int) -> None:
+        """The terminal has sent this to the command's group."""
+        if number in self._ignored:
+            return
+        if number == signal.SIGINT:
+            self._count_ctrl_c()
+        elif number not in self._forwarded:
+            self._begin_stop("disconnect", "the terminal was closed")
+
+    def _count_ctrl_c(self) -> None:
+        now = time.monotonic()
+        self._ctrl_c = [*(at for at in self._ctrl_c if now - at < self._grace), now]
+        if self._stop_began or self.status is not None:
+            self._hurry()
+        elif len(self._ctrl_c) >= _CTRL_C_IN_A_ROW:
+            self._begin_stop("user", f"{_CTRL_C_IN_A_ROW} times Ctrl-C")
 
     def _stop_like(self, number: int) -> None:
         """The command has stopped (Ctrl-Z, for example): stop too, for our shell to notice."""
+        is_from_terminal = number in _STOPPED_BY_TERMINAL
         if self._stop_began:
             self._signal_group(signal.SIGCONT)
-            return
+        elif not self._foreground.exists():
+            return  # there is no job control: whoever has stopped it will continue it
+        elif not self._own_group:
+            if not is_from_terminal:  # otherwise all of our group has stopped, and was continued
+                os.kill(os.getpid(), signal.SIGSTOP)
+        elif number in (signal.SIGTTIN, signal.SIGTTOU) and self._foreground.is_ours():
+            self._continue()  # a shell's `fg` has put us into the foreground
+        elif self._stop_ourselves(number if is_from_terminal else signal.SIGSTOP):
+            self._continue()
+        else:
+            # No shell controls us. Linux does the same to a stopped group whose shell exits.
+            if number in (signal.SIGTTIN, signal.SIGTTOU):
+                self._signal_group(signal.SIGHUP)
+            self._signal_group(signal.SIGCONT)
+
+    def _stop_ourselves(self, number: int) -> bool:
+        """Return when we are continued; False if we cannot be stopped by this signal."""
         self._foreground.take_back_from(self._command)
-        before = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-        # All of our group, if a shell watches it: a pipeline, or a script, stops as one.
-        os.killpg(0, signal.SIGTSTP)
-        if number == signal.SIGSTOP:
-            os.kill(os.getpid(), signal.SIGSTOP)
-        # We were continued, or nobody controls our job, and nothing was stopped.
-        signal.signal(signal.SIGTSTP, before)
-        self._continue()
+        before = signal.signal(number, signal.SIG_DFL) if number != signal.SIGSTOP else None
+        mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+        os.kill(os.getpid(), number)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if number != signal.SIGSTOP:
+            signal.signal(number, before)
+        return signal.SIGCONT in signal.sigpending()
 
     def _continue(self) -> None:
-        if self._foreground.is_ours():
+        if self._own_group and self._foreground.is_ours():
             self._foreground.give_to(self._command)
         self._signal_group(signal.SIGCONT)
 
@@ -296,8 +327,6 @@ class Front:
 
     def _read_messages(self) -> bool:
         """Act on the guard's messages; False if it has exited."""
-        if self._messages < 0:
-            return True
         try:
             data = os.read(self._messages, 4096)
         except BlockingIOError:
@@ -312,11 +341,14 @@ class Front:
         handlers: dict[str, Callable[[int], object]] = {
             "pid": self._set_command,
             "failed": self._fail,
+            "unable": self._fail_ourselves,
             "exited": self._set_status,
             "stopped": self._stop_like,
-            "tty": self._pass_on_from_terminal,
+            "continued": lambda _: None,
+            "tty": self._hear_guard_of_terminal,
+            "empty": self._end,
         }
-        handlers[kind](int(value))
+        handlers[kind](int(value or 0))
 
     def _set_command(self, pid: int) -> None:
         self._command = pid
@@ -325,30 +357,38 @@ class Front:
     def _fail(self, number: int) -> None:
         raise NotStarted(number)
 
+    def _fail_ourselves(self, number: int) -> None:
+        raise NotStarted(number, is_ours=True)
+
     def _set_status(self, status: int) -> None:
+        if self.status is not None:  # known from the guard, which was killed before it reaped the command
+            return
         self.status = status
         now = time.monotonic()
         self._ending_began = now
         self._terminate_at = now
         self._kill_at = min(self._kill_at, now + self._grace)
 
-    def _take_over(self) -> None:
-        """The guard was killed: the command is our child now."""
-        self._guard, self._messages = 0, -1
-        if not self._command:
-            raise NotStarted(0)
-        self._parent = Parent(self._take)
-        self._parent.adopt(self._command)
-        self._parent.has_exited = self.status is not None
-        self._reap()
+    def _end(self, _: int) -> None:
+        self._is_empty = True
 
     def _reap(self) -> None:
-        if self._parent is not None:
-            self._parent.wait()
-            return
-        reap_orphans(self._guard, self._command)  # the command becomes our child when the guard is killed
-        if self._guard and os.waitid(os.P_PID, self._guard, os.WSTOPPED | os.WNOHANG):
-            self._stop_like(signal.SIGSTOP)  # sent to the whole group of the command
+        """Our children: the guard, and strangers if we are pid 1. Once the guard was killed: the command's tree."""
+        self._read_messages()  # first, if the command could not be executed, and has exited
+        for pid, status in child_changes():
+            if pid == self._guard:
+                if os.WIFSTOPPED(status):  # by a signal to the whole group of the command
+                    self._stop_like(signal.SIGSTOP)
+                elif not os.WIFCONTINUED(status):
+                    self._read_messages()  # the last ones
+                    self._guard = 0
+            elif pid == self._command:
+                if os.WIFSTOPPED(status):
+                    self._stop_like(os.WSTOPSIG(status))
+                elif not os.WIFCONTINUED(status):
+                    self._set_status(status)
+        if not self._guard and not descendants.have_any():
+            self._is_empty = True
 
     def _dismiss(self) -> None:
         if self._stop_began or self._ending_began:

@@ -3,11 +3,13 @@
 It is forked from us, is the command's parent and a subreaper, and does little:
 
 - It waits for the command, and reaps the orphans that become its children.
-- It tells us, in lines on a pipe: `pid N`, `exited STATUS`, `stopped SIGNAL`, `tty SIGNAL`; and `failed ERRNO`,
-  which comes from the command's own process, if it could not be executed.
-- It is a member of the command's process group, and ignores what the terminal sends to that group; but it tells
-  us of Ctrl-C and the like, for the sake of other members of our own group (`tty`). Signals that the command
-  sends to its own group, with `kill 0`, look different: they have a sender.
+- It tells us, in lines on a pipe: `pid N`, `exited STATUS`, `stopped SIGNAL`, `continued`; `empty` when nothing
+  of the tree is left; `tty SIGNAL`; `unable ERRNO` if it could not fork; and `failed ERRNO`, which comes from
+  the command's own process, if it could not be executed.
+- If the command has a process group of its own, it is a member, and ignores what the terminal sends to the
+  group; but it tells us of Ctrl-C and of a hang-up (`tty`). Signals that the command sends to its own group,
+  with `kill 0`, look different: they have a sender. If the command shares our group, the guard leaves it, so
+  that `kill -9 0` spares it.
 - When we exit, it ends the tree: SIGTERM, and after the grace SIGKILL. If we had begun to stop the tree by
   then, it has had its time, and SIGKILL comes at the time that we would have sent it.
 
@@ -15,7 +17,9 @@ It waits for signals alone, with `sigwaitinfo`, and all of them are blocked: so 
 nothing interrupts it. If it is killed, the command becomes our child, and we go on alone. When the tree has
 ended, we kill it.
 
-The command stays a zombie until the guard exits, so that no signal of ours can hit another process.
+The end of the tree is not looked up, but known: every process of it is a child of the guard, or a descendant of
+one. So when the guard has no child, alive or zombie, there is no such process; Linux says that in one step. A
+look through /proc is never one step, and can miss what forks meanwhile.
 """
 
 from __future__ import annotations
@@ -23,23 +27,25 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from typing import NoReturn
 
-from quiesce.kernel.inner import become_subreaper, reap_orphans, signal_when_parent_exits
+from quiesce.kernel.inner import (
+    SENT_BY_KERNEL,
+    become_subreaper,
+    child_changes,
+    descendants,
+    procfs,
+    signal_when_parent_exits,
+)
 
-from .foreground import Foreground
-from .launch import launch
+from .launching import Command, launch
 from .tree import Tree
 
 # What the guard hears from us: that we have died, and that we have begun to stop the tree.
 _DEATH, STOP_HAS_BEGUN = signal.SIGUSR1, signal.SIGUSR2
-# What a terminal sends: the rest of our own group would have got it too.
-FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGHUP)
-_SENT_BY_KERNEL = 0x80  # SI_KERNEL
+_TOLD = (signal.SIGINT, signal.SIGHUP)
 _LOOK_EVERY = 0.02
-# Without reaping, which a zombie that was only asked for stops would answer with "no such child".
-_CHANGES = os.WEXITED | os.WSTOPPED | os.WCONTINUED | os.WNOHANG | os.WNOWAIT if hasattr(os, "waitid") else 0
 
 
 class Parent:
@@ -48,37 +54,33 @@ class Parent:
     def __init__(self, tell: Callable[[str], object]) -> None:
         self._tell = tell
         self.pid = 0
-        self.has_exited = False
 
-    def start(self, argv: Sequence[str], mask: Collection[int], foreground: Foreground | None) -> None:
+    def start(self, command: Command) -> None:
         """Start the command, and tell its pid."""
-        self.adopt(launch(argv, mask, foreground, lambda error: self._tell(f"failed {error.errno}")))
-        self._tell(f"pid {self.pid}")
-
-    def adopt(self, pid: int) -> None:
-        """The command is our child."""
-        self.pid = pid
+        try:
+            self.pid = launch(command, lambda error: self._tell(f"failed {error.errno}"))
+        except OSError as error:
+            self._tell(f"unable {error.errno}")
+        else:
+            self._tell(f"pid {self.pid}")
 
     def wait(self) -> None:
         """Tell what has become of the command, if anything has, and reap orphans. Does not block."""
-        while not self.has_exited and (changed := os.waitid(os.P_PID, self.pid, _CHANGES)) is not None:
-            if changed.si_code in (os.CLD_STOPPED, os.CLD_CONTINUED):
-                os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
-            if changed.si_code == os.CLD_STOPPED:
-                self._tell(f"stopped {changed.si_status}")
-            elif changed.si_code != os.CLD_CONTINUED:
-                self.has_exited = True
-                code = changed.si_status << 8 if changed.si_code == os.CLD_EXITED else changed.si_status
-                self._tell(f"exited {code}")
-        reap_orphans(self.pid)
+        for pid, status in child_changes():
+            if pid != self.pid:
+                continue
+            if os.WIFSTOPPED(status):
+                self._tell(f"stopped {os.WSTOPSIG(status)}")
+            elif os.WIFCONTINUED(status):
+                self._tell("continued")
+            else:
+                self._tell(f"exited {status}")
 
 
-def fork_guard(
-    argv: Sequence[str], mask: Collection[int], foreground: Foreground | None, grace: float
-) -> tuple[int, int]:
+def fork_guard(command: Command, grace: float) -> tuple[int, int]:
     """Start the guard, and it the command. Returns the guard's pid, and where its messages come from.
 
-    All signals must be blocked.
+    All signals must be blocked. OSError: it cannot be started.
     """
     ours, theirs = os.pipe()
     program = os.getpid()
@@ -86,7 +88,7 @@ def fork_guard(
     if guard == 0:
         try:
             os.close(ours)
-            _Guard(program, theirs, grace).run(argv, mask, foreground)
+            _Guard(program, theirs, grace).run(command)
         finally:
             os._exit(1)
     os.close(theirs)
@@ -101,26 +103,28 @@ class _Guard:
         self._kill_at: float | None = None
         self._tree = Tree(os.getpid)
 
-    def run(self, argv: Sequence[str], mask: Collection[int], foreground: Foreground | None) -> NoReturn:
+    def run(self, command: Command) -> NoReturn:
         become_subreaper()
         signal_when_parent_exits(_DEATH)
         parent = Parent(self._tell)
-        parent.start(argv, mask, foreground)
-        self._settle_down(parent)
+        parent.start(command)
+        self._settle_down(parent.pid if command.own_group else 0)
         while os.getppid() == self._program:
             parent.wait()
+            if not descendants.have_any():
+                self._tell("empty")
             found = signal.sigwaitinfo(signal.valid_signals())
-            if found.si_code == _SENT_BY_KERNEL and found.si_signo in FROM_TERMINAL:
+            if found.si_code == SENT_BY_KERNEL and found.si_signo in _TOLD and command.own_group:
                 self._tell(f"tty {found.si_signo}")
             elif found.si_pid == self._program and found.si_signo == STOP_HAS_BEGUN:
                 self._kill_at = time.monotonic() + self._grace
         self._stop_all(parent)
         os._exit(0)
 
-    def _settle_down(self, parent: Parent) -> None:
-        """Leave nothing of ours in the way of the command, and join its process group."""
+    def _settle_down(self, group: int) -> None:
+        """Leave nothing of ours in the way of the command, and join this process group; 0: make one."""
         try:
-            os.setpgid(0, parent.pid)
+            os.setpgid(0, group)
         except OSError:
             pass  # it has made a session of its own already: then the terminal signals it no more than us
         release_descriptors(self._messages)
@@ -138,12 +142,14 @@ class _Guard:
             self._tree.terminate()
         while time.monotonic() < kill_at:
             parent.wait()
-            if not self._tree.members():
-                break
+            if not descendants.have_any():
+                return
             time.sleep(_LOOK_EVERY)
         self._tree.kill()
 
     def _tell(self, message: str) -> None:
+        if message == "continued" and (program := procfs.look_up(self._program)) and program.state == "T":
+            os.kill(self._program, signal.SIGCONT)  # somebody has continued the command alone
         try:
             os.write(self._messages, f"{message}\n".encode())
         except OSError:  # we have died: it will notice
@@ -159,6 +165,16 @@ def release_descriptors(*keep: int) -> None:
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) not in keep and _is_inherited(int(name)):
             os.close(int(name))
+
+
+def reserve_standard_descriptors() -> None:
+    """If we were started without one of the first three, take its place: what we open must not get that number.
+
+    The command does not inherit what stands there.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) < 3:
+        pass
+    os.close(number)
 
 
 def _is_inherited(descriptor: int) -> bool:

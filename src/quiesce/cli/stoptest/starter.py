@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from quiesce.cli.exec import Foreground, launch
+from quiesce.cli.exec import Command, Foreground, launch
 from quiesce.kernel.inner import signal_when_parent_exits
 
 CLOSE_STDIN = signal.SIGUSR1  # what it does when it gets this
@@ -93,7 +93,8 @@ def _start_program(
     its_input, its_output = (-1, -1) if at_terminal else _put_pipes_in_place()
     os.environ.clear()
     os.environ.update(environment)
-    pid = launch(argv, (), Foreground() if at_terminal else None, lambda error: tell(f"failed {error.errno}"))
+    command = Command(argv, (), False, True, Foreground() if at_terminal else None)
+    pid = launch(command, lambda error: tell(f"failed {error.errno}"))
     if not at_terminal:
         signal.signal(CLOSE_STDIN, lambda number, frame: os.close(its_input))
         os.closerange(0, 3)

@@ -14,7 +14,7 @@ from typing import Final
 
 from quiesce._safe.printed import printed_line
 from quiesce.cli.exec import Tree
-from quiesce.kernel.inner import explain_failed_start, procfs, reap_orphans, signal_of
+from quiesce.kernel.inner import child_changes, explain_failed_start, procfs, signal_of
 
 from . import left
 from .starter import CLOSE_STDIN, Starter, start, wait_for_input
@@ -125,6 +125,8 @@ class Trial:
             raise NotTested(
                 explain_failed_start(error, self._argv[0], None, os.environ.get("PATH"), None).args[1]
             )
+        if not self._pid:
+            raise NotTested("the process that was to start it has died")
         if self._status is not None:
             result = Result(self._way, 0.0, self._status)
             raise NotTested(
@@ -180,7 +182,7 @@ class Trial:
                 self._output = (self._output + data)[-_TAIL * 16 :]
         if not wait_for_input([starter.messages], 0):
             time.sleep(0.001)
-        self._reap(starter)
+        self._reap()
 
     def _take_messages(self, data: bytes) -> None:
         *lines, self._partial_message = (self._partial_message + data).split(b"\n")
@@ -193,16 +195,11 @@ class Trial:
             else:
                 self._set_status(int(value))
 
-    def _reap(self, starter: Starter) -> None:
+    def _reap(self) -> None:
         """Reap orphans. If its starter has died, the program itself is one."""
-        if self._status is None and self._pid:
-            try:
-                pid, status = os.waitpid(self._pid, os.WNOHANG)
-            except ChildProcessError:
-                pid, status = 0, 0
-            if pid:
+        for pid, status in child_changes():
+            if pid == self._pid and (os.WIFEXITED(status) or os.WIFSIGNALED(status)):
                 self._set_status(status)
-        reap_orphans(*([self._pid] if self._status is None else []))
 
     def _set_status(self, status: int) -> None:
         if self._status is None:
@@ -226,4 +223,4 @@ class Trial:
         """Kill what is left, the starter too, and take back the terminal or the pipes."""
         starter.close()
         self._tree.kill()
-        reap_orphans()
+        self._reap()

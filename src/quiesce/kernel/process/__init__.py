@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from .process import Argv, Process, duplicate_pipes, read_last_output
     from .process_tree import explain_failed_start
     from .procfs import Proc
-    from .subreaper import become_subreaper, exit_like, reap_orphans, signal_of, signal_when_parent_exits
+    from .signal_reader import FROM_TERMINAL, OURS_ALONE, SENT_BY_KERNEL, SignalReader
+    from .subreaper import become_subreaper, child_changes, exit_like, signal_of, signal_when_parent_exits
     from .tree_child import TreeChild
 
 offer()

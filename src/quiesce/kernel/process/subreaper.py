@@ -15,7 +15,9 @@ from __future__ import annotations
 import os
 import signal
 
-from . import descendants
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -34,21 +36,36 @@ def signal_when_parent_exits(number: int) -> bool:
     return _prctl(_PR_SET_PDEATHSIG, number)
 
 
-def reap_orphans(*keep: int) -> None:
-    """Reap every child that has exited, except `keep`. For processes that start nothing but those."""
-    try:
-        while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-            if found.si_pid in keep:
-                break
-            os.waitpid(found.si_pid, os.WNOHANG)
+def child_changes() -> Iterator[tuple[int, int]]:
+    """The children that have exited, stopped or continued since the last call: pid and status, as from `os.waitpid`.
+
+    Reaps those that have exited, after what the caller does with the news: if it is killed meanwhile, who
+    becomes the parent after it learns the status again. For processes that start nothing but what they wait
+    for here.
+    """
+    while found := _first_change():
+        code, value = found.si_code, found.si_status
+        kind = os.WEXITED
+        if code in (os.CLD_STOPPED, os.CLD_TRAPPED):
+            kind, status = os.WSTOPPED, value << 8 | 0x7F
+        elif code == os.CLD_CONTINUED:
+            kind, status = os.WCONTINUED, 0xFFFF
         else:
-            return
-        # Its zombie would be found again and again, and hide the others.
-        for pid in descendants.ours():
-            if pid not in keep:
-                os.waitpid(pid, os.WNOHANG)
-    except (ChildProcessError, OSError):
-        return
+            status = value << 8 if code == os.CLD_EXITED else value
+        yield found.si_pid, status
+        try:
+            os.waitid(
+                os.P_PID, found.si_pid, os.WNOHANG | kind
+            )  # not more: it may have been killed since it stopped
+        except ChildProcessError:
+            continue
+
+
+def _first_change() -> os.waitid_result | None:
+    try:
+        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WSTOPPED | os.WCONTINUED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
 
 
 def signal_of(status: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Literal, TypeVar, TypeVarTuple, Unpack, cast
@@ -59,6 +60,9 @@ def run(
     that refuses to be cancelled, a thread that is not a daemon and keeps the interpreter from exiting) is
     ended with the process, by `os._exit`: after a signal with the status above, otherwise with status 1.
 
+    As pid 1 of a container, the program becomes a child of a process that reaps orphans, passes signals on, and
+    exits as the program does. If it has other threads or child processes by then, it logs a warning instead.
+
     Call it in the main thread: in other threads it gets no signals, and never ends the process. `uvloop=True`
     runs asyncio on uvloop, `loop_factory` makes the event loop of your choice, and `debug` is asyncio's debug
     mode.
@@ -66,6 +70,10 @@ def run(
     check_function("run", main)
     check_no_loop_runs()
     site = site_of(sys._getframe(1))
+    if os.getpid() == 1:  # of a container
+        from .init import run_as_child_of_init
+
+        run_as_child_of_init()
     program = _make_program(main, args, grace or DEFAULT_GRACE, site, backend, uvloop, loop_factory, debug)
     try:
         return cast(T, program.execute())
