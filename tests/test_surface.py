@@ -95,7 +95,11 @@ ACP_TOOLS = """
 """.split()  # noqa: SIM905
 
 # Names for a union of types: they have no docstring of their own.
-TYPE_ALIASES = {"StreamEvent", "Content", "Item", "ModelEvent", "ToolOutcome", "Turn"}
+TYPE_ALIASES = {"StreamEvent", "Content", "Item", "ModelEvent", "ToolOutcome", "Turn"} | {
+    "RunItem",
+    "TResponseInputItem",
+    "ToolsToFinalOutputFunction",
+}
 
 
 def modules_after(statement: str) -> set[str]:
@@ -186,20 +190,24 @@ def test_a_module_beside_the_kernel_has_exactly_its_names_and_each_explains_itse
 
 
 AGENTS = """
-    Agent AgentHooks AgentUpdatedStreamEvent AgentsException ApprovalDecided ApprovalRequested
-    Conversation ConversationBusy ConversationClosed FunctionTool GuardrailFunctionOutput
-    GuardrailTripwireTriggered Handoff InputGuardrail InputGuardrailResult InputGuardrailTripwireTriggered
-    InvalidFinalOutput InvalidToolArguments ItemAdded ItemPopped ItemsCleared Log LogSession
+    Agent AgentBase AgentHookContext AgentHooks AgentToolStreamEvent AgentUpdatedStreamEvent
+    AgentsException ApprovalDecided ApprovalRequested Conversation ConversationBusy ConversationClosed
+    FunctionTool FunctionToolResult GuardrailFunctionOutput GuardrailTripwireTriggered Handoff
+    HandoffInputData InputGuardrail InputGuardrailResult InputGuardrailTripwireTriggered
+    InvalidFinalOutput InvalidToolArguments ItemAdded ItemHelpers ItemPopped ItemsCleared Log LogSession
     MCPServerError MCPServerStdio MCPServerStreamableHttp MCPToolError MaxTurnsExceeded MemorySession
-    MemoryStore MessageQueued OutputGuardrail OutputGuardrailResult OutputGuardrailTripwireTriggered
-    RawResponseEvent Rejected RemoteToolError RunConfig RunContextWrapper RunEnded RunErrorDetails RunHooks
-    RunItemStreamEvent RunResult RunResultStreaming RunStarted RunState Runner SQLiteSession SQLiteStore
-    Session StatusChanged Stopping Store StoreClosed StoreConflict StoreError StreamEvent ToolContext
-    ToolGuardrailFunctionOutput ToolInputGuardrail ToolInputGuardrailData
+    MemoryStore MessageOutputItem MessageQueued Model ModelBehaviorError ModelResponse ModelSettings
+    OutputGuardrail OutputGuardrailResult OutputGuardrailTripwireTriggered RawResponseEvent
+    RawResponsesStreamEvent ReasoningItem Rejected RemoteToolError RunConfig RunContextWrapper RunEnded
+    RunErrorDetails RunHooks RunItem RunItemStreamEvent RunResult RunResultStreaming RunStarted RunState
+    Runner SQLiteSession SQLiteStore Session Span StatusChanged StopAtTools Stopping Store StoreClosed
+    StoreConflict StoreError StreamEvent TResponseInputItem Tool ToolApprovalItem ToolCallItem
+    ToolCallOutputItem ToolContext ToolGuardrailFunctionOutput ToolInputGuardrail ToolInputGuardrailData
     ToolInputGuardrailTripwireTriggered ToolOutputGuardrail ToolOutputGuardrailData
-    ToolOutputGuardrailTripwireTriggered ToolProcessError ToolStarted ToolTimeoutError UnknownEvent
-    UsageAdded UserError function_tool handoff input_guardrail output_guardrail repair
-    tool_input_guardrail tool_output_guardrail
+    ToolOutputGuardrailTripwireTriggered ToolProcessError ToolStarted ToolTimeoutError
+    ToolsToFinalOutputFunction ToolsToFinalOutputResult Trace UnknownEvent Usage UsageAdded UserError
+    custom_span function_tool gen_trace_id handoff input_guardrail output_guardrail repair
+    set_tracing_disabled tool_input_guardrail tool_output_guardrail trace
 """.split()  # noqa: SIM905
 
 

@@ -108,7 +108,7 @@ async def test_a_handoff_is_told_to_who_listens() -> None:
     agents = [event.new_agent.name for event in events if event.type == "agent_updated_stream_event"]
     assert agents == ["first", "other"]
     names = [event.name for event in events if event.type == "run_item_stream_event"]
-    assert names == ["tool_called", "handoff_requested", "handoff_occurred", "message_output_created"]
+    assert names == ["tool_called", "handoff_requested", "handoff_occured", "message_output_created"]
     assert result.last_agent is other
 
 

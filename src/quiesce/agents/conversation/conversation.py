@@ -50,6 +50,7 @@ from quiesce.agents.run import (
     RunSettings,
     Stopping,
     not_kept,
+    span_of,
     state_lock,
     wait_again,
     wait_again_sync,
@@ -437,7 +438,8 @@ class Conversation:
         if not has_work:
             return cast(Status, self.status)
         try:
-            await run.run()
+            with span_of(self._config):
+                await run.run()
         except StoreError:
             self._writer.failure_was_raised = True
             raise

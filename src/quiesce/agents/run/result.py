@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from quiesce.agents.agent import RunContextWrapper, UserError, has, refuse
+from quiesce.agents.agent import ModelResponse, RunContextWrapper, UserError, has, refuse
 
 if TYPE_CHECKING:
     from quiesce import StopReport
@@ -67,6 +67,17 @@ class RunOutcome:
     def responses(self) -> list[ResponseDone]:
         """The end of each answer of a model: its cost, and its id."""
         return self._engine.requests.responses
+
+    @property
+    def raw_responses(self) -> list[ModelResponse]:
+        """Each answer of a model: what it said, without text that waits for a guardrail, and what it has cost."""
+        requests, kept = self._engine.requests, {id(item) for item in self.new_items}
+        return [
+            ModelResponse(
+                [item for item in said if id(item) in kept], done.usage, done.response_id, done.finish
+            )
+            for done, said in zip(requests.responses, requests.items, strict=True)
+        ]
 
     @property
     def input_guardrail_results(self) -> list[InputGuardrailResult]:
