@@ -85,7 +85,7 @@ MODELS = """
     AnthropicModel AssistantMessage Content EmbeddedModel FetchProgress Image Item ItemDone Model
     ModelAuthenticationError ModelBehaviorError ModelConnectionError ModelError ModelEvent ModelNotFoundError
     ModelOverloadedError ModelRateLimitError ModelRefusalError ModelRequest ModelRequestError ModelSettings
-    ModelTimeoutError Note OpenAIModel OutputSpec Reasoning ReasoningDelta ResponseDone Text TextDelta Tokens
+    ModelTimeoutError Note OpenAIChatCompletionsModel OpenAIModel OpenAIResponsesModel OutputSpec Reasoning ReasoningDelta ResponseDone Text TextDelta Tokens
     ToolCall ToolCallDelta ToolOutcome ToolResult ToolSpec UnknownItem Usage UserMessage WeightsError
 """.split()  # noqa: SIM905
 
@@ -197,12 +197,13 @@ AGENTS = """
     InvalidFinalOutput InvalidToolArguments ItemAdded ItemHelpers ItemPopped ItemsCleared Log LogSession
     MCPServerError MCPServerStdio MCPServerStreamableHttp MCPToolError MaxTurnsExceeded MemorySession
     MemoryStore MessageOutputItem MessageQueued Model ModelBehaviorError ModelResponse ModelSettings
-    OutputGuardrail OutputGuardrailResult OutputGuardrailTripwireTriggered RawResponseEvent
-    RawResponsesStreamEvent ReasoningItem Rejected RemoteToolError RunConfig RunContextWrapper RunEnded
-    RunErrorDetails RunHooks RunItem RunItemStreamEvent RunResult RunResultStreaming RunStarted RunState
-    Runner SQLiteSession SQLiteStore Session Span StatusChanged StopAtTools Stopping Store StoreClosed
-    StoreConflict StoreError StreamEvent TResponseInputItem Tool ToolApprovalItem ToolCallItem
-    ToolCallOutputItem ToolContext ToolGuardrailFunctionOutput ToolInputGuardrail ToolInputGuardrailData
+    OpenAIChatCompletionsModel OpenAIResponsesModel OutputGuardrail OutputGuardrailResult
+    OutputGuardrailTripwireTriggered RawResponseEvent RawResponsesStreamEvent ReasoningItem Rejected
+    RemoteToolError RunConfig RunContextWrapper RunEnded RunErrorDetails RunHooks RunItem
+    RunItemStreamEvent RunResult RunResultStreaming RunStarted RunState Runner SQLiteSession SQLiteStore
+    Session Span StatusChanged StopAtTools Stopping Store StoreClosed StoreConflict StoreError
+    StreamEvent TResponseInputItem Tool ToolApprovalItem ToolCallItem ToolCallOutputItem ToolContext
+    ToolGuardrailFunctionOutput ToolInputGuardrail ToolInputGuardrailData
     ToolInputGuardrailTripwireTriggered ToolOutputGuardrail ToolOutputGuardrailData
     ToolOutputGuardrailTripwireTriggered ToolProcessError ToolStarted ToolTimeoutError
     ToolsToFinalOutputFunction ToolsToFinalOutputResult Trace UnknownEvent Usage UsageAdded UserError

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _DISTRIBUTIONS = {"quiesce_chat": "embedded"}
 # The packages of this one whose names another package may offer too. Others are imported above the block, to be called
 # there (`quiesce._extras`), which a name that is only recorded cannot be.
-_OFFERED = ("quiesce.agents", "quiesce.models", "quiesce.realtime")
+_OFFERED = ("quiesce.agents", "quiesce.models")
 
 
 def offer() -> None:

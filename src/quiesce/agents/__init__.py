@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from quiesce.models import Model as Model
     from quiesce.models import ModelBehaviorError as ModelBehaviorError
     from quiesce.models import ModelSettings as ModelSettings
+    from quiesce.models import OpenAIChatCompletionsModel as OpenAIChatCompletionsModel
+    from quiesce.models import OpenAIResponsesModel as OpenAIResponsesModel
     from quiesce.models import Reasoning as ReasoningItem
-    from quiesce.models import ToolCall as ToolApprovalItem
     from quiesce.models import ToolCall as ToolCallItem
     from quiesce.models import ToolResult as ToolCallOutputItem
     from quiesce.models import Usage as Usage
@@ -97,6 +98,7 @@ if TYPE_CHECKING:
     from .run import RunState as RunState
     from .run import Stopping as Stopping
     from .run import StreamEvent as StreamEvent
+    from .run import ToolApprovalItem as ToolApprovalItem
     from .store import ApprovalDecided as ApprovalDecided
     from .store import ApprovalRequested as ApprovalRequested
     from .store import ItemAdded as ItemAdded

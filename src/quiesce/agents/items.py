@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from quiesce.models import AssistantMessage as MessageOutputItem
     from quiesce.models import Item as RunItem
     from quiesce.models import Reasoning as ReasoningItem
-    from quiesce.models import ToolCall as ToolApprovalItem
     from quiesce.models import ToolCall as ToolCallItem
     from quiesce.models import ToolResult as ToolCallOutputItem
     from quiesce.models.inner import InputItem as TResponseInputItem
 
     from .agent import ItemHelpers as ItemHelpers
     from .agent import ModelResponse as ModelResponse
+    from .run import ToolApprovalItem as ToolApprovalItem
 
 offer()

@@ -29,6 +29,7 @@ from .argument_checks import (
 )
 from .context import C, RunContextWrapper
 from .guardrails import call_function, check_input_guardrails, check_output_guardrails, name_of
+from .invoke import is_enabled
 from .output import OutputType
 from .tool_use import ToolUseBehavior, check_tool_use
 
@@ -145,6 +146,18 @@ class Agent(Generic[C]):
                 f"the instructions of agent {self.name!r} returned {type(text).__name__}, and must return a str"
             )
         return text
+
+    async def get_all_tools(self, run_context: RunContextWrapper[Any]) -> list[FunctionTool]:
+        """The tools that it may use now: its own that are enabled, and those of its MCP servers."""
+        tools = [
+            tool
+            for tool in self.tools
+            if tool.is_enabled is True or await is_enabled(tool, run_context, self)
+        ]
+        for server in self.mcp_servers:
+            async with server.use():
+                tools += await server.list_tools()
+        return tools
 
     def as_tool(
         self,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .agent_run import AgentRun, not_kept
     from .engine import Engine
     from .events import AgentUpdatedStreamEvent, RawResponseEvent, RunItemStreamEvent, StreamEvent
-    from .result import RunResult, RunState
+    from .result import RunResult, RunState, ToolApprovalItem
     from .runner import Runner
     from .settings import DEFAULT_MAX_TURNS, RunSettings, span_of
     from .stopping import (

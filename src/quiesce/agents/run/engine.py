@@ -54,7 +54,8 @@ class Engine:
     """Whose turn it is in a run, how many turns were taken, and the final answer.
 
     `input` is what this run adds to the journal at its start, `to_check` what its input guardrails look at
-    (None: nothing), and `decisions` what was decided about the calls that its transcript begins with.
+    (None: nothing), `decisions` what was decided about the calls that its transcript begins with, and `always` what
+    was decided about all calls of some tools.
     """
 
     __slots__ = (
@@ -90,13 +91,14 @@ class Engine:
         input: list[Item] | None = None,  # noqa: A002 - what the results of a run call it
         to_check: str | list[Item] | None = None,
         decisions: Mapping[str, tuple[bool, str]] | None = None,
+        always: Mapping[str, tuple[bool, str]] | None = None,
     ) -> None:
         self.agent = agent
         self.settings = settings
         self.transcript = transcript
         self.input = input or []
         self.input_guardrail_results: list[InputGuardrailResult] = []
-        self.approvals = Approvals(settings, decisions)
+        self.approvals = Approvals(settings, decisions, always)
         self.requests = ModelRequests(settings.context.usage)
         self.output_guardrail_results: list[OutputGuardrailResult] = []
         self.turn = 0
@@ -117,11 +119,22 @@ class Engine:
         # The agents that have used a tool: their `tool_choice` applies no more.
         self._used_tools: list[Agent[Any]] = []
 
-    def continued(self, settings: RunSettings, decisions: Mapping[str, tuple[bool, str]]) -> Engine:
+    def continued(
+        self,
+        settings: RunSettings,
+        decisions: Mapping[str, tuple[bool, str]],
+        always: Mapping[str, tuple[bool, str]],
+    ) -> Engine:
         """An engine that goes on where this one waits for approvals."""
         self.transcript.reopen()
-        decisions = {**self.approvals.decisions, **decisions}
-        following = Engine(self.agent, settings, self.transcript, input=self.input, decisions=decisions)
+        following = Engine(
+            self.agent,
+            settings,
+            self.transcript,
+            input=self.input,
+            decisions={**self.approvals.decisions, **decisions},
+            always={**self.approvals.always, **always},
+        )
         following.input_guardrail_results = self.input_guardrail_results
         following.requests = self.requests
         following.turn = self.turn

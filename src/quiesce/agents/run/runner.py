@@ -98,7 +98,7 @@ def _continued(
         before.journal,
         emit,
     )
-    return state._engine.continued(settings, state._decisions)
+    return state._engine.continued(settings, state._decisions, state._always)
 
 
 async def run_as_tool(

@@ -57,14 +57,21 @@ class Approvals:
     """Which tool calls of a run were decided on, and which wait for a decision.
 
     If a tool needs approval, its call is decided by the user who resumes an earlier run (`decisions`: by the
-    id of the call, whether it is approved, and what the model is told if not), by the function
-    `RunConfig(approve=...)`, or not at all: then the call waits, and the run ends.
+    id of the call, whether it is approved, and what the model is told if not; `always`: the same by the name of the
+    tool, for all its calls), by the function `RunConfig(approve=...)`, or not at all: then the call waits, and the
+    run ends.
     """
 
-    __slots__ = ("_decided_before", "_settings", "decisions", "pending", "unasked")
+    __slots__ = ("_decided_before", "_settings", "always", "decisions", "pending", "unasked")
 
-    def __init__(self, settings: RunSettings, decisions: Mapping[str, tuple[bool, str]] | None) -> None:
+    def __init__(
+        self,
+        settings: RunSettings,
+        decisions: Mapping[str, tuple[bool, str]] | None,
+        always: Mapping[str, tuple[bool, str]] | None = None,
+    ) -> None:
         self._settings = settings
+        self.always = always if always is not None else {}
         self.decisions = dict(decisions) if decisions else {}
         self._decided_before: Collection[str] = ()  # calls that were decided when the turn began
         self.pending: list[CallRecord] = []
@@ -84,7 +91,7 @@ class Approvals:
         if not await needs_approval(tool, context):
             return True, ""
         settings, call = self._settings, record.call
-        decision = self.decisions.pop(call.call_id, None)
+        decision = self.decisions.pop(call.call_id, None) or self.always.get(tool.name)
         if decision is not None:
             return decision
         if settings.journal is not None:

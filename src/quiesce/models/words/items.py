@@ -75,6 +75,11 @@ class AssistantMessage(
     refusal: bool = False
     agent: str = ""
 
+    @property
+    def raw_item(self) -> Self:
+        """The item itself: what OpenAI's Agents SDK keeps one level deeper, under this name."""
+        return self
+
 
 class Reasoning(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="reasoning", tag_field="type"):
     """The model's reasoning.
@@ -86,6 +91,11 @@ class Reasoning(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="
     text: str
     provider: str = ""
     data: dict[str, Any] | None = None
+
+    @property
+    def raw_item(self) -> Self:
+        """The item itself: what OpenAI's Agents SDK keeps one level deeper, under this name."""
+        return self
 
 
 class ToolCall(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="tool_call", tag_field="type"):
@@ -99,7 +109,7 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="t
 
     @property
     def raw_item(self) -> Self:
-        """The call itself: what OpenAI's Agents SDK keeps one level deeper, under this name."""
+        """The item itself: what OpenAI's Agents SDK keeps one level deeper, under this name."""
         return self
 
 
@@ -113,6 +123,11 @@ class ToolResult(
     output: str
     outcome: ToolOutcome = "finished"
     elapsed: float | None = None
+
+    @property
+    def raw_item(self) -> Self:
+        """The item itself: what OpenAI's Agents SDK keeps one level deeper, under this name."""
+        return self
 
 
 class UnknownItem(msgspec.Struct, frozen=True):
