@@ -277,7 +277,7 @@ async def a_handoff_with_input_and_filter() -> None:
     print("expert:", (await Runner.run(first, said)).final_output)
 
 
-class Counting(sdk.AgentHooks):  # type: ignore[name-defined, misc]
+class Counting(sdk.AgentHooks):  # type: ignore[misc]
     async def on_start(self, context: Any, agent: Any) -> None:
         print("turn input:", len(context.turn_input))
 
