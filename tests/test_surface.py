@@ -219,6 +219,78 @@ def test_the_agents_have_exactly_their_public_names_and_each_explains_itself() -
     assert set(AGENTS) <= set(dir(agents))
 
 
+# Where programs for another SDK import from: each of these names is one of the package above the module.
+FAMILIAR = {
+    "quiesce.acp.core": """
+        Agent AgentSideConnection Client ClientSideConnection RequestError connect_to_agent run_agent
+    """,
+    "quiesce.acp.interfaces": "Agent Client",
+    "quiesce.acp.meta": "AGENT_METHODS CLIENT_METHODS PROTOCOL_VERSION",
+    "quiesce.acp.stdio": "spawn_agent_process spawn_client_process",
+    "quiesce.agents.decorators": """
+        function_tool input_guardrail output_guardrail tool tool_input_guardrail tool_output_guardrail
+    """,
+    "quiesce.agents.exceptions": """
+        AgentsException InputGuardrailTripwireTriggered MaxTurnsExceeded ModelBehaviorError
+        OutputGuardrailTripwireTriggered RunErrorDetails ToolInputGuardrailTripwireTriggered
+        ToolOutputGuardrailTripwireTriggered ToolTimeoutError UserError
+    """,
+    "quiesce.agents.guardrail": """
+        GuardrailFunctionOutput InputGuardrail InputGuardrailResult OutputGuardrail OutputGuardrailResult
+        input_guardrail output_guardrail
+    """,
+    "quiesce.agents.handoffs": "Handoff HandoffInputData handoff",
+    "quiesce.agents.items": """
+        ItemHelpers MessageOutputItem ModelResponse ReasoningItem RunItem TResponseInputItem ToolApprovalItem
+        ToolCallItem ToolCallOutputItem
+    """,
+    "quiesce.agents.lifecycle": "AgentHooks RunHooks",
+    "quiesce.agents.memory": "SQLiteSession Session",
+    "quiesce.agents.model_settings": "ModelSettings",
+    "quiesce.agents.result": "RunResult RunResultStreaming",
+    "quiesce.agents.run_context": "AgentHookContext RunContextWrapper",
+    "quiesce.agents.run_state": "RunState",
+    "quiesce.agents.stream_events": """
+        AgentUpdatedStreamEvent RawResponsesStreamEvent RunItemStreamEvent StreamEvent
+    """,
+    "quiesce.agents.tool": "FunctionTool FunctionToolResult Tool function_tool",
+    "quiesce.agents.tool_context": "ToolContext",
+    "quiesce.agents.tool_guardrails": """
+        ToolGuardrailFunctionOutput ToolInputGuardrail ToolInputGuardrailData ToolOutputGuardrail
+        ToolOutputGuardrailData tool_input_guardrail tool_output_guardrail
+    """,
+    "quiesce.agents.tracing": "Span Trace custom_span gen_trace_id set_tracing_disabled trace",
+    "quiesce.agents.usage": "Usage",
+}
+
+
+@pytest.mark.parametrize("module", FAMILIAR)
+def test_a_familiar_module_offers_exactly_names_of_its_package(module: str) -> None:
+    found, package = importlib.import_module(module), importlib.import_module(module.rpartition(".")[0])
+    assert list(found.__all__) == FAMILIAR[module].split()
+    for name in found.__all__:
+        above = "function_tool" if name == "tool" else name
+        assert getattr(found, name) is getattr(package, above)
+
+
+def test_some_names_are_second_names() -> None:
+    agents, models = importlib.import_module("quiesce.agents"), importlib.import_module("quiesce.models")
+    assert agents.ToolCallItem is models.ToolCall
+    assert agents.ToolCallOutputItem is models.ToolResult
+    assert agents.MessageOutputItem is models.AssistantMessage
+    assert agents.ReasoningItem is models.Reasoning
+    assert agents.RunItem is models.Item
+    assert agents.Tool is agents.FunctionTool
+    assert agents.AgentBase is agents.Agent
+    assert agents.AgentHookContext is agents.RunContextWrapper
+    assert agents.RawResponsesStreamEvent is agents.RawResponseEvent
+
+
+@pytest.mark.parametrize("package", ["quiesce.agents", "quiesce.acp", "quiesce.claude"])
+def test_a_package_that_takes_the_place_of_an_sdk_has_a_version(package: str) -> None:
+    assert importlib.import_module(package).__version__ == quiesce.__version__
+
+
 def test_using_the_agents_imports_no_client_that_nobody_asked_for() -> None:
     loaded = modules_after("import quiesce.agents as a; [getattr(a, name) for name in a.__all__]")
     assert "quiesce.agents.run.runner" in loaded

@@ -170,7 +170,7 @@ def test_events_have_the_types_of_the_responses_api_and_pieces_a_delta(event: An
 
 
 def test_items_say_what_they_are_and_are_their_own_raw_item() -> None:
-    types = {
+    types: dict[Any, str] = {
         ToolCall("c1", "add"): "tool_call_item",
         ToolResult("c1", "3"): "tool_call_output_item",
         AssistantMessage("Hi"): "message_output_item",

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span as OpenTelemetrySpan
 
+__all__ = ["Span", "Trace", "custom_span", "gen_trace_id", "set_tracing_disabled", "trace"]
+
 _switch = {"disabled": False}
 
 

@@ -72,6 +72,7 @@ from quiesce.kernel.inner import (
     leftovers_in,
 )
 from quiesce.models import Item, ToolCall, Usage
+from quiesce.models.inner import InputItem
 
 from .event_writer import EventCallback, EventWriter
 from .history import History, messages_of
@@ -275,7 +276,7 @@ class Conversation:
 
     # Messages
 
-    def send_message(self, message: str | Item | Iterable[Item]) -> None:
+    def send_message(self, message: str | InputItem | Iterable[InputItem]) -> None:
         """Send a message to the agent. It is durable when this returns.
 
         The next `arun()` answers it, or the current one before its next turn. Calls that wait for approval
@@ -285,7 +286,7 @@ class Conversation:
         messages, events = self._prepare_message(message)
         self._writer.write_sync(events, on_durable=partial(self._queue, messages))
 
-    async def asend_message(self, message: str | Item | Iterable[Item]) -> None:
+    async def asend_message(self, message: str | InputItem | Iterable[InputItem]) -> None:
         """`send_message` for async code: it does not block the event loop.
 
         If you are cancelled meanwhile, the message was either sent or not: `items` shows which.
@@ -294,7 +295,7 @@ class Conversation:
         await self._writer.write_message(events, partial(self._queue, messages))
 
     def _prepare_message(
-        self, message: str | Item | Iterable[Item]
+        self, message: str | InputItem | Iterable[InputItem]
     ) -> tuple[list[tuple[str, Item]], list[Event]]:
         messages = messages_of(message)
         self._current_run()

@@ -50,7 +50,7 @@ Content: TypeAlias = str | list[Text | Image]
 class UserMessage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="user", tag_field="type"):
     """A message from the user."""
 
-    type: ClassVar[str] = "message"
+    type: ClassVar[Literal["message"]] = "message"
     content: Content
 
 
@@ -60,7 +60,7 @@ class Note(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="note"
     Providers receive it as a user message.
     """
 
-    type: ClassVar[str] = "message"
+    type: ClassVar[Literal["message"]] = "message"
     text: str
 
 
@@ -69,7 +69,7 @@ class AssistantMessage(
 ):
     """A message from the model. If `interrupted` is true, the model was stopped and the text ends there."""
 
-    type: ClassVar[str] = "message_output_item"
+    type: ClassVar[Literal["message_output_item"]] = "message_output_item"
     text: str
     interrupted: bool = False
     refusal: bool = False
@@ -87,7 +87,7 @@ class Reasoning(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="
     `data` is sent back unchanged to the provider that wrote it; other providers never see it.
     """
 
-    type: ClassVar[str] = "reasoning_item"
+    type: ClassVar[Literal["reasoning_item"]] = "reasoning_item"
     text: str
     provider: str = ""
     data: dict[str, Any] | None = None
@@ -101,7 +101,7 @@ class Reasoning(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="
 class ToolCall(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="tool_call", tag_field="type"):
     """A tool call by the model. `arguments` is the JSON text exactly as the model wrote it."""
 
-    type: ClassVar[str] = "tool_call_item"
+    type: ClassVar[Literal["tool_call_item"]] = "tool_call_item"
     call_id: str
     name: str
     arguments: str = "{}"
@@ -118,7 +118,7 @@ class ToolResult(
 ):
     """The result of a tool call; see `ToolOutcome`. `elapsed` is the time in seconds, if the tool ran."""
 
-    type: ClassVar[str] = "tool_call_output_item"
+    type: ClassVar[Literal["tool_call_output_item"]] = "tool_call_output_item"
     call_id: str
     output: str
     outcome: ToolOutcome = "finished"
@@ -133,7 +133,13 @@ class ToolResult(
 class UnknownItem(msgspec.Struct, frozen=True):
     """An item written by a newer version, kept as it is."""
 
+    type: ClassVar[Literal["unknown_item"]] = "unknown_item"
     data: dict[str, Any]
+
+    @property
+    def raw_item(self) -> Self:
+        """The item itself: what OpenAI's Agents SDK keeps one level deeper, under this name."""
+        return self
 
 
 Item: TypeAlias = UserMessage | Note | AssistantMessage | Reasoning | ToolCall | ToolResult | UnknownItem

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, fields, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 from .items import Item
 
@@ -183,7 +183,7 @@ class TextDelta:
     """The next piece of the answer's text."""
 
     text: str
-    type: ClassVar[str] = "response.output_text.delta"
+    type: ClassVar[Literal["response.output_text.delta"]] = "response.output_text.delta"
 
     @property
     def delta(self) -> str:
@@ -196,7 +196,7 @@ class ReasoningDelta:
     """The next piece of the model's reasoning."""
 
     text: str
-    type: ClassVar[str] = "response.reasoning_summary_text.delta"
+    type: ClassVar[Literal["response.reasoning_summary_text.delta"]] = "response.reasoning_summary_text.delta"
 
     @property
     def delta(self) -> str:
@@ -211,7 +211,9 @@ class ToolCallDelta:
     call_id: str
     name: str
     arguments: str
-    type: ClassVar[str] = "response.function_call_arguments.delta"
+    type: ClassVar[Literal["response.function_call_arguments.delta"]] = (
+        "response.function_call_arguments.delta"
+    )
 
     @property
     def delta(self) -> str:
@@ -224,7 +226,7 @@ class Tokens:
     """The usage of this call, as far as the provider has reported it; each event replaces the one before."""
 
     usage: Usage
-    type: ClassVar[str] = "response.in_progress"
+    type: ClassVar[Literal["response.in_progress"]] = "response.in_progress"
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +234,7 @@ class ItemDone:
     """A message, a tool call or a piece of reasoning is complete."""
 
     item: Item
-    type: ClassVar[str] = "response.output_item.done"
+    type: ClassVar[Literal["response.output_item.done"]] = "response.output_item.done"
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +247,7 @@ class ResponseDone:
     usage: Usage
     finish: str = "stop"
     response_id: str | None = None
-    type: ClassVar[str] = "response.completed"
+    type: ClassVar[Literal["response.completed"]] = "response.completed"
 
 
 ModelEvent: TypeAlias = TextDelta | ReasoningDelta | ToolCallDelta | Tokens | ItemDone | ResponseDone
