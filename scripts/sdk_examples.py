@@ -55,6 +55,11 @@ SDKS = (
 
 # What an example cannot do without, besides a model.
 NEEDS_MORE = {
+    "basic/tool_guardrails.py": "a model that follows its instructions: the stand-in calls the tool that trips",
+    "decisions/classify.py": "OpenAI's API, besides an agent's model",
+    "decisions/model_router.py": "OpenAI's API, besides an agent's model",
+    "decisions/tool_risk_gate.py": "OpenAI's API, besides an agent's model",
+    "reasoning_content/runner_example.py": "a model that reasons",
     "mcp/filesystem_example/main.py": "npx",
     "mcp/git_example/main.py": "uvx",
     "mcp/prompt_server/main.py": "a server on a fixed port",
@@ -133,6 +138,16 @@ def _exists(module: str, name: str) -> bool:
     return True
 
 
+def _one_example_per_line(facts: dict[str, dict[str, list[str]]]) -> str:
+    parts = [
+        f'"{distribution}": {{\n'
+        + ",\n".join(f'"{name}": {json.dumps(one)}' for name, one in examples.items())
+        + "\n}"
+        for distribution, examples in facts.items()
+    ]
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
 # Running
 
 
@@ -150,7 +165,13 @@ def run(sdk: Sdk, folder: Path, names: list[str]) -> int:
     failed = 0
     with tempfile.TemporaryDirectory() as scratch:
         for name in names:
-            environment = {**os.environ, "EXAMPLES_INTERACTIVE_MODE": "auto", "OPENAI_API_KEY": "none"}
+            named = {f"EXAMPLE_{part}": "http://127.0.0.1" for part in ("BASE_URL", "API_KEY", "MODEL_NAME")}
+            environment = {
+                **os.environ,
+                **named,
+                "EXAMPLES_INTERACTIVE_MODE": "auto",
+                "OPENAI_API_KEY": "none",
+            }
             try:
                 done = subprocess.run(
                     [sys.executable, __file__, "--run-one", str(folder / sdk.folder), name],
@@ -264,7 +285,7 @@ def main() -> int:
     sources(folder)
     facts = {sdk.distribution: dict(examples_of(sdk, folder)) for sdk in SDKS}
     if chosen.write:
-        FACTS.write_text(json.dumps(facts, indent=1) + "\n")
+        FACTS.write_text(_one_example_per_line(facts))
     if chosen.run is not None:
         openai = SDKS[0]
         return (

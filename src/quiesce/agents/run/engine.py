@@ -117,7 +117,7 @@ class Engine:
         self._takes_first_turn = False
         self._turn_began_at = 0  # among the new items of the transcript
         # The agents that have used a tool: their `tool_choice` applies no more.
-        self._used_tools: list[Agent[Any]] = []
+        self._used_tools: tuple[Agent[Any], ...] = ()
 
     def continued(
         self,
@@ -283,7 +283,7 @@ class Engine:
             await self._save()
         if callbacks is not None:
             said = ModelResponse(
-                list(self.requests.items[-1]), response.usage, response.response_id, response.finish
+                list(self.requests.answers[-1][1]), response.usage, response.response_id, response.finish
             )
             await callbacks.llm_end(context, agent, said)
         if self._guards is not None:
@@ -339,7 +339,7 @@ class Engine:
         if self.approvals.pending:
             return False
         if not self._used_tools or self._used_tools[-1] is not agent:
-            self._used_tools.append(agent)
+            self._used_tools += (agent,)
         # A handoff beats `stop_on_first_tool`: the next agent gives the final answer.
         final = await turn.final_output() if turn.chosen is None and turn.may_be_final else None
         transcript.close_turn()

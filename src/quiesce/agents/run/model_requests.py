@@ -47,13 +47,12 @@ _NEWS: dict[type[Any], ItemEventName] = {
 class ModelRequests:
     """The answers so far, and what they cost."""
 
-    __slots__ = ("_open_request", "items", "responses", "usage")
+    __slots__ = ("_open_request", "answers", "usage")
 
     def __init__(self, usage: Usage) -> None:
         self.usage = usage
-        self.responses: list[ResponseDone] = []
-        #: What each of the responses has added to the transcript.
-        self.items: list[list[Item]] = []
+        #: The end of each answer, and what the answer has added to the transcript.
+        self.answers: list[tuple[ResponseDone, list[Item]]] = []
         self._open_request: Usage | None = None  # what is known of the cost of the request under way
 
     async def ask(
@@ -99,8 +98,7 @@ class ModelRequests:
         transcript.complete_text()  # of a model that never said that its message is complete
         self._open_request = None
         self.usage.add(done.usage)
-        self.responses.append(done)
-        self.items.append(transcript.new[begin:])
+        self.answers.append((done, transcript.new[begin:]))
         if done.finish == "refusal":
             quoted = (
                 transcript.last_text()

@@ -66,17 +66,17 @@ class RunOutcome:
     @property
     def responses(self) -> list[ResponseDone]:
         """The end of each answer of a model: its cost, and its id."""
-        return self._engine.requests.responses
+        return [done for done, _ in self._engine.requests.answers]
 
     @property
     def raw_responses(self) -> list[ModelResponse]:
         """Each answer of a model: what it said, without text that waits for a guardrail, and what it has cost."""
-        requests, kept = self._engine.requests, {id(item) for item in self.new_items}
+        kept = {id(item) for item in self.new_items}
         return [
             ModelResponse(
                 [item for item in said if id(item) in kept], done.usage, done.response_id, done.finish
             )
-            for done, said in zip(requests.responses, requests.items, strict=True)
+            for done, said in self._engine.requests.answers
         ]
 
     @property

@@ -154,8 +154,11 @@ class Runner:
         check_session(session)
         journal = SessionJournal(session) if session is not None else None
         run = make_run(starting_agent, input, context, max_turns, hooks, run_config, journal)
-        with span_of(run_config):
+        if run_config is None:  # as most often: nothing is spent on spans
             await run.run()
+        else:
+            with span_of(run_config):
+                await run.run()
         return RunResult(run)
 
     @staticmethod

@@ -50,6 +50,8 @@ from .events import RunItemStreamEvent
 from .settings import RunSettings
 from .transcript import CallRecord
 
+_NOTHING_DECIDED: Mapping[str, tuple[bool, str]] = {}
+
 REJECTED = "This call was not approved, and was not made."
 
 
@@ -71,7 +73,7 @@ class Approvals:
         always: Mapping[str, tuple[bool, str]] | None = None,
     ) -> None:
         self._settings = settings
-        self.always = always if always is not None else {}
+        self.always = always if always is not None else _NOTHING_DECIDED
         self.decisions = dict(decisions) if decisions else {}
         self._decided_before: Collection[str] = ()  # calls that were decided when the turn began
         self.pending: list[CallRecord] = []
@@ -200,7 +202,7 @@ class ToolTurn:
         self._approvals = approvals
         self._records: Sequence[CallRecord] = ()
         self.tools = {tool.name: tool for tool in tools}
-        self._handoffs = {handoff.tool_name: handoff for handoff in handoffs}
+        self._handoffs = {handoff.tool_name: handoff for handoff in handoffs} if handoffs else {}
         if len(self.tools) < len(tools) or self._handoffs.keys() & self.tools.keys():
             names = [tool.name for tool in tools] + list(self._handoffs)
             twice = sorted({name for name in names if names.count(name) > 1})
@@ -228,11 +230,13 @@ class ToolTurn:
         if servers is not None:
             for server in agent.mcp_servers:
                 tools += await servers.tools_of(server)
-        handoffs = [
-            handoff
-            for handoff in map(as_handoff, agent.handoffs)
-            if handoff.is_enabled is True or await is_enabled(handoff, settings.context, agent)
-        ]
+        handoffs: Sequence[Handoff] = ()
+        if agent.handoffs:
+            handoffs = [
+                handoff
+                for handoff in map(as_handoff, agent.handoffs)
+                if handoff.is_enabled is True or await is_enabled(handoff, settings.context, agent)
+            ]
         return cls(agent, tools, handoffs, settings, approvals)
 
     async def final_output(self) -> tuple[list[ToolResult], Any] | None:
