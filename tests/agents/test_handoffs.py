@@ -370,4 +370,10 @@ def test_the_lists_of_two_agents_are_not_one_list() -> None:
         assert getattr(one, name) == []
         assert getattr(one, name) is not getattr(two, name)
     tools = [look]
-    assert scripted(tools=tools).tools is tools
+    agent = scripted(tools=tools)
+    assert agent.tools is tools
+    copy = agent.clone(handoffs=[one])
+    copy.tools.append(look)
+    copy.handoffs.append(two)
+    assert (agent.tools, agent.handoffs) == ([look], [])
+    assert (copy.tools, copy.handoffs) == ([look, look], [one, two])

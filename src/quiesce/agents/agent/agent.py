@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from .hooks import AgentHooks, RunHooks
     from .tool import FunctionTool, IsEnabled, NeedsApproval
 
+_LISTS = ("tools", "mcp_servers", "handoffs", "input_guardrails", "output_guardrails")
+
 Instructions: TypeAlias = "str | Callable[[RunContextWrapper[Any], Agent[Any]], Awaitable[str] | str] | None"
 
 
@@ -133,7 +135,9 @@ class Agent(Generic[C]):
         self.answer_type = OutputType(self.output_type) if self.output_type not in (None, str) else None
 
     def clone(self, **changes: Any) -> Agent[C]:
-        """A copy with some fields changed."""
+        """A copy with some fields changed. Its lists are its own: what is added to them is not added to these."""
+        for name in _LISTS:
+            changes.setdefault(name, list(getattr(self, name)))
         return dataclasses.replace(self, **changes)
 
     async def get_system_prompt(self, context: RunContextWrapper[Any]) -> str | None:

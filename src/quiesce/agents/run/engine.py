@@ -340,8 +340,7 @@ class Engine:
             return False
         if not self._used_tools or self._used_tools[-1] is not agent:
             self._used_tools += (agent,)
-        # A handoff beats `stop_on_first_tool`: the next agent gives the final answer.
-        final = await turn.final_output() if turn.chosen is None and turn.may_be_final else None
+        final = await turn.final_output()
         transcript.close_turn()
         if final is not None and self._output_guardrails(agent):
             for held in final[0]:

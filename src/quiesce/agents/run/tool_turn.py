@@ -183,7 +183,6 @@ class ToolTurn:
         "_settings",
         "chosen",
         "handoff_input",
-        "may_be_final",
         "specs",
         "takeover",
         "tools",
@@ -211,9 +210,10 @@ class ToolTurn:
         self.chosen: Handoff | None = None
         self.takeover: ToolResult | None = None
         self.handoff_input: tuple[Any, ...] = ()
-        #: Whether the outputs of its tools may be the final output; only then are they kept as they are.
-        self.may_be_final = agent.tool_use_behavior != "run_llm_again"
-        self._outputs: list[tuple[CallRecord, FunctionTool, Any]] = []
+        # What its tools have returned, as it was returned; None if that cannot be the final output.
+        self._outputs: list[tuple[CallRecord, FunctionTool, Any]] | None = (
+            None if agent.tool_use_behavior == "run_llm_again" else []
+        )
 
     @classmethod
     async def prepare(
@@ -241,6 +241,8 @@ class ToolTurn:
 
     async def final_output(self) -> tuple[list[ToolResult], Any] | None:
         """The final output that the tools have made, and the results that say the same; None if there is none."""
+        if self._outputs is None or self.chosen is not None:  # a handoff comes first: the next agent answers
+            return None
         outputs = sorted(self._outputs, key=lambda output: self._records.index(output[0]))
         results = [FunctionToolResult(tool, value, _result(record)) for record, tool, value in outputs]
         final = await final_of(self._agent.tool_use_behavior, self._settings.context, results)
@@ -392,7 +394,7 @@ class ToolTurn:
                 if tool.tool_output_guardrails:
                     value = await self._checked_output(tool, context, value)
                 record.finish(value if type(value) is str else output_text(value))
-                if self.may_be_final:
+                if self._outputs is not None:
                     self._outputs.append((record, tool, value))
             elif current_token().cancelled:
                 return  # too late: it was given up, and the transcript says so
