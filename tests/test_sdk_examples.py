@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -59,3 +60,51 @@ def test_the_imports_of_an_example_are_those_of_the_sdk_alone(script: Any, tmp_p
         "agents:Agent",
         "agents:trace",
     ]
+
+
+# Running them -------------------------------------------------------------------------------------------------
+
+RUNS = """
+import asyncio
+from pydantic import BaseModel
+from agents import Agent, Runner, trace
+from agents.decorators import tool
+
+class Weather(BaseModel):
+    city: str
+    degrees: int
+
+@tool
+def look(city: str) -> str:
+    print("looked for", city)
+    return "mild"
+
+async def main() -> None:
+    other = Agent(name="other", model="gpt-none", output_type=Weather)
+    agent = Agent[None](name="first", model="gpt-none", tools=[look], handoffs=[other])
+    with trace("Weather"):
+        result = await Runner.run(agent, [{"role": "user", "content": "Is it mild?"}])
+    print(result.last_agent.name, result.final_output)
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+def test_an_example_runs_with_only_the_package_and_its_models_changed(tmp_path: Path, script: Any) -> None:
+    for sdk in script.SDKS:
+        (tmp_path / sdk.folder / "examples").mkdir(parents=True)
+    examples = tmp_path / script.SDKS[0].folder / "examples"
+    (examples / "runs.py").write_text(RUNS)
+    (examples / "fails.py").write_text(RUNS.replace("tools=[look]", "tools=[None]"))
+    command = [sys.executable, "-W", "error", script.__file__, "--sources", str(tmp_path)]
+    one = subprocess.run(
+        [*command, "--run-one", str(examples.parent), "runs.py"], capture_output=True, text=True, check=False
+    )
+    assert (one.stderr, one.stdout) == ("", "looked for something\nother city='something' degrees=3\n")
+    both = subprocess.run([*command, "--run"], capture_output=True, text=True, check=False)
+    failed, ran = both.stdout.splitlines()
+    assert failed.startswith("FAILS  fails.py  ")
+    assert "tools of agent 'first'" in failed
+    assert ran == "runs   runs.py"
+    assert both.returncode == 1
