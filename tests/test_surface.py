@@ -191,13 +191,13 @@ def test_a_module_beside_the_kernel_has_exactly_its_names_and_each_explains_itse
 
 AGENTS = """
     Agent AgentBase AgentHookContext AgentHooks AgentToolStreamEvent AgentUpdatedStreamEvent
-    AgentsException ApprovalDecided ApprovalRequested Conversation ConversationBusy ConversationClosed
-    FunctionTool FunctionToolResult GuardrailFunctionOutput GuardrailTripwireTriggered Handoff
-    HandoffInputData InputGuardrail InputGuardrailResult InputGuardrailTripwireTriggered
+    AgentsException ApprovalDecided ApprovalRequested CallModelData Conversation ConversationBusy
+    ConversationClosed FunctionTool FunctionToolResult GuardrailFunctionOutput GuardrailTripwireTriggered
+    Handoff HandoffInputData InputGuardrail InputGuardrailResult InputGuardrailTripwireTriggered
     InvalidFinalOutput InvalidToolArguments ItemAdded ItemHelpers ItemPopped ItemsCleared Log LogSession
     MCPServerError MCPServerStdio MCPServerStreamableHttp MCPToolError MaxTurnsExceeded MemorySession
-    MemoryStore MessageOutputItem MessageQueued Model ModelBehaviorError ModelResponse ModelSettings
-    OpenAIChatCompletionsModel OpenAIResponsesModel OutputGuardrail OutputGuardrailResult
+    MemoryStore MessageOutputItem MessageQueued Model ModelBehaviorError ModelInputData ModelResponse
+    ModelSettings OpenAIChatCompletionsModel OpenAIResponsesModel OutputGuardrail OutputGuardrailResult
     OutputGuardrailTripwireTriggered RawResponseEvent RawResponsesStreamEvent ReasoningItem Rejected
     RemoteToolError RunConfig RunContextWrapper RunEnded RunErrorDetails RunHooks RunItem
     RunItemStreamEvent RunResult RunResultStreaming RunStarted RunState Runner SQLiteSession SQLiteStore

@@ -420,6 +420,19 @@ async def a_session_of_ones_own() -> None:
     print("session:", session.session_id, len(session.items), result.final_output)
 
 
+async def what_the_model_is_sent() -> None:
+    made = importlib.import_module(f"{LIBRARY}.run").ModelInputData
+
+    def last_only(data: Any) -> Any:
+        print("would send:", len(data.model_data.input), data.model_data.instructions, data.context)
+        return made(input=data.model_data.input[-1:], instructions="Be kind.")
+
+    agent = Agent(name="assistant", instructions="Be brief.", model=scripted("Hello!"), hooks=Counting())
+    said = [{"role": "user", "content": "One"}, {"role": "user", "content": "Two"}]
+    config = RunConfig(call_model_input_filter=last_only)
+    print("sent:", len((await Runner.run(agent, said, context=7, run_config=config)).to_input_list()))
+
+
 async def a_traced_workflow() -> None:
     agent = Agent(name="assistant", model=scripted("Hello!", "Bye!"))
     with sdk.trace("Greet", trace_id=sdk.gen_trace_id(), group_id="ada"), sdk.custom_span("twice"):
@@ -459,6 +472,7 @@ async def main() -> None:
         an_agent_as_a_tool_that_is_heard,
         always_approved,
         a_session_of_ones_own,
+        what_the_model_is_sent,
         a_traced_workflow,
     ):
         await show()

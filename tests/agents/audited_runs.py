@@ -16,11 +16,13 @@ from quiesce import Scope, shielded
 from quiesce.agents import (
     Agent,
     AgentToolStreamEvent,
+    CallModelData,
     FunctionTool,
     FunctionToolResult,
     GuardrailFunctionOutput,
     HandoffInputData,
     InputGuardrailTripwireTriggered,
+    ModelInputData,
     RunConfig,
     RunHooks,
     Runner,
@@ -267,7 +269,12 @@ async def run_with_a_handoff_that_is_looked_at() -> None:
     other = agent("ok", name="other")
     to_other = handoff(other, on_handoff=noted, input_type=list[int], input_filter=shortened, is_enabled=may)
     asked = [*calls("one"), ToolCall("1", "transfer_to_other", '{"response": [1]}')]
-    config = RunConfig(workflow_name="audited")
+
+    async def unchanged(data: CallModelData) -> ModelInputData:
+        await work(0.1)
+        return data.model_data
+
+    config = RunConfig(workflow_name="audited", call_model_input_filter=unchanged)
     first = agent(asked, tools=[tool("one", 0.2)], handoffs=[to_other])
     result = await Runner.run(first, "?", session=kept, run_config=config)
     ledger.expect(result.final_output == "ok", "the text is wrong")

@@ -263,6 +263,11 @@ def handoff_is_enabled(parked: Parked) -> tuple[Agent[Any], Options]:
 
 
 @point
+def call_model_input_filter(parked: Parked) -> tuple[Agent[Any], Options]:
+    return scripted("hi"), {"run_config": RunConfig(call_model_input_filter=_async(parked))}
+
+
+@point
 def tool_use_behavior(parked: Parked) -> tuple[Agent[Any], Options]:
     return scripted(call("work"), tools=[plain_tool()], tool_use_behavior=_async(parked)), {}
 

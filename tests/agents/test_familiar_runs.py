@@ -10,15 +10,19 @@ import pytest
 
 from quiesce.agents import (
     AgentHooks,
+    CallModelData,
     Conversation,
     InputGuardrailTripwireTriggered,
     ItemHelpers,
     MemorySession,
+    ModelInputData,
     ModelResponse,
+    RunConfig,
     RunHooks,
     Runner,
     Session,
     TResponseInputItem,
+    UserError,
 )
 from quiesce.agents.decorators import tool
 from quiesce.models import (
@@ -154,6 +158,41 @@ async def test_a_write_to_a_session_of_dicts_that_was_cut_short_is_not_repeated(
         result.cancel()
     assert session.text.count("Hello") == 1
     assert session.text.count("Hi") == 1
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_what_a_model_is_sent_may_be_changed_and_the_history_is_not(kind: str) -> None:
+    seen: list[CallModelData] = []
+
+    def last_only(data: CallModelData) -> ModelInputData:
+        seen.append(data)
+        wanted: list[Any] = [{"role": "user", "content": "In short:"}, data.model_data.input.pop()]
+        return ModelInputData(wanted, f"{data.model_data.instructions} Now!")
+
+    async def later(data: CallModelData) -> ModelInputData:
+        return last_only(data)
+
+    hearing = Hearing()
+    agent = scripted("3", instructions="Be brief.")
+    config = RunConfig(call_model_input_filter=last_only if kind == "sync" else later)
+    said = [UserMessage("Hi"), UserMessage("1 + 2")]
+    result = await Runner.run(agent, said, run_config=config, context=7, hooks=hearing)
+    (request,) = requests_of(agent)
+    assert request.items == [UserMessage("In short:"), UserMessage("1 + 2")]
+    assert request.instructions == "Be brief. Now!"
+    assert hearing.asked[0][0] == "Be brief. Now!"
+    assert result.to_input_list() == [*said, AssistantMessage("3")]
+    assert (seen[0].agent, seen[0].context) == (agent, 7)
+
+
+async def test_a_filter_that_returns_something_else_is_refused_and_no_model_is_asked() -> None:
+    agent = scripted("never")
+    wrong: Any = lambda data: data  # noqa: E731
+    with pytest.raises(TypeError, match="must return a ModelInputData, and returned CallModelData"):
+        await Runner.run(agent, "Hi", run_config=RunConfig(call_model_input_filter=wrong))
+    assert requests_of(agent) == []
+    with pytest.raises(UserError, match="call_model_input_filter of a RunConfig must be a function"):
+        RunConfig(call_model_input_filter="last")  # type: ignore[arg-type]
 
 
 def test_the_session_ids_of_our_own_sessions_can_be_read() -> None:

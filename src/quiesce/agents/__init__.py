@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .agent import AgentHooks as AgentHooks
     from .agent import AgentsException as AgentsException
     from .agent import AgentToolStreamEvent as AgentToolStreamEvent
+    from .agent import CallModelData as CallModelData
     from .agent import ConversationBusy as ConversationBusy
     from .agent import ConversationClosed as ConversationClosed
     from .agent import FunctionTool as FunctionTool
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from .agent import InvalidToolArguments as InvalidToolArguments
     from .agent import ItemHelpers as ItemHelpers
     from .agent import MaxTurnsExceeded as MaxTurnsExceeded
+    from .agent import ModelInputData as ModelInputData
     from .agent import ModelResponse as ModelResponse
     from .agent import OutputGuardrail as OutputGuardrail
     from .agent import OutputGuardrailResult as OutputGuardrailResult

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from .handoffs import Handoff, HandoffInputData, as_handoff, handoff
     from .hooks import AgentHooks, Callbacks, RunHooks
     from .invoke import TimedOutCall, failure_text, invoke_in_time, is_enabled, move_on_after, needs_approval
+    from .model_input import CallModelData, ModelInputData, filtered
     from .model_response import ItemHelpers, ModelResponse
     from .output import OutputType
     from .tool import FunctionTool, NeedsApproval, function_tool, output_text

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from .agent import Agent
     from .guardrails import InputGuardrail, OutputGuardrail
+    from .model_input import CallModelInputFilter
     from .tool import FunctionTool
 
     C = TypeVar("C", default=Any)  # the type of what a user passes to a run as `context`
@@ -162,6 +163,8 @@ class RunConfig:
     - `grace`: the deadlines of its stop; those of the current scope if None. They bound everything that the
       stop waits for: tasks, tools, the session and the hooks. If something does not end and uses up all of
       it, the session and the hooks still get a fifth of it.
+    - `call_model_input_filter`: an async or sync function of a `CallModelData`, called before each request to a model.
+      It returns the `ModelInputData` that is sent; the history stays as it is.
     - `workflow_name`: makes the run a span of that name, as `trace` does, with `trace_id`, `group_id` and
       `trace_metadata`, unless `tracing_disabled`. No span says what was said, so
       `trace_include_sensitive_data` changes nothing.
@@ -175,6 +178,7 @@ class RunConfig:
     cancel_model_on_guardrail_failure: bool = True
     grace: Grace | None = None
     approve: Approver | None = None
+    call_model_input_filter: CallModelInputFilter | None = None
     workflow_name: str | None = None
     trace_id: str | None = None
     group_id: str | None = None
@@ -192,6 +196,7 @@ class RunConfig:
         put("input_guardrails", check_input_guardrails("a RunConfig", self.input_guardrails))
         put("output_guardrails", check_output_guardrails("a RunConfig", self.output_guardrails))
         check_grace(self.grace)
+        check_function("call_model_input_filter of a RunConfig", self.call_model_input_filter)
         for name in ("workflow_name", "trace_id", "group_id"):
             check_text(f"{name} of a RunConfig", getattr(self, name))
         check_yes_or_no("tracing_disabled", self.tracing_disabled)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from quiesce._lazy import offer
 
 if TYPE_CHECKING:
+    from quiesce.agents.agent import CallModelData as CallModelData
+    from quiesce.agents.agent import ModelInputData as ModelInputData
     from quiesce.agents.agent import RunConfig as RunConfig
 
     from .agent_run import AgentRun, not_kept

@@ -37,6 +37,7 @@ from quiesce.agents.agent import (
     OutputGuardrailTripwireTriggered,
     UserError,
     call_function,
+    filtered,
 )
 from quiesce.kernel.inner import Child
 from quiesce.models import Item, Model, ModelRequest
@@ -265,8 +266,14 @@ class Engine:
         model_settings = agent.model_settings.resolve(settings.config.model_settings)
         if model_settings.tool_choice is not None and self._has_used_tools(agent) and agent.reset_tool_choice:
             model_settings = replace(model_settings, tool_choice=None)
+        items = transcript.items
+        if settings.config.call_model_input_filter is not None:
+            sent = await filtered(
+                settings.config.call_model_input_filter, items, instructions, agent, context.context
+            )
+            items, instructions = sent.input, sent.instructions
         request = ModelRequest(
-            transcript.items,
+            items,
             instructions,
             turn.specs,
             output_type.spec if output_type is not None else None,
@@ -276,7 +283,7 @@ class Engine:
         if callbacks is not None:
             await callbacks.llm_start(context, agent, instructions, list(request.items))
         self._turn_began_at = len(transcript.new)
-        transcript.expect_output_guards(bool(self._output_guardrails(agent)))
+        transcript.expect_output_guards(bool(agent.output_guardrails or settings.config.output_guardrails))
         response = await self.requests.ask(self._model(agent), request, transcript, settings.emit)
         if self._guards is not None and self._guards.unfinished:
             # Saves what the answer cost. The answer itself waits for the guardrails.

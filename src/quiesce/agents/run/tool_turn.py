@@ -220,13 +220,17 @@ class ToolTurn:
         cls, agent: Agent[Any], settings: RunSettings, approvals: Approvals, servers: ToolServers | None
     ) -> Self:
         """Find out which tools the agent has now: its own that are enabled, and those of its MCP servers."""
-        if not all(isinstance(tool, FunctionTool) for tool in agent.tools):  # added after the agent was made
-            check_tools(f"agent {agent.name!r}", agent.tools)
-        tools = [
-            tool
-            for tool in agent.tools
-            if tool.is_enabled is True or await is_enabled(tool, settings.context, agent)
-        ]
+        tools: list[FunctionTool] = []
+        if agent.tools:
+            if not all(
+                isinstance(tool, FunctionTool) for tool in agent.tools
+            ):  # added after the agent was made
+                check_tools(f"agent {agent.name!r}", agent.tools)
+            tools = [
+                tool
+                for tool in agent.tools
+                if tool.is_enabled is True or await is_enabled(tool, settings.context, agent)
+            ]
         if servers is not None:
             for server in agent.mcp_servers:
                 tools += await servers.tools_of(server)
