@@ -87,7 +87,7 @@ MODELS = """
     AnthropicModel AssistantMessage Content EmbeddedModel FetchProgress Image Item ItemDone Model
     ModelAuthenticationError ModelBehaviorError ModelConnectionError ModelError ModelEvent ModelNotFoundError
     ModelOverloadedError ModelRateLimitError ModelRefusalError ModelRequest ModelRequestError ModelSettings
-    ModelTimeoutError Note OpenAIModel OutputSpec Reasoning ReasoningDelta ResponseDone Text TextDelta Tokens
+    ModelTimeoutError Note OpenAIChatCompletionsModel OpenAIModel OpenAIResponsesModel OutputSpec Reasoning ReasoningDelta ResponseDone Text TextDelta Tokens
     ToolCall ToolCallDelta ToolOutcome ToolResult ToolSpec UnknownItem Usage UserMessage WeightsError
 """.split()  # noqa: SIM905
 
@@ -97,7 +97,11 @@ ACP_TOOLS = """
 """.split()  # noqa: SIM905
 
 # Names for a union of types: they have no docstring of their own.
-TYPE_ALIASES = {"StreamEvent", "Content", "Item", "ModelEvent", "ToolOutcome", "Turn"}
+TYPE_ALIASES = {"StreamEvent", "Content", "Item", "ModelEvent", "ToolOutcome", "Turn"} | {
+    "RunItem",
+    "TResponseInputItem",
+    "ToolsToFinalOutputFunction",
+}
 
 
 def modules_after(statement: str) -> set[str]:
@@ -188,20 +192,25 @@ def test_a_module_beside_the_kernel_has_exactly_its_names_and_each_explains_itse
 
 
 AGENTS = """
-    Agent AgentHooks AgentUpdatedStreamEvent AgentsException ApprovalDecided ApprovalRequested
-    Conversation ConversationBusy ConversationClosed FunctionTool GuardrailFunctionOutput
-    GuardrailTripwireTriggered Handoff InputGuardrail InputGuardrailResult InputGuardrailTripwireTriggered
-    InvalidFinalOutput InvalidToolArguments ItemAdded ItemPopped ItemsCleared Log LogSession
+    Agent AgentBase AgentHookContext AgentHooks AgentToolStreamEvent AgentUpdatedStreamEvent
+    AgentsException ApprovalDecided ApprovalRequested CallModelData Conversation ConversationBusy
+    ConversationClosed FunctionTool FunctionToolResult GuardrailFunctionOutput GuardrailTripwireTriggered
+    Handoff HandoffInputData InputGuardrail InputGuardrailResult InputGuardrailTripwireTriggered
+    InvalidFinalOutput InvalidToolArguments ItemAdded ItemHelpers ItemPopped ItemsCleared Log LogSession
     MCPServerError MCPServerStdio MCPServerStreamableHttp MCPToolError MaxTurnsExceeded MemorySession
-    MemoryStore MessageQueued OutputGuardrail OutputGuardrailResult OutputGuardrailTripwireTriggered
-    RawResponseEvent Rejected RemoteToolError RunConfig RunContextWrapper RunEnded RunErrorDetails RunHooks
+    MemoryStore MessageOutputItem MessageQueued Model ModelBehaviorError ModelInputData ModelResponse
+    ModelSettings OpenAIChatCompletionsModel OpenAIResponsesModel OutputGuardrail OutputGuardrailResult
+    OutputGuardrailTripwireTriggered RawResponseEvent RawResponsesStreamEvent ReasoningItem Rejected
+    RemoteToolError RunConfig RunContextWrapper RunEnded RunErrorDetails RunHooks RunItem
     RunItemStreamEvent RunResult RunResultStreaming RunStarted RunState Runner SQLiteSession SQLiteStore
-    Session StatusChanged Stopping Store StoreClosed StoreConflict StoreError StreamEvent ToolContext
+    Session Span StatusChanged StopAtTools Stopping Store StoreClosed StoreConflict StoreError
+    StreamEvent TResponseInputItem Tool ToolApprovalItem ToolCallItem ToolCallOutputItem ToolContext
     ToolGuardrailFunctionOutput ToolInputGuardrail ToolInputGuardrailData
     ToolInputGuardrailTripwireTriggered ToolOutputGuardrail ToolOutputGuardrailData
-    ToolOutputGuardrailTripwireTriggered ToolProcessError ToolStarted ToolTimeoutError UnknownEvent
-    UsageAdded UserError function_tool handoff input_guardrail output_guardrail repair
-    tool_input_guardrail tool_output_guardrail
+    ToolOutputGuardrailTripwireTriggered ToolProcessError ToolStarted ToolTimeoutError
+    ToolsToFinalOutputFunction ToolsToFinalOutputResult Trace UnknownEvent Usage UsageAdded UserError
+    custom_span function_tool gen_trace_id handoff input_guardrail output_guardrail repair
+    set_tracing_disabled tool_input_guardrail tool_output_guardrail trace
 """.split()  # noqa: SIM905
 
 
@@ -210,6 +219,78 @@ def test_the_agents_have_exactly_their_public_names_and_each_explains_itself() -
     assert list(agents.__all__) == AGENTS
     assert all(inspect.getdoc(getattr(agents, name)) for name in AGENTS if name not in TYPE_ALIASES)
     assert set(AGENTS) <= set(dir(agents))
+
+
+# Where programs for another SDK import from: each of these names is one of the package above the module.
+FAMILIAR = {
+    "quiesce.acp.core": """
+        Agent AgentSideConnection Client ClientSideConnection RequestError connect_to_agent run_agent
+    """,
+    "quiesce.acp.interfaces": "Agent Client",
+    "quiesce.acp.meta": "AGENT_METHODS CLIENT_METHODS PROTOCOL_VERSION",
+    "quiesce.acp.stdio": "spawn_agent_process spawn_client_process",
+    "quiesce.agents.decorators": """
+        function_tool input_guardrail output_guardrail tool tool_input_guardrail tool_output_guardrail
+    """,
+    "quiesce.agents.exceptions": """
+        AgentsException InputGuardrailTripwireTriggered MaxTurnsExceeded ModelBehaviorError
+        OutputGuardrailTripwireTriggered RunErrorDetails ToolInputGuardrailTripwireTriggered
+        ToolOutputGuardrailTripwireTriggered ToolTimeoutError UserError
+    """,
+    "quiesce.agents.guardrail": """
+        GuardrailFunctionOutput InputGuardrail InputGuardrailResult OutputGuardrail OutputGuardrailResult
+        input_guardrail output_guardrail
+    """,
+    "quiesce.agents.handoffs": "Handoff HandoffInputData handoff",
+    "quiesce.agents.items": """
+        ItemHelpers MessageOutputItem ModelResponse ReasoningItem RunItem TResponseInputItem ToolApprovalItem
+        ToolCallItem ToolCallOutputItem
+    """,
+    "quiesce.agents.lifecycle": "AgentHooks RunHooks",
+    "quiesce.agents.memory": "SQLiteSession Session",
+    "quiesce.agents.model_settings": "ModelSettings",
+    "quiesce.agents.result": "RunResult RunResultStreaming",
+    "quiesce.agents.run_context": "AgentHookContext RunContextWrapper",
+    "quiesce.agents.run_state": "RunState",
+    "quiesce.agents.stream_events": """
+        AgentUpdatedStreamEvent RawResponsesStreamEvent RunItemStreamEvent StreamEvent
+    """,
+    "quiesce.agents.tool": "FunctionTool FunctionToolResult Tool function_tool",
+    "quiesce.agents.tool_context": "ToolContext",
+    "quiesce.agents.tool_guardrails": """
+        ToolGuardrailFunctionOutput ToolInputGuardrail ToolInputGuardrailData ToolOutputGuardrail
+        ToolOutputGuardrailData tool_input_guardrail tool_output_guardrail
+    """,
+    "quiesce.agents.tracing": "Span Trace custom_span gen_trace_id set_tracing_disabled trace",
+    "quiesce.agents.usage": "Usage",
+}
+
+
+@pytest.mark.parametrize("module", FAMILIAR)
+def test_a_familiar_module_offers_exactly_names_of_its_package(module: str) -> None:
+    found, package = importlib.import_module(module), importlib.import_module(module.rpartition(".")[0])
+    assert list(found.__all__) == FAMILIAR[module].split()
+    for name in found.__all__:
+        above = "function_tool" if name == "tool" else name
+        assert getattr(found, name) is getattr(package, above)
+
+
+def test_some_names_are_second_names() -> None:
+    agents, models = importlib.import_module("quiesce.agents"), importlib.import_module("quiesce.models")
+    assert agents.ToolCallItem is models.ToolCall
+    assert agents.ToolCallOutputItem is models.ToolResult
+    assert agents.MessageOutputItem is models.AssistantMessage
+    assert agents.ReasoningItem is models.Reasoning
+    assert agents.RunItem is models.Item
+    assert agents.Tool is agents.FunctionTool
+    assert agents.AgentBase is agents.Agent
+    assert agents.AgentHookContext is agents.RunContextWrapper
+    assert agents.RawResponsesStreamEvent is agents.RawResponseEvent
+
+
+@pytest.mark.parametrize("package", ["quiesce.agents", "quiesce.acp", "quiesce.claude"])
+def test_a_package_that_takes_the_place_of_an_sdk_has_a_version(package: str) -> None:
+    assert importlib.import_module(package).__version__ == quiesce.__version__
 
 
 def test_using_the_agents_imports_no_client_that_nobody_asked_for() -> None:

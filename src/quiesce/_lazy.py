@@ -10,9 +10,9 @@ imports nothing and only records what is imported. That needs neither the source
 not have, nor knowledge of byte code, which changes with every version of Python. It does mean that such a
 package contains nothing but its docstring, imports and constants.
 
-A package may also offer names of another distribution of ours. If that is not installed, those names are in
-neither `__all__` nor `dir()`, so that `import *` works, and using one raises an error that says what to
-install.
+A package may also offer names of another package, and of another distribution of ours. If that is not
+installed, those names are in neither `__all__` nor `dir()`, so that `import *` works, and using one raises an
+error that says what to install.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 # Our other distributions: the package that each installs, and the extra that installs it.
 _DISTRIBUTIONS = {"quiesce_chat": "embedded"}
+# The packages of this one whose names another package may offer too. Others are imported above the block, to be called
+# there (`quiesce._extras`), which a name that is only recorded cannot be.
+_OFFERED = ("quiesce.agents", "quiesce.models")
 
 
 def offer() -> None:
@@ -125,7 +128,7 @@ def _imports_of(code: CodeType, package: str) -> dict[str, _Import]:
 
     def record(name: str, globals: object, locals: object, fromlist: object, level: int) -> object:  # noqa: A002
         if not level:
-            return _Source(name) if name in _DISTRIBUTIONS else _OtherModule()
+            return _Source(name) if name in _DISTRIBUTIONS or name.startswith(_OFFERED) else _OtherModule()
         here = package.rsplit(".", level - 1)[0]
         return _Source(f"{here}.{name}") if name else _Source(here, is_package=True)
 

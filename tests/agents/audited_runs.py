@@ -15,16 +15,24 @@ import anyio
 from quiesce import Scope, shielded
 from quiesce.agents import (
     Agent,
+    AgentToolStreamEvent,
+    CallModelData,
     FunctionTool,
+    FunctionToolResult,
     GuardrailFunctionOutput,
+    HandoffInputData,
     InputGuardrailTripwireTriggered,
+    ModelInputData,
+    RunConfig,
     RunHooks,
     Runner,
     RunResultStreaming,
+    ToolsToFinalOutputResult,
     handoff,
     input_guardrail,
     output_guardrail,
 )
+from quiesce.agents.extensions.handoff_filters import remove_all_tools
 from quiesce.models import (
     AssistantMessage,
     Item,
@@ -244,6 +252,65 @@ async def run_with_a_handoff() -> None:
 
 
 @scenario
+async def run_with_a_handoff_that_is_looked_at() -> None:
+    start()
+
+    async def may(*_: object) -> bool:
+        await pause(0.1)
+        return True
+
+    async def noted(context: object, given: list[int]) -> None:
+        await work(0.1)
+
+    async def shortened(data: HandoffInputData) -> HandoffInputData:
+        await work(0.1)
+        return remove_all_tools(data)
+
+    other = agent("ok", name="other")
+    to_other = handoff(other, on_handoff=noted, input_type=list[int], input_filter=shortened, is_enabled=may)
+    asked = [*calls("one"), ToolCall("1", "transfer_to_other", '{"response": [1]}')]
+
+    async def unchanged(data: CallModelData) -> ModelInputData:
+        await work(0.1)
+        return data.model_data
+
+    config = RunConfig(workflow_name="audited", call_model_input_filter=unchanged)
+    first = agent(asked, tools=[tool("one", 0.2)], handoffs=[to_other])
+    result = await Runner.run(first, "?", session=kept, run_config=config)
+    ledger.expect(result.final_output == "ok", "the text is wrong")
+
+
+@scenario
+async def run_whose_tools_decide_that_it_ends() -> None:
+    start()
+
+    async def decides(context: object, results: list[FunctionToolResult]) -> ToolsToFinalOutputResult:
+        await work(0.2)
+        return ToolsToFinalOutputResult(len(results) == 2, "enough")
+
+    busy = agent(
+        *(calls("one"), [ToolCall("a", "one"), ToolCall("b", "two")]),
+        tools=[tool("one", 0.2), tool("two", 0.4)],
+        tool_use_behavior=decides,
+        output_guardrails=[output_guardrail(guard(0.2))],
+    )
+    result = await Runner.run(busy, "?", session=kept)
+    ledger.expect(result.final_output == "enough", "the output is wrong")
+
+
+@scenario
+async def run_with_an_agent_as_a_tool_that_is_heard() -> None:
+    start()
+
+    async def hear(told: AgentToolStreamEvent) -> None:
+        await work(0.1)
+
+    inner = agent(calls("one"), "ok", name="inner", tools=[tool("one", 0.2)])
+    asked = [ToolCall("1", "inner", '{"input": "x"}')]
+    await Runner.run(agent(asked, "ok", tools=[inner.as_tool(on_stream=hear)]), "?", session=kept)
+
+
+@scenario
 async def run_with_an_agent_as_a_tool() -> None:
     start()
     inner = agent(calls("one"), "ok", name="inner", tools=[tool("one")])
@@ -270,13 +337,24 @@ async def streamed_to_its_end() -> None:
 
 
 @scenario
+async def streamed_and_read_one_by_one() -> None:
+    start()
+    result = streamed()
+    try:
+        for _ in range(3):
+            await anext(result.stream_events())
+    finally:
+        ledger.report(await result.close())
+
+
+@scenario
 async def streamed_and_left_early() -> None:
     start()
     async with streamed() as result:
         async for event in result.stream_events():
             if event.type == "run_item_stream_event" and event.name == "tool_output":
                 break
-    ledger.expect(not result.is_complete, "it is complete")
+    ledger.expect(result.final_output is None, "it has a final output")
 
 
 @scenario

@@ -250,6 +250,44 @@ def on_handoff_function(parked: Parked) -> tuple[Agent[Any], Options]:
     return scripted(call("transfer_to_other"), handoffs=[handoff(other, on_handoff=_async(parked))]), {}
 
 
+@point
+def handoff_input_filter(parked: Parked) -> tuple[Agent[Any], Options]:
+    other = scripted("hi", name="other")
+    return scripted(call("transfer_to_other"), handoffs=[handoff(other, input_filter=_async(parked))]), {}
+
+
+@point
+def handoff_is_enabled(parked: Parked) -> tuple[Agent[Any], Options]:
+    other = scripted("hi", name="other")
+    return scripted("hi", handoffs=[handoff(other, is_enabled=_async(parked))]), {}
+
+
+@point
+def call_model_input_filter(parked: Parked) -> tuple[Agent[Any], Options]:
+    return scripted("hi"), {"run_config": RunConfig(call_model_input_filter=_async(parked))}
+
+
+@point
+def tool_use_behavior(parked: Parked) -> tuple[Agent[Any], Options]:
+    return scripted(call("work"), tools=[plain_tool()], tool_use_behavior=_async(parked)), {}
+
+
+@point
+def tool_use_behavior_before_an_output_guardrail(parked: Parked) -> tuple[Agent[Any], Options]:
+    return scripted(
+        call("work"),
+        tools=[plain_tool()],
+        tool_use_behavior=_async(parked),
+        output_guardrails=[output_guardrail(parked.park)],
+    ), {}
+
+
+@point
+def agent_as_a_tool_that_is_heard(parked: Parked) -> tuple[Agent[Any], Options]:
+    inner = scripted("hi", name="inner").as_tool(on_stream=_async(parked))
+    return scripted(call("inner", input="?"), tools=[inner]), {}
+
+
 # The end ------------------------------------------------------------------------------------------------------
 
 

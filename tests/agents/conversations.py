@@ -60,7 +60,9 @@ def talk(
     agent_options = {
         key: options.pop(key) for key in ("input_guardrails", "handoffs", "output_type") if key in options
     }
-    agent: Agent[Any] = Agent(name="assistant", model=ScriptedModel(turns), tools=tools, **agent_options)
+    agent: Agent[Any] = Agent(
+        name="assistant", model=ScriptedModel(turns), tools=list(tools), **agent_options
+    )
     conversation = Conversation(agent, **options)
     if said is not None:
         conversation.send_message(said)

@@ -116,9 +116,10 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: agent(model_settings=None), "not None: leave it out"),
     (
         lambda: agent(tool_use_behavior="stop_on_first"),
-        "the tool_use_behavior of agent 'poet' must be 'run_llm_again' or 'stop_on_first_tool', not 'stop_on_first'",
+        "the tool_use_behavior of agent 'poet' must be 'run_llm_again', 'stop_on_first_tool', "
+        "{'stop_at_tool_names': [...]} or a function, not 'stop_on_first'",
     ),
-    (lambda: agent(tool_use_behavior={"stop_at_tool_names": ["weather"]}), "'stop_at_tool_names'"),
+    (lambda: agent(tool_use_behavior={"stop_at_tool_names": "weather"}), "{'stop_at_tool_names': [...]}"),
     (
         lambda: agent(input_guardrails=[passes]),
         "each of the input_guardrails of agent 'poet' must be an InputGuardrail, not the function passes: decorate it with @input_guardrail, "
@@ -161,7 +162,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
         "what a handoff goes to must be an Agent, not 'critic': pass the agent",
     ),
     (
-        lambda: handoff(agent(), on_handoff="x"),
+        lambda: made(handoff, agent(), on_handoff="x"),
         "on_handoff of the handoff to 'poet' must be a function, not 'x'",
     ),
     (

@@ -417,7 +417,7 @@ async def test_the_output_is_nobodys_before_the_output_guardrails_have_passed() 
     with pytest.raises(OutputGuardrailTripwireTriggered):
         await all_events(result)
     assert result.final_output is None
-    assert not result.is_complete
+    assert result.is_complete
 
 
 async def test_output_guardrails_see_the_typed_output_of_the_last_agent() -> None:

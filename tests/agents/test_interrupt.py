@@ -287,7 +287,7 @@ async def test_interrupted_in_a_hook_the_run_ends() -> None:
     parked = Parked()
 
     class Slow(RunHooks[Any]):
-        async def on_llm_start(self, context: Any, agent: Any, request: Any) -> None:
+        async def on_llm_start(self, context: Any, agent: Any, *asked: Any) -> None:
             await parked.park()
 
     conversation = talk("Hello!", hooks=Slow())

@@ -54,7 +54,7 @@ async def test_a_streamed_run_stopped_anywhere_leaves_nothing_and_a_valid_histor
         result = await stream_and_stop(way, agent, options, parked)
         assert_valid(result.to_input_list())
         assert result.final_output is None
-        assert not result.is_complete
+        assert result.is_complete
         assert result.report is not None
         assert result.report.clean
         assert await session.get_items() == ([] if at == "session_read" else result.to_input_list())

@@ -16,11 +16,13 @@ import anyio
 import pytest
 
 from quiesce import Grace, Scope
+from quiesce.agents import RunContextWrapper, function_tool
 from quiesce.agents.agent.context import ToolContext
 from quiesce.agents.agent.errors import InvalidToolArguments, UserError
 from quiesce.agents.agent.tool import FunctionTool
+from quiesce.agents.mcp import create_static_tool_filter
 from quiesce.agents.mcp.server import MCPServerError, MCPServerStdio, MCPServerStreamableHttp, MCPToolError
-from tests.agents.scenes import time_limit_once
+from tests.agents.scenes import scripted, time_limit_once
 from tests.kernel.processes import is_gone
 
 pytestmark = pytest.mark.real_time
@@ -102,6 +104,24 @@ async def test_tools_can_be_left_out_and_the_list_kept() -> None:
         assert list(await tools_of(server)) == ["pid"]
         server.tool_filter = lambda name: name.startswith("e")
         assert list(await tools_of(server)) == ["echo"]
+
+
+async def test_a_filter_may_be_made_by_the_function_that_openais_sdk_has_for_it() -> None:
+    chosen = create_static_tool_filter(allowed_tool_names=["pid", "die"], blocked_tool_names=("die",))
+    assert chosen == {"allowed_tool_names": ["pid", "die"], "blocked_tool_names": ["die"]}
+    assert create_static_tool_filter() is None
+    async with misbehaving(tool_filter=chosen) as server:
+        assert list(await tools_of(server)) == ["pid"]
+        server.tool_filter = create_static_tool_filter()
+        assert len(await tools_of(server)) > 2
+
+
+async def test_all_tools_of_an_agent_are_its_own_and_those_of_its_servers() -> None:
+    server = misbehaving(tool_filter=create_static_tool_filter(allowed_tool_names=["pid"]))
+    agent = scripted(tools=[function_tool(lambda: "", name_override="own")], mcp_servers=[server])
+    tools = await agent.get_all_tools(RunContextWrapper(None))
+    assert [tool.name for tool in tools] == ["own", "pid"]
+    assert not server.connected  # it was connected to be asked, and closed again
 
 
 def test_options_of_the_server_are_those_of_its_tools() -> None:

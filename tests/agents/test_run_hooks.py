@@ -45,8 +45,8 @@ class Log(RunHooks[Any]):
     async def on_agent_end(self, context: Any, agent: Any, output: Any) -> None:
         self.heard.append(f"{agent.name} ends: {output}")
 
-    async def on_llm_start(self, context: Any, agent: Any, request: Any) -> None:
-        self.heard.append(f"asks with {len(request.items)}")
+    async def on_llm_start(self, context: Any, agent: Any, system_prompt: Any, input_items: Any) -> None:
+        self.heard.append(f"asks with {len(input_items)}")
 
     async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
         self.heard.append(f"answered: {response.finish}")
@@ -79,7 +79,7 @@ class AgentLog(AgentHooks[Any]):
     async def on_end(self, context: Any, agent: Any, output: Any) -> None:
         self.heard.append(f"({agent.name} ends)")
 
-    async def on_llm_start(self, context: Any, agent: Any, request: Any) -> None:
+    async def on_llm_start(self, context: Any, agent: Any, system_prompt: Any, input_items: Any) -> None:
         self.heard.append("(asks)")
 
     async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:

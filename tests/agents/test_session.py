@@ -94,8 +94,8 @@ async def test_items_that_a_newer_version_has_written_stay_where_they_are(store:
 
 async def test_what_is_no_item_is_refused_and_nothing_is_added(store: Store) -> None:
     session = LogSession(store.open("a"))
-    wrong: Any = [UserMessage("hello"), {"role": "user", "content": "hello"}]
-    with pytest.raises(TypeError, match="not dict"):
+    wrong: Any = [UserMessage("hello"), {"role": "tool", "content": "hello"}]
+    with pytest.raises(TypeError, match="the role 'tool' is not one of"):
         await session.add_items(wrong)
     assert await session.get_items() == []
 

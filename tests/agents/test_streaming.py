@@ -221,7 +221,7 @@ async def test_cancel_ends_the_events_after_the_drain() -> None:
         await ended.wait()
         parked.assert_tidy()
     assert result.final_output is None
-    assert not result.is_complete
+    assert result.is_complete
     assert result.report is not None
     assert result.report.reason is not None
     assert result.report.reason.kind == "user"

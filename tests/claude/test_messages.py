@@ -14,7 +14,7 @@ from quiesce.claude import (
     UserMessage,
     parse_message,
 )
-from quiesce.claude.types.errors import result_text
+from quiesce.claude.words.errors import result_text
 from tests.claude.message_table import MESSAGES
 from tests.claude.sdk_facts import SDK, lister
 

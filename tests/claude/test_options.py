@@ -15,9 +15,9 @@ from quiesce.claude import (
     PermissionRuleValue,
     PermissionUpdate,
 )
-from quiesce.claude.types.hooks import hook_answer
-from quiesce.claude.types.options import check_options
-from quiesce.claude.types.permissions import permission_answer, permission_context
+from quiesce.claude.words.hooks import hook_answer
+from quiesce.claude.words.options import check_options
+from quiesce.claude.words.permissions import permission_answer, permission_context
 
 
 async def allow(name: str, given: dict[str, Any], context: Any) -> Any: ...

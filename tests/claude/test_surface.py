@@ -132,6 +132,15 @@ def test_an_error_survives_pickling(error: Exception) -> None:
     }
 
 
+def test_types_are_where_users_import_them_from_and_nothing_else_is_there() -> None:
+    types = importlib.import_module("quiesce.claude.types")
+    assert types.__all__ == sorted(types.__all__)
+    assert all(getattr(types, name) is getattr(claude, name) for name in types.__all__)
+    elsewhere = {"ClaudeSDKClient", "Query", "Transport", "query", "tool", "create_sdk_mcp_server"}
+    assert not elsewhere & set(types.__all__)
+    assert {"ClaudeAgentOptions", "HookMatcher", "PermissionResultAllow", "TextBlock"} <= set(types.__all__)
+
+
 def test_the_error_of_a_process_says_how_it_ended() -> None:
     error = claude.ProcessError("Command failed", 3, "tail")
     assert (error.exit_code, error.stderr) == (3, "tail")

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import openai
 import pytest
 from hypothesis import given, settings
 
@@ -21,7 +22,9 @@ from quiesce.models import (
     ModelRequestError,
     ModelSettings,
     Note,
+    OpenAIChatCompletionsModel,
     OpenAIModel,
+    OpenAIResponsesModel,
     OutputSpec,
     Reasoning,
     Text,
@@ -55,6 +58,23 @@ def body(api: str, request: ModelRequest, at: Endpoint = LOCAL) -> dict[str, Any
 
 def chat(*items: Item, **options: Any) -> list[dict[str, Any]]:
     return openai_chat.messages(ModelRequest(items, **options), LOCAL)
+
+
+@pytest.mark.parametrize(
+    ("kind", "api"), [(OpenAIChatCompletionsModel, "chat"), (OpenAIResponsesModel, "responses")]
+)
+def test_a_model_behind_a_client_of_ones_own_has_the_arguments_of_openais_sdk(kind: Any, api: str) -> None:
+    client = openai.AsyncOpenAI(api_key="none", base_url="http://127.0.0.1/v1")
+    model = kind(model="small", openai_client=client)
+    assert isinstance(model, OpenAIModel)
+    assert (model.model, model.path) == (
+        "small",
+        {"chat": "/chat/completions", "responses": "/responses"}[api],
+    )
+    endpoint = model._client()[1]
+    assert model._client()[0] is client
+    request = ModelRequest([UserMessage("Hi")])
+    assert model._body(request, endpoint) == body(api, request, endpoint)
 
 
 @settings(max_examples=80)

@@ -22,7 +22,7 @@ from quiesce.claude import (
     query,
     tool,
 )
-from quiesce.claude.types.json import decode
+from quiesce.claude.words.json import decode
 from quiesce.wire import Limits
 from quiesce.wire.transports.child_process import ProcessExited
 from tests.claude.memory_cli import MemoryCli

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from quiesce import __version__ as __version__
 from quiesce._extras import require
 from quiesce._lazy import offer
 

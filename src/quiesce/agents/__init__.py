@@ -10,36 +10,61 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from quiesce import __version__ as __version__
 from quiesce._extras import require
 from quiesce._lazy import offer
 
 require("msgspec", "agents", "quiesce.agents")
 
 if TYPE_CHECKING:
+    from quiesce.models import AssistantMessage as MessageOutputItem
+    from quiesce.models import Item as RunItem
+    from quiesce.models import Model as Model
+    from quiesce.models import ModelBehaviorError as ModelBehaviorError
+    from quiesce.models import ModelSettings as ModelSettings
+    from quiesce.models import OpenAIChatCompletionsModel as OpenAIChatCompletionsModel
+    from quiesce.models import OpenAIResponsesModel as OpenAIResponsesModel
+    from quiesce.models import Reasoning as ReasoningItem
+    from quiesce.models import ToolCall as ToolCallItem
+    from quiesce.models import ToolResult as ToolCallOutputItem
+    from quiesce.models import Usage as Usage
+    from quiesce.models.inner import InputItem as TResponseInputItem
+
     from .agent import Agent as Agent
+    from .agent import Agent as AgentBase
     from .agent import AgentHooks as AgentHooks
     from .agent import AgentsException as AgentsException
+    from .agent import AgentToolStreamEvent as AgentToolStreamEvent
+    from .agent import CallModelData as CallModelData
     from .agent import ConversationBusy as ConversationBusy
     from .agent import ConversationClosed as ConversationClosed
     from .agent import FunctionTool as FunctionTool
+    from .agent import FunctionTool as Tool
+    from .agent import FunctionToolResult as FunctionToolResult
     from .agent import GuardrailFunctionOutput as GuardrailFunctionOutput
     from .agent import GuardrailTripwireTriggered as GuardrailTripwireTriggered
     from .agent import Handoff as Handoff
+    from .agent import HandoffInputData as HandoffInputData
     from .agent import InputGuardrail as InputGuardrail
     from .agent import InputGuardrailResult as InputGuardrailResult
     from .agent import InputGuardrailTripwireTriggered as InputGuardrailTripwireTriggered
     from .agent import InvalidFinalOutput as InvalidFinalOutput
     from .agent import InvalidToolArguments as InvalidToolArguments
+    from .agent import ItemHelpers as ItemHelpers
     from .agent import MaxTurnsExceeded as MaxTurnsExceeded
+    from .agent import ModelInputData as ModelInputData
+    from .agent import ModelResponse as ModelResponse
     from .agent import OutputGuardrail as OutputGuardrail
     from .agent import OutputGuardrailResult as OutputGuardrailResult
     from .agent import OutputGuardrailTripwireTriggered as OutputGuardrailTripwireTriggered
     from .agent import Rejected as Rejected
     from .agent import RemoteToolError as RemoteToolError
     from .agent import RunConfig as RunConfig
+    from .agent import RunContextWrapper as AgentHookContext
     from .agent import RunContextWrapper as RunContextWrapper
     from .agent import RunErrorDetails as RunErrorDetails
     from .agent import RunHooks as RunHooks
+    from .agent import StopAtTools as StopAtTools
     from .agent import ToolContext as ToolContext
     from .agent import ToolGuardrailFunctionOutput as ToolGuardrailFunctionOutput
     from .agent import ToolInputGuardrail as ToolInputGuardrail
@@ -49,6 +74,8 @@ if TYPE_CHECKING:
     from .agent import ToolOutputGuardrailData as ToolOutputGuardrailData
     from .agent import ToolOutputGuardrailTripwireTriggered as ToolOutputGuardrailTripwireTriggered
     from .agent import ToolProcessError as ToolProcessError
+    from .agent import ToolsToFinalOutputFunction as ToolsToFinalOutputFunction
+    from .agent import ToolsToFinalOutputResult as ToolsToFinalOutputResult
     from .agent import ToolTimeoutError as ToolTimeoutError
     from .agent import UserError as UserError
     from .agent import function_tool as function_tool
@@ -65,6 +92,7 @@ if TYPE_CHECKING:
     from .mcp import MCPToolError as MCPToolError
     from .run import AgentUpdatedStreamEvent as AgentUpdatedStreamEvent
     from .run import RawResponseEvent as RawResponseEvent
+    from .run import RawResponseEvent as RawResponsesStreamEvent
     from .run import RunItemStreamEvent as RunItemStreamEvent
     from .run import Runner as Runner
     from .run import RunResult as RunResult
@@ -72,6 +100,7 @@ if TYPE_CHECKING:
     from .run import RunState as RunState
     from .run import Stopping as Stopping
     from .run import StreamEvent as StreamEvent
+    from .run import ToolApprovalItem as ToolApprovalItem
     from .store import ApprovalDecided as ApprovalDecided
     from .store import ApprovalRequested as ApprovalRequested
     from .store import ItemAdded as ItemAdded
@@ -95,5 +124,11 @@ if TYPE_CHECKING:
     from .store import ToolStarted as ToolStarted
     from .store import UnknownEvent as UnknownEvent
     from .store import UsageAdded as UsageAdded
+    from .tracing import Span as Span
+    from .tracing import Trace as Trace
+    from .tracing import custom_span as custom_span
+    from .tracing import gen_trace_id as gen_trace_id
+    from .tracing import set_tracing_disabled as set_tracing_disabled
+    from .tracing import trace as trace
 
 offer()

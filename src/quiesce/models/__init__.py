@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from quiesce_chat import WeightsError as WeightsError
 
     from .anthropic import AnthropicModel as AnthropicModel
+    from .openai import OpenAIChatCompletionsModel as OpenAIChatCompletionsModel
     from .openai import OpenAIModel as OpenAIModel
+    from .openai import OpenAIResponsesModel as OpenAIResponsesModel
     from .words import AssistantMessage as AssistantMessage
     from .words import Content as Content
     from .words import Image as Image

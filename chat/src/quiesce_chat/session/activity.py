@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from quiesce.agents import Agent, FunctionTool, RunContextWrapper, RunHooks, ToolContext
+from quiesce.agents import Agent, FunctionTool, ModelResponse, RunContextWrapper, RunHooks, ToolContext
 from quiesce.inner import shortened
-from quiesce.models import ModelRequest, ResponseDone
+from quiesce.models import Item
 from quiesce_chat.tools import title_of
 
 #: The key of the model's turn among the running items. Tools are listed under their call ids.
@@ -63,12 +63,16 @@ class ActivityHooks(RunHooks[Any]):
         self._model_name = model_name
 
     async def on_llm_start(
-        self, context: RunContextWrapper[Any], agent: Agent[Any], request: ModelRequest
+        self,
+        context: RunContextWrapper[Any],
+        agent: Agent[Any],
+        system_prompt: str | None,
+        input_items: list[Item],
     ) -> None:
         self._running.start(MODEL, self._model_name(), "answering")
 
     async def on_llm_end(
-        self, context: RunContextWrapper[Any], agent: Agent[Any], response: ResponseDone
+        self, context: RunContextWrapper[Any], agent: Agent[Any], response: ModelResponse
     ) -> None:
         self._running.finish(MODEL)
 

@@ -5,41 +5,42 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias
 
-import msgspec
+from quiesce.models import Model, ModelSettings
 
-from quiesce._lazy import from_above
-from quiesce._safe.nested import decoder_of
-from quiesce.models import Item, Model, ModelSettings, ToolSpec
-
+from .agent_tool import ONE_TEXT, OnStream, invoker
 from .argument_checks import (
     check_each,
     check_function,
     check_hooks,
     check_max_turns,
     check_model,
-    check_one_of,
     check_run_config,
     check_run_hooks,
     check_settings,
     check_text,
+    check_yes_or_no,
     has,
     refuse,
 )
-from .context import C, RunContextWrapper, ToolContext
-from .errors import InvalidToolArguments, UserError
+from .context import C, RunContextWrapper
 from .guardrails import call_function, check_input_guardrails, check_output_guardrails, name_of
+from .invoke import is_enabled
 from .output import OutputType
+from .tool_use import ToolUseBehavior, check_tool_use
 
 if TYPE_CHECKING:
     from .context import RunConfig
     from .guardrails import InputGuardrail, OutputGuardrail
+    from .handoffs import Handoff
     from .hooks import AgentHooks, RunHooks
-    from .tool import FunctionTool
+    from .tool import FunctionTool, IsEnabled, NeedsApproval
+
+_LISTS = ("tools", "mcp_servers", "handoffs", "input_guardrails", "output_guardrails")
 
 Instructions: TypeAlias = "str | Callable[[RunContextWrapper[Any], Agent[Any]], Awaitable[str] | str] | None"
 
@@ -74,7 +75,13 @@ class Agent(Generic[C]):
       this agent goes on, use `as_tool()`.
     - `mcp_servers`: servers whose tools it may use. A run connects those that are not connected, and closes
       them again.
-    - `tool_use_behavior="stop_on_first_tool"`: the output of the first tool is the final output.
+    - `tool_use_behavior`: what the outputs of tools mean. By default the model goes on. With `"stop_on_first_tool"`
+      the output of the first tool is the final output; with `{"stop_at_tool_names": [...]}` that of the first of
+      these; a function of the context and the results of a turn (`FunctionToolResult`) decides it itself.
+    - `reset_tool_choice`: once it has used a tool in a run, `ModelSettings(tool_choice=...)` applies no more, or
+      `"required"` would never let the model answer.
+
+    `tools`, `handoffs` and the others that are lists may be added to later: `agent.handoffs.append(other)`.
     """
 
     name: str
@@ -82,15 +89,16 @@ class Agent(Generic[C]):
     model: Model | None = None
     _: dataclasses.KW_ONLY
     model_settings: ModelSettings = field(default_factory=ModelSettings)
-    tools: Sequence[FunctionTool] = ()
-    mcp_servers: Sequence[ToolServer] = ()
-    handoffs: Sequence[Agent[Any] | Handoff] = ()
+    tools: list[FunctionTool] = field(default_factory=list)
+    mcp_servers: list[ToolServer] = field(default_factory=list)
+    handoffs: list[Agent[Any] | Handoff] = field(default_factory=list)
     handoff_description: str | None = None
-    input_guardrails: Sequence[InputGuardrail] = ()
-    output_guardrails: Sequence[OutputGuardrail] = ()
+    input_guardrails: list[InputGuardrail] = field(default_factory=list)
+    output_guardrails: list[OutputGuardrail] = field(default_factory=list)
     output_type: Any = None
     hooks: AgentHooks[Any] | None = None
-    tool_use_behavior: Literal["run_llm_again", "stop_on_first_tool"] = "run_llm_again"
+    tool_use_behavior: ToolUseBehavior = "run_llm_again"
+    reset_tool_choice: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -102,16 +110,19 @@ class Agent(Generic[C]):
             refuse(f"the instructions of {this}", "a str or a function", self.instructions)
         check_model(this, self.model)
         check_settings(this, self.model_settings)
-        self.tools = check_tools(this, self.tools)
-        self.mcp_servers = check_each(
-            this, "mcp_servers", self.mcp_servers, "an MCP server", _is_server, _instead_of_server
+        self.tools = _as_list(check_tools(this, self.tools))
+        self.mcp_servers = _as_list(
+            check_each(this, "mcp_servers", self.mcp_servers, "an MCP server", _is_server, _instead_of_server)
         )
-        self.handoffs = check_each(
-            this, "handoffs", self.handoffs, "an Agent or a Handoff", _can_take_over, _instead_of_handoff
+        self.handoffs = _as_list(
+            check_each(
+                this, "handoffs", self.handoffs, "an Agent or a Handoff", _can_take_over, instead_of_handoff
+            )
         )
         check_text(f"the handoff_description of {this}", self.handoff_description)
-        self.input_guardrails = check_input_guardrails(this, self.input_guardrails)
-        self.output_guardrails = check_output_guardrails(this, self.output_guardrails)
+        self.input_guardrails = _as_list(check_input_guardrails(this, self.input_guardrails))
+        self.output_guardrails = _as_list(check_output_guardrails(this, self.output_guardrails))
+        check_yes_or_no(f"reset_tool_choice of {this}", self.reset_tool_choice)
         check_hooks(
             f"the hooks of {this}",
             self.hooks,
@@ -119,14 +130,14 @@ class Agent(Generic[C]):
             "on_start",
             "RunHooks are for a run: Runner.run(..., hooks=...)",
         )
-        check_one_of(
-            f"the tool_use_behavior of {this}", self.tool_use_behavior, "run_llm_again", "stop_on_first_tool"
-        )
+        check_tool_use(self.name, self.tool_use_behavior)
         #: Decodes final answers; None if they are plain text.
         self.answer_type = OutputType(self.output_type) if self.output_type not in (None, str) else None
 
     def clone(self, **changes: Any) -> Agent[C]:
-        """A copy with some fields changed."""
+        """A copy with some fields changed. Its lists are its own: what is added to them is not added to these."""
+        for name in _LISTS:
+            changes.setdefault(name, list(getattr(self, name)))
         return dataclasses.replace(self, **changes)
 
     async def get_system_prompt(self, context: RunContextWrapper[Any]) -> str | None:
@@ -140,6 +151,18 @@ class Agent(Generic[C]):
             )
         return text
 
+    async def get_all_tools(self, run_context: RunContextWrapper[Any]) -> list[FunctionTool]:
+        """The tools that it may use now: its own that are enabled, and those of its MCP servers."""
+        tools = [
+            tool
+            for tool in self.tools
+            if tool.is_enabled is True or await is_enabled(tool, run_context, self)
+        ]
+        for server in self.mcp_servers:
+            async with server.use():
+                tools += await server.list_tools()
+        return tools
+
     def as_tool(
         self,
         tool_name: str | None = None,
@@ -149,12 +172,15 @@ class Agent(Generic[C]):
         run_config: RunConfig | None = None,
         hooks: RunHooks[Any] | None = None,
         custom_output_extractor: Callable[[Any], Awaitable[str] | str] | None = None,
-        needs_approval: bool = False,
+        on_stream: OnStream | None = None,
+        needs_approval: NeedsApproval = False,
+        is_enabled: IsEnabled = True,
         timeout: float | None = None,
     ) -> FunctionTool:
         """This agent as a tool of another one: it gets text, and its final output is the tool's result.
 
-        Its run belongs to the tool call, and is stopped with it.
+        Its run belongs to the tool call, and is stopped with it. `on_stream` is called with each of its events, and
+        the run waits for it.
         """
         from .context import RunConfig
         from .tool import FunctionTool
@@ -165,102 +191,22 @@ class Agent(Generic[C]):
         check_function(
             f"the custom_output_extractor of agent {self.name!r} as a tool", custom_output_extractor
         )
-
-        async def invoke(context: ToolContext[Any], arguments: str) -> Any:
-            # The room `run` is above this one and imports it, so it is looked up when it is needed.
-            run_as_tool = from_above("quiesce.agents.run.runner", "run_as_tool")
-            result = await run_as_tool(self, _said(arguments), context, max_turns, hooks, run_config)
-            if result.interruptions:
-                names = ", ".join(asked.name for asked in result.interruptions)
-                raise UserError(
-                    f"agent {self.name!r} is a tool, and nobody can approve its call of {names}: "
-                    "pass as_tool(run_config=RunConfig(approve=...))"
-                )
-            if custom_output_extractor is not None:
-                text = custom_output_extractor(result)
-                return await text if inspect.isawaitable(text) else text
-            return result.final_output
-
+        check_function(f"on_stream of agent {self.name!r} as a tool", on_stream)
         return FunctionTool(
             tool_name or function_name(self.name),
             tool_description or self.handoff_description or f"Ask the agent {self.name}.",
-            _ONE_TEXT,
-            invoke,
+            ONE_TEXT,
+            invoker(self, max_turns, run_config, hooks, custom_output_extractor, on_stream),
             strict=True,
             needs_approval=needs_approval,
+            is_enabled=is_enabled,
             timeout=timeout,
         )
 
 
-_ONE_TEXT = {
-    "type": "object",
-    "properties": {"input": {"type": "string"}},
-    "required": ["input"],
-    "additionalProperties": False,
-}
-
-
-class _OneText(msgspec.Struct):
-    input: str
-
-
-_decode = decoder_of(_OneText)
-
-
-def _said(arguments: str) -> str:
-    try:
-        given: _OneText = _decode(arguments)
-        return given.input
-    except msgspec.DecodeError as error:
-        raise InvalidToolArguments(f'this tool takes one text, {{"input": "..."}}: {error}') from None
-
-
-@dataclass(slots=True)
-class Handoff:
-    """How one agent may hand over to another: under which tool name, and with which part of the history.
-
-    `input_filter` gets the items of the run so far, and returns those that the next agent sees.
-    """
-
-    agent: Agent[Any]
-    tool_name: str = ""
-    tool_description: str = ""
-    on_handoff: Callable[[RunContextWrapper[Any]], Any] | None = None
-    input_filter: Callable[[list[Item]], list[Item]] | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.agent, Agent):
-            refuse("what a handoff goes to", "an Agent", self.agent, _instead_of_handoff(self.agent))
-        this = f"the handoff to {self.agent.name!r}"
-        check_text(f"the tool_name of {this}", self.tool_name)
-        check_text(f"the tool_description of {this}", self.tool_description)
-        check_function(f"on_handoff of {this}", self.on_handoff)
-        check_function(f"input_filter of {this}", self.input_filter)
-        self.tool_name = self.tool_name or f"transfer_to_{function_name(self.agent.name)}"
-        if not self.tool_description:
-            about = self.agent.handoff_description
-            self.tool_description = f"Hand over to the agent {self.agent.name}." + (
-                f" {about}" if about else ""
-            )
-
-    @property
-    def spec(self) -> ToolSpec:
-        """The handoff as a tool, which is how the model asks for it."""
-        return ToolSpec(self.tool_name, self.tool_description, {"type": "object", "properties": {}})
-
-
-def handoff(agent: Agent[Any], **options: Any) -> Handoff:
-    """A handoff to `agent`, with options: see `Handoff`."""
-    return Handoff(agent, **options)
-
-
-def as_handoff(target: Agent[Any] | Handoff) -> Handoff:
-    """An agent or a handoff, as a `Handoff`."""
-    if isinstance(target, Handoff):
-        return target
-    if isinstance(target, Agent):
-        return Handoff(target)
-    raise UserError(f"handoffs are agents or Handoffs, not {type(target).__name__}")
+def _as_list(values: Any) -> Any:
+    """The very list that the user passed, which may be added to; or one that can be."""
+    return values if isinstance(values, list) else list(values)
 
 
 # What users pass instead
@@ -278,7 +224,7 @@ def _is_tool(value: object) -> bool:
 def _instead_of_tool(value: object) -> str:
     if isinstance(value, Agent):
         return "write agent.as_tool()"
-    if isinstance(value, Handoff):
+    if _is_handoff(value):
         return "write handoffs=[...]"
     if _is_server(value):
         return "write mcp_servers=[...]"
@@ -296,10 +242,15 @@ def _instead_of_server(value: object) -> str:
 
 
 def _can_take_over(value: object) -> bool:
-    return isinstance(value, (Agent, Handoff))
+    return isinstance(value, Agent) or _is_handoff(value)
 
 
-def _instead_of_handoff(value: object) -> str:
+def _is_handoff(value: object) -> bool:
+    return has(value, "agent", "on_handoff")  # known by what it has, as its module imports this one
+
+
+def instead_of_handoff(value: object) -> str:
+    """What to write instead of this, which cannot be handed over to."""
     return "pass the agent itself, not its name" if isinstance(value, str) else ""
 
 

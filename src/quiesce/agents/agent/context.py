@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
 from quiesce import current_token
 from quiesce.kernel.inner import check_grace
-from quiesce.models import Model, ModelSettings, Usage
+from quiesce.models import Item, Model, ModelSettings, Usage
 
-from .argument_checks import check_function, check_model, check_settings, check_yes_or_no
+from .argument_checks import check_function, check_model, check_settings, check_text, check_yes_or_no
 from .guardrails import check_input_guardrails, check_output_guardrails
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from .agent import Agent
     from .guardrails import InputGuardrail, OutputGuardrail
+    from .model_input import CallModelInputFilter
     from .tool import FunctionTool
 
     C = TypeVar("C", default=Any)  # the type of what a user passes to a run as `context`
@@ -88,6 +89,8 @@ class RunContextWrapper(Generic[C]):
 
     context: C
     usage: Usage = field(default_factory=Usage)
+    #: For `on_agent_start` and `on_start`: the items that the agent begins with.
+    turn_input: Sequence[Item] = field(default=(), kw_only=True, repr=False, compare=False)
 
     @property
     def token(self) -> CancelToken:
@@ -160,6 +163,11 @@ class RunConfig:
     - `grace`: the deadlines of its stop; those of the current scope if None. They bound everything that the
       stop waits for: tasks, tools, the session and the hooks. If something does not end and uses up all of
       it, the session and the hooks still get a fifth of it.
+    - `call_model_input_filter`: an async or sync function of a `CallModelData`, called before each request to a model.
+      It returns the `ModelInputData` that is sent; the history stays as it is.
+    - `workflow_name`: makes the run a span of that name, as `trace` does, with `trace_id`, `group_id` and
+      `trace_metadata`, unless `tracing_disabled`. No span says what was said, so
+      `trace_include_sensitive_data` changes nothing.
     """
 
     model: Model | None = None
@@ -170,6 +178,13 @@ class RunConfig:
     cancel_model_on_guardrail_failure: bool = True
     grace: Grace | None = None
     approve: Approver | None = None
+    call_model_input_filter: CallModelInputFilter | None = None
+    workflow_name: str | None = None
+    trace_id: str | None = None
+    group_id: str | None = None
+    trace_metadata: Mapping[str, Any] | None = None
+    tracing_disabled: bool = False
+    trace_include_sensitive_data: bool = False
 
     def __post_init__(self) -> None:
         check_model("a RunConfig", self.model)
@@ -181,6 +196,10 @@ class RunConfig:
         put("input_guardrails", check_input_guardrails("a RunConfig", self.input_guardrails))
         put("output_guardrails", check_output_guardrails("a RunConfig", self.output_guardrails))
         check_grace(self.grace)
+        check_function("call_model_input_filter of a RunConfig", self.call_model_input_filter)
+        for name in ("workflow_name", "trace_id", "group_id"):
+            check_text(f"{name} of a RunConfig", getattr(self, name))
+        check_yes_or_no("tracing_disabled", self.tracing_disabled)
         check_yes_or_no("cancel_model_on_guardrail_failure", self.cancel_model_on_guardrail_failure)
         check_function(
             "approve of a RunConfig", self.approve, "write approve=lambda context, tool: True, say"

@@ -29,6 +29,8 @@ class RunErrorDetails:
     report: StopReport | None
     blocked: list[Item]
     _kept: list[Item] = field(repr=False)
+    input_guardrail_results: list[InputGuardrailResult] = field(default_factory=list, repr=False)
+    output_guardrail_results: list[OutputGuardrailResult] = field(default_factory=list, repr=False)
 
     def to_input_list(self) -> list[Item]:
         """Everything said and done so far, without what was blocked: valid input for the next run."""

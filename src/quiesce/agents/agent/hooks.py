@@ -13,10 +13,11 @@ from .context import C
 
 if TYPE_CHECKING:
     from quiesce import Reason, StopReport
-    from quiesce.models import ModelRequest, ResponseDone
+    from quiesce.models import Item
 
     from .agent import Agent
     from .context import RunContextWrapper, ToolContext
+    from .model_response import ModelResponse
     from .tool import FunctionTool
 
 
@@ -37,14 +38,18 @@ class RunHooks(Generic[C]):
         """An agent has given the final output."""
 
     async def on_llm_start(
-        self, context: RunContextWrapper[C], agent: Agent[C], request: ModelRequest
+        self,
+        context: RunContextWrapper[C],
+        agent: Agent[C],
+        system_prompt: str | None,
+        input_items: list[Item],
     ) -> None:
-        """The model is about to be asked."""
+        """The model is about to be asked: with these instructions, and with these items."""
 
     async def on_llm_end(
-        self, context: RunContextWrapper[C], agent: Agent[C], response: ResponseDone
+        self, context: RunContextWrapper[C], agent: Agent[C], response: ModelResponse
     ) -> None:
-        """The model has answered."""
+        """The model has answered; no guardrail has looked at the answer yet."""
 
     async def on_tool_start(self, context: ToolContext[C], agent: Agent[C], tool: FunctionTool) -> None:
         """A tool is about to be called."""
@@ -76,12 +81,16 @@ class AgentHooks(Generic[C]):
         """This agent has given the final output."""
 
     async def on_llm_start(
-        self, context: RunContextWrapper[C], agent: Agent[C], request: ModelRequest
+        self,
+        context: RunContextWrapper[C],
+        agent: Agent[C],
+        system_prompt: str | None,
+        input_items: list[Item],
     ) -> None:
         """Its model is about to be asked."""
 
     async def on_llm_end(
-        self, context: RunContextWrapper[C], agent: Agent[C], response: ResponseDone
+        self, context: RunContextWrapper[C], agent: Agent[C], response: ModelResponse
     ) -> None:
         """Its model has answered."""
 
@@ -118,14 +127,18 @@ class Callbacks:
             await agent.hooks.on_end(context, agent, output)
 
     async def llm_start(
-        self, context: RunContextWrapper[Any], agent: Agent[Any], request: ModelRequest
+        self,
+        context: RunContextWrapper[Any],
+        agent: Agent[Any],
+        system_prompt: str | None,
+        input_items: list[Item],
     ) -> None:
         for hooks in (self.run, agent.hooks):
             if hooks is not None:
-                await hooks.on_llm_start(context, agent, request)
+                await hooks.on_llm_start(context, agent, system_prompt, input_items)
 
     async def llm_end(
-        self, context: RunContextWrapper[Any], agent: Agent[Any], response: ResponseDone
+        self, context: RunContextWrapper[Any], agent: Agent[Any], response: ModelResponse
     ) -> None:
         for hooks in (self.run, agent.hooks):
             if hooks is not None:

@@ -44,7 +44,7 @@ class OutputType:
         With `quotes` the error quotes the answer.
         """
         try:
-            value = self._decode(text)
+            return self.read(text)
         except Exception as error:  # msgspec and pydantic raise errors of their own, and a validator any
             if not quotes:
                 told = "; it is in `run_data`, as no guardrail has passed it"
@@ -52,6 +52,10 @@ class OutputType:
             raise InvalidFinalOutput(
                 f"the final answer is not a valid {self.name}: {error}. It began with {text[:200]!r}"
             ) from error
+
+    def read(self, text: str) -> Any:
+        """The same, with the error that msgspec or pydantic raises."""
+        value = self._decode(text)
         return value.response if self._wrapped else value
 
 

@@ -50,6 +50,7 @@ from quiesce.agents.run import (
     RunSettings,
     Stopping,
     not_kept,
+    span_of,
     state_lock,
     wait_again,
     wait_again_sync,
@@ -71,6 +72,7 @@ from quiesce.kernel.inner import (
     leftovers_in,
 )
 from quiesce.models import Item, ToolCall, Usage
+from quiesce.models.inner import InputItem
 
 from .event_writer import EventCallback, EventWriter
 from .history import History, messages_of
@@ -274,7 +276,7 @@ class Conversation:
 
     # Messages
 
-    def send_message(self, message: str | Item | Iterable[Item]) -> None:
+    def send_message(self, message: str | InputItem | Iterable[InputItem]) -> None:
         """Send a message to the agent. It is durable when this returns.
 
         The next `arun()` answers it, or the current one before its next turn. Calls that wait for approval
@@ -284,7 +286,7 @@ class Conversation:
         messages, events = self._prepare_message(message)
         self._writer.write_sync(events, on_durable=partial(self._queue, messages))
 
-    async def asend_message(self, message: str | Item | Iterable[Item]) -> None:
+    async def asend_message(self, message: str | InputItem | Iterable[InputItem]) -> None:
         """`send_message` for async code: it does not block the event loop.
 
         If you are cancelled meanwhile, the message was either sent or not: `items` shows which.
@@ -293,7 +295,7 @@ class Conversation:
         await self._writer.write_message(events, partial(self._queue, messages))
 
     def _prepare_message(
-        self, message: str | Item | Iterable[Item]
+        self, message: str | InputItem | Iterable[InputItem]
     ) -> tuple[list[tuple[str, Item]], list[Event]]:
         messages = messages_of(message)
         self._current_run()
@@ -437,7 +439,8 @@ class Conversation:
         if not has_work:
             return cast(Status, self.status)
         try:
-            await run.run()
+            with span_of(self._config):
+                await run.run()
         except StoreError:
             self._writer.failure_was_raised = True
             raise

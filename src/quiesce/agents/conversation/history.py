@@ -15,7 +15,7 @@ from quiesce.agents.agent import UserError
 from quiesce.agents.run import CallRecord, Transcript
 from quiesce.agents.store import ApprovalDecided, Event, ItemAdded
 from quiesce.models import AssistantMessage, Item, ToolResult
-from quiesce.models.inner import as_items
+from quiesce.models.inner import InputItem, as_items
 
 if TYPE_CHECKING:
     from quiesce.agents.run import Engine
@@ -157,7 +157,7 @@ class History:
         self.unchecked = engine.unchecked_input
 
 
-def messages_of(message: str | Item | Iterable[Item]) -> list[tuple[str, Item]]:
+def messages_of(message: str | InputItem | Iterable[InputItem]) -> list[tuple[str, Item]]:
     """Return what a user says as items, each with a new id."""
     # Copies: a queued message is recognised by its identity, and users may send one object twice.
     return [(uuid.uuid4().hex, copy(item)) for item in as_items(message)]

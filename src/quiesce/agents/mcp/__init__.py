@@ -8,5 +8,6 @@ from quiesce._lazy import offer
 
 if TYPE_CHECKING:
     from .server import MCPServer, MCPServerError, MCPServerStdio, MCPServerStreamableHttp, MCPToolError
+    from .tool_filter import create_static_tool_filter
 
 offer()

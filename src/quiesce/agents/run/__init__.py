@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING
 from quiesce._lazy import offer
 
 if TYPE_CHECKING:
+    from quiesce.agents.agent import CallModelData as CallModelData
+    from quiesce.agents.agent import ModelInputData as ModelInputData
+    from quiesce.agents.agent import RunConfig as RunConfig
+
     from .agent_run import AgentRun, not_kept
     from .engine import Engine
     from .events import AgentUpdatedStreamEvent, RawResponseEvent, RunItemStreamEvent, StreamEvent
-    from .result import RunResult, RunState
+    from .result import RunResult, RunState, ToolApprovalItem
     from .runner import Runner
-    from .settings import DEFAULT_MAX_TURNS, RunSettings
+    from .settings import DEFAULT_MAX_TURNS, RunSettings, span_of
     from .stopping import (
         Stopping,
         state_lock,

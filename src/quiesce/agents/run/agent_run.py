@@ -206,7 +206,15 @@ class AgentRun:
         said = self._said if self._said is not None else transcript.new
         blocked = [*(of_tool.blocked if of_tool is not None else ()), *self._blocked]
         return RunErrorDetails(
-            transcript.given, said, engine.requests.usage, engine.agent, report, blocked, transcript.new
+            transcript.given,
+            said,
+            engine.requests.usage,
+            engine.agent,
+            report,
+            blocked,
+            transcript.new,
+            engine.input_guardrail_results,
+            engine.output_guardrail_results,
         )
 
 

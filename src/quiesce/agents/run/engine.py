@@ -17,7 +17,9 @@ Order inside a turn:
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,17 +27,20 @@ from quiesce import Reason, guarded
 from quiesce.agents.agent import (
     Agent,
     Handoff,
+    HandoffInputData,
     InputGuardrail,
     InputGuardrailResult,
     MaxTurnsExceeded,
+    ModelResponse,
     OutputGuardrail,
     OutputGuardrailResult,
     OutputGuardrailTripwireTriggered,
     UserError,
     call_function,
+    filtered,
 )
 from quiesce.kernel.inner import Child
-from quiesce.models import Item, Model, ModelRequest, ToolResult
+from quiesce.models import Item, Model, ModelRequest
 from quiesce.models.inner import as_items
 
 from .events import AgentUpdatedStreamEvent, RunItemStreamEvent
@@ -50,7 +55,8 @@ class Engine:
     """Whose turn it is in a run, how many turns were taken, and the final answer.
 
     `input` is what this run adds to the journal at its start, `to_check` what its input guardrails look at
-    (None: nothing), and `decisions` what was decided about the calls that its transcript begins with.
+    (None: nothing), `decisions` what was decided about the calls that its transcript begins with, and `always` what
+    was decided about all calls of some tools.
     """
 
     __slots__ = (
@@ -62,6 +68,8 @@ class Engine:
         "_stops_after_turn",
         "_takes_first_turn",
         "_to_check",
+        "_turn_began_at",
+        "_used_tools",
         "agent",
         "approvals",
         "final_output",
@@ -84,13 +92,14 @@ class Engine:
         input: list[Item] | None = None,  # noqa: A002 - what the results of a run call it
         to_check: str | list[Item] | None = None,
         decisions: Mapping[str, tuple[bool, str]] | None = None,
+        always: Mapping[str, tuple[bool, str]] | None = None,
     ) -> None:
         self.agent = agent
         self.settings = settings
         self.transcript = transcript
         self.input = input or []
         self.input_guardrail_results: list[InputGuardrailResult] = []
-        self.approvals = Approvals(settings, decisions)
+        self.approvals = Approvals(settings, decisions, always)
         self.requests = ModelRequests(settings.context.usage)
         self.output_guardrail_results: list[OutputGuardrailResult] = []
         self.turn = 0
@@ -107,17 +116,33 @@ class Engine:
         self._servers: ToolServers | None = None
         self._stops_after_turn = False
         self._takes_first_turn = False
+        self._turn_began_at = 0  # among the new items of the transcript
+        # The agents that have used a tool: their `tool_choice` applies no more.
+        self._used_tools: tuple[Agent[Any], ...] = ()
 
-    def continued(self, settings: RunSettings, decisions: Mapping[str, tuple[bool, str]]) -> Engine:
+    def continued(
+        self,
+        settings: RunSettings,
+        decisions: Mapping[str, tuple[bool, str]],
+        always: Mapping[str, tuple[bool, str]],
+    ) -> Engine:
         """An engine that goes on where this one waits for approvals."""
         self.transcript.reopen()
-        decisions = {**self.approvals.decisions, **decisions}
-        following = Engine(self.agent, settings, self.transcript, input=self.input, decisions=decisions)
+        following = Engine(
+            self.agent,
+            settings,
+            self.transcript,
+            input=self.input,
+            decisions={**self.approvals.decisions, **decisions},
+            always={**self.approvals.always, **always},
+        )
         following.input_guardrail_results = self.input_guardrail_results
         following.requests = self.requests
         following.turn = self.turn
         following._has_begun = True
         following._started_agent = self._started_agent
+        following._turn_began_at = self._turn_began_at
+        following._used_tools = self._used_tools
         return following
 
     @property
@@ -229,6 +254,7 @@ class Engine:
         if self._started_agent is not agent:
             self._started_agent = agent
             if (callbacks := settings.callbacks(agent)) is not None:
+                context.turn_input = transcript.items
                 await callbacks.agent_start(context, agent)
         instructions = agent.instructions
         if instructions is not None and not isinstance(instructions, str):
@@ -237,23 +263,36 @@ class Engine:
         # next.
         turn = await self._prepare_tools(agent)
         output_type = agent.answer_type
+        model_settings = agent.model_settings.resolve(settings.config.model_settings)
+        if model_settings.tool_choice is not None and self._has_used_tools(agent) and agent.reset_tool_choice:
+            model_settings = replace(model_settings, tool_choice=None)
+        items = transcript.items
+        if settings.config.call_model_input_filter is not None:
+            sent = await filtered(
+                settings.config.call_model_input_filter, items, instructions, agent, context.context
+            )
+            items, instructions = sent.input, sent.instructions
         request = ModelRequest(
-            transcript.items,
+            items,
             instructions,
             turn.specs,
             output_type.spec if output_type is not None else None,
-            agent.model_settings.resolve(settings.config.model_settings),
+            model_settings,
         )
         callbacks = settings.callbacks(agent)
         if callbacks is not None:
-            await callbacks.llm_start(context, agent, request)
-        transcript.expect_output_guards(bool(self._output_guardrails(agent)))
+            await callbacks.llm_start(context, agent, instructions, list(request.items))
+        self._turn_began_at = len(transcript.new)
+        transcript.expect_output_guards(bool(agent.output_guardrails or settings.config.output_guardrails))
         response = await self.requests.ask(self._model(agent), request, transcript, settings.emit)
         if self._guards is not None and self._guards.unfinished:
             # Saves what the answer cost. The answer itself waits for the guardrails.
             await self._save()
         if callbacks is not None:
-            await callbacks.llm_end(context, agent, response)
+            said = ModelResponse(
+                list(self.requests.answers[-1][1]), response.usage, response.response_id, response.finish
+            )
+            await callbacks.llm_end(context, agent, said)
         if self._guards is not None:
             await self._guards.wait_passed()
         self._input_passed = True
@@ -266,6 +305,9 @@ class Engine:
             output_type.decode(text, quotes=transcript.may_be_quoted) if output_type is not None else text,
         )
         return True
+
+    def _has_used_tools(self, agent: Agent[Any]) -> bool:
+        return any(one is agent for one in self._used_tools)
 
     def _model(self, agent: Agent[Any]) -> Model:
         model = agent.model if self.settings.config.model is None else self.settings.config.model
@@ -303,30 +345,34 @@ class Engine:
             raise
         if self.approvals.pending:
             return False
-        results = transcript.close_turn()
-        # A handoff beats `stop_on_first_tool`: the next agent gives the final answer.
-        final = turn.first_output if turn.chosen is None else None
+        if not self._used_tools or self._used_tools[-1] is not agent:
+            self._used_tools += (agent,)
+        final = await turn.final_output()
+        transcript.close_turn()
         if final is not None and self._output_guardrails(agent):
-            transcript.hold(results[final[0]])
+            for held in final[0]:
+                transcript.hold(held)
         await self._save()
         if turn.chosen is not None:
-            await self._hand_over(agent, turn.chosen, turn.takeover)
+            await self._hand_over(agent, turn, turn.chosen)
         elif final is not None:
             await self._conclude(agent, final[1])
         return True
 
-    async def _hand_over(self, source: Agent[Any], chosen: Handoff, takeover: ToolResult | None) -> None:
+    async def _hand_over(self, source: Agent[Any], turn: ToolTurn, chosen: Handoff) -> None:
         target, settings = chosen.agent, self.settings
         self.agent = target  # at once, as the history says so already
         if (callbacks := settings.callbacks(target)) is not None:
             await callbacks.handoff(settings.context, source, target)
         if chosen.on_handoff is not None:
-            await call_function(chosen.on_handoff, settings.context)
+            await call_function(chosen.on_handoff, settings.context, *turn.handoff_input)
         if chosen.input_filter is not None:
-            self.transcript.show(chosen.input_filter(self.transcript.items))
+            parts = self.transcript.parts(self._turn_began_at)
+            shown: Any = chosen.input_filter(HandoffInputData(*parts, settings.context))
+            self.transcript.show(as_items(await shown if inspect.isawaitable(shown) else shown))
         if settings.emit is not None:
-            if takeover is not None:
-                await settings.emit(RunItemStreamEvent("handoff_occurred", takeover))
+            if turn.takeover is not None:
+                await settings.emit(RunItemStreamEvent("handoff_occured", turn.takeover))
             await settings.emit(AgentUpdatedStreamEvent(target))
 
     # The final answer

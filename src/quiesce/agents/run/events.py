@@ -16,7 +16,7 @@ ItemEventName: TypeAlias = Literal[
     "tool_output",
     "tool_approval_requested",
     "handoff_requested",
-    "handoff_occurred",
+    "handoff_occured",  # spelled as in OpenAI's Agents SDK, where programs have it from
 ]
 
 
@@ -30,7 +30,7 @@ class RawResponseEvent:
 
 @dataclass(frozen=True, slots=True)
 class RunItemStreamEvent:
-    """A new item of the transcript, and what kind of item it is."""
+    """A new item of the transcript, and what kind of item it is; the names are those of OpenAI's Agents SDK."""
 
     name: ItemEventName
     item: Item

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from quiesce.agents.history_repair import MISSING, repair_items
 from quiesce.agents.store import LogSession, StoreConflict, conflict, insert_items
 from quiesce.models import Item, Reasoning, ToolCall
-from quiesce.models.inner import pending_calls
+from quiesce.models.inner import as_items, pending_calls
 
 if TYPE_CHECKING:
     from quiesce.agents.store import Session
@@ -89,7 +89,7 @@ class SessionJournal:
         return isinstance(other, SessionJournal) and other._session is self._session
 
     async def load(self) -> list[Item]:
-        earlier = await self._session.get_items()
+        earlier = as_items(await self._session.get_items())
         self._known = len(earlier)
         return repair_items(earlier, MISSING)
 
@@ -139,7 +139,7 @@ class SessionJournal:
         expected = list(self._written)
         _put_in(expected, self._waiting[:tried])
         expected = expected[-tried:]  # the last so many, wherever the new ones stand
-        items = await self._session.get_items()
+        items = as_items(await self._session.get_items())
         since = items[self._known :]
         starts = range(len(since) - tried + 1)
         if any(since[start : start + tried] == expected for start in starts):

@@ -17,6 +17,7 @@ from quiesce.agents.agent import move_on_after
 from quiesce.kernel.inner import stop_asked_for
 from quiesce.models import (
     AssistantMessage,
+    Item,
     ItemDone,
     Model,
     ModelBehaviorError,
@@ -46,11 +47,12 @@ _NEWS: dict[type[Any], ItemEventName] = {
 class ModelRequests:
     """The answers so far, and what they cost."""
 
-    __slots__ = ("_open_request", "responses", "usage")
+    __slots__ = ("_open_request", "answers", "usage")
 
     def __init__(self, usage: Usage) -> None:
         self.usage = usage
-        self.responses: list[ResponseDone] = []
+        #: The end of each answer, and what the answer has added to the transcript.
+        self.answers: list[tuple[ResponseDone, list[Item]]] = []
         self._open_request: Usage | None = None  # what is known of the cost of the request under way
 
     async def ask(
@@ -65,6 +67,7 @@ class ModelRequests:
         self._open_request = Usage(requests=1, unreported=1)
         done: ResponseDone | None = None
         answer, add_text = model.stream(request), transcript.add_text
+        begin = len(transcript.new)
         try:
             async with _deadline(request.settings.timeout, model.name):
                 async for event in answer:
@@ -95,7 +98,7 @@ class ModelRequests:
         transcript.complete_text()  # of a model that never said that its message is complete
         self._open_request = None
         self.usage.add(done.usage)
-        self.responses.append(done)
+        self.answers.append((done, transcript.new[begin:]))
         if done.finish == "refusal":
             quoted = (
                 transcript.last_text()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from quiesce.agents.agent import RunContextWrapper, UserError, has, refuse
+from quiesce.agents.agent import ModelResponse, RunContextWrapper, UserError, has, refuse
 
 if TYPE_CHECKING:
     from quiesce import StopReport
@@ -66,7 +66,18 @@ class RunOutcome:
     @property
     def responses(self) -> list[ResponseDone]:
         """The end of each answer of a model: its cost, and its id."""
-        return self._engine.requests.responses
+        return [done for done, _ in self._engine.requests.answers]
+
+    @property
+    def raw_responses(self) -> list[ModelResponse]:
+        """Each answer of a model: what it said, without text that waits for a guardrail, and what it has cost."""
+        kept = {id(item) for item in self.new_items}
+        return [
+            ModelResponse(
+                [item for item in said if id(item) in kept], done.usage, done.response_id, done.finish
+            )
+            for done, said in self._engine.requests.answers
+        ]
 
     @property
     def input_guardrail_results(self) -> list[InputGuardrailResult]:
@@ -79,9 +90,14 @@ class RunOutcome:
         return self._engine.output_guardrail_results
 
     @property
-    def interruptions(self) -> list[ToolCall]:
+    def last_response_id(self) -> str | None:
+        """The id of the last answer of a model, if its provider gave it one."""
+        return self.responses[-1].response_id if self.responses else None
+
+    @property
+    def interruptions(self) -> list[ToolApprovalItem]:
         """The tool calls that wait for an approval: see `to_state`."""
-        return [record.call for record in self._engine.approvals.pending]
+        return _waiting(self._engine)
 
     @property
     def report(self) -> StopReport | None:
@@ -121,6 +137,36 @@ class RunResult(RunOutcome):
         return f"<RunResult of {self.last_agent.name!r}: {self.final_output!r}>"
 
 
+@dataclass(frozen=True, slots=True)
+class ToolApprovalItem:
+    """A tool call that waits for an approval, and the agent whose call it is."""
+
+    raw_item: ToolCall
+    agent: Agent[Any]
+    type: ClassVar[str] = "tool_approval_item"
+
+    @property
+    def call_id(self) -> str:
+        """The id of the call."""
+        return self.raw_item.call_id
+
+    @property
+    def name(self) -> str:
+        """The name of the tool."""
+        return self.raw_item.name
+
+    tool_name = name
+
+    @property
+    def arguments(self) -> str:
+        """The arguments of the call, as JSON."""
+        return self.raw_item.arguments
+
+
+def _waiting(engine: Engine) -> list[ToolApprovalItem]:
+    return [ToolApprovalItem(record.call, engine.agent) for record in engine.approvals.pending]
+
+
 @dataclass(slots=True)
 class RunState:
     """A run that waits for approvals. Decide on each of `interruptions`, then go on:
@@ -135,24 +181,47 @@ class RunState:
 
     _engine: Engine
     _decisions: dict[str, tuple[bool, str]] = field(default_factory=dict)
+    _always: dict[str, tuple[bool, str]] = field(default_factory=dict)
 
     @property
-    def interruptions(self) -> list[ToolCall]:
+    def interruptions(self) -> list[ToolApprovalItem]:
         """The calls that you have not decided on."""
-        pending = self._engine.approvals.pending
-        return [record.call for record in pending if record.call.call_id not in self._decisions]
+        return [
+            one
+            for one in _waiting(self._engine)
+            if one.call_id not in self._decisions and one.name not in self._always
+        ]
 
-    def approve(self, call: ToolCall) -> None:
-        """Let it run."""
-        self._decide(call, True, "")
+    def get_interruptions(self) -> list[ToolApprovalItem]:
+        """The same, as OpenAI's Agents SDK has it."""
+        return self.interruptions
 
-    def reject(self, call: ToolCall, message: str = "") -> None:
-        """Do not let it run; the model is told so, or what `message` says."""
-        self._decide(call, False, message)
+    def approve(self, call: ToolApprovalItem | ToolCall, always_approve: bool = False) -> None:
+        """Let it run. With `always_approve`, so do all calls of this tool that you have not decided on, now and later
+        in this run."""
+        self._decide(call, (True, ""), always_approve)
 
-    def _decide(self, call: ToolCall, approved: bool, message: str) -> None:
+    def reject(
+        self,
+        call: ToolApprovalItem | ToolCall,
+        message: str = "",
+        *,
+        always_reject: bool = False,
+        rejection_message: str | None = None,
+    ) -> None:
+        """Do not let it run; the model is told so, or what `message` says.
+
+        `always_reject` is the opposite of `always_approve`, and `rejection_message` the SDK's name for `message`.
+        """
+        self._decide(
+            call, (False, message if rejection_message is None else rejection_message), always_reject
+        )
+
+    def _decide(self, call: ToolApprovalItem | ToolCall, decision: tuple[bool, str], always: bool) -> None:
         if not has(call, "call_id"):
             refuse("what is approved or rejected", "a ToolCall", call, "pass one of `interruptions`")
         if all(record.call.call_id != call.call_id for record in self._engine.approvals.pending):
             raise UserError(f"tool call {call.call_id!r} does not wait for approval")
-        self._decisions[call.call_id] = approved, message
+        self._decisions[call.call_id] = decision
+        if always:
+            self._always[call.name] = decision

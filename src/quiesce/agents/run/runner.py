@@ -18,15 +18,14 @@ from quiesce.agents.agent import (
     check_run_hooks,
     check_session,
 )
-from quiesce.models import Item
-from quiesce.models.inner import as_items
+from quiesce.models.inner import InputItem, as_items
 
 from .agent_run import AgentRun
 from .engine import Engine
 from .events import StreamEvent
 from .journal import SessionJournal
 from .result import RunResult, RunState
-from .settings import DEFAULT_MAX_TURNS, RunSettings
+from .settings import DEFAULT_MAX_TURNS, RunSettings, span_of
 from .streaming import Handover, RunResultStreaming
 from .transcript import Transcript
 
@@ -38,7 +37,7 @@ _DEFAULT_CONFIG = RunConfig()
 
 def make_run(
     agent: Agent[Any],
-    said: str | Item | Iterable[Item] | RunState,
+    said: str | InputItem | Iterable[InputItem] | RunState,
     context: Any,
     max_turns: int | None,
     hooks: RunHooks[Any] | None,
@@ -99,7 +98,7 @@ def _continued(
         before.journal,
         emit,
     )
-    return state._engine.continued(settings, state._decisions)
+    return state._engine.continued(settings, state._decisions, state._always)
 
 
 async def run_as_tool(
@@ -109,11 +108,13 @@ async def run_as_tool(
     max_turns: int | None,
     hooks: RunHooks[Any] | None,
     run_config: RunConfig | None,
+    emit: Callable[[StreamEvent], Awaitable[None]] | None,
 ) -> RunResult:
     """A run that belongs to a tool call: it stops when that does, and its usage counts as the caller's."""
-    run = make_run(agent, said, context.context, max_turns, hooks, run_config, None)
+    run = make_run(agent, said, context.context, max_turns, hooks, run_config, None, emit)
     try:
-        await run.run()
+        with span_of(run_config):
+            await run.run()
     finally:
         context.usage.add(run.engine.requests.usage)
     return RunResult(run)
@@ -136,7 +137,7 @@ class Runner:
     @staticmethod
     async def run(
         starting_agent: Agent[Any],
-        input: str | Item | Iterable[Item] | RunState,  # noqa: A002 - the name that users know
+        input: str | InputItem | Iterable[InputItem] | RunState,  # noqa: A002 - the name that users know
         *,
         context: Any = None,
         max_turns: int | None = DEFAULT_MAX_TURNS,
@@ -153,13 +154,17 @@ class Runner:
         check_session(session)
         journal = SessionJournal(session) if session is not None else None
         run = make_run(starting_agent, input, context, max_turns, hooks, run_config, journal)
-        await run.run()
+        if run_config is None:  # as most often: nothing is spent on spans
+            await run.run()
+        else:
+            with span_of(run_config):
+                await run.run()
         return RunResult(run)
 
     @staticmethod
     def run_sync(
         starting_agent: Agent[Any],
-        input: str | Item | Iterable[Item] | RunState,  # noqa: A002 - the name that users know
+        input: str | InputItem | Iterable[InputItem] | RunState,  # noqa: A002 - the name that users know
         *,
         context: Any = None,
         max_turns: int | None = DEFAULT_MAX_TURNS,
@@ -192,7 +197,7 @@ class Runner:
     @staticmethod
     def run_streamed(
         starting_agent: Agent[Any],
-        input: str | Item | Iterable[Item] | RunState,  # noqa: A002 - the name that users know
+        input: str | InputItem | Iterable[InputItem] | RunState,  # noqa: A002 - the name that users know
         *,
         context: Any = None,
         max_turns: int | None = DEFAULT_MAX_TURNS,

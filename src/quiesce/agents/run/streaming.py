@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncGenerator
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from quiesce import Handle, Reason, StopReport, Stream, current_scope, current_token, stream
 from quiesce.kernel.inner import (
@@ -27,9 +27,11 @@ from quiesce.kernel.inner import (
 from .agent_run import AgentRun
 from .events import AgentUpdatedStreamEvent, StreamEvent
 from .result import RunOutcome
+from .settings import span_of
 
 if TYPE_CHECKING:
     from quiesce import Grace
+    from quiesce.agents.agent import Agent
 
 _CANCELLED = Reason("user", "cancel()")
 
@@ -116,8 +118,13 @@ class RunResultStreaming(RunOutcome):
 
     @property
     def is_complete(self) -> bool:
-        """Whether there is a final output."""
-        return self._engine.is_complete
+        """Whether it has ended: with a final output, or because it was stopped, has failed or waits for approvals."""
+        return self._engine.is_complete or (self._stream is not None and self._stream.report is not None)
+
+    @property
+    def current_agent(self) -> Agent[Any]:
+        """The agent whose turn it is: `last_agent`, under the name that it has while the run goes on."""
+        return self.last_agent
 
     @property
     def current_turn(self) -> int:
@@ -152,7 +159,8 @@ class RunResultStreaming(RunOutcome):
 
     async def _run_to_the_end(self) -> None:
         try:
-            await self._run.run()
+            with span_of(self._engine.settings.config):
+                await self._run.run()
         except BaseException as error:
             failed, events = self._run.late_failure, self.stream_events()
             if failed is None or not is_closing(events):

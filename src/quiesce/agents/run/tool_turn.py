@@ -22,7 +22,9 @@ from quiesce import ChildCancelled, Handle, Scope, ScopeClosed, TokenCancelled, 
 from quiesce.agents.agent import (
     Agent,
     FunctionTool,
+    FunctionToolResult,
     Handoff,
+    InvalidToolArguments,
     Rejected,
     TimedOutCall,
     ToolContext,
@@ -35,6 +37,7 @@ from quiesce.agents.agent import (
     as_handoff,
     check_tools,
     failure_text,
+    final_of,
     invoke_in_time,
     is_enabled,
     needs_approval,
@@ -47,6 +50,8 @@ from .events import RunItemStreamEvent
 from .settings import RunSettings
 from .transcript import CallRecord
 
+_NOTHING_DECIDED: Mapping[str, tuple[bool, str]] = {}
+
 REJECTED = "This call was not approved, and was not made."
 
 
@@ -54,14 +59,21 @@ class Approvals:
     """Which tool calls of a run were decided on, and which wait for a decision.
 
     If a tool needs approval, its call is decided by the user who resumes an earlier run (`decisions`: by the
-    id of the call, whether it is approved, and what the model is told if not), by the function
-    `RunConfig(approve=...)`, or not at all: then the call waits, and the run ends.
+    id of the call, whether it is approved, and what the model is told if not; `always`: the same by the name of the
+    tool, for all its calls), by the function `RunConfig(approve=...)`, or not at all: then the call waits, and the
+    run ends.
     """
 
-    __slots__ = ("_decided_before", "_settings", "decisions", "pending", "unasked")
+    __slots__ = ("_decided_before", "_settings", "always", "decisions", "pending", "unasked")
 
-    def __init__(self, settings: RunSettings, decisions: Mapping[str, tuple[bool, str]] | None) -> None:
+    def __init__(
+        self,
+        settings: RunSettings,
+        decisions: Mapping[str, tuple[bool, str]] | None,
+        always: Mapping[str, tuple[bool, str]] | None = None,
+    ) -> None:
         self._settings = settings
+        self.always = always if always is not None else _NOTHING_DECIDED
         self.decisions = dict(decisions) if decisions else {}
         self._decided_before: Collection[str] = ()  # calls that were decided when the turn began
         self.pending: list[CallRecord] = []
@@ -81,7 +93,7 @@ class Approvals:
         if not await needs_approval(tool, context):
             return True, ""
         settings, call = self._settings, record.call
-        decision = self.decisions.pop(call.call_id, None)
+        decision = self.decisions.pop(call.call_id, None) or self.always.get(tool.name)
         if decision is not None:
             return decision
         if settings.journal is not None:
@@ -158,32 +170,38 @@ class ToolServers:
 class ToolTurn:
     """What one agent may use in one turn, and what it has used.
 
-    After `run`, `chosen` is the handoff that the model asked for, and `takeover` what it was told about that;
-    `first_output` is the output of the first call, in order, that has returned, and its place.
+    After `run`, `chosen` is the handoff that the model asked for, `handoff_input` what it said with that, and
+    `takeover` what it was told about it.
     """
 
     __slots__ = (
         "_agent",
         "_approvals",
         "_handoffs",
+        "_outputs",
         "_records",
         "_settings",
         "chosen",
-        "first_output",
+        "handoff_input",
         "specs",
         "takeover",
         "tools",
     )
 
     def __init__(
-        self, agent: Agent[Any], tools: Sequence[FunctionTool], settings: RunSettings, approvals: Approvals
+        self,
+        agent: Agent[Any],
+        tools: Sequence[FunctionTool],
+        handoffs: Sequence[Handoff],
+        settings: RunSettings,
+        approvals: Approvals,
     ) -> None:
         self._agent = agent
         self._settings = settings
         self._approvals = approvals
         self._records: Sequence[CallRecord] = ()
         self.tools = {tool.name: tool for tool in tools}
-        self._handoffs = {h.tool_name: h for h in map(as_handoff, agent.handoffs)} if agent.handoffs else {}
+        self._handoffs = {handoff.tool_name: handoff for handoff in handoffs} if handoffs else {}
         if len(self.tools) < len(tools) or self._handoffs.keys() & self.tools.keys():
             names = [tool.name for tool in tools] + list(self._handoffs)
             twice = sorted({name for name in names if names.count(name) > 1})
@@ -191,24 +209,48 @@ class ToolTurn:
         self.specs: list[ToolSpec] = [tool.spec for tool in tools] + [h.spec for h in self._handoffs.values()]
         self.chosen: Handoff | None = None
         self.takeover: ToolResult | None = None
-        self.first_output: tuple[int, Any] | None = None
+        self.handoff_input: tuple[Any, ...] = ()
+        # What its tools have returned, as it was returned; None if that cannot be the final output.
+        self._outputs: list[tuple[CallRecord, FunctionTool, Any]] | None = (
+            None if agent.tool_use_behavior == "run_llm_again" else []
+        )
 
     @classmethod
     async def prepare(
         cls, agent: Agent[Any], settings: RunSettings, approvals: Approvals, servers: ToolServers | None
     ) -> Self:
         """Find out which tools the agent has now: its own that are enabled, and those of its MCP servers."""
-        if not all(isinstance(tool, FunctionTool) for tool in agent.tools):  # added after the agent was made
-            check_tools(f"agent {agent.name!r}", agent.tools)
-        tools = [
-            tool
-            for tool in agent.tools
-            if tool.is_enabled is True or await is_enabled(tool, settings.context, agent)
-        ]
+        tools: list[FunctionTool] = []
+        if agent.tools:
+            if not all(
+                isinstance(tool, FunctionTool) for tool in agent.tools
+            ):  # added after the agent was made
+                check_tools(f"agent {agent.name!r}", agent.tools)
+            tools = [
+                tool
+                for tool in agent.tools
+                if tool.is_enabled is True or await is_enabled(tool, settings.context, agent)
+            ]
         if servers is not None:
             for server in agent.mcp_servers:
                 tools += await servers.tools_of(server)
-        return cls(agent, tools, settings, approvals)
+        handoffs: Sequence[Handoff] = ()
+        if agent.handoffs:
+            handoffs = [
+                handoff
+                for handoff in map(as_handoff, agent.handoffs)
+                if handoff.is_enabled is True or await is_enabled(handoff, settings.context, agent)
+            ]
+        return cls(agent, tools, handoffs, settings, approvals)
+
+    async def final_output(self) -> tuple[list[ToolResult], Any] | None:
+        """The final output that the tools have made, and the results that say the same; None if there is none."""
+        if self._outputs is None or self.chosen is not None:  # a handoff comes first: the next agent answers
+            return None
+        outputs = sorted(self._outputs, key=lambda output: self._records.index(output[0]))
+        results = [FunctionToolResult(tool, value, _result(record)) for record, tool, value in outputs]
+        final = await final_of(self._agent.tool_use_behavior, self._settings.context, results)
+        return None if final is None else ([result.run_item for result in final[0]], final[1])
 
     async def run(self, records: Sequence[CallRecord]) -> None:
         """Make all calls that may be made, at once.
@@ -224,6 +266,7 @@ class ToolTurn:
             if record.result is not None:  # the call was made before another one of its turn was approved
                 if name in self._handoffs and record.result.outcome == "finished":
                     self.chosen, self.takeover = self._handoffs[name], record.result
+                    self.handoff_input = self.chosen.read_input(record.call.arguments)
             elif name in self._handoffs:
                 await self._choose(record, self._handoffs[name])
             elif name not in self.tools:
@@ -243,6 +286,11 @@ class ToolTurn:
         if self.chosen is not None:
             text = "Another agent takes over already: this handoff was ignored."
             await self._answer(record, text, "rejected")
+            return
+        try:
+            self.handoff_input = handoff.read_input(record.call.arguments)
+        except InvalidToolArguments as error:
+            await self._answer(record, str(error), "failed")
             return
         self.chosen = handoff
         self.takeover = record.finish(f"The agent {handoff.agent.name} takes over.")
@@ -349,7 +397,9 @@ class ToolTurn:
             if record.result is None:
                 if tool.tool_output_guardrails:
                     value = await self._checked_output(tool, context, value)
-                self._take_output(record, value)
+                record.finish(value if type(value) is str else output_text(value))
+                if self._outputs is not None:
+                    self._outputs.append((record, tool, value))
             elif current_token().cancelled:
                 return  # too late: it was given up, and the transcript says so
         assert record.result is not None
@@ -371,13 +421,6 @@ class ToolTurn:
                 return False
         return True
 
-    def _take_output(self, record: CallRecord, value: Any) -> None:
-        record.finish(value if type(value) is str else output_text(value))
-        if self._agent.tool_use_behavior == "stop_on_first_tool":
-            place = self._records.index(record)
-            if self.first_output is None or place < self.first_output[0]:
-                self.first_output = place, value
-
     async def _checked_output(self, tool: FunctionTool, context: ToolContext[Any], value: Any) -> Any:
         data = ToolOutputGuardrailData(context, self._agent, value)
         for guardrail in tool.tool_output_guardrails:
@@ -387,6 +430,11 @@ class ToolTurn:
             if verdict.behavior == "reject_content":
                 return verdict.message
         return value
+
+
+def _result(record: CallRecord) -> ToolResult:
+    assert record.result is not None
+    return record.result
 
 
 def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -146,6 +146,11 @@ class Transcript:
             return items + self.new[since:]
         return self.given + self.new
 
+    def parts(self, turn: int) -> tuple[list[Item], list[Item], list[Item]]:
+        """The same in three parts; the last is what was added since there were `turn` new items."""
+        history, since = (self.given, 0) if self._shown is None else self._shown
+        return history, self.new[since:turn], self.new[max(since, turn) :]
+
     def show(self, items: list[Item]) -> None:
         """From here on the model sees these instead of everything that came before."""
         self._shown = items, len(self.new)

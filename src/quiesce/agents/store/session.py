@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 from quiesce.agents.agent import has, refuse
 from quiesce.models import Item
-from quiesce.models.inner import as_items
+from quiesce.models.inner import InputItem, as_items
 
 from .events import ItemAdded, ItemPopped, ItemsCleared, Log, Store, StoreConflict
 from .memory import MemoryStore
@@ -23,22 +23,25 @@ from .replay import items_of
 
 @runtime_checkable
 class Session(Protocol):
-    """What `session=` of a run takes: anything that keeps items."""
+    """What `session=` of a run takes: anything that keeps items. You may derive from it.
 
-    @property
-    def session_id(self) -> str:
-        """The id of the session."""
+    A run adds items of `quiesce.models`. A session that keeps JSON writes them with `msgspec.to_builtins(items)`, and
+    may return the dicts as they are.
+    """
+
+    #: The id of the session.
+    session_id: str
+
+    async def get_items(self, limit: int | None = None) -> Sequence[InputItem]:
+        """Return the items, oldest first; with `limit`, only the last `limit` of them. They may be dicts."""
         ...
 
-    async def get_items(self, limit: int | None = None) -> list[Item]:
-        """Return the items, oldest first; with `limit`, only the last `limit` of them."""
-        ...
-
-    async def add_items(self, items: list[Item]) -> None:
+    # A session of a user's own may take dicts as well, and a list of one type is not a list of another.
+    async def add_items(self, items: list[Any]) -> None:
         """Add items at the end, all or none."""
         ...
 
-    async def pop_item(self) -> Item | None:
+    async def pop_item(self) -> InputItem | None:
         """Remove the last item, and return it; None if there is none."""
         ...
 
@@ -56,21 +59,18 @@ class LogSession:
     ```
     """
 
-    __slots__ = ("_log",)
+    __slots__ = ("_log", "session_id")
 
     def __init__(self, log: Log) -> None:
         if not has(log, "append", "read", "conversation_id"):
             instead = "write LogSession(store.open('user-7')), for example" if has(log, "open") else ""
             refuse("the log of a LogSession", "a Log", log, instead)
         self._log = log
+        #: The id of the conversation in the store.
+        self.session_id = log.conversation_id
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.session_id!r}>"
-
-    @property
-    def session_id(self) -> str:
-        """The id of the conversation in the store."""
-        return self._log.conversation_id
 
     async def get_items(self, limit: int | None = None) -> list[Item]:
         """Return the items, oldest first; with `limit`, only the last `limit` of them."""
@@ -79,8 +79,9 @@ class LogSession:
         items = items_of(await self._log.read())
         return items if limit is None else items[max(len(items) - limit, 0) :]
 
-    async def add_items(self, items: Iterable[Item]) -> None:
-        """Add items at the end, all or none; they are durable when this returns."""
+    # Not `Iterable[InputItem]`: a subclass of a user's own may take items only.
+    async def add_items(self, items: Iterable[Any]) -> None:
+        """Add items, or dicts that describe some, at the end, all or none; they are durable when this returns."""
         await insert_items(self, ((item, 0) for item in as_items(items)))
 
     async def pop_item(self) -> Item | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from quiesce._safe.printed import logger
-from quiesce.claude.types import (
+from quiesce.claude.words import (
     ClaudeAgentOptions,
     CLIConnectionError,
     PermissionMode,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from quiesce.claude.types import ClaudeAgentOptions, CLINotFoundError
+from quiesce.claude.words import ClaudeAgentOptions, CLINotFoundError
 
 _USUAL_PLACES = (
     "~/.npm-global/bin/claude",

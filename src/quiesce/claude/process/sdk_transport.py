@@ -19,7 +19,7 @@ import anyio
 
 from quiesce import Held, Stream, own, stream
 from quiesce._safe.printed import logger
-from quiesce.claude.types import encode
+from quiesce.claude.words import encode
 from quiesce.kernel.inner import core_of
 from quiesce.wire import Transport as WireTransport
 from quiesce.wire.inner import ChannelLink, Lines

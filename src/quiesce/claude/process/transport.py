@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from quiesce.claude.types import CLINotFoundError
+from quiesce.claude.words import CLINotFoundError
 from quiesce.wire import ChildProcess
 from quiesce.wire import Transport as WireTransport
 
@@ -17,7 +17,7 @@ from .stderr_lines import StderrLines
 
 if TYPE_CHECKING:
     from quiesce import Grace, Scope
-    from quiesce.claude.types import ClaudeAgentOptions
+    from quiesce.claude.words import ClaudeAgentOptions
     from quiesce.wire import Limits
     from quiesce.wire.inner import Link
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from quiesce._safe.printed import logger
-from quiesce.claude.types import TERMINAL_TASK_STATUSES
+from quiesce.claude.words import TERMINAL_TASK_STATUSES
 
 if TYPE_CHECKING:
     from quiesce.kernel.inner import Timer

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from anyio.lowlevel import checkpoint
 
 from quiesce import Reason
-from quiesce.claude.types import ClaudeAgentOptions, CLIConnectionError, Message
+from quiesce.claude.words import ClaudeAgentOptions, CLIConnectionError, Message
 from quiesce.kernel.inner import SessionFace, raise_unchanged, users_site, without_cancels
 
 from .connect import begin, connected, session_for

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from quiesce import NotHeld
 from quiesce.claude.process import transport_for
 from quiesce.claude.tools import McpAnswers, server_of
-from quiesce.claude.types import ClaudeAgentOptions, CLIConnectionError, check_options
+from quiesce.claude.words import ClaudeAgentOptions, CLIConnectionError, check_options
 from quiesce.kernel.inner import start_holding
 from quiesce.wire import Limits
 

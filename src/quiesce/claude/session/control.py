@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from quiesce import DuplicateId, Inflight, Reason, ScopeClosed, current_token
 from quiesce._safe.printed import logger
 from quiesce.claude.tools import McpCalls
-from quiesce.claude.types import ClaudeSDKError, CLIConnectionError, encode
+from quiesce.claude.words import ClaudeSDKError, CLIConnectionError, encode
 from quiesce.kernel.inner import when_ended
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 
 from quiesce import current_token
 from quiesce.claude.tools import McpAnswers, error_answer
-from quiesce.claude.types import CanUseTool, HookCallback, hook_answer, permission_answer, permission_context
+from quiesce.claude.words import CanUseTool, HookCallback, hook_answer, permission_answer, permission_context
 from quiesce.wire.inner import METHOD_NOT_FOUND
 
 from .control import Handler

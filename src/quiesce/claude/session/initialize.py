@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from quiesce.claude.types import ClaudeAgentOptions, CLIConnectionError, HookCallback, hooks_on_the_wire
+from quiesce.claude.words import ClaudeAgentOptions, CLIConnectionError, HookCallback, hooks_on_the_wire
 
 
 def initialize_request(options: ClaudeAgentOptions) -> tuple[dict[str, Any], dict[str, HookCallback]]:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from quiesce import Scope
-from quiesce.claude.types import CLIConnectionError
+from quiesce.claude.words import CLIConnectionError
 from quiesce.kernel.inner import when_ended
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Awaitable
 from typing import TYPE_CHECKING, Any, Self
 
 from quiesce import Scope, Stream
-from quiesce.claude.types import ClaudeAgentOptions, Message
+from quiesce.claude.words import ClaudeAgentOptions, Message
 from quiesce.kernel.inner import (
     GeneratorOwner,
     Site,

@@ -27,7 +27,7 @@ import anyio
 from quiesce import Reason, Scope, current_scope
 from quiesce._safe.printed import logger
 from quiesce.claude.process import CliProcess
-from quiesce.claude.types import (
+from quiesce.claude.words import (
     CLIConnectionError,
     CLIJSONDecodeError,
     ProcessError,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from quiesce._extras import require
-from quiesce.claude.types import McpSdkServerConfig
+from quiesce.claude.words import McpSdkServerConfig
 
 from .input_schema import InputSchema, input_schema_of
 

@@ -239,6 +239,10 @@ class Stream(Closable, _Releasable, Generic[T]):
         self._iterated = True
         return StreamIterator(self._pump)
 
+    def __anext__(self) -> Awaitable[T]:
+        """The next item, without an iterator of its own: `await anext(stream)`."""
+        return ask(self._pump, self)
+
     @property
     def token(self) -> CancelToken:
         """A token that is cancelled, with the reason, as soon as the stream is being stopped."""

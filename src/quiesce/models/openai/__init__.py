@@ -7,6 +7,6 @@ from typing import TYPE_CHECKING
 from quiesce._lazy import offer
 
 if TYPE_CHECKING:
-    from .model import OpenAIModel
+    from .model import OpenAIChatCompletionsModel, OpenAIModel, OpenAIResponsesModel
 
 offer()

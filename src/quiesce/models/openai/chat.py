@@ -86,6 +86,11 @@ def _optional_fields(settings: ModelSettings, endpoint: Endpoint) -> dict[str, A
         limit: settings.max_tokens,
         "stop": list(settings.stop) if settings.stop is not None else None,
         "reasoning_effort": settings.reasoning_effort,
+        "frequency_penalty": settings.frequency_penalty,
+        "presence_penalty": settings.presence_penalty,
+        "verbosity": settings.verbosity,
+        "metadata": dict(settings.metadata) if settings.metadata is not None else None,
+        "store": settings.store,
     }
     return {name: value for name, value in optional.items() if value is not None}
 

@@ -114,3 +114,17 @@ class OpenAIModel(ProviderModel):
     @property
     def _stream_class(self) -> Any:
         return self._openai.AsyncStream[object]
+
+
+class OpenAIChatCompletionsModel(OpenAIModel):
+    """An `OpenAIModel` behind a client of your own, by the name and with the arguments of OpenAI's Agents SDK."""
+
+    def __init__(self, model: str, openai_client: AsyncOpenAI) -> None:
+        super().__init__(model, api="chat", client=openai_client)
+
+
+class OpenAIResponsesModel(OpenAIModel):
+    """The same, with the Responses API."""
+
+    def __init__(self, model: str, openai_client: AsyncOpenAI) -> None:
+        super().__init__(model, api="responses", client=openai_client)

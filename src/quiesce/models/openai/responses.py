@@ -64,20 +64,32 @@ def body(request: ModelRequest, endpoint: Endpoint, *, background: bool = False)
             payload["tool_choice"] = _choice(settings.tool_choice)
         if settings.parallel_tool_calls is not None:
             payload["parallel_tool_calls"] = settings.parallel_tool_calls
+    text: dict[str, Any] = {}
     if request.output is not None:
-        payload["text"] = {
-            "format": {
-                "type": "json_schema",
-                "name": request.output.name,
-                "schema": dict(request.output.schema),
-                "strict": request.output.strict,
-            }
+        text["format"] = {
+            "type": "json_schema",
+            "name": request.output.name,
+            "schema": dict(request.output.schema),
+            "strict": request.output.strict,
         }
+    if settings.verbosity is not None:
+        text["verbosity"] = settings.verbosity
+    reasoning = dict(settings.reasoning or {})
+    if settings.reasoning_effort is not None:
+        reasoning["effort"] = settings.reasoning_effort
+    if settings.frequency_penalty is not None or settings.presence_penalty is not None:
+        raise bad_parameter(
+            endpoint,
+            "the Responses API has no penalties: use api='chat', or leave out frequency_penalty and presence_penalty",
+        )
     optional = {
         "temperature": settings.temperature,
         "top_p": settings.top_p,
         "max_output_tokens": settings.max_tokens,
-        "reasoning": {"effort": settings.reasoning_effort} if settings.reasoning_effort is not None else None,
+        "reasoning": reasoning or None,
+        "text": text or None,
+        "metadata": dict(settings.metadata) if settings.metadata is not None else None,
+        "store": settings.store,
     }
     payload.update((name, value) for name, value in optional.items() if value is not None)
     return payload

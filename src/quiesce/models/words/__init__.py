@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         ModelRequestError,
         ModelTimeoutError,
     )
+    from .input_items import InputItem, as_items
     from .items import (
         ITEM_TYPES,
         AssistantMessage,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
         ToolResult,
         UnknownItem,
         UserMessage,
-        as_items,
         decode_item,
         encode_item,
         pending_calls,

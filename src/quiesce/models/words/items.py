@@ -3,14 +3,15 @@
 A transcript is a list of items. Every provider insists on one rule: a block of tool calls is followed immediately by
 exactly one result for each call, in the same order (see `quiesce.agents.repair`).
 
-Items are plain data: they compare by value, and `encode_item` and `decode_item` turn them into JSON and back. An item
+Items are plain data. `type` says what an item is, in the words of OpenAI's Agents SDK; in JSON, the tag of the same
+name has our own. Items compare by value, and `encode_item` and `decode_item` turn them into JSON and back. An item
 of a kind that this version does not know is kept as `UnknownItem` and is not sent to any provider.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 import msgspec
 
@@ -49,6 +50,7 @@ Content: TypeAlias = str | list[Text | Image]
 class UserMessage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="user", tag_field="type"):
     """A message from the user."""
 
+    type: ClassVar[Literal["message"]] = "message"
     content: Content
 
 
@@ -58,6 +60,7 @@ class Note(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="note"
     Providers receive it as a user message.
     """
 
+    type: ClassVar[Literal["message"]] = "message"
     text: str
 
 
@@ -66,10 +69,16 @@ class AssistantMessage(
 ):
     """A message from the model. If `interrupted` is true, the model was stopped and the text ends there."""
 
+    type: ClassVar[Literal["message_output_item"]] = "message_output_item"
     text: str
     interrupted: bool = False
     refusal: bool = False
     agent: str = ""
+
+    @property
+    def raw_item(self) -> Self:
+        """The item itself: what OpenAI's Agents SDK keeps one level deeper, under this name."""
+        return self
 
 
 class Reasoning(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="reasoning", tag_field="type"):
@@ -78,18 +87,30 @@ class Reasoning(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="
     `data` is sent back unchanged to the provider that wrote it; other providers never see it.
     """
 
+    type: ClassVar[Literal["reasoning_item"]] = "reasoning_item"
     text: str
     provider: str = ""
     data: dict[str, Any] | None = None
+
+    @property
+    def raw_item(self) -> Self:
+        """The item itself: what OpenAI's Agents SDK keeps one level deeper, under this name."""
+        return self
 
 
 class ToolCall(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="tool_call", tag_field="type"):
     """A tool call by the model. `arguments` is the JSON text exactly as the model wrote it."""
 
+    type: ClassVar[Literal["tool_call_item"]] = "tool_call_item"
     call_id: str
     name: str
     arguments: str = "{}"
     agent: str = ""
+
+    @property
+    def raw_item(self) -> Self:
+        """The item itself: what OpenAI's Agents SDK keeps one level deeper, under this name."""
+        return self
 
 
 class ToolResult(
@@ -97,16 +118,28 @@ class ToolResult(
 ):
     """The result of a tool call; see `ToolOutcome`. `elapsed` is the time in seconds, if the tool ran."""
 
+    type: ClassVar[Literal["tool_call_output_item"]] = "tool_call_output_item"
     call_id: str
     output: str
     outcome: ToolOutcome = "finished"
     elapsed: float | None = None
 
+    @property
+    def raw_item(self) -> Self:
+        """The item itself: what OpenAI's Agents SDK keeps one level deeper, under this name."""
+        return self
+
 
 class UnknownItem(msgspec.Struct, frozen=True):
     """An item written by a newer version, kept as it is."""
 
+    type: ClassVar[Literal["unknown_item"]] = "unknown_item"
     data: dict[str, Any]
+
+    @property
+    def raw_item(self) -> Self:
+        """The item itself: what OpenAI's Agents SDK keeps one level deeper, under this name."""
+        return self
 
 
 Item: TypeAlias = UserMessage | Note | AssistantMessage | Reasoning | ToolCall | ToolResult | UnknownItem
@@ -134,24 +167,6 @@ def decode_item(data: bytes | str) -> Item:
             return UnknownItem(plain)
         raise
     return item
-
-
-def as_items(user_input: str | Item | Iterable[Item]) -> list[Item]:
-    """Return the input of a run as a list of items; raise `TypeError` if it is not a str, an item or items."""
-    if isinstance(user_input, str):
-        return [UserMessage(user_input)]
-    if isinstance(user_input, ITEM_TYPES):
-        return [user_input]
-    items = list(user_input) if isinstance(user_input, Iterable) else None
-    if items is None or not all(isinstance(item, ITEM_TYPES) for item in items):
-        wrong = (
-            user_input if items is None else next(item for item in items if not isinstance(item, ITEM_TYPES))
-        )
-        raise TypeError(
-            f"the input of a run must be a str, an item or a list of items, not {type(wrong).__name__}: "
-            "use UserMessage(text) for a user's message, AssistantMessage(text) for a model's"
-        )
-    return items
 
 
 def text_of(content: Content) -> str:

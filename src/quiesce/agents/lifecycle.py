@@ -1,0 +1,13 @@
+"""As `agents.lifecycle` of OpenAI's Agents SDK."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quiesce._lazy import offer
+
+if TYPE_CHECKING:
+    from .agent import AgentHooks as AgentHooks
+    from .agent import RunHooks as RunHooks
+
+offer()

@@ -1,0 +1,12 @@
+"""As `agents.tool_context` of OpenAI's Agents SDK."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quiesce._lazy import offer
+
+if TYPE_CHECKING:
+    from .agent import ToolContext as ToolContext
+
+offer()
