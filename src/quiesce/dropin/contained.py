@@ -18,11 +18,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
-from quiesce import ChildCancelled, Containment, Grace, Scope, StopReport, contain, guarded
+from quiesce import ChildCancelled, Grace, Reason, Scope, StopReport, contain
+from quiesce.kernel.inner import GuardedCall, users_site
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -33,7 +33,7 @@ class Call(Generic[T]):
     current scope.
     """
 
-    __slots__ = ("_box", "_fn", "_grace", "_scope")
+    __slots__ = ("_box", "_face", "_fn", "_grace", "_name", "_reason", "_scope", "_site")
 
     def __init__(
         self,
@@ -45,25 +45,39 @@ class Call(Generic[T]):
         scope: Scope | None = None,
     ) -> None:
         self._fn = fn
+        self._name = name
         self._grace = grace
         self._scope = scope
+        self._site = users_site()
         self._box = contain(keep=keep, grace=grace, name=name)
+        self._face: Scope | None = None
+        self._reason: Reason | None = None
 
     @property
     def report(self) -> StopReport | None:
         """What the end of the call has stopped, and what is left; None as long as the call has not ended."""
         return self._box.report
 
+    def cancel(self, reason: Reason) -> None:
+        """Stop it, without waiting, from any thread; a second time makes the stop faster."""
+        self._reason = self._reason or reason
+        if self._face is not None:
+            self._face.cancel(reason)
+
     async def result(self, *args: Any, **kwargs: Any) -> T:
         """Call it, and wait until all that it started has ended; its error is raised as itself."""
         inside = partial(self._inside, *args, **kwargs)
+        call = GuardedCall.begin(self._name, inside, (), self._scope, self._grace, self._site)
+        self._face = call.face()
+        if self._reason is not None:
+            self._face.cancel(self._reason)
         try:
-            return await guarded(inside, scope=self._scope, grace=self._grace)
+            return cast(T, await call.result())
         except ChildCancelled:
             # The function was cancelled, and not by its caller: for the caller that is what it always was.
             raise CancelledError from None
         except BaseException as error:
-            note_leftovers(error, self._box)
+            note_leftovers(error, self._box.report)
             raise
 
     async def _inside(self, *args: Any, **kwargs: Any) -> T:
@@ -117,7 +131,7 @@ class Contained(Generic[T]):
         return await self._box.__aexit__(kind, error, traceback) or suppressed
 
 
-def note_leftovers(error: BaseException, box: Containment) -> None:
-    """Have `error` say what the stop of `box` could not end."""
-    if box.report is not None and not box.report.clean:
-        error.add_note(str(box.report))
+def note_leftovers(error: BaseException, report: StopReport | None) -> None:
+    """Have `error` say what the stop that it has caused could not end."""
+    if report is not None and not report.clean:
+        error.add_note(str(report))

@@ -4,8 +4,11 @@ A function that is not async and starts tasks (a streamed run of an SDK) cannot 
 which has to be entered first. So the scopes are made at once, in `__init__`: what `run` starts belongs to
 them. The block itself is entered a moment later, by an owner task, in its first step, and exited by it.
 
-- The owner waits in the block until `end` is called, or the containment is stopped: by `close`, by `cancel`,
-  or by the scope that owns it.
+- The owner waits in the block until the containment is stopped: by `close`, by `cancel`, or by the scope that
+  owns it.
+- The work comes first, if it can stop itself: `stop_work` cancels it in its own way, and returns the tasks that
+  pass this on to others. Those have the time for clean-up before anything else is cancelled. Otherwise a task
+  deep inside would be cancelled twice, by us and by the one that runs it.
 - It is never cancelled before its first step: then nothing would stop what was started. If the event loop
   ends before that, the loop itself cancels all tasks.
 - It is a child of the owning scope and not of the containment, which could not end before it.
@@ -14,7 +17,7 @@ them. The block itself is entered a moment later, by an owner task, in its first
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -35,7 +38,7 @@ T = TypeVar("T")
 class OpenContainment(Cancellable):
     """What `run` starts, at any depth, ends with `close()`, from any task; see `contain` for the arguments."""
 
-    __slots__ = ("_box", "_handle", "_has_entered", "_is_over", "_leave_queue")
+    __slots__ = ("_box", "_handle", "_has_entered", "_leave_queue", "_stop_work")
 
     def __init__(
         self,
@@ -48,7 +51,8 @@ class OpenContainment(Cancellable):
     ) -> None:
         backend = current_backend()
         owner = owner_of(backend, scope)
-        self._has_entered = self._is_over = False
+        self._has_entered = False
+        self._stop_work: Callable[[], Collection[asyncio.Task[Any]]] | None = None
         self._leave_queue = WaitQueue()
         self._box = contain(keep=keep, grace=grace, scope=scope, name=name)
         self._box._begin(site)
@@ -64,10 +68,13 @@ class OpenContainment(Cancellable):
         context.run(current_node.set, self._box._inner)
         return context.run(fn, *args, **kwargs)
 
-    def end(self) -> None:
-        """The work is done: stop what it has left behind. Without waiting; in the loop's thread."""
-        self._is_over = True
-        self._leave_queue.wake_all()
+    def run_in_loop(self, fn: Callable[[], object]) -> None:
+        """Call `fn()` in the thread of the event loop: at once if this is it, and not if the loop has ended."""
+        self._find_core().backend.run_from_anywhere(fn)
+
+    def stop_with(self, stop_work: Callable[[], Collection[asyncio.Task[Any]]]) -> None:
+        """Have a stop begin with `stop_work()`, and wait for the tasks that it returns."""
+        self._stop_work = stop_work
 
     @property
     def report(self) -> StopReport | None:
@@ -82,8 +89,12 @@ class OpenContainment(Cancellable):
     async def _hold(self) -> None:
         async with self._box:
             self._has_entered = True
-            if not self._find_core().closed:
-                await self._leave_queue.wait_until(lambda: self._is_over)
+            try:
+                await self._leave_queue.wait_until(lambda: self._find_core().closed)
+            finally:
+                stop_work, self._stop_work = self._stop_work, None
+                if stop_work is not None and (tasks := stop_work()):
+                    await asyncio.wait(tasks, timeout=self._find_core().grace.cancel)
 
     def _on_stop(self, rung: Rung) -> bool:
         """Stop the containment instead of cancelling the owner: see `Handle._on_stop`."""
