@@ -16,7 +16,6 @@ import asyncio
 import importlib
 import json
 import sys
-import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -76,12 +75,20 @@ def make_model(sdk: Any, parking: Parking, *, calls: tuple[str, ...]) -> Any:
         if turn == 0 and calls:
             return [
                 ResponseFunctionToolCall(
-                    id=f"fc_{name}", call_id=f"call_{name}", name=name, arguments='{"input": "x"}' if name == "ask" else "{}", type="function_call"
+                    id=f"fc_{name}",
+                    call_id=f"call_{name}",
+                    name=name,
+                    arguments='{"input": "x"}' if name == "ask" else "{}",
+                    type="function_call",
                 )
                 for name in calls
             ]
         text = ResponseOutputText(text="done", type="output_text", annotations=[])
-        return [ResponseOutputMessage(id="m", type="message", role="assistant", status="completed", content=[text])]
+        return [
+            ResponseOutputMessage(
+                id="m", type="message", role="assistant", status="completed", content=[text]
+            )
+        ]
 
     class Model(sdk.Model):  # type: ignore[name-defined, misc, unused-ignore]
         turn = -1
@@ -211,7 +218,9 @@ def make_run(sdk: Any, parking: Parking) -> tuple[tuple[Any, ...], dict[str, Any
             await parking.at("agent as a tool")
             return "worked"
 
-        inner = sdk.Agent(name="inner", tools=[inner_work], model=make_model(sdk, parking, calls=("inner_work",)))
+        inner = sdk.Agent(
+            name="inner", tools=[inner_work], model=make_model(sdk, parking, calls=("inner_work",))
+        )
         tools = [inner.as_tool(tool_name="ask", tool_description="Ask another agent.")]
     agent = sdk.Agent(
         name="outer",
