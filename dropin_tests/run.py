@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -94,17 +95,25 @@ def test(sdk: Sdk, arguments: list[str]) -> bool:
 
 def check_types(sdk: Sdk) -> bool:
     """mypy and pyright, with the SDK's own types, on the drop-in and on a program of a user."""
-    python, typed = str(python_of(sdk)), ROOT / "dropin_tests" / sdk.folder / "typed.py"
-    # Not the settings of this tree, which hide the SDKs from mypy: they are not installed in `make lint`.
-    mypy = [str(LINT / "mypy"), "--config-file=", "--strict", "--python-executable", python]
-    pyright = [str(LINT / "pyright"), "--pythonpath", python]
-    settings = {**os.environ, "MYPYPATH": ""}
-    return all([succeeds([*mypy, str(typed)], settings), succeeds([*pyright, str(typed)], settings)])
+    # Elsewhere, without the settings of this tree: those hide the SDKs, which `make lint` does not have.
+    folder = BUILD / "types" / sdk.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(ROOT / "dropin_tests" / sdk.folder / "typed.py", folder)
+    (folder / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard"}')
+    python = str(python_of(sdk))
+    return all(
+        succeeds(command, dict(os.environ), folder)
+        for command in (
+            [str(LINT / "mypy"), "--config-file=", "--strict", "--python-executable", python, "typed.py"],
+            [str(LINT / "pyright"), "--pythonpath", python, "typed.py"],
+        )
+    )
 
 
-def succeeds(command: list[str], environment: dict[str, str]) -> bool:
+def succeeds(command: list[str], environment: dict[str, str], folder: Path = ROOT) -> bool:
     try:
-        return subprocess.run(command, cwd=ROOT, env=environment, timeout=LIMIT, check=False).returncode == 0
+        done = subprocess.run(command, cwd=folder, env=environment, timeout=LIMIT, check=False)
+        return done.returncode == 0
     except subprocess.TimeoutExpired:
         print(f"not done after {LIMIT:.0f} s", flush=True)
         return False

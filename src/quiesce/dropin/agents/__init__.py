@@ -19,5 +19,5 @@ hand_through(__name__, "agents", Release("openai-agents", at_least="0.22", below
 from ._results import ContainedRunResult as ContainedRunResult
 from ._results import ContainedRunResultStreaming as ContainedRunResultStreaming
 from ._runner import Runner as Runner
-from agents import *  # type: ignore[assignment, unused-ignore]  # noqa: I001 - see `handing`
+from agents import *  # type: ignore[assignment, unused-ignore]
 from ._runner import Runner as Runner

@@ -75,8 +75,8 @@ class ContainedRunResultStreaming(RunResultStreaming):
     ) -> StopReport:
         """Stop the run, wait until everything that it started has ended, and report.
 
-        From any task, any number of times. Bounded by `deadline` seconds, or its `Grace`. If you are cancelled meanwhile, the stop goes on, and
-        your cancellation is raised after it; the report is then in `report`.
+        From any task, any number of times. Bounded by `deadline` seconds, or its `Grace`. If you are cancelled
+        meanwhile, the stop goes on, and your cancellation is raised after it; the report is then in `report`.
         """
         await self._containment.close(deadline=deadline, grace=grace, reason=reason)
         assert self._containment.report is not None  # it was closed just now

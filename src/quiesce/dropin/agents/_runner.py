@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from asyncio import Task
-from collections.abc import Callable, Coroutine
-from functools import update_wrapper
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, cast
 
 import agents
 
@@ -14,20 +12,9 @@ from quiesce.kernel.inner import OpenContainment, users_site
 from quiesce.dropin.contained import Call
 from quiesce.dropin.driven import drive
 from quiesce.dropin.handing import replaces
+from quiesce.dropin.signatures import with_arguments_of
 
 from ._results import ContainedRunResult, ContainedRunResultStreaming, stop_work_of
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def _with_arguments_of(theirs: Callable[P, Any]) -> Callable[[Callable[..., T]], Callable[P, T]]:
-    """Give a function the arguments of the SDK's, whatever they are in the version that is installed."""
-
-    def give(ours: Callable[..., T]) -> Callable[P, T]:
-        return cast("Callable[P, T]", update_wrapper(ours, theirs))
-
-    return give
 
 
 def lives_on(task: Task[Any]) -> bool:
@@ -41,19 +28,19 @@ class Runner(agents.Runner):
     """Runs agents, as the SDK's `Runner` does; what a run has started ends with it."""
 
     @staticmethod
-    @_with_arguments_of(agents.Runner.run)
+    @with_arguments_of(agents.Runner.run)
     async def run(*args: Any, **kwargs: Any) -> ContainedRunResult:
         call = Call(agents.Runner.run, name="Runner.run", keep=lives_on)
         return _with_report(await call.result(*args, **kwargs), call)
 
     @staticmethod
-    @_with_arguments_of(agents.Runner.run_sync)
+    @with_arguments_of(agents.Runner.run_sync)
     def run_sync(*args: Any, **kwargs: Any) -> ContainedRunResult:
         call = Call(agents.Runner.run, name="Runner.run_sync", keep=lives_on)
         return _with_report(drive(call, *args, **kwargs), call)
 
     @staticmethod
-    @_with_arguments_of(agents.Runner.run_streamed)
+    @with_arguments_of(agents.Runner.run_streamed)
     def run_streamed(*args: Any, **kwargs: Any) -> ContainedRunResultStreaming:
         containment = OpenContainment("Runner.run_streamed", users_site(), keep=lives_on)
         try:

@@ -1,0 +1,118 @@
+"""An SDK's pair of functions, such as `connect` and `cleanup`, that any task may call, in any order.
+
+What they open and close mostly holds task groups, and those must be exited by the task that entered them. So
+an owner task calls both (`own`), and around them is a `contain` block: when `close()` returns, the tasks and
+processes that the connection has started have ended, or are named in the report.
+
+A class of ours that replaces one of an SDK has the SDK's own functions as the pair, and offers `close()`. Its
+other methods are called in the tasks of its users, and may start tasks too: those go through `call`.
+"""
+
+from __future__ import annotations
+
+from asyncio import Task
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextvars import Context, copy_context
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from quiesce import Grace, Held, Reason, Scope, StopReport, own
+
+from .contained import Contained
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Connection(Generic[T]):
+    """What `connect()` opens, in an owner task, until `close()` has it closed there by `disconnect()`."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[T]],
+        disconnect: Callable[[], Awaitable[object]],
+        *,
+        name: str,
+        keep: Callable[[Task[Any]], bool] | None = None,
+        grace: Grace | None = None,
+        scope: Scope | None = None,
+    ) -> None:
+        self._pair = _Pair(connect, disconnect)
+        contained = Contained(self._pair, name=name, keep=keep, grace=grace)
+        self._owned = own(contained, name=name, scope=scope, grace=grace)
+        self._held: Held[T] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was opened, and nobody has closed it."""
+        return self._held is not None and not self._held.closed
+
+    @property
+    def report(self) -> StopReport | None:
+        """What its end has stopped, and what is left; None as long as it is open."""
+        return self._held.report if self._held is not None else None
+
+    async def open(self) -> T:
+        """Connect. If this raises, or you are cancelled, nothing is left half open."""
+        self._held = await self._owned.open()
+        return self._held.value
+
+    async def call(self, fn: Callable[..., Coroutine[Any, Any, R]], *args: Any, **kwargs: Any) -> R:
+        """Await `fn(*args)` in the caller's task; but tasks that it starts belong to the connection."""
+        if self._pair.context is None or not self.is_open:
+            return await fn(*args, **kwargs)
+        return await _InContext(self._pair.context.copy(), fn(*args, **kwargs))
+
+    async def close(
+        self, *, deadline: float | None = None, grace: Grace | None = None, reason: Reason | str | None = None
+    ) -> StopReport:
+        """Disconnect, wait until everything of it has ended, and report. From any task, any number of times."""
+        assert self._held is not None, "it was not opened"
+        return await self._held.close(deadline=deadline, grace=grace, reason=reason)
+
+
+class _Pair(Generic[T]):
+    """The two functions as a context manager."""
+
+    def __init__(
+        self, connect: Callable[[], Awaitable[T]], disconnect: Callable[[], Awaitable[object]]
+    ) -> None:
+        self._connect = connect
+        self._disconnect = disconnect
+        self.context: Context | None = None  # what is started in it belongs to the connection
+
+    async def __aenter__(self) -> T:
+        self.context = copy_context()
+        return await self._connect()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        await self._disconnect()
+        # The owner was interrupted: by a task group inside that has failed, or at the end of the event loop. An
+        # SDK says what has failed to those who use it; to close it is not an error.
+        return error is not None
+
+
+class _InContext(Generic[R]):
+    """Awaits a coroutine in the current task, and each of its steps in another context."""
+
+    def __init__(self, context: Context, coro: Coroutine[Any, Any, R]) -> None:
+        self._context = context
+        self._coro = coro
+
+    def __await__(self) -> Generator[Any, Any, R]:
+        step, argument = self._coro.send, None
+        while True:
+            try:
+                awaited = self._context.run(step, argument)
+            except StopIteration as end:
+                result: R = end.value
+                return result
+            try:
+                step, argument = self._coro.send, (yield awaited)
+            except GeneratorExit:
+                self._context.run(self._coro.close)
+                raise
+            except BaseException as error:
+                step, argument = self._coro.throw, error
