@@ -77,10 +77,9 @@ class ContainedRunResultStreaming(RunResultStreaming):
 
         From any task, any number of times. Bounded by `deadline` seconds, or its `Grace`. If you are cancelled
         meanwhile, the stop goes on, and your cancellation is raised after it; the report is then in `report`.
+        A tool that closes its own run is not waited for: it is cancelled at its next `await`, as all others.
         """
-        await self._containment.close(deadline=deadline, grace=grace, reason=reason)
-        assert self._containment.report is not None  # it was closed just now
-        return self._containment.report
+        return await self._containment.close(deadline=deadline, grace=grace, reason=reason)
 
     def _stop_work(self) -> list[asyncio.Task[Any]]:
         """Cancel the run loop, which cancels everything else, unless that was done before."""

@@ -25,6 +25,7 @@ from quiesce.kernel.base import OPEN, Grace, Reason, Rung, Site, WaitQueue
 from quiesce.kernel.calls import owner_of
 from quiesce.kernel.scope import Cancellable, ScopeCore, current_backend, current_node, when_ended
 
+from .ancestry import descends, never_foreign
 from .containment import contain
 
 if TYPE_CHECKING:
@@ -76,6 +77,20 @@ class OpenContainment(Cancellable):
         """Have a stop begin with `stop_work()`, and wait for the tasks that it returns."""
         self._stop_work = stop_work
 
+    async def close(
+        self,
+        *,
+        deadline: float | None = None,
+        grace: Grace | None = None,
+        reason: Reason | str | None = None,
+    ) -> StopReport:
+        """Stop it, wait until everything in it has ended, and report; from inside it, only stop it."""
+        if descends(current_node.get(), self._box._inner, never_foreign):
+            self.cancel(reason, grace=grace)
+            return self._find_core().report()
+        report = await super().close(deadline=deadline, grace=grace, reason=reason)
+        return self.report or report
+
     @property
     def report(self) -> StopReport | None:
         """What the end of the containment, or its last `close()`, has reported; None before."""
@@ -100,6 +115,7 @@ class OpenContainment(Cancellable):
         """Stop the containment instead of cancelling the owner: see `Handle._on_stop`."""
         core = self._find_core()
         core.stop(self._handle.reason or Reason("parent"), hurry=rung > Rung.CANCEL)
+        self._leave_queue.wake_all()  # the block does not cancel an owner that its own scope is stopping
         return True
 
     def _settle(self) -> None:
