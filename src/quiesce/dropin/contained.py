@@ -33,7 +33,7 @@ class Call(Generic[T]):
     current scope.
     """
 
-    __slots__ = ("_box", "_face", "_fn", "_grace", "_name", "_reason", "_scope", "_site")
+    __slots__ = ("_box", "_face", "_fn", "_grace", "_reason", "_scope", "_site", "name")
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Call(Generic[T]):
         scope: Scope | None = None,
     ) -> None:
         self._fn = fn
-        self._name = name
+        self.name = name
         self._grace = grace
         self._scope = scope
         self._site = users_site()
@@ -67,7 +67,7 @@ class Call(Generic[T]):
     async def result(self, *args: Any, **kwargs: Any) -> T:
         """Call it, and wait until all that it started has ended; its error is raised as itself."""
         inside = partial(self._inside, *args, **kwargs)
-        call = GuardedCall.begin(self._name, inside, (), self._scope, self._grace, self._site)
+        call = GuardedCall.begin(self.name, inside, (), self._scope, self._grace, self._site)
         self._face = call.face()
         if self._reason is not None:
             self._face.cancel(self._reason)

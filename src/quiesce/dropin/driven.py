@@ -29,6 +29,10 @@ T = TypeVar("T")
 
 def drive(call: Call[T], *args: Any, **kwargs: Any) -> T:
     """Run `call` in the default loop of this thread, until it has ended; no loop may be running in it."""
+    if asyncio._get_running_loop() is not None:
+        raise RuntimeError(
+            f"{call.name}() cannot be called when an event loop is already running: await the async one"
+        )
     loop = default_loop()
     task = loop.create_task(call.result(*args, **kwargs))
     with _interrupts(call, loop) as interrupts:
