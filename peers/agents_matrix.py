@@ -1,4 +1,4 @@
-"""openai-agents, stopped at every point where a run awaits code of its user: `python -m peers.agents_matrix [agents|dropin]`.
+"""openai-agents, stopped wherever a run awaits code of its user: `python -m peers.agents_matrix agents|dropin`.
 
 Each cell parks a run at one of 17 points, in code of the user that needs 50 ms to clean up, stops it in one
 way, and looks at the moment when the stopper has control back: tasks that are still there, clean-up that was
@@ -120,7 +120,6 @@ def make_session(parking: Parking) -> Any:
     class Session:
         session_id = "s"
         session_settings = None
-        items: list[Any] = []
 
         async def get_items(self, limit: int | None = None) -> list[Any]:
             await parking.at("session.get_items")
@@ -402,8 +401,7 @@ def name_of(task: asyncio.Task[Any]) -> str:
 def measure(which: str, stops: tuple[str, ...]) -> list[dict[str, Any]]:
     sdk = importlib.import_module(MODULES[which])
     sdk.set_tracing_disabled(True)
-    with_loop = asyncio.run
-    return [with_loop(cell(sdk, point, stop)) for stop in stops for point in POINTS]
+    return [asyncio.run(cell(sdk, point, stop)) for stop in stops for point in POINTS]
 
 
 def table(cells: list[dict[str, Any]]) -> str:

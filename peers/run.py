@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from peers.page import Section, write  # noqa: E402
+from peers.page import HEADS, Section, write  # noqa: E402
 from peers.table import FAST, PEERS, STOPS, Peer  # noqa: E402
 from peers.verdict import Verdict  # noqa: E402
 from peers.ways import Scenario, Way  # noqa: E402
@@ -82,7 +82,7 @@ def main() -> int:
         if drives_real_cli:
             order.append(REAL_CLI_FROM)
         made = {name: installers.submit(install, name, wheel, options.fresh) for name in dict.fromkeys(order)}
-        pending: list[tuple[Section, dict[str, tuple[Future[Verdict], Future[Verdict]]]]] = []
+        pending: list[tuple[Section, dict[str, list[Future[Verdict]]]]] = []
         for peer in chosen:
             try:
                 made[peer.environment].result()
@@ -97,7 +97,7 @@ def main() -> int:
                 settings["PEERS_MCP"] = stack.enter_context(serving(str(python), "mcp_http.py"))
             for section in sections_of(peer, python, settings):
                 sections.append(section)
-                futures: dict[str, tuple[Future[Verdict], Future[Verdict]]] = {}
+                futures: dict[str, list[Future[Verdict]]] = {}
                 wanted = (
                     FAST.get((peer.module, peer.environment, section.scenario.name), ())
                     if options.fast
@@ -111,10 +111,9 @@ def main() -> int:
                         continue
                     cell = (str(python), peer.module, section.scenario.name)
                     section.rows[stop] = "not run"  # keeps its place
-                    futures[stop] = (
-                        cells.submit(judge, (*cell, "without", stop), settings),
-                        cells.submit(judge, (*cell, "with", stop), settings),
-                    )
+                    futures[stop] = [
+                        cells.submit(judge, (*cell, side, stop), settings) for side in section.scenario.sides
+                    ]
                 pending.append((section, futures))
         complaints = [*collect(pending)]
         if not (options.only or options.stop):
@@ -134,19 +133,20 @@ def main() -> int:
 
 
 def collect(
-    pending: list[tuple[Section, dict[str, tuple[Future[Verdict], Future[Verdict]]]]],
+    pending: list[tuple[Section, dict[str, list[Future[Verdict]]]]],
 ) -> Iterator[str]:
     """Fill in the rows as they come, print them, and yield what is not as it should be."""
     for section, futures in pending:
         print(f"\n{section.title}", flush=True)
-        for stop, (without, with_quiesce) in futures.items():
-            row = (without.result(), with_quiesce.result())
+        for stop, sides in futures.items():
+            row = tuple(side.result() for side in sides)
             section.rows[stop] = row
-            print(f"  {STOPS[stop]:<32} {row[0]!s:<72} | {row[1]}", flush=True)
+            print(f"  {STOPS[stop]:<32} {row[0]!s:<72} | {' | '.join(map(str, row[1:]))}", flush=True)
             reason = section.scenario.limits.get(stop)
-            # A program that was killed cannot name anything.
-            if not row[1].is_clean and not (reason and (row[1].is_all_named or stop == "killed")):
-                yield f"FAILED: {section.title}, {STOPS[stop]}, with quiesce: {row[1]} (named: {row[1].named})"
+            for side, one in zip(section.scenario.sides[1:], row[1:], strict=True):
+                # A program that was killed cannot name anything.
+                if not one.is_clean and not (reason and (one.is_all_named or stop == "killed")):
+                    yield f"FAILED: {section.title}, {STOPS[stop]}, {HEADS[side]}: {one} (named: {one.named})"
             if row[0].not_run:
                 yield f"FAILED: {section.title}, {STOPS[stop]}, without: {row[0]}"
 
@@ -245,16 +245,17 @@ def sections_of(peer: Peer, python: Path, settings: dict[str, str]) -> Iterator[
         "module = importlib.import_module(f'peers.{sys.argv[1]}')\n"
         "made = [getattr(module, name)() for name in sys.argv[3:]]\n"
         "print(json.dumps([version(sys.argv[2]), platform.python_version(),"
-        " [[s.name, s.title, s.impossible, s.limits] for s in made]]))"
+        " [[s.name, s.title, s.impossible, s.limits, s.dropin is not None] for s in made]]))"
     )
     command = [str(python), "-c", probe, peer.module, peer.package, *peer.scenarios]
     said = subprocess.run(
         command, cwd=ROOT, env=settings, stdout=subprocess.PIPE, timeout=120, check=True
     ).stdout
     version, python_version, scenarios = json.loads(said)
-    for name, title, impossible, limits in scenarios:
+    for name, title, impossible, limits, has_dropin in scenarios:
         nothing = Way(use=None)  # type: ignore[arg-type]  # what it does is the cell's affair
-        scenario = Scenario(name, title, nothing, nothing, impossible, limits)
+        dropin = nothing if has_dropin else None
+        scenario = Scenario(name, title, nothing, nothing, impossible, limits, dropin)
         yield Section(peer, version, python_version, scenario)
 
 

@@ -84,9 +84,10 @@ async def test_a_server_that_cannot_be_started_is_the_error_of_the_sdk() -> None
 
 
 async def test_a_cancelled_connect_leaves_no_process() -> None:
-    one = server()
+    silent = f"import time; time.sleep(1000)  # in place of {SERVER.name}"
+    one = MCPServerStdio({"command": sys.executable, "args": ["-c", silent]})
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05):
+        async with asyncio.timeout(0.3):
             await one.connect()
     assert processes() == []
 

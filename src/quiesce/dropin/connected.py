@@ -1,7 +1,7 @@
 """An SDK's pair of functions, such as `connect` and `cleanup`, that any task may call, in any order.
 
 What they open and close mostly holds task groups, and those must be exited by the task that entered them. So
-an owner task calls both (`own`), and around them is a `contain` block: when `close()` returns, the tasks and
+an owner task calls both (`own`), and around them is a containment: when `close()` returns, the tasks and
 processes that the connection has started have ended, or are named in the report.
 
 A class of ours that replaces one of an SDK has the SDK's own functions as the pair, and offers `close()`. Its
@@ -10,15 +10,18 @@ other methods are called in the tasks of its users, and may start tasks too: tho
 
 from __future__ import annotations
 
+import asyncio
 from asyncio import Task
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextvars import Context, copy_context
+from contextvars import Context
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from quiesce import Grace, Held, Reason, Scope, StopReport, own
+from quiesce.kernel.inner import OpenContainment, users_site
 
-from .contained import Contained
+from .contained import note_leftovers
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -38,37 +41,55 @@ class Connection(Generic[T]):
         scope: Scope | None = None,
     ) -> None:
         self._pair = _Pair(connect, disconnect)
-        contained = Contained(self._pair, name=name, keep=keep, grace=grace)
-        self._owned = own(contained, name=name, scope=scope, grace=grace)
+        self._name = name
+        self._grace = grace
+        self._make = partial(OpenContainment, name, users_site(), keep=keep, grace=grace, scope=scope)
+        self._containment: OpenContainment | None = None
         self._held: Held[T] | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether it was opened, and nobody has closed it."""
-        return self._held is not None and not self._held.closed
+        return self._held is not None and self._containment is not None and not self._containment.closed
 
     @property
     def report(self) -> StopReport | None:
         """What its end has stopped, and what is left; None as long as it is open."""
-        return self._held.report if self._held is not None else None
+        return self._containment.report if self._containment is not None else None
 
     async def open(self) -> T:
         """Connect. If this raises, or you are cancelled, nothing is left half open."""
-        self._held = await self._owned.open()
-        return self._held.value
+        self._containment = containment = self._make()
+        # Owned inside, and not the other way round: then the guard knows the processes that `connect` has started.
+        opening = own(self._pair, name=self._name, grace=self._grace).open()
+        try:
+            self._held = await _InContext(containment.context(), opening)
+            containment.stop_with(self._disconnect_first)
+            return self._held.value
+        except BaseException as error:
+            note_leftovers(error, await containment.close(reason=Reason("error", "it was not opened")))
+            raise
+
+    def _disconnect_first(self) -> list[Task[Any]]:
+        """For a stop that is not a `close()`: of the scope that owns the connection."""
+        held = self._held
+        return [] if held is None or held.closed else [asyncio.create_task(held.close())]
 
     async def call(self, fn: Callable[..., Coroutine[Any, Any, R]], *args: Any, **kwargs: Any) -> R:
         """Await `fn(*args)` in the caller's task; but tasks that it starts belong to the connection."""
-        if self._pair.context is None or not self.is_open:
+        if self._containment is None or not self.is_open:
             return await fn(*args, **kwargs)
-        return await _InContext(self._pair.context.copy(), fn(*args, **kwargs))
+        return await _InContext(self._containment.context(), fn(*args, **kwargs))
 
     async def close(
         self, *, deadline: float | None = None, grace: Grace | None = None, reason: Reason | str | None = None
     ) -> StopReport:
         """Disconnect, wait until everything of it has ended, and report. From any task, any number of times."""
         assert self._held is not None, "it was not opened"
-        return await self._held.close(deadline=deadline, grace=grace, reason=reason)
+        assert self._containment is not None
+        if not self._containment.is_inside():
+            await self._held.close(deadline=deadline, grace=grace, reason=reason)
+        return await self._containment.close(deadline=deadline, grace=grace, reason=reason)
 
 
 class _Pair(Generic[T]):
@@ -79,10 +100,8 @@ class _Pair(Generic[T]):
     ) -> None:
         self._connect = connect
         self._disconnect = disconnect
-        self.context: Context | None = None  # what is started in it belongs to the connection
 
     async def __aenter__(self) -> T:
-        self.context = copy_context()
         return await self._connect()
 
     async def __aexit__(

@@ -6,7 +6,7 @@ them. The block itself is entered a moment later, by an owner task, in its first
 
 - The owner waits in the block until the containment is stopped: by `close`, by `cancel`, or by the scope that
   owns it.
-- The work comes first, if it can stop itself: `stop_work` cancels it in its own way, and returns the tasks that
+- The work comes first, if it can stop itself: `stop_work` stops it in its own way, and returns the tasks that
   pass this on to others. Those have the time for clean-up before anything else is cancelled. Otherwise a task
   deep inside would be cancelled twice, by us and by the one that runs it.
 - It is never cancelled before its first step: then nothing would stop what was started. If the event loop
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from quiesce.kernel.base import OPEN, Grace, Reason, Rung, Site, WaitQueue
@@ -65,9 +65,17 @@ class OpenContainment(Cancellable):
 
     def run(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `fn(*args)`, in a copy of the caller's context: what it starts belongs to the containment."""
+        return self.context().run(fn, *args, **kwargs)
+
+    def is_inside(self) -> bool:
+        """Whether the caller belongs to the containment, and so cannot wait for its end."""
+        return descends(current_node.get(), self._box._inner, never_foreign)
+
+    def context(self) -> Context:
+        """A copy of the caller's context: what is started in it belongs to the containment."""
         context = copy_context()
         context.run(current_node.set, self._box._inner)
-        return context.run(fn, *args, **kwargs)
+        return context
 
     def run_in_loop(self, fn: Callable[[], object]) -> None:
         """Call `fn()` in the thread of the event loop: at once if this is it, and not if the loop has ended."""
@@ -85,7 +93,7 @@ class OpenContainment(Cancellable):
         reason: Reason | str | None = None,
     ) -> StopReport:
         """Stop it, wait until everything in it has ended, and report; from inside it, only stop it."""
-        if descends(current_node.get(), self._box._inner, never_foreign):
+        if self.is_inside():
             self.cancel(reason, grace=grace)
             return self._find_core().report()
         report = await super().close(deadline=deadline, grace=grace, reason=reason)
