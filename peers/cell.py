@@ -1,4 +1,4 @@
-"""One cell, in a process of its own: `python -m peers.cell MODULE SCENARIO SIDE STOP`; a side is without, with or dropin.
+"""One cell, in a process of its own: `python -m peers.cell MODULE SCENARIO without|with|dropin STOP`.
 
 It speaks to its judge by lines of JSON on the descriptor that PEERS_CONTROL names. A stop from outside comes
 after it has said that it is ready; after a stop from inside it says what is left, and waits to be told that

@@ -87,9 +87,12 @@ class Connection(Generic[T]):
         """Disconnect, wait until everything of it has ended, and report. From any task, any number of times."""
         assert self._held is not None, "it was not opened"
         assert self._containment is not None
-        if not self._containment.is_inside():
-            await self._held.close(deadline=deadline, grace=grace, reason=reason)
-        return await self._containment.close(deadline=deadline, grace=grace, reason=reason)
+        try:
+            if not self._containment.is_inside():
+                await self._held.close(deadline=deadline, grace=grace, reason=reason)
+        finally:  # also if we are cancelled: that is raised when both are done
+            report = await self._containment.close(deadline=deadline, grace=grace, reason=reason)
+        return report
 
 
 class _Pair(Generic[T]):
