@@ -26,6 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
+from peers.newest import changes  # noqa: E402
 from peers.page import HEADS, Section, write  # noqa: E402
 from peers.table import FAST, PEERS, STOPS, Peer  # noqa: E402
 from peers.verdict import Verdict  # noqa: E402
@@ -41,6 +42,7 @@ CARRIES_OVER = [
     ROOT / "examples" / "carries_over" / name for name in ("openai_agents.py", "openai_agents_realtime.py")
 ]
 CARRIES_OVER_FROM = "openai-agents"
+MATRIX = "agents_matrix"  # its module
 MCP_ENVIRONMENTS = ("mcp-2", "mcp-1")  # in which it has to hold
 DEMONSTRATION_LIMIT = 180.0
 REAL_CLI = "claude_cli"  # the package that drives it
@@ -52,9 +54,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Stop other people's SDKs, without and with quiesce.")
     parser.add_argument("--fast", action="store_true", help="a handful of cells, for continuous integration")
     parser.add_argument(
-        "--only", metavar="MODULE", choices=sorted({peer.module for peer in PEERS} | {REAL_CLI})
+        "--only", metavar="MODULE", choices=sorted({peer.module for peer in PEERS} | {REAL_CLI, MATRIX})
     )
     parser.add_argument("--stop", choices=STOPS)
+    parser.add_argument(
+        "--newest", action="store_true", help="look at the newest releases too, as a whole run does"
+    )
     parser.add_argument("--fresh", action="store_true", help="make every environment again")
     options = parser.parse_args()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -81,6 +86,8 @@ def main() -> int:
         drives_real_cli = options.only == REAL_CLI or not (options.only or options.stop or options.fast)
         if drives_real_cli:
             order.append(REAL_CLI_FROM)
+        if options.only == MATRIX:
+            order.append(CARRIES_OVER_FROM)
         made = {name: installers.submit(install, name, wheel, options.fresh) for name in dict.fromkeys(order)}
         pending: list[tuple[Section, dict[str, list[Future[Verdict]]]]] = []
         for peer in chosen:
@@ -123,6 +130,10 @@ def main() -> int:
             )
         if drives_real_cli:
             complaints += filter(None, [drive_real_cli(made[REAL_CLI_FROM])])
+        if not options.stop and (options.only == MATRIX or not (options.only or options.fast)):
+            complaints += filter(None, [stop_everywhere(made[CARRIES_OVER_FROM])])
+        if options.newest or not (options.only or options.stop or options.fast):
+            look_at_newest(chosen, wheel, sections, model)
     minutes = (time.monotonic() - started) / 60
     whole = not (options.fast or options.only or options.stop)
     if whole:
@@ -202,6 +213,54 @@ def carries_over(program: Path, made: Future[None]) -> str | None:
     if done.stdout != program.with_suffix(".txt").read_text():
         return f"FAILED: {program.name} prints something else with {CARRIES_OVER_FROM}:\n{done.stdout}"
     return None
+
+
+def stop_everywhere(made: Future[None]) -> str | None:
+    """A run of openai-agents, stopped at each of its points; a complaint if the drop-in leaves something."""
+    counts = {}
+    try:
+        made.result()
+        for which in ("agents", "dropin"):
+            said = subprocess.run(
+                [str(BUILD / CARRIES_OVER_FROM / "bin" / "python"), "-m", f"peers.{MATRIX}", which, "--json"],
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                timeout=DEMONSTRATION_LIMIT,
+                check=True,
+            ).stdout
+            cells = json.loads(said)
+            counts[which] = sum(bool(cell["faults"]) for cell in cells), len(cells)
+    except (NotInstalled, subprocess.SubprocessError) as error:
+        return f"FAILED: {MATRIX}: {error}"
+    for which, (leaks, cells) in counts.items():
+        print(f"\nopenai-agents, stopped at every point, {which}: {leaks} of {cells} cells leak", flush=True)
+    return (
+        f"FAILED: {MATRIX}: {counts['dropin'][0]} cells leak with the drop-in"
+        if counts["dropin"][0]
+        else None
+    )
+
+
+def look_at_newest(chosen: list[Peer], wheel: Path, sections: list[Section], model: str) -> None:
+    """Print what the newest releases would change in the table."""
+    print("\nthe newest releases, compared with those that are pinned:", flush=True)
+    with ExitStack() as stack:
+        served: dict[str, str] = {}
+
+        def judge_newest(section: Section, python: Path, side: str, stop: str) -> Verdict:
+            peer = section.peer
+            settings = {**settings_of(peer, model), "HOME": str(python.parent.parent / "home")}
+            settings["PATH"] = f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}"
+            if peer.module == "mcp_http":
+                if peer.environment not in served:
+                    served[peer.environment] = stack.enter_context(serving(str(python), "mcp_http.py"))
+                settings["PEERS_MCP"] = served[peer.environment]
+            return judge((str(python), peer.module, section.scenario.name, side, stop), settings)
+
+        for name in dict.fromkeys(peer.environment for peer in chosen if not peer.is_heavy):
+            peers = [peer for peer in chosen if peer.environment == name]
+            for line in changes(BUILD, name, peers, wheel, sections, judge_newest):
+                print(line, flush=True)
 
 
 def drive_real_cli(made: Future[None]) -> str | None:
