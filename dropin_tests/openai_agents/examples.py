@@ -69,7 +69,9 @@ class Ran:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="The SDK's own examples, with one import changed.")
-    parser.add_argument("--only", metavar="NAME", action="append", help="only those whose path has this in it")
+    parser.add_argument(
+        "--only", metavar="NAME", action="append", help="only those whose path has this in it"
+    )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     theirs, ours = copies()
