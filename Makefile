@@ -14,10 +14,10 @@ BETWEEN := tests/kernel
 # Without bytecode, each of the thousands of programs that the tests start would compile the library anew.
 unexport PYTHONDONTWRITEBYTECODE
 # The parts of the tree that hold Python and exist.
-CODE := $(wildcard src chat tests ui_tests interop_tests embedded_tests scripts examples bench seeds peers suites)
+CODE := $(wildcard src chat tests ui_tests interop_tests embedded_tests dropin_tests scripts examples bench seeds peers suites)
 
 .DEFAULT_GOAL := help
-.PHONY: help run chat test test-slow test-others test-all test-next test-taskgroups test-ui test-wheel test-interop test-embedded test-docs coverage mutants lint format audit audit-once nightly seeds peers peers-fast suites bench docs pin clean
+.PHONY: help run chat test test-slow test-others test-all test-next test-taskgroups test-ui test-wheel test-interop test-embedded test-dropin test-docs coverage mutants lint format audit audit-once nightly seeds peers peers-fast suites bench docs pin clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ test-interop: ## talk ACP with the SDKs of npm and PyPI, as client and as agent 
 
 test-embedded: ## run the embedded model with its real weights (fetches 130 MB)
 	PYTHON="$(PYTHON)" scripts/test-embedded $(ARGS)
+
+test-dropin: $(VENV)/.lint-ready ## test the drop-ins, each in an environment with the real SDK (ARGS="--only openai_agents" for one)
+	$(PYTHON) dropin_tests/run.py $(ARGS)
 
 test-docs: $(VENV)/.test-ready ## run every program in the documentation, and compare what it prints with the page
 	$(PYTEST) $(SHARED) tests/test_docs.py $(ARGS)

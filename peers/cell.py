@@ -1,4 +1,4 @@
-"""One cell, in a process of its own: `python -m peers.cell MODULE SCENARIO with|without STOP`.
+"""One cell, in a process of its own: `python -m peers.cell MODULE SCENARIO without|with|dropin STOP`.
 
 It speaks to its judge by lines of JSON on the descriptor that PEERS_CONTROL names. A stop from outside comes
 after it has said that it is ready; after a stop from inside it says what is left, and waits to be told that
@@ -27,7 +27,8 @@ CONTROL = int(os.environ.get("PEERS_CONTROL", "1"))
 def main(module: str, name: str, side: str, how: str) -> None:
     logging.getLogger().addHandler(logging.NullHandler())  # what they log is not what is judged
     scenario: Scenario = getattr(importlib.import_module(f"peers.{module}"), name)()
-    way = scenario.with_quiesce if side == "with" else scenario.without
+    way = {"without": scenario.without, "with": scenario.with_quiesce, "dropin": scenario.dropin}[side]
+    assert way is not None
     if how in ("ctrl-c-2", "killed"):
         way.run(lambda: _work(way))
     else:

@@ -1,4 +1,4 @@
-"""The judge of one cell: `python -m peers.judge PYTHON MODULE SCENARIO with|without STOP`, prints a line of JSON.
+"""The judge of one cell: `python -m peers.judge PYTHON MODULE SCENARIO SIDE STOP`, prints a line of JSON.
 
 It shares nothing with what it judges but a pipe. It is the subreaper of all that the cell starts, so that a
 process which loses its parent falls to it, whatever it has done to its session, its group or its environment.

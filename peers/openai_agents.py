@@ -8,6 +8,8 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,9 @@ import quiesce
 from quiesce import contain, current_token, own, stream
 
 # --8<-- [end:imports]
+from quiesce.dropin.agents import Runner as ContainedRunner
+from quiesce.dropin.agents.mcp import MCPServerStdio as OwnedMCPServerStdio
+
 from .ways import Close, Ready, Scenario, Way, consume, start_consuming
 
 set_tracing_disabled(True)
@@ -35,8 +40,20 @@ def say_when_it_runs(ready: Ready) -> None:
     has_begun[:] = [lambda: loop.call_soon_threadsafe(ready)]
 
 
+@dataclass(frozen=True)
+class Sdk:
+    """The SDK itself, or the drop-in: the same program with one import changed."""
+
+    runner: type[Runner]
+    server: type[MCPServerStdio]
+    tool: Any
+
+    def mcp_server(self) -> MCPServerStdio:
+        return self.server({"command": sys.executable, "args": [str(SERVER), "deaf"]})
+
+
 def mcp_server() -> MCPServerStdio:
-    return MCPServerStdio({"command": sys.executable, "args": [str(SERVER), "deaf"]})
+    return ITSELF.mcp_server()
 
 
 def openai_client() -> AsyncOpenAI:
@@ -60,15 +77,15 @@ def count() -> str:
     return "done"
 
 
-async def use_run(ready: Ready) -> None:
+async def use_run(sdk: Sdk, ready: Ready) -> None:
     say_when_it_runs(ready)
-    async with openai_client() as client, mcp_server() as server:
-        await Runner.run(make_agent(client, count, servers=(server,)), "Please count.")
+    async with openai_client() as client, sdk.mcp_server() as server:
+        await sdk.runner.run(make_agent(client, sdk.tool, servers=(server,)), "Please count.")
 
 
-async def open_server() -> Close:
+async def open_server(sdk: Sdk) -> Close:
     stack = AsyncExitStack()
-    await stack.enter_async_context(mcp_server())
+    await stack.enter_async_context(sdk.mcp_server())
     return stack.aclose
 
 
@@ -109,23 +126,23 @@ async def open_server_with() -> Close:
 # A streamed answer
 
 
-async def use_streamed(ready: Ready) -> None:
-    result = Runner.run_streamed(make_agent(openai_client()), "Say something.")
+async def use_streamed(sdk: Sdk, ready: Ready) -> None:
+    result = sdk.runner.run_streamed(make_agent(openai_client()), "Say something.")
     await consume(result.stream_events(), ready)
 
 
-async def open_streamed() -> Close:
-    result = Runner.run_streamed(make_agent(openai_client()), "Say something.")
+async def open_streamed(sdk: Sdk) -> Close:
+    result = sdk.runner.run_streamed(make_agent(openai_client()), "Say something.")
     await start_consuming(result.stream_events())
 
-    async def close() -> None:
+    async def cancel() -> None:
         result.cancel()
 
-    return close
+    return getattr(result, "close", cancel)
 
 
-async def break_off_streamed(ready: Ready) -> None:
-    result = Runner.run_streamed(make_agent(openai_client()), "Say something.")
+async def break_off_streamed(sdk: Sdk, ready: Ready) -> None:
+    result = sdk.runner.run_streamed(make_agent(openai_client()), "Say something.")
     async for _ in result.stream_events():
         ready()
         break
@@ -164,21 +181,33 @@ async def break_off_streamed_with(ready: Ready) -> None:
             break
 
 
+ITSELF = Sdk(Runner, MCPServerStdio, count)
+DROPIN = Sdk(ContainedRunner, OwnedMCPServerStdio, count_until_stopped)
+
+
 def run() -> Scenario:
     return Scenario(
         "run",
         "`Runner.run`, in a tool that runs in a thread, with an MCP server that ignores EOF and SIGTERM",
-        without=Way(use_run, open_server),
+        without=Way(partial(use_run, ITSELF), partial(open_server, ITSELF)),
         with_quiesce=Way(use_run_with, open_server_with, run=quiesce.run),
+        dropin=Way(partial(use_run, DROPIN), partial(open_server, DROPIN), run=quiesce.run),
         impossible={"break": NO_LOOP},
     )
+
+
+def streamed_with(sdk: Sdk) -> Way:
+    ways: tuple[Any, ...] = (use_streamed, open_streamed, break_off_streamed)
+    use, open_it, break_off = (partial(way, sdk) for way in ways)
+    return Way(use, open_it, break_off, run=quiesce.run) if sdk is DROPIN else Way(use, open_it, break_off)
 
 
 def streamed() -> Scenario:
     return Scenario(
         "streamed",
         "`Runner.run_streamed`, in the middle of an answer",
-        without=Way(use_streamed, open_streamed, break_off_streamed),
+        without=streamed_with(ITSELF),
+        dropin=streamed_with(DROPIN),
         with_quiesce=Way(
             lambda ready: read_answer(make_agent(openai_client()), "Say something.", lambda _: ready()),
             open_streamed_with,

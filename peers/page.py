@@ -10,7 +10,8 @@ from .verdict import Verdict
 from .ways import Scenario
 
 MARK = "<!-- from here on written by `make peers` -->"
-Row = tuple[Verdict, Verdict]
+Row = tuple[Verdict, ...]  # one for each side of the scenario
+HEADS = {"without": "without", "with": "with quiesce", "dropin": "drop-in"}
 
 
 class Section:
@@ -27,10 +28,11 @@ class Section:
     def title(self) -> str:
         return f"{self.peer.package} {self.version}: {self.scenario.title}"
 
-    def counts(self) -> tuple[int, int, int]:
-        """How many cells there are a side, how many are clean without and with."""
+    def counts(self) -> list[int]:
+        """How many cells there are a side, and how many of each side are clean."""
         rows = [row for row in self.rows.values() if not isinstance(row, str)]
-        return len(rows), sum(row[0].is_clean for row in rows), sum(row[1].is_clean for row in rows)
+        sides = range(len(self.scenario.sides))
+        return [len(rows), *(sum(row[side].is_clean for row in rows) for side in sides)]
 
 
 def write(page: Path, sections: list[Section], left_out: list[str], minutes: float) -> None:
@@ -44,16 +46,17 @@ def _lines(sections: list[Section], left_out: list[str], minutes: float) -> Iter
     yield ""
     yield "How many of the stops were clean."
     yield ""
-    yield "| package | scenario | stops | without | with quiesce |"
-    yield "|---|---|---|---|---|"
+    yield "| package | scenario | stops | without | with quiesce | drop-in |"
+    yield "|---|---|---|---|---|---|"
     total = [0, 0, 0]
     for section in sections:
         counts = section.counts()
-        total = [sum(pair) for pair in zip(total, counts, strict=True)]
-        stops, without, with_quiesce = counts
+        total = [sum(pair) for pair in zip(total, counts[:3], strict=True)]
+        stops, without, with_quiesce, *dropin = counts
         name = f"{section.peer.package} {section.version}"
-        yield f"| {name} | {section.scenario.title} | {stops} | {without} | {with_quiesce} |"
-    yield f"| | in all | {total[0]} | {total[1]} | {total[2]} |"
+        last = dropin[0] if dropin else ""
+        yield f"| {name} | {section.scenario.title} | {stops} | {without} | {with_quiesce} | {last} |"
+    yield f"| | in all | {total[0]} | {total[1]} | {total[2]} | |"
     yield ""
     pythons = sorted({section.python for section in sections})
     yield f"Measured in {minutes:.0f} minutes, on Python {' and '.join(pythons)}, Linux, two cores."
@@ -62,13 +65,15 @@ def _lines(sections: list[Section], left_out: list[str], minutes: float) -> Iter
         yield ""
         yield f"## {section.title}"
         yield ""
-        yield "| stop | without | with quiesce |"
-        yield "|---|---|---|"
+        heads = [HEADS[side] for side in section.scenario.sides]
+        yield f"| stop | {' | '.join(heads)} |"
+        yield "|---" * (len(heads) + 1) + "|"
         for stop, row in section.rows.items():
             if isinstance(row, str):
-                yield f"| {STOPS[stop]} | n/a: {row} | |"
+                yield f"| {STOPS[stop]} | n/a: {row} |{' |' * (len(heads) - 1)}"
             else:
-                yield f"| {STOPS[stop]} | {_cell(row[0])} | {_cell(row[1])}{_why(section, stop, row[1])} |"
+                cells = [_cell(row[0]), *(_cell(one) + _why(section, stop, one) for one in row[1:])]
+                yield f"| {STOPS[stop]} | {' | '.join(cells)} |"
 
 
 def _cell(verdict: Verdict) -> str:

@@ -26,7 +26,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from peers.page import Section, write  # noqa: E402
+from peers.newest import changes  # noqa: E402
+from peers.page import HEADS, Section, write  # noqa: E402
 from peers.table import FAST, PEERS, STOPS, Peer  # noqa: E402
 from peers.verdict import Verdict  # noqa: E402
 from peers.ways import Scenario, Way  # noqa: E402
@@ -41,6 +42,7 @@ CARRIES_OVER = [
     ROOT / "examples" / "carries_over" / name for name in ("openai_agents.py", "openai_agents_realtime.py")
 ]
 CARRIES_OVER_FROM = "openai-agents"
+MATRIX = "agents_matrix"  # its module
 MCP_ENVIRONMENTS = ("mcp-2", "mcp-1")  # in which it has to hold
 DEMONSTRATION_LIMIT = 180.0
 REAL_CLI = "claude_cli"  # the package that drives it
@@ -52,9 +54,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Stop other people's SDKs, without and with quiesce.")
     parser.add_argument("--fast", action="store_true", help="a handful of cells, for continuous integration")
     parser.add_argument(
-        "--only", metavar="MODULE", choices=sorted({peer.module for peer in PEERS} | {REAL_CLI})
+        "--only", metavar="MODULE", choices=sorted({peer.module for peer in PEERS} | {REAL_CLI, MATRIX})
     )
     parser.add_argument("--stop", choices=STOPS)
+    parser.add_argument(
+        "--newest", action="store_true", help="look at the newest releases too, as a whole run does"
+    )
     parser.add_argument("--fresh", action="store_true", help="make every environment again")
     options = parser.parse_args()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -81,8 +86,10 @@ def main() -> int:
         drives_real_cli = options.only == REAL_CLI or not (options.only or options.stop or options.fast)
         if drives_real_cli:
             order.append(REAL_CLI_FROM)
+        if options.only == MATRIX:
+            order.append(CARRIES_OVER_FROM)
         made = {name: installers.submit(install, name, wheel, options.fresh) for name in dict.fromkeys(order)}
-        pending: list[tuple[Section, dict[str, tuple[Future[Verdict], Future[Verdict]]]]] = []
+        pending: list[tuple[Section, dict[str, list[Future[Verdict]]]]] = []
         for peer in chosen:
             try:
                 made[peer.environment].result()
@@ -97,7 +104,7 @@ def main() -> int:
                 settings["PEERS_MCP"] = stack.enter_context(serving(str(python), "mcp_http.py"))
             for section in sections_of(peer, python, settings):
                 sections.append(section)
-                futures: dict[str, tuple[Future[Verdict], Future[Verdict]]] = {}
+                futures: dict[str, list[Future[Verdict]]] = {}
                 wanted = (
                     FAST.get((peer.module, peer.environment, section.scenario.name), ())
                     if options.fast
@@ -111,10 +118,9 @@ def main() -> int:
                         continue
                     cell = (str(python), peer.module, section.scenario.name)
                     section.rows[stop] = "not run"  # keeps its place
-                    futures[stop] = (
-                        cells.submit(judge, (*cell, "without", stop), settings),
-                        cells.submit(judge, (*cell, "with", stop), settings),
-                    )
+                    futures[stop] = [
+                        cells.submit(judge, (*cell, side, stop), settings) for side in section.scenario.sides
+                    ]
                 pending.append((section, futures))
         complaints = [*collect(pending)]
         if not (options.only or options.stop):
@@ -124,6 +130,10 @@ def main() -> int:
             )
         if drives_real_cli:
             complaints += filter(None, [drive_real_cli(made[REAL_CLI_FROM])])
+        if not options.stop and (options.only == MATRIX or not (options.only or options.fast)):
+            complaints += filter(None, [stop_everywhere(made[CARRIES_OVER_FROM])])
+        if options.newest or not (options.only or options.stop or options.fast):
+            look_at_newest(chosen, wheel, sections, model)
     minutes = (time.monotonic() - started) / 60
     whole = not (options.fast or options.only or options.stop)
     if whole:
@@ -134,19 +144,20 @@ def main() -> int:
 
 
 def collect(
-    pending: list[tuple[Section, dict[str, tuple[Future[Verdict], Future[Verdict]]]]],
+    pending: list[tuple[Section, dict[str, list[Future[Verdict]]]]],
 ) -> Iterator[str]:
     """Fill in the rows as they come, print them, and yield what is not as it should be."""
     for section, futures in pending:
         print(f"\n{section.title}", flush=True)
-        for stop, (without, with_quiesce) in futures.items():
-            row = (without.result(), with_quiesce.result())
+        for stop, sides in futures.items():
+            row = tuple(side.result() for side in sides)
             section.rows[stop] = row
-            print(f"  {STOPS[stop]:<32} {row[0]!s:<72} | {row[1]}", flush=True)
+            print(f"  {STOPS[stop]:<32} {row[0]!s:<72} | {' | '.join(map(str, row[1:]))}", flush=True)
             reason = section.scenario.limits.get(stop)
-            # A program that was killed cannot name anything.
-            if not row[1].is_clean and not (reason and (row[1].is_all_named or stop == "killed")):
-                yield f"FAILED: {section.title}, {STOPS[stop]}, with quiesce: {row[1]} (named: {row[1].named})"
+            for side, one in zip(section.scenario.sides[1:], row[1:], strict=True):
+                # A program that was killed cannot name anything.
+                if not one.is_clean and not (reason and (one.is_all_named or stop == "killed")):
+                    yield f"FAILED: {section.title}, {STOPS[stop]}, {HEADS[side]}: {one} (named: {one.named})"
             if row[0].not_run:
                 yield f"FAILED: {section.title}, {STOPS[stop]}, without: {row[0]}"
 
@@ -204,6 +215,54 @@ def carries_over(program: Path, made: Future[None]) -> str | None:
     return None
 
 
+def stop_everywhere(made: Future[None]) -> str | None:
+    """A run of openai-agents, stopped at each of its points; a complaint if the drop-in leaves something."""
+    counts = {}
+    try:
+        made.result()
+        for which in ("agents", "dropin"):
+            said = subprocess.run(
+                [str(BUILD / CARRIES_OVER_FROM / "bin" / "python"), "-m", f"peers.{MATRIX}", which, "--json"],
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                timeout=DEMONSTRATION_LIMIT,
+                check=True,
+            ).stdout
+            cells = json.loads(said)
+            counts[which] = sum(bool(cell["faults"]) for cell in cells), len(cells)
+    except (NotInstalled, subprocess.SubprocessError) as error:
+        return f"FAILED: {MATRIX}: {error}"
+    for which, (leaks, cells) in counts.items():
+        print(f"\nopenai-agents, stopped at every point, {which}: {leaks} of {cells} cells leak", flush=True)
+    return (
+        f"FAILED: {MATRIX}: {counts['dropin'][0]} cells leak with the drop-in"
+        if counts["dropin"][0]
+        else None
+    )
+
+
+def look_at_newest(chosen: list[Peer], wheel: Path, sections: list[Section], model: str) -> None:
+    """Print what the newest releases would change in the table."""
+    print("\nthe newest releases, compared with those that are pinned:", flush=True)
+    with ExitStack() as stack:
+        served: dict[str, str] = {}
+
+        def judge_newest(section: Section, python: Path, side: str, stop: str) -> Verdict:
+            peer = section.peer
+            settings = {**settings_of(peer, model), "HOME": str(python.parent.parent / "home")}
+            settings["PATH"] = f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}"
+            if peer.module == "mcp_http":
+                if peer.environment not in served:
+                    served[peer.environment] = stack.enter_context(serving(str(python), "mcp_http.py"))
+                settings["PEERS_MCP"] = served[peer.environment]
+            return judge((str(python), peer.module, section.scenario.name, side, stop), settings)
+
+        for name in dict.fromkeys(peer.environment for peer in chosen if not peer.is_heavy):
+            peers = [peer for peer in chosen if peer.environment == name]
+            for line in changes(BUILD, name, peers, wheel, sections, judge_newest):
+                print(line, flush=True)
+
+
 def drive_real_cli(made: Future[None]) -> str | None:
     """The real Claude Code CLI, by `quiesce.claude`; a complaint if a case was not as it should be."""
     print(f"\nthe CLI in {REAL_CLI_FROM}, driven by quiesce.claude", flush=True)
@@ -245,16 +304,17 @@ def sections_of(peer: Peer, python: Path, settings: dict[str, str]) -> Iterator[
         "module = importlib.import_module(f'peers.{sys.argv[1]}')\n"
         "made = [getattr(module, name)() for name in sys.argv[3:]]\n"
         "print(json.dumps([version(sys.argv[2]), platform.python_version(),"
-        " [[s.name, s.title, s.impossible, s.limits] for s in made]]))"
+        " [[s.name, s.title, s.impossible, s.limits, s.dropin is not None] for s in made]]))"
     )
     command = [str(python), "-c", probe, peer.module, peer.package, *peer.scenarios]
     said = subprocess.run(
         command, cwd=ROOT, env=settings, stdout=subprocess.PIPE, timeout=120, check=True
     ).stdout
     version, python_version, scenarios = json.loads(said)
-    for name, title, impossible, limits in scenarios:
+    for name, title, impossible, limits, has_dropin in scenarios:
         nothing = Way(use=None)  # type: ignore[arg-type]  # what it does is the cell's affair
-        scenario = Scenario(name, title, nothing, nothing, impossible, limits)
+        dropin = nothing if has_dropin else None
+        scenario = Scenario(name, title, nothing, nothing, impossible, limits, dropin)
         yield Section(peer, version, python_version, scenario)
 
 

@@ -28,13 +28,14 @@ class Peer:
     minor: int = 11  # of the oldest Python 3 that it runs on
     is_heavy: bool = False  # where it cannot be installed it is left out, and said to be
     settings: dict[str, str] = field(default_factory=dict)  # environment variables
+    newest: str = ""  # what pip is asked for when the newest release is looked at, if that is not the package
 
 
 PEERS = (
     Peer("mcp_stdio", "mcp", "mcp-2", ("polite", "deaf")),
     Peer("mcp_http", "mcp", "mcp-2", ("streamable_http",)),
-    Peer("mcp_stdio", "mcp", "mcp-1", ("polite", "deaf")),
-    Peer("mcp_http", "mcp", "mcp-1", ("streamable_http",)),
+    Peer("mcp_stdio", "mcp", "mcp-1", ("polite", "deaf"), newest="mcp<2"),
+    Peer("mcp_http", "mcp", "mcp-1", ("streamable_http",), newest="mcp<2"),
     Peer("httpx_stream", "httpx", "mcp-2", ("lines",)),
     Peer("openai_agents", "openai-agents", "openai-agents", ("run", "streamed")),
     Peer("claude_agent", "claude-agent-sdk", "claude-agent-sdk", ("one_query", "client")),

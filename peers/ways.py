@@ -1,4 +1,4 @@
-"""What a cell of the table runs: one scenario of an SDK, as it is documented or with quiesce around it.
+"""What a cell of the table runs: one scenario of an SDK, as it is documented, with quiesce around it, or as a drop-in.
 
 A way of use says how to work until stopped, how to open something that somebody else will close, and how to
 break out of a stream. What a way does not have cannot be stopped so; the scenario says why.
@@ -33,6 +33,12 @@ class Scenario:
     with_quiesce: Way
     impossible: dict[str, str] = field(default_factory=dict)  # a stop that it does not have, and why
     limits: dict[str, str] = field(default_factory=dict)  # a stop that leaves something, and why it must
+    dropin: Way | None = None  # the code of `without`, with one import changed; where there is a drop-in
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """The columns of its table, as `peers.cell` takes them."""
+        return ("without", "with") if self.dropin is None else ("without", "with", "dropin")
 
 
 def soon(ready: Ready) -> None:

@@ -111,6 +111,7 @@ EACH_CHANGE = (
     make("test-ui", group="others' programs"),
     make("test-interop", group="others' programs", QUIESCE_INTEROP="each"),
     make("test-embedded", group="others' programs"),
+    make("test-dropin", group="others' programs"),
 )
 NIGHTLY = (
     SET_UP,
@@ -122,6 +123,7 @@ NIGHTLY = (
     make("test-taskgroups"),
     make("test-next", limit=3 * HOURS),
     make("test-interop"),
+    make("test-dropin"),
     make("peers", "all", limit=3 * HOURS),
     make("suites", "all", limit=3 * HOURS),
 )

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         without_cancels,
     )
     from .calls import GuardedCall, is_aftermath
-    from .contain import belongs_to, spawner_of
+    from .contain import OpenContainment, belongs_to, spawner_of
     from .loops import AsyncioBackend
     from .own import (
         GeneratorOwner,

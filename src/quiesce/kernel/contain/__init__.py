@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .adopted_thread import at_work_for
     from .child_processes import spawner_of
     from .containment import Containment, contain
+    from .open_containment import OpenContainment
     from .owner_processes import OwnerProcesses
 
 offer()

@@ -85,6 +85,7 @@ class Containment:
     __slots__ = (
         "_block",
         "_inner",
+        "_is_begun",
         "_is_used",
         "_kept_tasks",
         "_options",
@@ -110,10 +111,27 @@ class Containment:
         self._options = (keep, grace, scope, name or "containment")
         self._processes: Choice = processes
         self._is_used = False
+        self._is_begun = False  # and not entered yet
         self._kept_tasks: WeakSet[Task] = WeakSet()
         self.report: StopReport | None = None
 
     async def __aenter__(self) -> Self:
+        if not self._is_begun:
+            self._begin(site_of(sys._getframe(1)))
+        self._is_begun = False
+        inner = self._inner
+        host = inner.backend.make_host(inner)
+        inner.enter_block(host)
+        if host.generator is not None:
+            self._abandon()
+            raise RuntimeError(
+                "contain() cannot be used inside an async generator: it runs in its consumer's context, and "
+                "the consumer's tasks would be taken for its own. Put contain() around the loop that consumes it"
+            )
+        return self
+
+    def _begin(self, site: Site) -> None:
+        """Make the scopes: what is started below the inner one belongs to the block, even before it is entered."""
         backend = current_backend()
         _, grace, scope, name = self._options
         if backend.name != "asyncio":
@@ -123,29 +141,33 @@ class Containment:
             )
         if self._is_used:
             raise RuntimeError(f"containment {name!r} was used before: make a new one with contain()")
-        owner, site = owner_of(backend, scope), site_of(sys._getframe(1))
-        self._is_used = True
+        owner = owner_of(backend, scope)
+        self._is_used = self._is_begun = True
         self._scope = core = backend.make_core(
             name=name, site=site, on_error="report", grace=grace or owner.grace, parent=owner
         )
         self._inner = inner = backend.make_core(
             name=name, site=site, on_error="report", grace=core.grace, parent=core
         )
-        host = backend.make_host(inner)
-        inner.enter_block(host)
-        if host.generator is not None:
-            inner.settle()
-            core.settle()
-            raise RuntimeError(
-                "contain() cannot be used inside an async generator: it runs in its consumer's context, and "
-                "the consumer's tasks would be taken for its own. Put contain() around the loop that consumes it"
-            )
         loop = cast(Any, backend).loop
         self._threads_and_processes = ThreadsAndProcesses(core, self._processes, self._has_started, loop)
         self._block = _Block(core, inner, site, self._threads_and_processes)
         open_blocks.add(inner)
         self._task_starts = TaskStarts.begin(loop)
-        return self
+
+    def _abandon(self) -> None:
+        """Undo `_begin`: no task is in the block, and none will be."""
+        core, inner = self._scope, self._inner
+        self._end_watching()
+        inner.leave_block()
+        inner.settle()
+        core.discard(self._block)
+        core.settle()
+
+    def _end_watching(self) -> None:
+        open_blocks.discard(self._inner)
+        if self._task_starts is not None:
+            self._task_starts.end(cast(Any, self._inner.backend).loop)
 
     async def __aexit__(
         self,
@@ -164,9 +186,7 @@ class Containment:
         finally:
             host.restore_context()
             inner.leave_block()
-            open_blocks.discard(inner)
-            if self._task_starts is not None:
-                self._task_starts.end(cast(Any, inner.backend).loop)
+            self._end_watching()
         if cancelled is None and error is None and host.is_current():
             cancelled = await _swallowed_cancel(host)
         if cancelled is not None and cancelled is not error:

@@ -1,0 +1,1 @@
+"""`quiesce.dropin.agents` with openai-agents."""

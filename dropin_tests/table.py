@@ -1,0 +1,18 @@
+"""The SDKs whose drop-ins are tested: a row here, a folder with tests, and a file of versions in peers/."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Sdk:
+    """One SDK in one version."""
+
+    folder: str  # of its tests, in dropin_tests/
+    versions: str  # the file in peers/ that names every package of the environment, without .txt
+    package: str  # the drop-in, whose types are checked where the SDK is known
+    minor: int = 12  # of the oldest Python 3 for it; 12 has eager tasks
+
+
+SDKS = (Sdk("openai_agents", "openai-agents", "quiesce.dropin.agents"),)

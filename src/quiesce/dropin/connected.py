@@ -1,0 +1,140 @@
+"""An SDK's pair of functions, such as `connect` and `cleanup`, that any task may call, in any order.
+
+What they open and close mostly holds task groups, and those must be exited by the task that entered them. So
+an owner task calls both (`own`), and around them is a containment: when `close()` returns, the tasks and
+processes that the connection has started have ended, or are named in the report.
+
+A class of ours that replaces one of an SDK has the SDK's own functions as the pair, and offers `close()`. Its
+other methods are called in the tasks of its users, and may start tasks too: those go through `call`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Task
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextvars import Context
+from functools import partial
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from quiesce import Grace, Held, Reason, Scope, StopReport, own
+from quiesce.kernel.inner import OpenContainment, users_site
+
+from .contained import note_leftovers
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Connection(Generic[T]):
+    """What `connect()` opens, in an owner task, until `close()` has it closed there by `disconnect()`."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[T]],
+        disconnect: Callable[[], Awaitable[object]],
+        *,
+        name: str,
+        keep: Callable[[Task[Any]], bool] | None = None,
+        grace: Grace | None = None,
+        scope: Scope | None = None,
+    ) -> None:
+        self._pair = _Pair(connect, disconnect)
+        self._name = name
+        self._grace = grace
+        self._make = partial(OpenContainment, name, users_site(), keep=keep, grace=grace, scope=scope)
+        self._containment: OpenContainment | None = None
+        self._held: Held[T] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was opened, and nobody has closed it."""
+        return self._held is not None and self._containment is not None and not self._containment.closed
+
+    @property
+    def report(self) -> StopReport | None:
+        """What its end has stopped, and what is left; None as long as it is open."""
+        return self._containment.report if self._containment is not None else None
+
+    async def open(self) -> T:
+        """Connect. If this raises, or you are cancelled, nothing is left half open."""
+        self._containment = containment = self._make()
+        # Owned inside, and not the other way round: then the guard knows the processes that `connect` has started.
+        opening = own(self._pair, name=self._name, grace=self._grace).open()
+        try:
+            self._held = await _InContext(containment.context(), opening)
+            containment.stop_with(self._disconnect_first)
+            return self._held.value
+        except BaseException as error:
+            note_leftovers(error, await containment.close(reason=Reason("error", "it was not opened")))
+            raise
+
+    def _disconnect_first(self) -> list[Task[Any]]:
+        """For a stop that is not a `close()`: of the scope that owns the connection."""
+        held = self._held
+        return [] if held is None or held.closed else [asyncio.create_task(held.close())]
+
+    async def call(self, fn: Callable[..., Coroutine[Any, Any, R]], *args: Any, **kwargs: Any) -> R:
+        """Await `fn(*args)` in the caller's task; but tasks that it starts belong to the connection."""
+        if self._containment is None or not self.is_open:
+            return await fn(*args, **kwargs)
+        return await _InContext(self._containment.context(), fn(*args, **kwargs))
+
+    async def close(
+        self, *, deadline: float | None = None, grace: Grace | None = None, reason: Reason | str | None = None
+    ) -> StopReport:
+        """Disconnect, wait until everything of it has ended, and report. From any task, any number of times."""
+        assert self._held is not None, "it was not opened"
+        assert self._containment is not None
+        try:
+            if not self._containment.is_inside():
+                await self._held.close(deadline=deadline, grace=grace, reason=reason)
+        finally:  # also if we are cancelled: that is raised when both are done
+            report = await self._containment.close(deadline=deadline, grace=grace, reason=reason)
+        return report
+
+
+class _Pair(Generic[T]):
+    """The two functions as a context manager."""
+
+    def __init__(
+        self, connect: Callable[[], Awaitable[T]], disconnect: Callable[[], Awaitable[object]]
+    ) -> None:
+        self._connect = connect
+        self._disconnect = disconnect
+
+    async def __aenter__(self) -> T:
+        return await self._connect()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        await self._disconnect()
+        # The owner was interrupted: by a task group inside that has failed, or at the end of the event loop. An
+        # SDK says what has failed to those who use it; to close it is not an error.
+        return error is not None
+
+
+class _InContext(Generic[R]):
+    """Awaits a coroutine in the current task, and each of its steps in another context."""
+
+    def __init__(self, context: Context, coro: Coroutine[Any, Any, R]) -> None:
+        self._context = context
+        self._coro = coro
+
+    def __await__(self) -> Generator[Any, Any, R]:
+        step, argument = self._coro.send, None
+        while True:
+            try:
+                awaited = self._context.run(step, argument)
+            except StopIteration as end:
+                result: R = end.value
+                return result
+            try:
+                step, argument = self._coro.send, (yield awaited)
+            except GeneratorExit:
+                self._context.run(self._coro.close)
+                raise
+            except BaseException as error:
+                step, argument = self._coro.throw, error
