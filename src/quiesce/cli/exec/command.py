@@ -138,11 +138,11 @@ def _problem(argv: Sequence[str], options: argparse.Namespace) -> str:
         return "it needs Linux, whose processes can become the parents of orphans"
     if not argv or not argv[0]:
         return "there is no command: quiesce exec [options] -- COMMAND [ARGUMENT ...]"
-    folder = options.report.parent if options.report is not None else None
-    if folder is not None and not folder.is_dir():
-        return f"--report: there is no folder {str(folder)!r}"
-    if folder is not None and (not os.access(folder, os.W_OK) or options.report.is_dir()):
-        return f"--report: {str(options.report)!r} cannot be written"
+    report: Path | None = options.report
+    if report is not None and not report.parent.is_dir():
+        return f"--report: there is no folder {str(report.parent)!r}"
+    if report is not None and (not os.access(report.parent, os.W_OK) or report.is_dir()):
+        return f"--report: {str(report)!r} cannot be written"
     return ""
 
 
