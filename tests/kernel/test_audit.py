@@ -91,7 +91,7 @@ def test_every_word_of_the_kernel_has_a_scenario() -> None:
     audited = {scenario.word for scenario in all_scenarios()}
     # A `Reason` is a part of what `StopReport` and `CancelToken` are audited with; a look at what runs waits for nothing.
     plain_data = {"Reason", "Branch", "tree"}
-    given_by_a_word = {"Containment", "Held", "Leftover", "Outcome", "Stream"}
+    given_by_a_word = {"Containment", "Held", "Leftover", "Outcome", "Remote", "Stream"}
     words = {
         name
         for name in importlib.import_module("quiesce").__all__

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
@@ -68,6 +70,7 @@ async def test_work_that_has_ended_by_itself_is_not_cancelled() -> None:
     assert there.log == ["start"]
     assert job.report is not None
     assert job.report.clean
+    assert not job.report.outcomes
 
 
 async def test_done_says_that_there_is_nothing_to_stop() -> None:
@@ -299,3 +302,50 @@ def test_what_is_not_a_function_is_refused() -> None:
 def test_a_leftover_of_it_prints_as_others_do() -> None:
     left = Leftover("remote", "job job-1", "app.py:3 in main", "cancelled, and not confirmed")
     assert str(left) == "remote 'job job-1', stuck at cancelled, and not confirmed, made at app.py:3 in main"
+
+
+RUNNERS = ("asyncio", "trio")
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("closing", ["closed", "closed in no time", "left open"])
+def test_work_that_confirms_nothing_does_not_keep_the_program_from_ending(
+    runner: str, closing: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    there = Elsewhere()
+    there.confirms = False
+
+    async def main() -> Sequence[Leftover]:
+        job = await there.work(grace=SHORT).open()
+        kept.append(job)
+        if closing == "left open":
+            return []
+        report = await job.close(deadline=0 if closing == "closed in no time" else None)
+        return report.left
+
+    kept: list[Remote[str, str]] = []
+    began = time.monotonic()
+    left = anyio.run(main, backend=runner)
+    assert time.monotonic() - began < 2 * SHORT.total + 1
+    assert there.log == ["start", "cancel job-1"]
+    if closing == "left open":
+        assert "job job-1" in caplog.text
+    else:
+        assert [one.kind for one in left] == ["remote"]
+        assert caplog.text.count("job job-1") <= 1
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_work_that_is_left_open_is_cancelled_when_the_program_ends(
+    runner: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    there = Elsewhere()
+    kept: list[Remote[str, str]] = []
+
+    async def main() -> None:
+        kept.append(await there.work(grace=SHORT).open())
+
+    anyio.run(main, backend=runner)
+    assert there.log == ["start", "cancel job-1"]
+    assert not there.running
+    assert "left" not in caplog.text

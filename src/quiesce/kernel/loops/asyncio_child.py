@@ -130,13 +130,13 @@ class OwnedTask(asyncio.Task[None]):
             self.remove_done_callback(handle._never_started)
             self.add_done_callback(handle._never_started)
         if not self.get_loop().is_running():
+            if (leave := at_loop_end.get(handle)) is not None:
+                leave()
+                return False
             if handle._asked or handle._core.is_clean_up():
                 return False
             handle._asked = 1
             handle._note_reason(Reason("shutdown", "the event loop is ending"))
-            if (leave := at_loop_end.get(handle)) is not None:
-                leave()
-                return False
         return super().cancel(msg)
 
     def set_name(self, value: object) -> None:

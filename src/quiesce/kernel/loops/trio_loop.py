@@ -44,6 +44,7 @@ from quiesce.kernel.scope import (
     Child,
     Handle,
     ScopeCore,
+    at_loop_end,
     current_node,
 )
 
@@ -249,7 +250,9 @@ class TrioBackend(Backend):
             for task in tuple(self.nursery.child_tasks) if self.nursery is not None else ():
                 # Not from the task's context: a child that has not taken its first step has not set it yet.
                 handle: TrioHandle = getcoroutinelocals(task.coro)["handle"]
-                if not handle._core.is_clean_up():
+                if (leave := at_loop_end.get(handle)) is not None:
+                    leave()
+                elif not handle._core.is_clean_up():
                     handle._core.stop(Reason("shutdown", "the trio run is ending"))
 
     def _run_due_timers(self) -> None:

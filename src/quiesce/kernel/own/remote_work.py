@@ -11,12 +11,14 @@ Invariants
 - Once started, the work stays in its scope until it is known to have ended: `wait` or `done` reported it, or
   `confirm` returned. Nothing else makes a report clean.
 - A `cancel` or `confirm` that fails is tried again, after growing pauses, as long as anybody could still be
-  waiting; a network that is down for a moment leaves nothing over.
+  waiting; a network that is down for a moment leaves nothing over. The end of the event loop waits for it no
+  longer than the grace.
 - The owner task refers to none of the objects that users hold, so that it is noticed when those are dropped.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
 from collections.abc import Awaitable, Callable
@@ -221,7 +223,9 @@ class RemoteWork(Child):
         self._label = label
 
     def end(self) -> None:
-        """It has ended."""
+        """It has ended. May be called again."""
+        if self.state != RUNNING:
+            return
         self.state = CANCELLED if self.reason is not None else FINISHED
         self._ended()
 
@@ -335,7 +339,7 @@ class RemoteOwner(Generic[T, R]):
         core.add(self.work)
         core.add(self._handle)
         # The end of `asyncio.run` would interrupt a request of ours, and nobody would hear of the work again.
-        at_loop_end[self._handle] = self._leave
+        at_loop_end[self._handle] = self._leave_with_the_loop
         self._handle._on_end(self._note_end)
         try:
             core.start(self._handle, self._hold, (start,))
@@ -355,9 +359,8 @@ class RemoteOwner(Generic[T, R]):
         if self.ended:
             return
         self.ended = True
-        if self._handle.done:  # its start was interrupted
-            self.work.end()
-        elif self._leaving:  # nobody needs the confirmation any more
+        self.work.end()
+        if self._leaving:  # nobody needs the confirmation any more
             self._handle._deliver_cancel()
         self._queue.wake_all()
 
@@ -370,6 +373,31 @@ class RemoteOwner(Generic[T, R]):
     def _leave(self) -> None:
         self._leaving = True
         self._queue.wake_all()
+
+    def _leave_with_the_loop(self) -> None:
+        """Nobody will close it any more: stop it, and give it up when its time is over."""
+        core, backend = self.core, self.core.backend
+        self._leave()
+        # Soon, because asyncio calls this while its loop does not run.
+        backend.call_at(backend.now(), partial(core.stop, Reason("shutdown", "the event loop is ending")))
+        if core.is_over():  # somebody has the report
+            backend.call_at(backend.now(), self._handle._deliver_cancel)
+        else:
+            self._give_up_at(backend.now() + core.grace.total)
+
+    def _give_up_at(self, when: float) -> None:
+        if when < math.inf:
+            self.core.backend.call_at(when, self._give_up)
+
+    def _give_up(self) -> None:
+        core = self.core
+        if self._handle.done:
+            return
+        if not core.is_over():  # the last step of the ladder is due at the same time
+            self._give_up_at(core.backend.now() + _FIRST_PAUSE)
+            return
+        log_report(core.report())
+        self._handle._deliver_cancel()
 
     async def wait_until_started(self) -> None:
         """Wait until the work was started. If this raises, nothing was, or it has been stopped again."""

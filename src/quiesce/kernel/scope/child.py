@@ -348,7 +348,7 @@ class Handle(Child, Generic[T_co]):
         return f"<Handle {self.name!r} {self.state}>"
 
 
-#: What to call instead of cancelling a child when the event loop ends (asyncio). Whoever adds a child removes it.
+#: What to call instead of cancelling a child when the event loop ends. Whoever adds a child removes it.
 at_loop_end: dict[Child, Callable[[], object]] = {}
 
 
