@@ -281,3 +281,23 @@ def test_nothing_is_left_in_the_process_table(token: str) -> None:
     """The guard goes with us."""
     assert run(exec_("sh", "-c", f"true 300.{token}; true")).returncode == 0
     assert running(token) == []
+
+
+SLOW_AFTER_FORK = """
+import os, sys, time
+from quiesce.cli import main
+fork = os.fork
+def fork_and_wait():
+    pid = fork()
+    if pid and os.getpid() == front:
+        time.sleep(0.5)
+    return pid
+front, os.fork = os.getpid(), fork_and_wait
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@guarded
+def test_a_command_that_has_ended_before_we_hear_of_its_start(options: tuple[str, ...]) -> None:
+    ended = run([sys.executable, "-c", SLOW_AFTER_FORK, "exec", *options, "--", "sh", "-c", "exit 7"])
+    assert (ended.returncode, ended.stderr) == (7, b"")

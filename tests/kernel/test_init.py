@@ -154,6 +154,23 @@ def test_pid_1_exits_as_the_program_does(line: str, status: int, flavour: str) -
     assert ended.stdout == b"before ready\n", "what was printed before is printed once"
 
 
+def test_a_program_that_ends_before_pid_1_looks_for_it() -> None:
+    text = """
+    fork = os.fork
+    def fork_and_wait():
+        pid = fork()
+        if pid:
+            time.sleep(0.5)
+        return pid
+    os.fork = fork_and_wait
+    async def main():
+        os._exit(6)
+    go(main)
+    """
+    command = as_pid_1([sys.executable, "-c", _whole(text), "asyncio"])
+    assert subprocess.run(command, timeout=30, check=False).returncode == 6
+
+
 def _whole(text: str) -> str:
     return PREAMBLE + textwrap.dedent(text)
 

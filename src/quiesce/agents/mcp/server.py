@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
@@ -37,6 +37,7 @@ from quiesce.agents.agent import (
 from quiesce.kernel.inner import Backend, current_backend, is_cancel, root_scope
 
 from .dialect import field, list_page, tell_cancelled, text_of
+from .tasks import call_as_task, runs_as_task
 
 if TYPE_CHECKING:
     from quiesce import Grace, StopReport
@@ -78,6 +79,10 @@ class _LoopConnection:
         self.connecting = anyio.Lock()
         self.is_shared = False
         self.process: Process | None = None
+
+    def has_exited(self) -> bool:
+        """Whether the server was a process of ours, and has ended."""
+        return self.process is not None and self.process.returncode is not None
 
 
 class MCPServer:
@@ -238,15 +243,22 @@ class MCPServer:
         except TimeoutError as error:
             late = TimeoutError(f"no list of tools within {self.connect_timeout:g} s")
             raise self._error("has not answered", late) from error
-        connection.tools = _function_tools(self, [tool for tool in listed if self._is_wanted(tool.name)])
+        wanted = [tool for tool in listed if self._is_wanted(tool.name)]
+        connection.tools = _function_tools(self, session, wanted)
         return connection.tools
 
     async def call_tool(
-        self, tool_name: str, arguments: dict[str, Any] | None, progress: Callable[[str], None] | None = None
+        self,
+        tool_name: str,
+        arguments: dict[str, Any] | None,
+        progress: Callable[[str], None] | None = None,
+        *,
+        as_task: bool = False,
     ) -> Any:
         """Call a tool; returns its text, or raises `MCPToolError` if the server reports that it has failed.
 
-        `progress` is called with the messages that the server sends meanwhile.
+        `progress` is called with the messages that the server sends meanwhile. `as_task`: the server runs the call as
+        a task, which a stop cancels there with `tasks/cancel`.
         """
         session = self._open_session()
 
@@ -254,9 +266,15 @@ class MCPServer:
             if message and progress is not None:
                 progress(f"{message}\n")
 
-        result = await self._ask(
-            session, session.call_tool, tool_name, arguments or {}, progress_callback=on_progress
-        )
+        if as_task:
+            call = call_as_task(
+                session, self.name, tool_name, arguments or {}, progress, self._connection().has_exited
+            )
+            result = await self._answer(call)
+        else:
+            result = await self._ask(
+                session, session.call_tool, tool_name, arguments or {}, progress_callback=on_progress
+            )
         text = text_of(result, self.use_structured_content)
         if field(result, "isError", "is_error"):
             raise MCPToolError(
@@ -267,17 +285,21 @@ class MCPServer:
     async def _ask(self, session: Any, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         number = getattr(session, "_request_id", None)  # 1.x: the id of the next request
         try:
-            return await method(*args, **kwargs)
-        except Exception as error:
-            if _says_closed(error):
-                await self._wait_for_exit()
-            raise self._error("has not answered", error) from error
+            return await self._answer(method(*args, **kwargs))
         except BaseException as error:
             # Version 2 of the client tells the server itself that a request was cancelled; version 1 does
             # not.
             if isinstance(number, int) and is_cancel(error):
                 await shielded(tell_cancelled, session, number, within=_TELL_WITHIN)
             raise
+
+    async def _answer(self, asked: Awaitable[Any]) -> Any:
+        try:
+            return await asked
+        except Exception as error:
+            if _says_closed(error):
+                await self._wait_for_exit()
+            raise self._error("has not answered", error) from error
 
     def _open_session(self) -> Any:
         held = self._connection().held
@@ -435,7 +457,7 @@ def _first_of(error: BaseException) -> BaseException:
 # Its tools
 
 
-def _function_tools(server: MCPServer, listed: list[Any]) -> list[FunctionTool]:
+def _function_tools(server: MCPServer, session: Any, listed: list[Any]) -> list[FunctionTool]:
     made: dict[str, FunctionTool] = {}
     for tool in listed:
         # Names that differ only in characters which providers do not accept become one name: number them.
@@ -444,14 +466,14 @@ def _function_tools(server: MCPServer, listed: list[Any]) -> list[FunctionTool]:
         while name in made:
             number += 1
             name = f"{stem[: 63 - len(str(number))]}_{number}"
-        made[name] = _function_tool(server, tool, name)
+        made[name] = _function_tool(server, tool, name, runs_as_task(session, tool))
     return list(made.values())
 
 
 _decode_arguments = decoder_of(dict[str, Any])
 
 
-def _function_tool(server: MCPServer, tool: Any, name: str) -> FunctionTool:
+def _function_tool(server: MCPServer, tool: Any, name: str, as_task: bool) -> FunctionTool:
     its_name: str = tool.name
 
     async def invoke(context: ToolContext[Any], arguments: str) -> Any:
@@ -459,6 +481,8 @@ def _function_tool(server: MCPServer, tool: Any, name: str) -> FunctionTool:
             given = _decode_arguments(arguments or "{}")
         except ValueError as error:
             raise InvalidToolArguments(f"tool {name!r} takes a JSON object: {error}") from error
+        if as_task:
+            return await server.call_tool(its_name, given, context.progress, as_task=True)
         return await server.call_tool(its_name, given, context.progress)
 
     schema: dict[str, Any] = {

@@ -84,7 +84,7 @@ class Front:
         self._terminate_at = self._kill_at = float("inf")
         self._hurries = 0
         self._ctrl_c: list[float] = []
-        self._signalled_with_term = False
+        self._was_signalled = self._signalled_with_term = False
         self.status: int | None = None  # of the command, as `os.wait` gives it
         self.reason: tuple[str, str] | None = None  # kind and message, if we were asked to stop
         self.left: list[procfs.Proc] = []
@@ -219,8 +219,10 @@ class Front:
         self._signal_command(number)
         if not self._stop_began:
             self._begin_stop(kind, signal.Signals(number).name)
-        elif number != signal.SIGHUP:  # one closed terminal may send several
+        elif self._was_signalled and number != signal.SIGHUP:  # one closed terminal may send several
             self._hurry()
+        # A client that has closed our input sends SIGTERM if it sees nothing happen: that is its first wish.
+        self._was_signalled = True
 
     def _hurry(self) -> None:
         """One more wish to stop: half of the remaining grace, then none."""
@@ -256,7 +258,7 @@ class Front:
             self._signal_command(number)
         elif self._command and self.status is None:
             try:
-                os.killpg(self._command, number)  # not reaped: its number is still its own
+                os.killpg(self._command, number)  # the guard is in the group: its number is nobody else's
             except OSError:
                 pass
 
@@ -352,7 +354,10 @@ class Front:
 
     def _set_command(self, pid: int) -> None:
         self._command = pid
-        self._pidfd = os.pidfd_open(pid)  # its parent keeps the zombie: the number is still its own
+        try:
+            self._pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            pass  # it was reaped before we have heard of it
 
     def _fail(self, number: int) -> None:
         raise NotStarted(number)

@@ -10,9 +10,9 @@ Invariants
   cancelled, and the work counts as left over: it may be running.
 - Once started, the work stays in its scope until it is known to have ended: `wait` or `done` reported it, or
   `confirm` returned. Nothing else makes a report clean.
-- A `cancel` or `confirm` that fails is tried again, after growing pauses, as long as anybody could still be
-  waiting; a network that is down for a moment leaves nothing over. The end of the event loop waits for it no
-  longer than the grace.
+- A `cancel` or `confirm` that fails is tried again, after growing pauses: a network that is down for a moment
+  leaves nothing over, and one that comes back later ends what costs money. The end of the event loop waits for it
+  no longer than the grace.
 - The owner task refers to none of the objects that users hold, so that it is noticed when those are dropped.
 """
 
@@ -57,7 +57,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds between two tries to cancel
+# Seconds between two tries to cancel; `_LATE_PAUSE` when the time of the stop is over, and nobody waits any more.
+_FIRST_PAUSE, _LONGEST_PAUSE, _LATE_PAUSE = 0.05, 1.0, 60.0
 
 
 def remote(
@@ -320,7 +321,7 @@ class RemoteOwner(Generic[T, R]):
                 doing = "its end could not be confirmed" if was_sent else "its cancel could not be sent"
                 self.work.problem = f"{doing}: {error!r}"
                 await self._sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                pause = min(2 * pause, _LATE_PAUSE if self.core.is_over() else _LONGEST_PAUSE)
 
     async def _sleep(self, seconds: float) -> None:
         backend = self.core.backend
@@ -412,7 +413,8 @@ class RemoteOwner(Generic[T, R]):
             except BaseException as mine:
                 core.stop(reason_of_cancel(core, mine))
                 await backend.wait_through(core.is_over, core.waiters)
-                mine.__cause__ = self._failure or mine.__cause__
+                if self._failure is not None:
+                    mine.__cause__ = self._failure
                 if core.state is not SETTLED:
                     log_report(core.report())
                 raise

@@ -77,6 +77,7 @@ def _be_init(program: int, numbers: Collection[int]) -> NoReturn:
         signals = SignalReader(numbers)
         poll = select.poll()
         poll.register(signals.descriptor, select.POLLIN)
+        _reap(program)  # if it has ended already, its SIGCHLD may be lost
         while True:
             poll.poll()
             for number, from_kernel in signals.read():
