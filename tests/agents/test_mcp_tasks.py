@@ -37,9 +37,13 @@ def requests(log: Path) -> list[str]:
     return [line for line in log.read_text().splitlines() if not line.startswith("notifications/")]
 
 
+def written(log: Path) -> str:
+    return log.read_text() if log.exists() else ""
+
+
 async def begun(log: Path) -> None:
     with anyio.fail_after(15):
-        while not log.exists() or "as a task" not in log.read_text():
+        while "as a task" not in written(log):
             await anyio.sleep(0.01)
 
 
