@@ -16,7 +16,7 @@ import pytest
 
 from quiesce import Grace
 
-pytestmark = [pytest.mark.real_time, pytest.mark.time_limit(60)]
+pytestmark = [pytest.mark.real_time, pytest.mark.time_limit(60), pytest.mark.slow]
 
 WHOLE = Grace().total + 1.0  # what the program has from the disconnect to its exit
 BUSY = 1.0  # more, on a machine that is busy

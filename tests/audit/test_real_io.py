@@ -332,6 +332,7 @@ def busy_machine() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @in_both
 def test_a_busy_machine_does_not_change_a_verdict(backend: str) -> None:
     def findings(port: int) -> list[tuple[str, str]]:

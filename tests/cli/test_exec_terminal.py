@@ -33,6 +33,7 @@ from .exec_commands import (
 from .exec_terminal import CTRL_BACKSLASH, CTRL_C, CTRL_D, CTRL_Z, PROMPT, Terminal, shell, terminal
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(
         not sys.platform.startswith("linux") or not shutil.which("bash"), reason="needs Linux, and bash"
     ),

@@ -62,6 +62,7 @@ def state_of(pid: int) -> str:
     return proc.state if proc is not None else "gone"
 
 
+@pytest.mark.slow
 def test_one_that_a_busy_machine_is_slow_to_stop_is_waited_for(
     token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
