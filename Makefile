@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest $(SECOND_TRY)
 # A process that runs out of tests takes some over from another one.
 SHARED = -n $(WORKERS) --dist worksteal
 # What depends most on the interpreter: the tests for a version between the oldest and the newest.
-BETWEEN := tests/kernel
+BETWEEN := tests/kernel tests/cli/exec
 # Without bytecode, each of the thousands of programs that the tests start would compile the library anew.
 unexport PYTHONDONTWRITEBYTECODE
 # The parts of the tree that hold Python and exist.

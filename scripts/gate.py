@@ -107,7 +107,7 @@ EACH_CHANGE = (
     make("test-slow"),
     make("test-others"),
     make("test-taskgroups"),
-    make("test-next", PYTHONS="3.15", ARGS="tests/kernel tests/audit/test_what_runs_it.py"),
+    make("test-next", PYTHONS="3.15", ARGS="tests/kernel tests/cli/exec tests/audit/test_what_runs_it.py"),
     make("test-ui", group="others' programs"),
     make("test-interop", group="others' programs", QUIESCE_INTEROP="each"),
     make("test-embedded", group="others' programs"),
