@@ -14,10 +14,10 @@ BETWEEN := tests/kernel tests/cli/exec
 # Without bytecode, each of the thousands of programs that the tests start would compile the library anew.
 unexport PYTHONDONTWRITEBYTECODE
 # The parts of the tree that hold Python and exist.
-CODE := $(wildcard src chat tests ui_tests interop_tests embedded_tests dropin_tests scripts examples bench seeds peers suites)
+CODE := $(wildcard src chat tests ui_tests interop_tests embedded_tests dropin_tests docker_tests scripts examples bench seeds peers suites)
 
 .DEFAULT_GOAL := help
-.PHONY: help run chat test test-slow test-others test-all test-next test-taskgroups test-ui test-wheel test-interop test-embedded test-dropin test-docs coverage mutants lint format audit audit-once nightly seeds peers peers-fast suites bench docs pin clean
+.PHONY: help run chat test test-slow test-others test-all test-next test-taskgroups test-ui test-wheel test-interop test-embedded test-dropin test-docker test-docs coverage mutants lint format audit audit-once nightly seeds peers peers-fast suites bench docs pin clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ test-embedded: ## run the embedded model with its real weights (fetches 130 MB)
 
 test-dropin: $(VENV)/.lint-ready ## test the drop-ins, each in an environment with the real SDK (ARGS="--only openai_agents" for one)
 	$(PYTHON) dropin_tests/run.py $(ARGS)
+
+test-docker: $(VENV)/.test-ready ## stop commands in containers, with a Docker engine of its own from Debian (as root)
+	scripts/test-docker $(ARGS)
 
 test-docs: $(VENV)/.test-ready ## run every program in the documentation, and compare what it prints with the page
 	$(PYTEST) $(SHARED) tests/test_docs.py $(ARGS)

@@ -124,6 +124,7 @@ NIGHTLY = (
     make("test-next", limit=3 * HOURS),
     make("test-interop"),
     make("test-dropin"),
+    make("test-docker", "all"),
     make("peers", "all", limit=3 * HOURS),
     make("suites", "all", limit=3 * HOURS),
 )

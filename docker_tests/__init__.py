@@ -1,0 +1,1 @@
+"""Tests with a real Docker engine: `make test-docker`."""
