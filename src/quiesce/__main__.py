@@ -10,7 +10,11 @@ from __future__ import annotations
 import os
 import sys
 
-if not sys.flags.safe_path and sys.path and sys.path[0] in ("", os.getcwd()):
+try:
+    here = os.getcwd()
+except OSError:  # it was removed
+    here = ""
+if not sys.flags.safe_path and sys.path and sys.path[0] in ("", here):
     del sys.path[0]
 
 from quiesce.cli import main

@@ -265,3 +265,58 @@ def test_many_processes_end(token: str) -> None:
 def test_a_busy_tree_of_short_processes_is_reaped(token: str) -> None:
     ended = run(exec_("sh", "-c", f"for i in $(seq 300); do (true &) ; done; exit 2 # {token}"))
     assert ended.returncode == 2
+
+
+def test_what_says_that_it_is_a_guard_ends_too(token: str) -> None:
+    """The guards of `quiesce.run` carry that mark; anybody can."""
+    script = f"trap '' TERM; QUIESCE_TREE=guard setsid sh -c 'trap \"\" TERM; sleep 300.{token}' & wait"
+    with started(exec_("sh", "-c", script, options=["--grace", "0.3"])) as process:
+        wait_for_sleepers(token)
+        process.terminate()
+        end_of(process)
+        assert running(token) == []
+
+
+def test_a_long_grace(token: str) -> None:
+    with started(exec_("sleep", f"300.{token}", options=["--grace", "1e12"])) as process:
+        wait_for_sleepers(token)
+        process.terminate()
+        assert end_of(process) == -signal.SIGTERM
+
+
+def test_a_guard_that_was_stopped_costs_no_time_and_no_status(token: str) -> None:
+    with started(exec_("sh", "-c", f"trap 'exit 7' TERM; sleep 300.{token} & wait")) as process:
+        wait_for_sleepers(token)
+        os.kill(guard_of(process.pid), signal.SIGSTOP)
+        began = time.monotonic()
+        process.terminate()
+        assert end_of(process) == 7
+        assert time.monotonic() - began < 3
+        assert running(token) == []
+
+
+def test_without_descriptors_it_fails_and_nothing_runs_on(token: str) -> None:
+    for limit in range(4, 16):
+        command = exec_("sleep", f"0.1{token}", options=["--grace", "0.3"])
+        ended = run(["sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh", *command])
+        assert ended.returncode in (0, 1, 125, 127), (limit, ended)  # 1: Python itself, 127: the loader
+        if ended.returncode == 125:
+            assert ended.stderr.startswith(b"quiesce exec: "), (limit, ended.stderr)
+        assert all_end(token)
+
+
+def test_its_own_fault_ends_the_command_too(token: str) -> None:
+    """A poll that fails, as an example of what we did not foresee."""
+    program = (
+        "import sys; from quiesce.cli.exec import command, front\n"
+        "def fail(self): raise ValueError('a fault')\n"
+        "front.Front._milliseconds = fail\n"
+        "sys.exit(command.main(sys.argv[1:]))"
+    )
+    for options in ([], ["--no-guard"]):
+        command = [sys.executable, "-c", program, *options, "--grace", "0.3", "--", "sleep", f"300.{token}"]
+        ended = run(command)
+        assert ended.returncode == 125
+        assert b"ValueError: a fault" in ended.stderr
+        assert ended.stderr.endswith(b"quiesce exec: failed: a fault\n")
+        assert all_end(token)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.kernel.namespaces import as_pid_1, enter, in_namespaces, pid_of_init, zombies_of
+from tests.kernel.namespaces import PID_1, as_pid_1, enter, in_namespaces, pid_of_init, zombies_of
 from tests.kernel.processes import token_of_processes, wait_until
 
 from .exec_commands import (
     DAEMON,
     DEAF,
     all_end,
+    children_of,
     end_of,
     exec_,
     line_of,
@@ -147,3 +150,47 @@ def test_the_guard_killed_in_a_container(token: str) -> None:
         assert process.stdin is not None
         process.stdin.close()
         assert end_of(process) == 5
+
+
+OTHER_PROC = ("unshare", "--pid", "--fork", "--kill-child=KILL")  # /proc stays that of the outer namespace
+NO_PROC = (*PID_1, "sh", "-c", 'umount -l /proc; exec "$@"', "sh")
+
+
+@guarded
+@pytest.mark.parametrize("where", [OTHER_PROC, NO_PROC], ids=["another one's", "none"])
+def test_without_a_proc_of_its_own_it_stops_the_group(
+    where: tuple[str, ...], token: str, options: tuple[str, ...], tmp_path: Path
+) -> None:
+    report = tmp_path / "report.json"
+    script = f"trap 'echo bye' TERM; sleep 300.{token} & sleep 300.{token} & echo ready; wait; wait; exit 3"
+    command = exec_("sh", "-c", script, options=[*options, "--grace", "0.4", "--report", str(report)])
+    with started([*where, *command]) as process:
+        assert line_of(process) == "ready"
+        os.kill(pid_of_init(process.pid), signal.SIGTERM)
+        assert end_of(process) == 3
+        assert line_of(process) == "bye"
+        assert all_end(token)
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    assert json.loads(report.read_text())["clean"]
+
+
+@guarded
+def test_what_cannot_be_seen_is_said_not_to_be_seen(
+    token: str, options: tuple[str, ...], tmp_path: Path
+) -> None:
+    report = tmp_path / "report.json"
+    script = f"setsid sh -c 'trap \"\" TERM; echo ready; sleep 300.{token}; exit' & wait"
+    command = exec_("sh", "-c", script, options=[*options, "--grace", "0.4", "--report", str(report)])
+    # Not as pid 1, whose exit would end everything.
+    with started([*OTHER_PROC, "sh", "-c", '"$@"; sleep 0.1; exit 9', "sh", *command]) as process:
+        assert line_of(process) == "ready"
+        (front,) = children_of(pid_of_init(process.pid))
+        os.kill(front, signal.SIGTERM)
+        assert end_of(process) == 9
+        assert process.stderr is not None
+        said, ended = process.stderr.read().splitlines()
+        assert said == b"quiesce exec: something may be left: /proc shows another PID namespace"
+        assert ended == b"Terminated"  # the shell says so: we ended as the command did
+    content = json.loads(report.read_text())
+    assert (content["clean"], content["unseen"]) == (False, ["/proc shows another PID namespace"])

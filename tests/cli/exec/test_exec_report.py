@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -126,6 +127,73 @@ def test_a_report_that_cannot_be_written_at_the_end_does_not_change_the_status(t
     )
 
 
+def test_a_link_is_followed_and_not_replaced(tmp_path: Path, report: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(report)
+    report.write_text("x" * 10_000)
+    run(exec_("true", options=["--report", str(link)]))
+    assert json.loads(report.read_text())["exit_code"] == 0
+    assert link.is_symlink()
+
+
+# All of them through a link, so that a fault of ours replaces that, and not what stands in /dev.
+@pytest.fixture
+def link(tmp_path: Path) -> Path:
+    return tmp_path / "link"
+
+
+def test_a_pipe_is_written_to(link: Path) -> None:
+    link.symlink_to("/proc/self/fd/1")
+    ended = run(exec_("echo", "hello", options=["--report", str(link)]))
+    assert ended.stdout.startswith(b"hello\n")
+    assert json.loads(ended.stdout.removeprefix(b"hello\n"))["exit_code"] == 0
+
+
+def test_a_pipe_that_nobody_reads_is_wrong_use(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    ended = run(exec_("true", options=["--report", str(tmp_path / "pipe")]))
+    assert ended.returncode == 125
+    assert b"cannot be written: No such device or address" in ended.stderr
+
+
+def test_a_full_disk_does_not_change_the_status(link: Path) -> None:
+    link.symlink_to("/dev/full")
+    ended = run(exec_("sh", "-c", "exit 3", options=["--report", str(link)]))
+    assert ended.returncode == 3
+    assert ended.stderr.decode() == (
+        f"quiesce exec: the report could not be written to {link}: No space left on device\n"
+    )
+
+
+def test_a_folder_that_was_removed_is_wrong_use(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    command = exec_("true", options=["--report", "here.json"])
+    ended = run(["sh", "-c", f'rmdir {folder}; exec "$@"', "sh", *command], cwd=folder)
+    assert ended.returncode == 125
+    assert b"'here.json' cannot be written: No such file or directory" in ended.stderr
+
+
+def test_what_could_not_be_started_is_reported(report: Path) -> None:
+    report.write_text("stale")
+    ended = run(exec_("does-not-exist", options=["--report", str(report)]))
+    content = read(report)
+    assert (ended.returncode, content["exit_code"]) == (127, 127)
+    assert "no such program in PATH" in content["error"]
+
+
+def test_standard_error_that_nobody_reads_does_not_keep_us() -> None:
+    ours, theirs = os.pipe()
+    os.set_blocking(theirs, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(theirs, b"x" * 65536)
+    os.set_blocking(theirs, True)
+    assert run(exec_("does-not-exist"), capture_output=False, stderr=theirs).returncode == 127
+    os.close(ours)
+    os.close(theirs)
+
+
 # Wrong use -----------------------------------------------------------------------------------------------------
 
 
@@ -186,8 +254,11 @@ WRONG = {
         ["--forward", "USR1", "--", "true"],
         "'USR1' is not one of TERM, INT, HUP",
     ),
-    "a report in no folder": (["--report", "/does/not/exist/report", "--", "true"], "there is no folder"),
-    "a folder as report": (["--report", "/tmp", "--", "true"], "cannot be written"),
+    "a report in no folder": (
+        ["--report", "/does/not/exist/report", "--", "true"],
+        "'/does/not/exist/report' cannot be written: No such file or directory",
+    ),
+    "a folder as report": (["--report", "/tmp", "--", "true"], "cannot be written: Is a directory"),
 }
 
 

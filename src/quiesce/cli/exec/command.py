@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import signal
 import sys
 from collections.abc import Sequence
@@ -16,10 +17,11 @@ from .front import STOPPING, Front, NotStarted
 from .launching import NOT_EXECUTABLE, NOT_FOUND
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from .report import Report
 
 FAILED = 125  # our own failure, as with `env`, `timeout` and `nohup`
 GRACE = 5.0
+_READ_WITHIN = 1000  # milliseconds
 _TAKE_VALUES = ("--grace", "--report", "--forward")
 
 _EPILOG = """\
@@ -39,6 +41,10 @@ failed, 126 the command cannot be executed, 127 there is no such command."""
 
 def main(words: Sequence[str]) -> int:
     """Run the command. Does not return if it could be started: the process ends as the command did."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        )  # as the command, if it comes before the command has started
     options_given, argv = split_command(words, _TAKE_VALUES)
     try:
         options = _parser().parse_args(options_given)
@@ -47,6 +53,17 @@ def main(words: Sequence[str]) -> int:
     if problem := _problem(argv, options):
         _say(f"error: {problem}\n(quiesce exec --help lists the options)")
         return FAILED
+    try:
+        return _run(argv, options)
+    except Exception as error:
+        # Not the status of the command. If it was started, its guard stops it now.
+        if not isinstance(error, OSError):
+            sys.excepthook(type(error), error, error.__traceback__)
+        _say(f"failed: {error}")
+        return FAILED
+
+
+def _run(argv: Sequence[str], options: argparse.Namespace) -> int:
     front = Front(
         argv,
         grace=options.grace,
@@ -57,80 +74,48 @@ def main(words: Sequence[str]) -> int:
     try:
         front.run()
     except NotStarted as failure:
-        return _explain(argv, failure)
+        status, text = _explain(argv, failure)
+        _say(text)
+        _write(options.report, argv, front, text, status)
+        return status
     return _finish(front, argv, options.report)
 
 
-def _finish(front: Front, argv: Sequence[str], report: Path | None) -> NoReturn:
+def _finish(front: Front, argv: Sequence[str], report: Report | None) -> NoReturn:
     if front.left:
         listed = "; ".join(f"{proc.describe()} (state {proc.state})" for proc in front.left)
         number = f"{len(front.left)} process{'es are' if len(front.left) > 1 else ' is'}"
         _say(f"{number} still running after {front.seconds:.1f} s, in spite of SIGKILL: {listed}")
-    if front.tree.unseen:
-        _say(f"what is left could not be seen: {front.tree.unseen}")
-    if report is not None:
-        try:
-            _write(report, front, argv)
-        except OSError as error:
-            _say(f"the report could not be written to {report}: {error.strerror}")
+    if front.unseen:
+        _say(f"something may be left: {front.unseen}")
+    _write(report, argv, front)
     exit_like(signal.SIGKILL if front.status is None else front.status)
-    raise AssertionError  # it does not return
 
 
-def _write(report: Path, front: Front, argv: Sequence[str]) -> None:
-    import json
-
-    status = front.status
-    by_signal = status is not None and os.WIFSIGNALED(status)
-    kind, message = front.reason or (None, None)
-    text = json.dumps(
-        {
-            "command": argv,
-            "exit_code": os.waitstatus_to_exitcode(status) if status is not None and not by_signal else None,
-            "signal": _name_of(os.WTERMSIG(status)) if status is not None and by_signal else None,
-            "reason": {"kind": kind, "message": message} if kind else None,
-            "elapsed": round(front.seconds, 3),
-            "killed": front.killed,
-            "left": [
-                {
-                    "kind": "process",
-                    "pid": proc.pid,
-                    "name": proc.describe(),
-                    "stuck_at": f"state {proc.state}",
-                }
-                for proc in front.left
-            ],
-            "unseen": [front.tree.unseen] if front.tree.unseen else [],
-            "clean": not front.left and not front.tree.unseen,
-        },
-        indent=2,
-    )
-    temporary = report.with_name(f".{report.name}.{os.getpid()}")
-    temporary.write_text(text + "\n", encoding="utf-8")
-    temporary.replace(report)
-
-
-def _name_of(number: int) -> str:
+def _write(
+    report: Report | None, argv: Sequence[str], front: Front, error: str = "", code: int | None = None
+) -> None:
+    if report is None:
+        return
     try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"SIGRTMIN+{number - signal.SIGRTMIN}"
+        report.write(argv, front, error, code)
+    except OSError as failure:
+        _say(f"the report could not be written to {report.path}: {failure.strerror}")
 
 
-def _explain(argv: Sequence[str], failure: NotStarted) -> int:
+def _explain(argv: Sequence[str], failure: NotStarted) -> tuple[int, str]:
+    """The exit status if nothing was started, and why."""
     if not failure.number:
-        _say("the guard was killed before it had started the command")
-        return FAILED
+        return FAILED, "the guard was killed before it had started the command"
     # Imported here: a command that can be started should not wait for it.
     from quiesce.cli.base import error_text
     from quiesce.kernel.inner import explain_failed_start
 
     error = OSError(failure.number, os.strerror(failure.number))
     if failure.is_ours:
-        _say(f"no process can be started here: {error.strerror}")
-        return FAILED
-    _say(error_text(explain_failed_start(error, argv[0], None, os.environ.get("PATH"), None).args[1]))
-    return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+        return FAILED, f"no process can be started here: {error.strerror}"
+    text = error_text(explain_failed_start(error, argv[0], None, os.environ.get("PATH"), None).args[1])
+    return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE, text
 
 
 def _problem(argv: Sequence[str], options: argparse.Namespace) -> str:
@@ -138,11 +123,6 @@ def _problem(argv: Sequence[str], options: argparse.Namespace) -> str:
         return "it needs Linux, whose processes can become the parents of orphans"
     if not argv or not argv[0]:
         return "there is no command: quiesce exec [options] -- COMMAND [ARGUMENT ...]"
-    report: Path | None = options.report
-    if report is not None and not report.parent.is_dir():
-        return f"--report: there is no folder {str(report.parent)!r}"
-    if report is not None and (not os.access(report.parent, os.W_OK) or report.is_dir()):
-        return f"--report: {str(report)!r} cannot be written"
     return ""
 
 
@@ -167,7 +147,7 @@ def _parser() -> Parser:
         help="also stop when the other end of standard input is closed: the client has disconnected, or was killed",
     )
     parser.add_argument(
-        "--report", metavar="FILE", type=_path, help="write what the stop did to this file, as JSON"
+        "--report", metavar="FILE", type=_report, help="write what the stop did to this file, as JSON"
     )
     parser.add_argument(
         "--forward",
@@ -196,10 +176,13 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _path(text: str) -> Path:
-    from pathlib import Path
+def _report(text: str) -> Report:
+    from .report import Report
 
-    return Path(text).absolute()
+    try:
+        return Report(text)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be written: {error.strerror}") from None
 
 
 def _stop_signal(text: str) -> int:
@@ -213,7 +196,11 @@ def _stop_signal(text: str) -> int:
 
 
 def _say(text: str) -> None:
-    if sys.stderr is not None:  # `print` would take standard output instead
-        from quiesce.cli.base import say
+    if sys.stderr is None:  # `print` would take standard output instead
+        return
+    from quiesce.cli.base import say
 
+    poll = select.poll()
+    poll.register(2, select.POLLOUT)
+    if poll.poll(_READ_WITHIN):  # otherwise nobody reads it, and we would never exit
         say(f"quiesce exec: {text}")

@@ -39,7 +39,11 @@ class Foreground:
         ours = os.getpid()
         if self._group != ours:
             return True
-        for name in os.listdir("/proc"):
+        try:
+            names = os.listdir("/proc")
+        except OSError:  # nobody knows
+            return True
+        for name in names:
             try:
                 if name.isdigit() and os.getpgid(int(name)) == self._group and int(name) != ours:
                     return True

@@ -46,7 +46,9 @@ from .tree import Tree
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _STOPPED_BY_TERMINAL: Final = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 _SHARE_BEFORE_TERM = 0.6  # of the grace: how long the rest of the tree waits for the command to end it
-_NEWS_WITHIN = 0.5
+_NEWS_WITHIN = 0.5  # seconds until the guard has told that what was killed has exited
+_NEWS_OF_UNSEEN_WITHIN = 3.0  # and if nothing can be seen that has not
+_LONGEST_WAIT = 3600.0  # `poll` counts milliseconds in 32 bits
 _CTRL_C_IN_A_ROW = 3
 
 
@@ -74,7 +76,7 @@ class Front:
         self._guard = 0
         self._command = 0
         self._pidfd = -1
-        self.tree = Tree(self._root)
+        self.tree = Tree(self._root, self._signal_group)
         self._messages = -1
         self._partial_line = b""
         self._own_group = True
@@ -90,6 +92,7 @@ class Front:
         self.left: list[procfs.Proc] = []
         self.killed: list[str] = []
         self.seconds = 0.0
+        self.unseen = ""  # why something may be left that is not in `left`
 
     # Starting
 
@@ -104,6 +107,12 @@ class Front:
             self._dismiss()
             if not failure.number:
                 Tree(os.getpid).kill()  # without its guard, it may run all the same
+            self._foreground.recover()
+            raise
+        except BaseException:  # a fault of ours, or no descriptor is left
+            if not self._guard:  # the guard stops the tree when we exit
+                self._signal_command(signal.SIGKILL)
+                self.tree.kill()
             self._foreground.recover()
             raise
         self._dismiss()
@@ -181,14 +190,20 @@ class Front:
         if now >= self._kill_at:
             self.killed = [proc.describe() for proc in self.tree.members()]
             left = self.tree.kill()
-            self._learn_end()
-            self.left = [] if self._is_empty else left
+            self._learn_end(_NEWS_WITHIN if left else _NEWS_OF_UNSEEN_WITHIN)
+            if not self._is_empty:
+                self.left = left
+                self.unseen = self.tree.unseen or (
+                    "" if left else "a process that cannot be seen did not exit"
+                )
             return True
         return self._is_empty
 
-    def _learn_end(self) -> None:
+    def _learn_end(self, seconds: float) -> None:
         """Everything was killed: wait a moment for the news that it has exited."""
-        give_up_at = time.monotonic() + _NEWS_WITHIN
+        if self._guard:
+            os.kill(self._guard, signal.SIGCONT)  # whoever has stopped it
+        give_up_at = time.monotonic() + seconds
         while not (self._is_empty and self.status is not None) and time.monotonic() < give_up_at:
             self._reap()
             self._read_messages()
@@ -196,7 +211,8 @@ class Front:
 
     def _milliseconds(self) -> float | None:
         until = min(self._terminate_at, self._kill_at)
-        return None if until == float("inf") else 1000 * max(0.0, until - time.monotonic())
+        seconds = max(0.0, until - time.monotonic())
+        return None if seconds == float("inf") else 1000 * min(seconds, _LONGEST_WAIT)
 
     # Signals
 
@@ -256,11 +272,9 @@ class Front:
     def _signal_group(self, number: int) -> None:
         if not self._own_group:
             self._signal_command(number)
-        elif self._command and self.status is None:
-            try:
-                os.killpg(self._command, number)  # the guard is in the group: its number is nobody else's
-            except OSError:
-                pass
+        elif self._command and (self.status is None or self._guard):
+            # Either of the two is in the group: its number is nobody else's.
+            procfs.signal_group(self._command, number)
 
     # The terminal
 
@@ -286,7 +300,7 @@ class Front:
         self._ctrl_c = [*(at for at in self._ctrl_c if now - at < self._grace), now]
         if self._stop_began or self.status is not None:
             self._hurry()
-        elif len(self._ctrl_c) >= _CTRL_C_IN_A_ROW:
+        elif len(self._ctrl_c) >= _CTRL_C_IN_A_ROW and signal.SIGINT not in self._forwarded:
             self._begin_stop("user", f"{_CTRL_C_IN_A_ROW} times Ctrl-C")
 
     def _stop_like(self, number: int) -> None:
@@ -382,8 +396,10 @@ class Front:
         self._read_messages()  # first, if the command could not be executed, and has exited
         for pid, status in child_changes():
             if pid == self._guard:
-                if os.WIFSTOPPED(status):  # by a signal to the whole group of the command
-                    self._stop_like(signal.SIGSTOP)
+                if os.WIFSTOPPED(
+                    status
+                ):  # by a signal to the whole group: it will tell of the command's stop
+                    os.kill(self._guard, signal.SIGCONT)
                 elif not os.WIFCONTINUED(status):
                     self._read_messages()  # the last ones
                     self._guard = 0

@@ -27,7 +27,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 from quiesce.kernel.inner import (
@@ -46,6 +46,7 @@ from .tree import Tree
 _DEATH, STOP_HAS_BEGUN = signal.SIGUSR1, signal.SIGUSR2
 _TOLD = (signal.SIGINT, signal.SIGHUP)
 _LOOK_EVERY = 0.02
+_MOST_DESCRIPTORS = 65536  # that are tried one by one
 
 
 class Parent:
@@ -101,14 +102,16 @@ class _Guard:
         self._messages = messages
         self._grace = grace
         self._kill_at: float | None = None
-        self._tree = Tree(os.getpid)
+        self._group = 0  # of the command, if it has its own
+        self._tree = Tree(os.getpid, self._signal_group)
 
     def run(self, command: Command) -> NoReturn:
         become_subreaper()
         signal_when_parent_exits(_DEATH)
         parent = Parent(self._tell)
         parent.start(command)
-        self._settle_down(parent.pid if command.own_group else 0)
+        self._group = parent.pid if command.own_group else 0
+        self._settle_down()
         while os.getppid() == self._program:
             parent.wait()
             if not descendants.have_any():
@@ -121,10 +124,10 @@ class _Guard:
         self._stop_all(parent)
         os._exit(0)
 
-    def _settle_down(self, group: int) -> None:
-        """Leave nothing of ours in the way of the command, and join this process group; 0: make one."""
+    def _settle_down(self) -> None:
+        """Leave nothing of ours in the way of the command, and join its process group, or make one."""
         try:
-            os.setpgid(0, group)
+            os.setpgid(0, self._group)
         except OSError:
             pass  # it has made a session of its own already: then the terminal signals it no more than us
         release_descriptors(self._messages)
@@ -147,6 +150,10 @@ class _Guard:
             time.sleep(_LOOK_EVERY)
         self._tree.kill()
 
+    def _signal_group(self, number: int) -> None:
+        if self._group:
+            procfs.signal_group(self._group, number)  # its number is nobody else's as long as we are in it
+
     def _tell(self, message: str) -> None:
         if message == "continued" and (program := procfs.look_up(self._program)) and program.state == "T":
             os.kill(self._program, signal.SIGCONT)  # somebody has continued the command alone
@@ -162,9 +169,17 @@ def release_descriptors(*keep: int) -> None:
     for number in range(3):
         if number not in keep:
             os.dup2(nothing, number)
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) not in keep and _is_inherited(int(name)):
-            os.close(int(name))
+    for number in open_descriptors():
+        if number > 2 and number not in keep and _is_inherited(number):
+            os.close(number)
+
+
+def open_descriptors() -> Iterable[int]:
+    """At least all that are open."""
+    try:
+        return [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:  # there is no /proc, or no descriptor left to read it
+        return range(min(os.sysconf("SC_OPEN_MAX"), _MOST_DESCRIPTORS))
 
 
 def reserve_standard_descriptors() -> None:

@@ -43,9 +43,13 @@ def restore_environment() -> None:
     """Undo what Python has done to the environment: in the locale "C" it sets LC_CTYPE, for programs that it starts."""
     if os.environ.get("LC_CTYPE") not in _BY_PYTHON:
         return
-    with open("/proc/self/environ", "rb") as environment:  # as it was when we were started
-        if not any(line.startswith(b"LC_CTYPE=") for line in environment.read().split(b"\0")):
-            del os.environ["LC_CTYPE"]
+    try:
+        with open("/proc/self/environ", "rb") as environment:  # as it was when we were started
+            lines = environment.read().split(b"\0")
+    except OSError:
+        return
+    if not any(line.startswith(b"LC_CTYPE=") for line in lines):
+        del os.environ["LC_CTYPE"]
 
 
 def _become(command: Command, fail: Callable[[OSError], object]) -> NoReturn:

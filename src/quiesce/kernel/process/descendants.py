@@ -66,8 +66,8 @@ def since(began: int) -> dict[int, int]:
     return {pid: thread for pid, thread in children.items() if _start_times.get(pid, began) + 1 >= began}
 
 
-def below(roots: Iterable[Proc]) -> list[Proc]:
-    """The living of `roots` and their descendants, without guards. Raises OSError if it cannot look."""
+def below(roots: Iterable[Proc], *, guards: bool = False) -> list[Proc]:
+    """The living of `roots` and their descendants, `guards` among them or not. Raises OSError if it cannot look."""
     found = [now for proc in roots if (now := as_it_is_now(proc)) is not None]
     known = set(found)
     for parent in found:  # the list grows in the loop: children of children
@@ -80,7 +80,7 @@ def below(roots: Iterable[Proc]) -> list[Proc]:
                 and child.ppid == parent.pid
                 and child.starttime >= parent.starttime
                 and child not in known
-                and procfs.GUARD_TAG not in procfs.tags_of(pid)
+                and (guards or procfs.GUARD_TAG not in procfs.tags_of(pid))
             ):
                 found.append(child)
                 known.add(child)

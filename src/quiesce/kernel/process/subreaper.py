@@ -18,6 +18,7 @@ import signal
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import NoReturn
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -73,8 +74,8 @@ def signal_of(status: int) -> int:
     return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
 
 
-def exit_like(status: int) -> None:
-    """End this process as another one ended: with its exit code, or by the same signal. Never returns."""
+def exit_like(status: int) -> NoReturn:
+    """End this process as another one ended: with its exit code, or by the same signal."""
     number = signal_of(status)
     if number:
         import resource

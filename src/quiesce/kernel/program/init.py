@@ -72,8 +72,11 @@ def _be_init(program: int, numbers: Collection[int]) -> NoReturn:
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it is ignored, there is no exit status
         _release_descriptors()
-        with open("/proc/self/comm", "wb", buffering=0) as name:  # the name that `top` shows
-            name.write(b"quiesce-init")
+        try:
+            with open("/proc/self/comm", "wb", buffering=0) as name:  # the name that `top` shows
+                name.write(b"quiesce-init")
+        except OSError:  # there is no /proc
+            pass
         signals = SignalReader(numbers)
         poll = select.poll()
         poll.register(signals.descriptor, select.POLLIN)
@@ -100,12 +103,11 @@ def _release_descriptors() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(nothing, number)
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2:
-            try:
-                os.close(int(name))
-            except OSError:  # that of the list itself
-                continue
+    try:
+        most = max(map(int, os.listdir("/proc/self/fd")))
+    except OSError:  # there is no /proc
+        most = min(os.sysconf("SC_OPEN_MAX"), 65536)
+    os.closerange(3, most + 1)
 
 
 def _flush() -> None:
