@@ -311,6 +311,8 @@ class Containment:
         """Take the block out of the owner's scope, and report what is left."""
         core, inner = self._scope, self._inner
         waiting_for_us = core.who_waits_for(core.closers)
+        for node in [node for node in core.closers if isinstance(node, (_Block, AdoptedTask))]:
+            del core.closers[node]  # it was noted here; the tasks that call `close()` take themselves out
         core.take_over(inner, self._block)
         self._threads_and_processes.note_unseen()
         self.report = core.report(waiting_for_us)

@@ -100,6 +100,11 @@ class OpenContainment(Cancellable):
         return self.report or report
 
     @property
+    def grace(self) -> Grace:
+        """The deadlines of its stop."""
+        return self._find_core().grace
+
+    @property
     def report(self) -> StopReport | None:
         """What the end of the containment, or its last `close()`, has reported; None before."""
         return self._box.report if self._box.report is not None else super().report

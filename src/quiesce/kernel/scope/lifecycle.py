@@ -663,7 +663,6 @@ class ScopeCore(TokenHolder):
         `block`, the child that ran that block, is not named.
         """
         self.children.pop(block, None)
-        self.closers.clear()
         ours, theirs = self.stop_state, inner.stop_state
         if ours is not None and theirs is not None:
             ours.children = [child for child in (*ours.children, *theirs.children) if child is not block]

@@ -1,0 +1,72 @@
+"""A containment without a block, which any task may close: what the drop-ins hold connections with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from quiesce import Scope, StopReport, contain
+from quiesce.kernel.inner import OpenContainment, users_site
+from tests.world import asyncio_only
+
+pytestmark = asyncio_only
+
+
+async def clean_up_slowly() -> None:
+    try:
+        await asyncio.sleep(3600)
+    finally:
+        await asyncio.sleep(0.2)
+
+
+async def opened() -> OpenContainment:
+    containment = OpenContainment("connection", users_site())
+    containment.run(asyncio.create_task, clean_up_slowly())
+    await asyncio.sleep(0.1)
+    return containment
+
+
+def check(report: StopReport) -> None:
+    assert report.clean
+    assert report.ended == 1
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_a_task_of_no_scope_closes_it() -> None:
+    check(await (await opened()).close())
+
+
+@pytest.mark.parametrize("block", [contain, Scope])
+async def test_the_body_of_a_block_closes_it_that_was_opened_outside(block: Callable[[], Any]) -> None:
+    containment = await opened()
+    async with block():
+        report = await containment.close()
+    check(report)
+
+
+async def test_a_child_of_a_scope_closes_it_that_was_opened_outside() -> None:
+    containment = await opened()
+    async with Scope() as scope:
+        closing = scope.spawn(containment.close)
+        await closing.wait()
+    check(closing.result())
+
+
+async def test_several_close_it_at_once() -> None:
+    containment = await opened()
+    async with Scope() as scope:
+        closers = [scope.spawn(containment.close) for _ in range(3)]
+        for closing in closers:
+            await closing.wait()
+    for closing in closers:
+        check(closing.result())
+
+
+async def test_it_is_closed_again_from_a_block() -> None:
+    containment = await opened()
+    async with contain():
+        await containment.close()
+        check(await containment.close())
