@@ -16,7 +16,10 @@ from typing import Any
 
 import pytest
 
+from tests.kernel.namespaces import may_make_namespaces
 from tests.kernel.processes import running, token_of_processes, wait_until
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux")
 
 STOPTEST = [sys.executable, "-m", "quiesce", "stoptest"]
 QUICKLY = ["--after", "0.2", "--exit-within", "1.5", "--patience", "0.4", "--grace", "0.3"]
@@ -78,10 +81,11 @@ def test_a_child_that_outlives_its_program_is_named_and_under_exec_it_is_gone(to
 
 
 def test_what_a_leftover_listens_on_is_named(token: str) -> None:
-    server = f"import socket, time; s = socket.create_server(('127.0.0.1', 0)); time.sleep(60); {token}"
+    server = f"import socket, time; s = socket.create_server(('127.0.0.1', 0)); u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind(('127.0.0.1', 0)); time.sleep(60); {token}"
     program = ["sh", "-c", f'{sys.executable} -S -c "{server}" & exec sleep 2{token}']
     (direct,) = runs_of("--no-exec", "--after", "1", "--only", "sigkill", "--", *program)
     assert "listens on 127.0.0.1:" in direct["processes"][0]
+    assert "UDP 127.0.0.1:" in direct["processes"][0]
 
 
 @pytest.mark.parametrize(
@@ -135,6 +139,72 @@ def test_what_it_said_last_is_what_it_said_after_the_stop() -> None:
     (direct,) = runs_of("--no-exec", "--only", "sigterm", "--", *program)
     assert direct["said_last"] == "bye"
     assert direct["exit_code"] == 3
+
+
+def test_what_it_said_before_the_stop_is_shown_if_it_said_nothing_after_it() -> None:
+    program = ["sh", "-c", "echo hello; exec sleep 60"]
+    (direct,) = runs_of("--no-exec", "--only", "sigterm", "--ready", "hello", "--", *program)
+    assert direct["said_last"] == "hello"
+
+
+def test_a_way_that_cannot_be_tested_does_not_cost_the_results_of_the_others(token: str) -> None:
+    """At a terminal it waits; without one, it has nothing to do and ends."""
+    program = ["sh", "-c", f"[ -t 0 ] || exit 4; exec sleep 1{token}"]
+    words = ["--only", "ctrl-c", "--only", "stdin", "--only", "client", "--", *program]
+    done = stoptest("--json", *words)
+    assert done.returncode == 2
+    runs = json.loads(done.stdout)["runs"]
+    assert [run["clean"] for run in runs] == [True, True, False, False, False, False]
+    assert [bool(run["untested"]) for run in runs] == [False, False, True, True, True, True]
+    table = stoptest(*words).stdout
+    assert "input closed" in table
+    assert "not tested: it ended by itself (exit 4)" in table
+    assert table.count("it ended by itself") == 2  # once for each column
+
+
+def test_what_a_program_has_left_that_ended_by_itself_is_named(token: str) -> None:
+    done = stoptest("--only", "sigterm", "--", "sh", "-c", f"sleep 1{token} & exit 0")
+    assert done.returncode == 2
+    assert "it ended by itself (exit 0)" in done.stderr
+    assert f"sleep 1{token}" in done.stderr.splitlines()[1]
+
+
+def test_a_real_time_signal_has_a_name() -> None:
+    program = [
+        sys.executable,
+        "-S",
+        "-c",
+        "import os,signal,sys; signal.signal(15, lambda *_: os.kill(os.getpid(), 36)); signal.pause(); signal.pause()",
+    ]
+    runs = runs_of("--only", "sigterm", "--", *program)
+    assert [run["signal"] for run in runs] == ["SIGRTMIN+2", "SIGRTMIN+2"]
+
+
+def test_it_can_be_stopped_at_once(token: str) -> None:
+    runs = runs_of("--after", "0", "--", "sleep", f"1{token}")
+    assert len(runs) == 16
+    assert not any(run["untested"] for run in runs)
+
+
+def test_the_terminal_has_a_size(tmp_path: Path) -> None:
+    program = ["sh", "-c", f"stty size > {tmp_path}/size; exec sleep 60"]
+    runs_of("--only", "ctrl-c", "--no-exec", "--", *program)
+    assert (tmp_path / "size").read_text() == "24 80\n"
+
+
+def test_leftovers_that_differ_in_their_folder_alone_are_listed_once(token: str) -> None:
+    program = ["sh", "-c", f'sh -c "sleep 1{token}; : $TMPDIR" & exec sleep 2{token}']
+    done = stoptest("--no-exec", "--only", "sigterm", "--only", "sigkill", "--", *program)
+    assert "as it is: SIGTERM, SIGKILL" in done.stdout
+
+
+def test_without_a_proc_of_its_own_it_says_that_it_cannot_see(token: str) -> None:
+    if not may_make_namespaces():
+        pytest.skip("needs root, to make namespaces")
+    command = ["unshare", "--pid", "--fork", "--kill-child=KILL", *STOPTEST, "--", "sleep", f"1{token}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 2
+    assert "what is left cannot be seen: /proc shows another PID namespace" in done.stderr
 
 
 def test_the_table_has_both_columns_and_says_what_was_left(token: str) -> None:

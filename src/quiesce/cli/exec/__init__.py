@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .command import main
     from .foreground import Foreground
     from .launching import Command, launch
+    from .report import name_of_signal
     from .tree import Tree
 
 offer()

@@ -8,8 +8,9 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Self, TextIO
 
 from quiesce.cli.base import (
@@ -21,10 +22,10 @@ from quiesce.cli.base import (
     say,
     split_command,
 )
-from quiesce.kernel.inner import become_subreaper
+from quiesce.kernel.inner import become_subreaper, procfs
 
 from .table import DIRECT, UNDER_EXEC, as_data, table
-from .trial import NotTested, Result, Timing, Trial
+from .trial import NotStarted, Result, Timing, Trial
 from .ways import WAYS, Way
 
 _TAKE_VALUES = (
@@ -50,8 +51,8 @@ At a terminal (Ctrl-C, and when it is closed) the program gets a terminal of its
 new folder each time: files that are left in it are named. Under quiesce exec it runs with --stop-on-eof where its
 input ends.
 
-exit codes: 0 every stop left nothing, 1 something was left, 2 bad usage, or the program could not be stopped at all,
-130 interrupted"""
+exit codes: 0 every stop left nothing; 1 something was left, or did not stop; 2 bad usage, or the program could not be
+tested in some way; 130 interrupted"""
 
 
 def main(words: Sequence[str]) -> int:
@@ -69,6 +70,8 @@ def main(words: Sequence[str]) -> int:
             parser.error("there is no command: quiesce stoptest [options] -- COMMAND [ARGUMENT ...]")
         if not sys.platform.startswith("linux"):
             parser.error("it needs Linux, whose processes can become the parents of orphans")
+        if why := procfs.unavailable():
+            parser.error(f"what is left cannot be seen: {why}")
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 2
     fill_closed_descriptors()
@@ -90,15 +93,31 @@ def main(words: Sequence[str]) -> int:
                 for column in columns:
                     command = argv if column is DIRECT else [*_exec(way, options.grace), *argv]
                     step = progress.step(f"{way.title}, {column}")
-                    results[way, column] = Trial(command, way, timing).run(step, os.environ)
-    except NotTested as failure:
+                    results[way, column] = _in_vain(way, results) or Trial(command, way, timing).run(
+                        step, os.environ
+                    )
+    except NotStarted as failure:
         say(f"quiesce stoptest: {failure}")
+        return 2
+    if all(result.untested for result in results.values()):
+        for reason, result in {result.untested: result for result in results.values()}.items():
+            say("\n  left: ".join([f"quiesce stoptest: {reason}", *result.processes]))
         return 2
     if options.json:
         print(json.dumps(as_data(results, argv), indent=2))
     else:
         print(*table(results, columns, width=terminal.width, color=terminal.color), sep="\n")
-    return 0 if all(result.is_clean for result in results.values()) else 1
+    if any(result.has_left or result.status is None for result in results.values() if not result.untested):
+        return 1
+    return 2 if any(result.untested for result in results.values()) else 0
+
+
+def _in_vain(way: Way, results: Mapping[tuple[Way, str], Result]) -> Result | None:
+    """If the program did not run at such an input and output before: what came of that."""
+    before = [result for result in results.values() if result.way.at_terminal == way.at_terminal]
+    if not before or not all(result.untested for result in before):
+        return None
+    return replace(before[0], way=way)
 
 
 def _exec(way: Way, grace: float) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from quiesce._safe.printed import printed_line
 from quiesce.kernel.inner import procfs
 
-_LISTENS = {"tcp": "0A", "tcp6": "0A"}  # the state, as /proc/net has it
+_LISTENS = {"tcp": "0A", "tcp6": "0A", "udp": "07", "udp6": "07"}  # the state, as /proc/net has it
 _MOST_FILES = 1000
 
 
@@ -52,7 +52,7 @@ def _listening_sockets() -> dict[str, str]:
     for table, state in _LISTENS.items():
         for fields in _rows(f"/proc/net/{table}"):
             if fields[3] == state:
-                found[fields[9]] = _address(fields[1])
+                found[fields[9]] = f"{'UDP ' if table.startswith('udp') else ''}{_address(fields[1])}"
     for fields in _rows("/proc/net/unix"):
         if len(fields) > 7 and int(fields[3], 16) & 0x10000:  # __SO_ACCEPTCON
             found[fields[6]] = printed_line(fields[7])

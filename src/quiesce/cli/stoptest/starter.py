@@ -13,6 +13,7 @@ import fcntl
 import os
 import select
 import signal
+import struct
 import sys
 import termios
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ from quiesce.kernel.inner import signal_when_parent_exits
 
 CLOSE_STDIN = signal.SIGUSR1  # what it does when it gets this
 _LOOK_EVERY = 0.01
+_SIZE = (24, 80)  # of the terminal
 
 
 @dataclass
@@ -51,6 +53,8 @@ def start(argv: Sequence[str], environment: Mapping[str, str], *, at_terminal: b
     """Start the program in a session without a terminal, or with a new one."""
     messages, tell = os.pipe()
     output, theirs = os.openpty() if at_terminal else os.pipe()
+    if at_terminal:
+        fcntl.ioctl(output, termios.TIOCSWINSZ, struct.pack("HHHH", *_SIZE, 0, 0))
     sys.stdout.flush()
     sys.stderr.flush()
     program = os.getpid()

@@ -51,8 +51,10 @@ def cell(result: Result) -> str:
     if result.files:
         left.append(_count(len(result.files), "file", "files"))
     what = f"{' and '.join(left)} left" if left else "nothing left"
+    if result.untested:
+        return f"not tested{f', {what}' if left else ''}"
     if result.status is None:
-        return f"still running after {result.seconds:.0f} s"
+        return f"still running after {result.seconds:.0f} s{f', {what}' if left else ''}"
     return f"{result.seconds:.1f} s, {result.ended}, {what}"
 
 
@@ -72,6 +74,7 @@ def as_data(results: Results, command: Sequence[str]) -> dict[str, object]:
                 "processes": result.processes,
                 "files": result.files,
                 "said_last": result.said,
+                "untested": result.untested or None,
                 "clean": result.is_clean,
             }
             for (way, column), result in results.items()
@@ -92,22 +95,25 @@ def _details(results: Sequence[Result], column: str) -> Iterator[str]:
     groups: dict[tuple[object, ...], list[Result]] = {}
     for result in results:
         if not result.is_clean:
-            alike = (*map(_without_numbers, result.processes), bool(result.files), result.said)
+            lines = (*result.processes, result.said, result.untested)
+            alike = (*map(_without_numbers, lines), bool(result.files))
             groups.setdefault(alike, []).append(result)
     for group in groups.values():
         first = group[0]
         yield f"\n{column}: {', '.join(result.way.title for result in group)}"
+        if first.untested:
+            yield f"  not tested: {first.untested}"
         yield from (f"  left: {line}" for line in first.processes)
         if first.files:
             more = f" and {len(first.files) - _SHOWN_FILES} more" if len(first.files) > _SHOWN_FILES else ""
             yield f"  left in TMPDIR: {', '.join(first.files[:_SHOWN_FILES])}{more}"
-        if first.said:
+        if first.said and first.said not in first.untested:
             yield f"  it said last: {first.said}"
 
 
 def _without_numbers(line: str) -> str:
-    """Without its pid and its ports, which differ from run to run."""
-    return re.sub(r"^pid \d+: |(?<=:)\d+\b", "", line)
+    """Without what differs from run to run: its pid, ports, seconds, and the name of its folder."""
+    return re.sub(r"^pid \d+: |(?<=:)\d+\b|\d+\.\d s\b|stoptest-\w+", "", line)
 
 
 def _count(number: int, one: str, many: str) -> str:

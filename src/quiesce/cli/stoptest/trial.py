@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from quiesce._safe.printed import printed_line
-from quiesce.cli.exec import Tree
+from quiesce.cli.exec import Tree, name_of_signal
 from quiesce.kernel.inner import child_changes, explain_failed_start, procfs, signal_of
 
 from . import left
@@ -22,6 +22,10 @@ from .ways import GAP, Way
 
 _TAIL: Final = 4096  # bytes of output that are kept
 _LOOK_EVERY: Final = 0.02
+
+
+class NotStarted(Exception):
+    """There is no such program, or it cannot be executed: it cannot be stopped in any way."""
 
 
 class NotTested(Exception):
@@ -49,11 +53,17 @@ class Result:
     processes: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     said: str = ""
+    untested: str = ""  # why it could not be stopped in this way
 
     @property
     def is_clean(self) -> bool:
-        """Whether it exited and nothing of it is left."""
-        return self.status is not None and not self.processes and not self.files
+        """Whether it was stopped, has exited, and has left nothing."""
+        return self.status is not None and not self.untested and not self.has_left
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it has left a process or a file."""
+        return bool(self.processes or self.files)
 
     @property
     def ended(self) -> str:
@@ -61,7 +71,7 @@ class Result:
         if self.status is None:
             return "still running"
         number = signal_of(self.status)
-        return signal.Signals(number).name if number else f"exit {os.waitstatus_to_exitcode(self.status)}"
+        return name_of_signal(number) if number else f"exit {os.waitstatus_to_exitcode(self.status)}"
 
 
 class Trial:
@@ -80,27 +90,35 @@ class Trial:
         self._tree = Tree(os.getpid)
 
     def run(self, show: Callable[[str], object], environment: Mapping[str, str]) -> Result:
-        """Run it. `show` gets what is being done. Raises NotTested."""
+        """Run it. `show` gets what is being done. Raises NotStarted."""
         with tempfile.TemporaryDirectory(prefix="stoptest-", ignore_cleanup_errors=True) as folder:
             show("starting")
             starter = start(self._argv, {**environment, "TMPDIR": folder}, at_terminal=self._way.at_terminal)
+            untested = said = ""
             try:
-                self._wait_until_ready(starter)
-                show("stopping")
-                self._output = b""
                 began = time.monotonic()
-                self._stop(starter)
-                self._wait(starter, began + self._timing.exit_within, lambda: self._status is not None)
+                try:
+                    self._wait_until_ready(starter)
+                except NotTested as failure:
+                    untested = str(failure)
+                else:
+                    show("stopping")
+                    said, self._output = self._last_line(), b""
+                    began = time.monotonic()
+                    self._stop(starter)
+                    self._wait(starter, began + self._timing.exit_within, lambda: self._status is not None)
                 show("looking")
-                remaining = self._wait_until_gone(starter)
+                # What is running, and could not be stopped, is not left over.
+                remaining = self._wait_until_gone(starter) if self._status is not None or not untested else []
                 exited = self._exited_at if self._status is not None else time.monotonic()
                 return Result(
                     self._way,
                     exited - began,
                     self._status,
                     left.processes(remaining),
-                    left.files(Path(folder)),
-                    self._last_line(),
+                    left.files(Path(folder)) if not untested else [],
+                    self._last_line() or said,
+                    untested or (self._tree.unseen and f"what is left cannot be seen: {self._tree.unseen}"),
                 )
             finally:
                 self._end(starter)
@@ -108,21 +126,22 @@ class Trial:
     def _wait_until_ready(self, starter: Starter) -> None:
         timing = self._timing
         began = time.monotonic()
+        self._wait(starter, began + timing.start_within, lambda: bool(self._pid) or self._has_ended())
         if (ready := timing.ready) is not None:
             self._wait(
                 starter,
                 began + timing.start_within,
-                lambda: self._status is not None or self._has_line(ready),
+                lambda: self._has_ended() or self._has_line(ready),
             )
-            if self._status is None and not self._has_line(ready):
+            if not self._has_ended() and not self._has_line(ready):
                 raise NotTested(
                     f"no line of its output matched {ready.pattern!r} in {timing.start_within:g} s"
                     f"{self._it_said()}"
                 )
-        self._wait(starter, time.monotonic() + timing.after, lambda: self._status is not None)
+        self._wait(starter, time.monotonic() + timing.after, self._has_ended)
         if self._start_error:
             error = OSError(self._start_error, os.strerror(self._start_error))
-            raise NotTested(
+            raise NotStarted(
                 explain_failed_start(error, self._argv[0], None, os.environ.get("PATH"), None).args[1]
             )
         if not self._pid:
@@ -133,6 +152,9 @@ class Trial:
                 f"it ended by itself ({result.ended}) {self._exited_at - began:.1f} s after its start, before it "
                 f"could be stopped{self._it_said()}"
             )
+
+    def _has_ended(self) -> bool:
+        return self._status is not None or self._start_error != 0
 
     def _stop(self, starter: Starter) -> None:
         for number in range(self._way.times):
