@@ -252,6 +252,8 @@ def test_the_thread_that_is_named_is_the_one_of_the_readme(
         (["--only", "strem"], "there is no situation 'strem'; did you mean stream?"),
         (["--speed", "100"], "'100' is not a number from 0.1 to 10"),
         (["--speed", "fast"], "'fast' is not a number from 0.1 to 10"),
+        (["--only", "tool", "--", "true"], "--only and --json leave out"),
+        (["--json", "--", "true"], "--only and --json leave out"),
     ],
 )
 def test_wrong_usage_is_said(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -301,6 +303,20 @@ def test_a_signal_ends_it_and_leaves_no_process_and_no_folder(
             late = {-signal.SIGHUP} if number == signal.SIGHUP else set()
             assert program.wait(20) in {128 + number} | late
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_signal_in_its_first_part_ends_the_program_too(number: signal.Signals) -> None:
+    with no_process_left() as environment, playing(environment, "--", "sleep", "60") as program:
+        give_up_at = time.monotonic() + 20
+        while not any(
+            command_of(pid).startswith(b"sleep\0") for pid in marked(environment["QUIESCE_TEST_MARK"])
+        ):
+            assert time.monotonic() < give_up_at
+            time.sleep(0.02)
+        program.send_signal(number)
+        program.communicate(timeout=20)
+        assert program.returncode in (-number, 128 + number)
 
 
 def wait_for_cli(mark: str, tour: int) -> None:

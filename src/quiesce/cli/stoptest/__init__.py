@@ -6,4 +6,5 @@ subreaper: every process that it starts stays below us, whatever it does.
 
 from __future__ import annotations
 
+from quiesce.cli.stoptest.command import IS_GUARDED as IS_GUARDED
 from quiesce.cli.stoptest.command import main as main

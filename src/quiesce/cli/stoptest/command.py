@@ -33,7 +33,8 @@ _TAKE_VALUES = (
     *("--only", "--skip", "--color"),
 )
 _NAMES = [way.name for way in WAYS]
-_IS_GUARDED = "QUIESCE_STOPTEST_IS_GUARDED"  # set for ourselves, and not for the program
+#: Set in our environment, and not in the program's: we run under `quiesce exec`.
+IS_GUARDED = "QUIESCE_STOPTEST_IS_GUARDED"
 _BAR = 16  # characters
 _AFTER = 2.0  # seconds from the start of the program until it is stopped
 _AFTER_READY = 0.5  # from the line that says that it is ready
@@ -57,9 +58,9 @@ tested in some way; 130 interrupted"""
 
 def main(words: Sequence[str]) -> int:
     """Run `quiesce stoptest` with these arguments and return the exit code."""
-    if os.environ.pop(_IS_GUARDED, None) is None and sys.platform.startswith("linux"):
+    if os.environ.pop(IS_GUARDED, None) is None and sys.platform.startswith("linux"):
         # Under `quiesce exec` itself: nothing that is being tested outlives us, even if we are killed.
-        os.environ[_IS_GUARDED] = "1"
+        os.environ[IS_GUARDED] = "1"
         again = [sys.executable, "-m", "quiesce", "stoptest", *words]
         os.execv(sys.executable, [sys.executable, "-m", "quiesce", "exec", "--", *again])
     options_given, argv = split_command(words, _TAKE_VALUES)

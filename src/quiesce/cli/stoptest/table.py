@@ -54,7 +54,8 @@ def cell(result: Result) -> str:
     if result.untested:
         return f"not tested{f', {what}' if left else ''}"
     if result.status is None:
-        return f"still running after {result.seconds:.0f} s{f', {what}' if left else ''}"
+        more = len(result.processes) > 1 or result.files
+        return f"still running after {result.seconds:.0f} s{f', {what}' if more else ''}"
     return f"{result.seconds:.1f} s, {result.ended}, {what}"
 
 

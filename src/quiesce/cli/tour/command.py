@@ -54,6 +54,8 @@ def main(words: Sequence[str]) -> int:
         end = words.index("--") if "--" in words else len(words)
         options = _parser().parse_args(words[:end])
         options.argv = list(words[end + 1 :])
+        if options.argv and (options.only or options.json):
+            _parser().error("a program is stopped in the first part, which --only and --json leave out")
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 2
     try:
