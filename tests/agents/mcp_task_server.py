@@ -1,7 +1,8 @@
 """An MCP server over stdio whose tools run as tasks: `mcp_task_server.py LOG [no-cancel]`.
 
 - `quick` ends after two questions, `failing` after one; `endless` runs until it is cancelled; `deaf` refuses its first cancel and
-  then takes a while; `stubborn` takes two seconds to end; `at_once` is answered without a task; `dropped` is cancelled by the server.
+  then takes a while; `stubborn` takes two seconds to end; `at_once` is answered without a task; `dropped` is cancelled by the server;
+  `shaky` cannot be asked twice, and `lost` never; `asking` waits for input, for which it would ask in answer to `tasks/result`.
   `plain` is no task.
 - Every request about a task is written to LOG.
 - `no-cancel`: the server does not offer to cancel tasks.
@@ -15,7 +16,8 @@ from typing import Any
 
 LOG, MODES = sys.argv[1], sys.argv[2:]
 SUPPORT = dict.fromkeys(
-    ["quick", "failing", "endless", "deaf", "stubborn", "at_once", "dropped"], "optional"
+    ["quick", "failing", "endless", "deaf", "stubborn", "at_once", "dropped", "shaky", "lost", "asking"],
+    "optional",
 ) | {"plain": "forbidden", "must": "required"}
 SCHEMA = {"type": "object", "properties": {}}
 tasks: dict[str, dict[str, Any]] = {}
@@ -78,6 +80,8 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
         cancel(task)
         return task
     assert method == "tasks/result", method
+    if name == "asking":
+        task["status"] = "completed"
     return text_result(f"{name} did it", failed=task["status"] == "failed")
 
 
@@ -87,6 +91,14 @@ def look_at(task: dict[str, Any]) -> None:
     task["statusMessage"] = f"step {min(asked[name], 2)}"
     if name in ("quick", "must") and asked[name] >= 2:
         task["status"] = "completed"
+    if name == "shaky":
+        if asked[name] <= 2:
+            raise Refused("not now")
+        task["status"] = "completed"
+    if name == "lost" and task["status"] == "working":
+        raise Refused("not now")
+    if name == "asking" and task["status"] == "working":
+        task["status"] = "input_required"
     if name == "failing":
         task["status"] = "failed"
     if name == "dropped":

@@ -80,6 +80,21 @@ async def test_a_task_that_fails_or_that_the_server_drops_is_an_error(log: Path)
             await tools["dropped"].invoke(ToolContext(None), "{}")
 
 
+async def test_a_question_that_fails_is_asked_again_and_not_for_ever(log: Path) -> None:
+    async with server(log) as one:
+        tools = await tools_of(one)
+        assert await tools["shaky"].invoke(ToolContext(None), "{}") == "shaky did it"
+        with pytest.raises(MCPServerError, match="not now"):
+            await tools["lost"].invoke(ToolContext(None), "{}")
+    assert requests(log)[2:] == ["call lost as a task", "tasks/cancel lost"]
+
+
+async def test_a_task_that_waits_for_input_is_asked_for_its_result(log: Path) -> None:
+    async with server(log) as one:
+        assert await (await tools_of(one))["asking"].invoke(ToolContext(None), "{}") == "asking did it"
+    assert requests(log) == ["call asking as a task", "tasks/result asking"]
+
+
 @pytest.mark.parametrize("name", ["endless", "deaf"])
 async def test_a_stop_cancels_the_task_at_the_server_and_waits_for_its_end(log: Path, name: str) -> None:
     async with server(log) as one:

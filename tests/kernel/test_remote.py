@@ -273,6 +273,40 @@ async def test_the_id_may_come_from_an_attribute_or_from_a_function() -> None:
         assert repr(job) == "<Remote 'response Response'>"
 
 
+async def test_an_id_that_cannot_be_told_does_not_keep_the_work_from_being_stopped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    there = Elsewhere()
+
+    def fail(job: str) -> str:
+        raise ValueError("no id")
+
+    async with there.work(id=fail) as job:
+        assert job.id == "of str"
+    assert job.report is not None
+    assert job.report.clean
+    assert "cancel job-1" in there.log
+    assert "the id of 'job' cannot be told: ValueError('no id')" in caplog.text
+
+
+async def test_a_confirmation_that_fails_while_it_is_waited_for_is_the_callers_and_the_work_goes_on() -> None:
+    there = Elsewhere()
+    asked = 0
+
+    async def confirm(job: str) -> str:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise ConnectionError("down")
+        return await there.confirm(job)
+
+    async with remote(there.start, there.cancel, confirm, name="job") as job:
+        with pytest.raises(ConnectionError, match="down"):
+            await job.wait()
+        assert await job.wait() == "job-1 has ended"
+    assert there.log == ["start"]
+
+
 async def test_the_tree_shows_it(world: Any) -> None:
     there = Elsewhere()
     async with there.work():

@@ -21,6 +21,7 @@ from .dialect import field
 
 _ENDED: Final = ("completed", "failed", "cancelled")
 _PAUSE, _LONGEST_PAUSE = 0.5, 5.0  # seconds between two questions, unless the server suggests others
+_FAILURES_IN_A_ROW = 3  # of questions: then the call fails
 
 
 def runs_as_task(session: Any, tool: Any) -> bool:
@@ -71,6 +72,8 @@ class _Task:
         self._progress = progress
         self._has_exited = has_exited
         self._failure: Exception | None = None
+        self._is_cancelled = False
+        self._early_result: dict[str, Any] | None = None
         self._status = self._told = ""
         self._pause = _PAUSE
 
@@ -84,6 +87,7 @@ class _Task:
 
     async def cancel(self, task_id: str) -> None:
         """Cancel it, unless it has ended: then the server refuses, and `confirm` finds out."""
+        self._is_cancelled = True
         try:
             await self._ask("tasks/cancel", task_id)
         except Exception:
@@ -93,9 +97,20 @@ class _Task:
 
     async def confirm(self, task_id: str) -> str:
         """Wait until it has ended."""
+        failures = 0
         while self._status not in _ENDED:
-            await anyio.sleep(self._pause)
-            await self._ask("tasks/get", task_id)
+            if self._status == "input_required" and not self._is_cancelled and self._early_result is None:
+                # It is asked for here, as answers to the request for its result.
+                self._early_result = await self._request("tasks/result", {"taskId": task_id})
+            else:
+                await anyio.sleep(self._pause)
+            try:
+                await self._ask("tasks/get", task_id)
+                failures = 0
+            except Exception:
+                failures += 1
+                if failures == _FAILURES_IN_A_ROW:
+                    raise
         return task_id
 
     async def result(self, task_id: str) -> Any:
@@ -106,7 +121,7 @@ class _Task:
             raise RuntimeError(
                 f"the task was cancelled by the server{f': {self._told}' if self._told else ''}"
             )
-        return _result(await self._request("tasks/result", {"taskId": task_id}))
+        return _result(self._early_result or await self._request("tasks/result", {"taskId": task_id}))
 
     async def _ask(self, method: str, task_id: str) -> None:
         try:

@@ -25,6 +25,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
+from quiesce._safe.printed import logger
 from quiesce.kernel.base import (
     SETTLED,
     Reason,
@@ -163,7 +164,7 @@ class Remote(Cancellable, Generic[T, R]):
     async def wait(self) -> R:
         """Wait until the work has ended by itself; returns what `confirm` returns. Then there is nothing to stop.
 
-        If you are cancelled, the work goes on, until this is closed.
+        If you are cancelled, or `confirm` raises, the work goes on until this is closed. You may wait again.
         """
         owner = self._started()
         result = await owner.confirm(owner.value)
@@ -299,8 +300,14 @@ class RemoteOwner(Generic[T, R]):
             self.core.wake()
 
     def _note_start(self) -> None:
-        named = self._id_of(self.value) if self._id_of is not None else getattr(self.value, "id", self.value)
-        self.id = str(named)
+        try:
+            named = (
+                self._id_of(self.value) if self._id_of is not None else getattr(self.value, "id", self.value)
+            )
+            self.id = str(named)
+        except Exception as error:  # it runs all the same, and has to be stopped
+            logger.warning("the id of %r cannot be told: %r", self._name, error)
+            self.id = f"of {type(self.value).__name__}"
         self.work.rename(f"{self._name} {self.id}")
         self.work.problem = "it runs"
         self.started = True
