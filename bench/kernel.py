@@ -1,7 +1,7 @@
 """What the kernel costs, beside its peers in one run.
 
     make bench                     # all of it
-    python bench/kernel.py scopes  # one part: scopes, trio, streams, own, threads, tokens, many, import
+    python bench/kernel.py scopes  # one part: scopes, trio, streams, own, threads, tokens, many, import, exec
 
 Ratios are to the first column; below 1 is cheaper than the peer. docs/performance.md holds a result.
 """
@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import os
 import platform
 import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from importlib.metadata import version
+from resource import RUSAGE_CHILDREN, getrusage
 
 import anyio
 import anyio.to_thread
@@ -381,18 +381,37 @@ def imports() -> None:
             "asyncio.run(m())"
         ),
     }
-    best = dict.fromkeys(programs, float("inf"))
-    for _ in range(12):
-        for name, program in programs.items():
-            before = os.times()
-            subprocess.run([sys.executable, "-c", program], check=True)
-            after = os.times()
-            used = after.children_user + after.children_system - before.children_user - before.children_system
+    starts("Import and first use", {name: [sys.executable, "-c", code] for name, code in programs.items()})
+
+
+def execs() -> None:
+    """CPU time of `quiesce exec -- true`, with all of its processes, above a Python that does nothing."""
+    quiesce_exec = [sys.executable, "-m", "quiesce", "exec"]
+    commands = {
+        "a Python that does nothing": [sys.executable, "-c", ""],
+        "`true`, started by `subprocess.run`": [
+            *(sys.executable, "-c", "import subprocess; subprocess.run(['true'])")
+        ],
+        "`quiesce exec -- true`": [*quiesce_exec, "--", "true"],
+        "`quiesce exec --no-guard -- true`": [*quiesce_exec, "--no-guard", "--", "true"],
+    }
+    starts("`quiesce exec`", commands)
+
+
+def starts(title: str, commands: Mapping[str, list[str]]) -> None:
+    """CPU time of whole programs, above the first."""
+    best = dict.fromkeys(commands, float("inf"))
+    for _ in range(20):
+        for name, command in commands.items():
+            before = getrusage(RUSAGE_CHILDREN)
+            subprocess.run(command, check=True)
+            after = getrusage(RUSAGE_CHILDREN)
+            used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
             best[name] = min(best[name], used)
-    base = best["import asyncio"]
-    print("\n### Import and first use, CPU\n\n| program | ms | above asyncio |\n|---|---|---|")
+    base = best[next(iter(commands))]
+    print(f"\n### {title}, CPU\n\n| program | ms | above the first |\n|---|---|---|")
     for name, used in best.items():
-        print(f"| {name} | {used * 1e3:.0f} | {(used - base) * 1e3:.0f} |")
+        print(f"| {name} | {used * 1e3:.1f} | {(used - base) * 1e3:.1f} |")
 
 
 PARTS: dict[str, Callable[[], None]] = {
@@ -404,6 +423,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "tokens": tokens,
     "many": many,
     "import": imports,
+    "exec": execs,
 }
 
 
