@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quiesce import Scope, StopReport, contain
+from quiesce import Grace, Scope, StopReport, contain
 from quiesce.kernel.inner import OpenContainment, users_site
 from tests.world import asyncio_only
 
@@ -32,7 +32,7 @@ async def opened() -> OpenContainment:
 def check(report: StopReport) -> None:
     assert report.clean
     assert report.ended == 1
-    assert len(asyncio.all_tasks()) == 1
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_a_task_of_no_scope_closes_it() -> None:
@@ -70,3 +70,33 @@ async def test_it_is_closed_again_from_a_block() -> None:
     async with contain():
         await containment.close()
         check(await containment.close())
+
+
+@pytest.mark.worlds("asyncio")  # in real time it takes long
+@pytest.mark.parametrize("seconds", [0.5, 20])
+async def test_work_that_stops_itself_has_the_time_for_clean_up_of_this_stop(seconds: float) -> None:
+    """And neither more nor less: that of the containment is 3 s."""
+
+    async def stop_slowly() -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            had.append(loop.time() - began)
+
+    had: list[float] = []
+    containment = await opened()
+    containment.stop_with(lambda: [asyncio.create_task(stop_slowly())])
+    report = await containment.close(grace=Grace(cancel=seconds, terminate=seconds, kill=seconds))
+    assert report.clean
+    assert had == [pytest.approx(seconds, abs=0.1)]
+
+
+async def test_a_second_close_makes_work_that_stops_itself_hurry() -> None:
+    containment = await opened()
+    containment.stop_with(lambda: [asyncio.create_task(asyncio.sleep(3600))])
+    closing = asyncio.create_task(containment.close())
+    await asyncio.sleep(0.1)
+    assert (await containment.close(deadline=1.5)).clean
+    assert (await closing).elapsed < 2

@@ -342,6 +342,7 @@ class _Block(Child):
         host = self.inner.host
         if host is not None and not self.leaving and self._core.reason is not None:
             host.interrupt(self._core.reason)
+        self._core.wake()  # the owner of an `OpenContainment` waits for this
 
     def _stuck_at(self) -> str:
         """The line where the body is."""

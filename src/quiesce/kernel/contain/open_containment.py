@@ -121,8 +121,27 @@ class OpenContainment(Cancellable):
                 await self._leave_queue.wait_until(lambda: self._find_core().closed)
             finally:
                 stop_work, self._stop_work = self._stop_work, None
-                if stop_work is not None and (tasks := stop_work()):
-                    await asyncio.wait(tasks, timeout=self._find_core().grace.cancel)
+                if stop_work is not None:
+                    await self._give_time(stop_work())
+
+    async def _give_time(self, tasks: Collection[asyncio.Task[Any]]) -> None:
+        """Wait for `tasks`, until the time for clean-up is over."""
+        core = self._find_core()
+        backend = core.backend
+        limit = (
+            backend.now() + core.grace.cancel
+        )  # for the end of the event loop, which begins no stop of ours
+
+        def is_time_over() -> bool:
+            return backend.now() >= limit if core.state is OPEN else core.rung > Rung.CANCEL
+
+        for task in tasks:
+            task.add_done_callback(lambda _: core.wake())
+        timer = backend.call_at(limit, core.wake)
+        try:
+            await core.waiters.wait_until(lambda: all(task.done() for task in tasks) or is_time_over())
+        finally:
+            timer.cancel()
 
     def _on_stop(self, rung: Rung) -> bool:
         """Stop the containment instead of cancelling the owner: see `Handle._on_stop`."""
