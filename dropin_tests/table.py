@@ -15,4 +15,7 @@ class Sdk:
     minor: int = 12  # of the oldest Python 3 for it; 12 has eager tasks
 
 
-SDKS = (Sdk("openai_agents", "openai-agents", "quiesce.dropin.agents"),)
+SDKS = (
+    Sdk("openai_agents", "openai-agents", "quiesce.dropin.agents"),
+    Sdk("acp", "agent-client-protocol", "quiesce.dropin.acp"),
+)

@@ -1,0 +1,1 @@
+"""`quiesce.dropin.acp` with agent-client-protocol."""
