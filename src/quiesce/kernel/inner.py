@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .own import (
         GeneratorOwner,
         Holding,
+        Owned,
         SessionFace,
         StreamIterator,
         fail_closing,

@@ -23,7 +23,7 @@ from ._sides import AgentSideConnection, ClientSideConnection
 if TYPE_CHECKING:
     from asyncio import StreamReader, StreamWriter
 
-    from quiesce.kernel.own import Owned
+    from quiesce.kernel.inner import Owned
 
 C = TypeVar("C", bound=Any)
 
