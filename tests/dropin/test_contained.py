@@ -107,6 +107,22 @@ async def test_what_is_kept_may_outlive_the_call() -> None:
     await asyncio.wait(sdk.kept)
 
 
+@pytest.mark.real_time
+async def test_a_process_that_belongs_to_something_else_may_outlive_the_call() -> None:
+    process: list[asyncio.subprocess.Process] = []
+
+    async def start() -> None:
+        process.append(await asyncio.create_subprocess_exec("sleep", "60"))
+
+    call = Call(start, name="start", leaves=lambda proc: proc.comm == "sleep")
+    await call.result()
+    assert call.report is not None
+    assert call.report.clean
+    assert process[0].returncode is None
+    process[0].kill()
+    await process[0].wait()
+
+
 async def test_what_does_not_end_is_a_note_on_the_error(caplog: pytest.LogCaptureFixture) -> None:
     released = asyncio.Event()
 

@@ -20,6 +20,7 @@ import pytest
 
 from quiesce import Grace, Leftover, Process, Scope, contain, own, to_thread
 from quiesce.kernel.contain.adopted_tree import AdoptedTree
+from quiesce.kernel.contain.containment import leave_processes
 from quiesce.kernel.process import descendants, procfs
 from tests.kernel.processes import is_gone, running, token_of_processes, wait_until
 from tests.world import asyncio_only
@@ -470,6 +471,22 @@ async def test_where_none_are_looked_for_none_are_named(token: str) -> None:
     assert len(running(token)) == 6
     await end_tree(token)
     end(process)
+
+
+async def test_what_belongs_to_something_else_is_neither_touched_nor_named(token: str) -> None:
+    theirs: list[int] = []
+    box = contain()
+    leave_processes(box, lambda proc: proc.pid in theirs)
+    async with box:
+        by_us = by_hand(tree(token))
+        by_a_task = await by_asyncio(tree(token))
+        theirs += [by_us.pid, by_a_task.pid]
+        await by_asyncio(tree(token))
+    assert box.report is not None
+    assert box.report.clean
+    assert len(running(token)) == 6
+    await end_tree(token)
+    end(by_us)
 
 
 async def test_a_popen_that_has_ended_is_nobodys_business() -> None:

@@ -8,11 +8,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextvars import copy_context
 
 import anyio
 import pytest
 
 from quiesce import CancelToken, Reason, Scope, TokenCancelled, current_token
+from quiesce.kernel.scope import work_with
 from tests.kernel.temperaments import forever, sleeper, turns
 
 # Signal -----------------------------------------------------------------------------------------------------
@@ -449,3 +451,28 @@ async def test_waiting_is_no_cancel_of_the_waiter() -> None:
         token.cancel("stop")
         await handle.wait()
     assert handle.reason == Reason("user", "stop")
+
+
+# Sync work that no scope runs ------------------------------------------------------------------------------
+
+
+def test_sync_work_has_the_token_that_it_was_given_and_threads_with_its_context_too() -> None:
+    token, seen = CancelToken(), list[CancelToken]()
+    with work_with(token):
+        seen.append(current_token())
+        thread = threading.Thread(target=copy_context().run, args=(lambda: seen.append(current_token()),))
+        thread.start()
+        thread.join()
+    assert seen == [token, token]
+    assert current_token() is not token
+
+
+async def test_a_scope_inside_sync_work_has_its_own_token_and_so_has_work_around_it() -> None:
+    token = CancelToken()
+    async with Scope() as scope:
+        outside = current_token()
+        with work_with(token):
+            assert current_token() is token
+            inside = scope.spawn(lambda: turns(1))
+            assert inside.token is not token
+        assert current_token() is outside

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar, cast
 
 from quiesce import ChildCancelled, Grace, Reason, Scope, StopReport, contain
-from quiesce.kernel.inner import GuardedCall, users_site
+from quiesce.kernel.inner import GuardedCall, leave_processes, procfs, users_site
 
 T = TypeVar("T")
 
@@ -29,8 +29,8 @@ T = TypeVar("T")
 class Call(Generic[T]):
     """One call of an SDK's function: `await Call(fn, name="run").result(...)`, then `report`.
 
-    `keep`: as for `contain`, the tasks that may outlive the call. `grace` and `scope`: by default those of the
-    current scope.
+    `keep`: as for `contain`, the tasks that may outlive the call; `leaves`: the processes that may, since they
+    belong to something else. `grace` and `scope`: by default those of the current scope.
     """
 
     __slots__ = ("_box", "_face", "_fn", "_grace", "_reason", "_scope", "_site", "name")
@@ -41,6 +41,7 @@ class Call(Generic[T]):
         *,
         name: str,
         keep: Callable[[Task[Any]], bool] | None = None,
+        leaves: Callable[[procfs.Proc], bool] | None = None,
         grace: Grace | None = None,
         scope: Scope | None = None,
     ) -> None:
@@ -50,6 +51,8 @@ class Call(Generic[T]):
         self._scope = scope
         self._site = users_site()
         self._box = contain(keep=keep, grace=grace, name=name)
+        if leaves is not None:
+            leave_processes(self._box, leaves)
         self._face: Scope | None = None
         self._reason: Reason | None = None
 

@@ -30,11 +30,21 @@ if TYPE_CHECKING:
         is_cancel,
         label_of,
         raise_unchanged,
+        thread_stuck_at,
         users_site,
         without_cancels,
     )
     from .calls import GuardedCall, is_aftermath
-    from .contain import OpenContainment, belongs_to, spawner_of
+    from .contain import (
+        AdoptedTree,
+        HeldTrees,
+        OpenContainment,
+        belongs_to,
+        has_in_variable,
+        known_starts,
+        leave_processes,
+        spawner_of,
+    )
     from .loops import AsyncioBackend
     from .own import (
         GeneratorOwner,
@@ -93,6 +103,7 @@ if TYPE_CHECKING:
         stop_asked_for,
         wait_settled,
         when_ended,
+        work_with,
     )
     from .threads import call_in_thread, run_in_thread, slots_for
 

@@ -9,9 +9,13 @@ from quiesce._lazy import offer
 if TYPE_CHECKING:
     from .adopted_process import belongs_to
     from .adopted_thread import at_work_for
+    from .adopted_tree import AdoptedTree
+    from .busy_threads import has_in_variable
     from .child_processes import spawner_of
-    from .containment import Containment, contain
+    from .containment import Containment, contain, leave_processes
+    from .held_trees import HeldTrees
     from .open_containment import OpenContainment
     from .owner_processes import OwnerProcesses
+    from .process_starters import known_starts
 
 offer()

@@ -43,7 +43,17 @@ _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 class BlockProcesses:
     """The processes of one block."""
 
-    __slots__ = ("_began", "_choice", "_doubtful_trees", "_loop", "_older", "_threads", "_unseen", "adopted")
+    __slots__ = (
+        "_began",
+        "_choice",
+        "_doubtful_trees",
+        "_leaves",
+        "_loop",
+        "_older",
+        "_threads",
+        "_unseen",
+        "adopted",
+    )
 
     def __init__(
         self,
@@ -51,12 +61,17 @@ class BlockProcesses:
         loop: asyncio.AbstractEventLoop,
         threads: BlockThreads | None = None,
         since: int | None = None,
+        leaves: Callable[[Proc], bool] | None = None,
     ) -> None:
-        """Older processes than `since`, in clock ticks since boot, do not count (default: now)."""
+        """Older processes than `since`, in clock ticks since boot, do not count (default: now).
+
+        Nor do those for which `leaves(proc)` is true: they belong to something that outlives the block.
+        """
         self._unseen = "" if choice == "none" else cannot_look()
         self._choice = "none" if self._unseen else choice
         self._loop = loop
         self._threads = threads
+        self._leaves = leaves
         self._doubtful_trees: list[AdoptedTree] = []
         self.adopted: list[AdoptedProcess] = []
         self._older: frozenset[int] = frozenset()
@@ -125,6 +140,7 @@ class BlockProcesses:
             (proc, thread)
             for proc, thread in procs
             if not (proc.zombie or not proc.starttime or proc in adopted)
+            and not (self._leaves is not None and self._leaves(proc))
         ]
 
     def stop_looking(self, error: Exception) -> None:

@@ -42,6 +42,7 @@ from .threads_and_processes import ThreadsAndProcesses
 
 if TYPE_CHECKING:
     from quiesce.kernel.base import StopReport
+    from quiesce.kernel.process import Proc
     from quiesce.kernel.scope import Scope
 
 
@@ -79,6 +80,14 @@ def contain(
     return Containment(keep, processes, grace, scope, name)
 
 
+def leave_processes(box: Containment, leaves: Callable[[Proc], bool]) -> None:
+    """Have `box`, before it is entered, leave those processes alone for which `leaves(proc)` is true.
+
+    For what is started inside, but belongs to something that outlives the block: a terminal of a conversation.
+    """
+    box._leaves = leaves
+
+
 class Containment:
     """What `async with contain() as box` gives: its `report`, when the block has been exited."""
 
@@ -88,6 +97,7 @@ class Containment:
         "_is_begun",
         "_is_used",
         "_kept_tasks",
+        "_leaves",
         "_options",
         "_processes",
         "_scope",
@@ -110,6 +120,7 @@ class Containment:
             raise ValueError(f"processes must be one of {', '.join(map(repr, CHOICES))}, not {processes!r}")
         self._options = (keep, grace, scope, name or "containment")
         self._processes: Choice = processes
+        self._leaves: Callable[[Proc], bool] | None = None
         self._is_used = False
         self._is_begun = False  # and not entered yet
         self._kept_tasks: WeakSet[Task] = WeakSet()
@@ -150,7 +161,9 @@ class Containment:
             name=name, site=site, on_error="report", grace=core.grace, parent=core
         )
         loop = cast(Any, backend).loop
-        self._threads_and_processes = ThreadsAndProcesses(core, self._processes, self._has_started, loop)
+        self._threads_and_processes = ThreadsAndProcesses(
+            core, self._processes, self._has_started, loop, self._leaves
+        )
         self._block = _Block(core, inner, site, self._threads_and_processes)
         open_blocks.add(inner)
         self._task_starts = TaskStarts.begin(loop)

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from functools import partial
 
 from quiesce.kernel.base import Leftover, Rung
+from quiesce.kernel.process import Proc
 from quiesce.kernel.scope import Node, ScopeCore, note_unseen
 
 from .adopted_thread import AdoptedThread, BlockThreads
@@ -34,11 +35,12 @@ class ThreadsAndProcesses:
         choice: Choice,
         contains: Callable[[bool, Node | None], bool],
         loop: asyncio.AbstractEventLoop,
+        leaves: Callable[[Proc], bool] | None = None,
     ) -> None:
         self._core = core
         self._contains = contains  # of `at_last` and the node of the work
         self._threads = BlockThreads()
-        self._processes = BlockProcesses(choice, loop, self._threads)
+        self._processes = BlockProcesses(choice, loop, self._threads, leaves=leaves)
 
     def look(self, *, at_last: bool = False) -> None:
         """Make what belongs to the block children of its scope; nothing is stopped yet."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         wait_settled,
         who_waits_for,
     )
-    from .current import Node, current_node
+    from .current import Node, current_node, work_with
     from .delayed_cancel import DelayedCancel, ask_to_leave, cancel_without_deadline, insist
     from .failures import KEPT_FAILURES
     from .lifecycle import ScopeClosed, ScopeCore

@@ -30,7 +30,7 @@ from quiesce.kernel.base import (
 from .backend import Backend, current_backend
 from .child import failure_below
 from .closing import close
-from .current import Node, current_node
+from .current import Node, current_node, sync_token
 from .lifecycle import OnChildError, Policy, ScopeCore
 from .reporting import UNNAMED
 from .stop_listeners import log_report
@@ -530,7 +530,9 @@ def current_token() -> CancelToken:
     Outside of all of these there is nothing that quiesce could cancel, and the token is a new one that is
     never cancelled.
     """
-    node = current_node.get()
+    node, around = current_node.get(), sync_token.get()
+    if around is not None and around[0] is node:
+        return around[1]
     return node.token if node is not None else CancelToken()
 
 
