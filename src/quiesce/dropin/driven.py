@@ -16,7 +16,7 @@ import contextlib
 import signal
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -35,7 +35,12 @@ def drive(call: Call[T], *args: Any, **kwargs: Any) -> T:
         )
     loop = default_loop()
     task = loop.create_task(call.result(*args, **kwargs))
-    with _interrupts(call, loop) as interrupts:
+
+    def stop(number: int) -> None:
+        call.cancel(Reason("user", "Ctrl-C"))
+        loop.call_soon_threadsafe(lambda: None)  # the loop may be waiting in a system call
+
+    with interrupts_by(stop) as interrupts:
         try:
             result = loop.run_until_complete(task)
         except BaseException as error:
@@ -73,16 +78,18 @@ def default_loop() -> asyncio.AbstractEventLoop:
 
 
 @contextlib.contextmanager
-def _interrupts(call: Call[Any], loop: asyncio.AbstractEventLoop) -> Iterator[list[int]]:
-    """Count each Ctrl-C, and have it stop the call."""
+def interrupts_by(stop: Callable[[int], object]) -> Iterator[list[int]]:
+    """Count each Ctrl-C, and call `stop` with its number instead of raising; the third one raises at once.
+
+    Only in the main thread, and only if nobody else handles Ctrl-C. `stop` is called in the signal handler.
+    """
     interrupts: list[int] = []
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
         interrupts.append(signum)
         if len(interrupts) >= AT_ONCE:
             raise KeyboardInterrupt
-        call.cancel(Reason("user", "Ctrl-C"))
-        loop.call_soon_threadsafe(lambda: None)  # the loop may be waiting in a system call
+        stop(len(interrupts))
 
     ours = threading.current_thread() is threading.main_thread()
     ours = ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler
