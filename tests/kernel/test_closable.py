@@ -6,8 +6,8 @@ import gc
 import logging
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, Self
 
 import anyio
@@ -232,3 +232,132 @@ async def test_one_that_nobody_holds_ends_by_itself() -> None:
         gc.collect()
     while log != ["connected", "ended"]:
         await anyio.sleep(0.001)
+
+
+# A block that another task may exit
+
+
+class Transaction:
+    """Says what it was told at its end."""
+
+    def __init__(self, *, suppresses: bool = False, fails: Exception | None = None) -> None:
+        self.suppresses = suppresses
+        self.fails = fails
+        self.told: list[BaseException | None] = []
+        self.tasks: list[int] = []
+
+    async def __aenter__(self) -> Self:
+        self.tasks.append(anyio.get_current_task().id)
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        self.told.append(error)
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(0.01)
+        self.tasks.append(anyio.get_current_task().id)
+        if self.fails is not None:
+            raise self.fails
+        return self.suppresses
+
+
+class Work:
+    """A block around a transaction."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self.holding = start_holding(transaction, "transaction", users_site())
+
+    async def __aenter__(self) -> None:
+        await self.holding.wait_until_entered()
+
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        return await self.holding.leave(error)
+
+
+async def test_a_block_that_is_exited_tells_its_owner_how_it_went() -> None:
+    transaction, error = Transaction(), KeyError("row")
+    with pytest.raises(KeyError) as raised:
+        async with Work(transaction):
+            raise error
+    assert raised.value is error
+    assert transaction.told == [error]
+    assert len(set(transaction.tasks)) == 1
+
+
+async def test_a_block_that_is_exited_may_be_suppressed_or_fail() -> None:
+    async with Work(Transaction(suppresses=True)):
+        raise KeyError("row")
+    error = KeyError("row")
+    with pytest.raises(OSError, match="cut") as raised:
+        async with Work(Transaction(fails=OSError("cut"))):
+            raise error
+    assert raised.value.__context__ is error
+
+
+async def test_a_block_that_another_task_exits_leaves_the_one_that_entered_it_alone() -> None:
+    transaction = Transaction()
+    work = Work(transaction)
+    entered, done, log = anyio.Event(), anyio.Event(), list[str]()
+
+    async def innocent() -> None:
+        await work.__aenter__()
+        entered.set()
+        await done.wait()
+        log.append("done")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(innocent)
+        await entered.wait()
+        assert not await work.__aexit__(None, None, None)
+        done.set()
+    assert (log, transaction.told) == (["done"], [None])
+    assert work.holding.report is not None
+    assert work.holding.report.clean
+
+
+async def test_a_block_that_is_cancelled_is_exited_first_and_not_suppressed() -> None:
+    transaction = Transaction(suppresses=True, fails=OSError("cut"))
+    ended: list[BaseException] = []
+    with anyio.CancelScope() as scope:
+        try:
+            async with Work(transaction):
+                scope.cancel()
+                await anyio.sleep_forever()
+        except BaseException as cancelled:
+            ended.append(cancelled)
+            raise
+    assert scope.cancelled_caught
+    assert len(transaction.tasks) == 2
+    assert isinstance(ended[0].__cause__, OSError)
+
+
+async def test_a_block_that_is_cancelled_while_it_is_exited_is_exited_first() -> None:
+    transaction = Transaction()
+    work = Work(transaction)
+    await work.__aenter__()
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await work.__aexit__(None, None, None)
+    assert scope.cancelled_caught
+    assert len(transaction.tasks) == 2
+
+
+async def test_a_block_in_a_generator_that_is_closed_is_exited_without_an_error() -> None:
+    transaction = Transaction()
+
+    async def generate() -> AsyncGenerator[int, None]:
+        async with Work(transaction):
+            yield 1
+
+    async with aclosing(generate()) as numbers:
+        async for _ in numbers:
+            break
+    assert transaction.told == [None]
+
+
+async def test_a_block_whose_owner_was_closed_by_another_task_raises_its_own_error() -> None:
+    transaction = Transaction()
+    with pytest.raises(KeyError):
+        async with (work := Work(transaction)):
+            await work.holding.close()
+            raise KeyError("row")
+    assert transaction.told == [None]

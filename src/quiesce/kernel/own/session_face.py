@@ -10,7 +10,15 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from quiesce.kernel.scope import Cancellable, current_backend, when_ended
+from quiesce.kernel.base import SETTLED, is_cancel, raise_unchanged, without_cancels
+from quiesce.kernel.scope import (
+    Cancellable,
+    Closable,
+    current_backend,
+    log_report,
+    reason_of_block,
+    when_ended,
+)
 
 from .context_manager_owner import NotHeld
 from .owned import Held, Owned, check_context_manager
@@ -53,6 +61,38 @@ class Holding(Held[T]):
             # Entered, and ended since: for the caller that is no different from an end a moment later.
             if not self.entered or self._keeper.failure is not None:
                 raise
+
+    async def leave(self, error: BaseException | None) -> bool:
+        """Exit it at the end of a block whose body has raised `error`; returns whether it suppresses that.
+
+        As the end of `async with own(...)`, but any task may call it. Nothing cancels the body if it fails
+        meanwhile, because nobody knows which task runs the body.
+        """
+        owner, core = self._keeper, self.core
+        if isinstance(error, GeneratorExit):  # the block is in a generator that is being closed: not an error
+            if not core.backend.is_current():
+                return False
+            error = None
+        if not core.closed:
+            owner.leave(error)  # before the stop, which alone would exit it without the error
+        try:
+            await Closable.close(self, reason=reason_of_block(core, error))
+        except BaseException as mine:
+            if not is_cancel(mine):
+                raise
+            if error is None or not is_cancel(error):
+                owner.attach_failure(mine)
+                raise
+        finally:
+            if core.state is not SETTLED:
+                log_report(core.report())
+        if error is not None and without_cancels(error) is None:
+            owner.attach_failure(error)
+            return False
+        failure = owner.take_failure()
+        if failure is not None:
+            raise_unchanged(failure, error)
+        return error is not None and error is owner.body_error and owner.has_suppressed
 
     def take_failure(self) -> BaseException | None:
         """What it raised, for a caller that will raise or report it."""
