@@ -34,7 +34,9 @@ AT_ONCE = 2
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Test the drop-ins with the real SDKs.")
-    parser.add_argument("--only", metavar="FOLDER", action="append", choices=[sdk.folder for sdk in SDKS])
+    parser.add_argument(
+        "--only", metavar="FOLDER", action="append", choices=sorted({sdk.folder for sdk in SDKS})
+    )
     parser.add_argument("--fresh", action="store_true", help="make every environment again")
     options, arguments = parser.parse_known_args()
     chosen = [sdk for sdk in SDKS if not options.only or sdk.folder in options.only]
@@ -47,11 +49,11 @@ def main() -> int:
             try:
                 made[sdk].result()
             except NotInstalled as error:
-                print(f"{sdk.folder}: cannot be installed: {error}", flush=True)
-                failed.append(sdk.folder)
+                print(f"{sdk.versions}: cannot be installed: {error}", flush=True)
+                failed.append(sdk.versions)
                 continue
             if not test(sdk, arguments) or not (arguments or check_types(sdk)):
-                failed.append(sdk.folder)
+                failed.append(sdk.versions)
     print(
         f"\ntest-dropin: {len(chosen) - len(failed)} of {len(chosen)} in {time.monotonic() - started:.0f} s"
     )
@@ -61,9 +63,9 @@ def main() -> int:
 
 
 def make(sdk: Sdk, wheel: Path, is_fresh: bool) -> None:
-    versions = BUILD / f"{sdk.folder}.txt"
+    versions = BUILD / f"{sdk.versions}.txt"
     versions.write_text(with_tools(ROOT / "peers" / f"{sdk.versions}.txt"))
-    make_environment(BUILD / sdk.folder, versions, wheel, minor=sdk.minor, is_fresh=is_fresh)
+    make_environment(BUILD / sdk.versions, versions, wheel, minor=sdk.minor, is_fresh=is_fresh)
 
 
 def with_tools(versions: Path) -> str:
@@ -79,7 +81,7 @@ def name_of(line: str) -> str:
 
 
 def python_of(sdk: Sdk) -> Path:
-    return BUILD / sdk.folder / "bin" / "python"
+    return BUILD / sdk.versions / "bin" / "python"
 
 
 def test(sdk: Sdk, arguments: list[str]) -> bool:
@@ -96,16 +98,17 @@ def test(sdk: Sdk, arguments: list[str]) -> bool:
 def check_types(sdk: Sdk) -> bool:
     """mypy and pyright, with the SDK's own types, on the drop-in and on a program of a user."""
     # Elsewhere, without the settings of this tree: those hide the SDKs, which `make lint` does not have.
-    folder = BUILD / "types" / sdk.folder
+    folder = BUILD / "types" / sdk.versions
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.copy(ROOT / "dropin_tests" / sdk.folder / "typed.py", folder)
+    for name in sdk.typed:
+        shutil.copy(ROOT / "dropin_tests" / sdk.folder / name, folder)
     (folder / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard"}')
     python = str(python_of(sdk))
     return all(
         succeeds(command, dict(os.environ), folder)
         for command in (
-            [str(LINT / "mypy"), "--config-file=", "--strict", "--python-executable", python, "typed.py"],
-            [str(LINT / "pyright"), "--pythonpath", python, "typed.py"],
+            [str(LINT / "mypy"), "--config-file=", "--strict", "--python-executable", python, *sdk.typed],
+            [str(LINT / "pyright"), "--pythonpath", python, *sdk.typed],
         )
     )
 

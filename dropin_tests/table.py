@@ -13,9 +13,12 @@ class Sdk:
     versions: str  # the file in peers/ that names every package of the environment, without .txt
     package: str  # the drop-in, whose types are checked where the SDK is known
     minor: int = 12  # of the oldest Python 3 for it; 12 has eager tasks
+    typed: tuple[str, ...] = ("typed.py",)  # programs of a user, for type checkers
 
 
 SDKS = (
     Sdk("openai_agents", "openai-agents", "quiesce.dropin.agents"),
     Sdk("acp", "agent-client-protocol", "quiesce.dropin.acp"),
+    Sdk("mcp", "mcp-2", "quiesce.dropin.mcp", typed=("typed.py", "typed_clients.py")),
+    Sdk("mcp", "mcp-1", "quiesce.dropin.mcp"),
 )

@@ -1,0 +1,1 @@
+"""`quiesce.dropin.mcp` with mcp 1.x and 2.x."""
