@@ -14,10 +14,10 @@ BETWEEN := tests/kernel tests/cli/exec
 # Without bytecode, each of the thousands of programs that the tests start would compile the library anew.
 unexport PYTHONDONTWRITEBYTECODE
 # The parts of the tree that hold Python and exist.
-CODE := $(wildcard src chat tests ui_tests interop_tests embedded_tests dropin_tests docker_tests scripts examples bench seeds peers suites)
+CODE := $(wildcard src chat tests ui_tests interop_tests embedded_tests dropin_tests docker_tests scripts examples bench seeds peers suites zombies)
 
 .DEFAULT_GOAL := help
-.PHONY: help run chat test test-slow test-others test-all test-next test-taskgroups test-ui test-wheel test-interop test-embedded test-dropin test-docker test-docs coverage mutants lint format audit audit-once nightly seeds peers peers-fast suites bench docs pin clean
+.PHONY: help run chat test test-slow test-others test-all test-next test-taskgroups test-ui test-wheel test-interop test-embedded test-dropin test-docker test-docs coverage mutants lint format audit audit-once nightly seeds peers peers-fast zombies zombies-fast suites bench docs pin clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -106,6 +106,12 @@ peers: ## stop other SDKs in every way, without and with quiesce, and write docs
 
 peers-fast: ## run a handful of those, and an MCP client in FastAPI
 	$(PYTHON) peers/run.py --fast $(ARGS)
+
+zombies: ## stop the client of real MCP servers in every way, count what is left, and write it into docs/exec.md (needs Node 20 and npm)
+	$(PYTHON) zombies/run.py $(ARGS)
+
+zombies-fast: ## run a handful of those
+	$(PYTHON) zombies/run.py --fast $(ARGS)
 
 suites: ## run the suites of other packages, without and with pytest --quiesce, and compare how each test ends (ARGS=--quick for three)
 	$(PYTHON) suites/run.py $(ARGS)

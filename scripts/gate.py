@@ -103,6 +103,7 @@ EACH_CHANGE = (
     make("seeds", "all", group="checks"),
     make("test-wheel", "all", group="checks"),
     make("peers-fast", "all", group="checks"),
+    make("zombies-fast", "all", group="checks"),
     make("test"),
     make("test-slow"),
     make("test-others"),
@@ -126,6 +127,7 @@ NIGHTLY = (
     make("test-dropin"),
     make("test-docker", "all"),
     make("peers", "all", limit=3 * HOURS),
+    make("zombies", "all", limit=2 * HOURS),
     make("suites", "all", limit=3 * HOURS),
 )
 
