@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from quiesce.dropin.handing import Release, hand_through
 
-hand_through(__name__, "acp", Release("agent-client-protocol", at_least="0.8.1", below="0.13"))
+hand_through(__name__, "acp", Release("agent-client-protocol", at_least="0.10", below="0.13"))
 
 from ._processes import spawn_agent_process as spawn_agent_process
 from ._processes import spawn_client_process as spawn_client_process

@@ -71,6 +71,14 @@ class _Prompt:
         self.session = _field(params, "sessionId")
         self.number: list[int] = []  # of its request, once that was sent
 
+    async def sent(self) -> _Prompt:
+        """The prompt, as what `remote` holds."""
+        return self
+
+    def label(self) -> object:
+        """How a report names it."""
+        return self.session
+
 
 @replaces(connection.Connection)
 class Connection(connection.Connection):
@@ -168,17 +176,15 @@ class Connection(connection.Connection):
         if method != PROMPT:
             return await self._call(self._ask, method, params)
         prompt = _Prompt(params)
-
-        async def start() -> _Prompt:
-            prompt.task = self._start(self._ask, PROMPT, params, prompt.number)
-            return prompt
-
-        job = remote(start, self._cancel_prompt, _answered, name="prompt", id=lambda prompt: prompt.session)
+        prompt.task = self._start(self._ask, PROMPT, params, prompt.number)
+        job = remote(prompt.sent, self._cancel_prompt, _answered, name="prompt", id=_Prompt.label)
         try:
             async with job:
                 self._prompts.add(job)
                 answer = await job.wait()
         finally:
+            if job not in self._prompts:
+                prompt.task.cancel()  # it could not even be owned
             self._prompts.discard(job)
         return _result_of(answer)
 
@@ -225,7 +231,7 @@ class Connection(connection.Connection):
 
     def _start(self, fn: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> Task[Any]:
         """A task of the connection."""
-        if self._closed:
+        if self._closed or self._containment.has_ended:
             raise ConnectionError("Connection closed")
         return self._containment.run(asyncio.ensure_future, fn(*args))
 

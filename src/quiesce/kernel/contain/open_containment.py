@@ -71,6 +71,11 @@ class OpenContainment(Cancellable):
         """Whether the caller belongs to the containment, and so cannot wait for its end."""
         return descends(current_node.get(), self._box._inner, never_foreign)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing will stop what is started in it from now on."""
+        return self._handle.done
+
     def context(self) -> Context:
         """A copy of the caller's context: what is started in it belongs to the containment."""
         context = copy_context()
