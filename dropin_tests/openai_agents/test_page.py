@@ -1,4 +1,4 @@
-"""What docs/keep-your-sdk.md shows."""
+"""What docs/keep-your-sdk/openai-agents.md shows."""
 
 from __future__ import annotations
 
