@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import resource
 import select
 import signal
 import subprocess
@@ -125,6 +126,14 @@ def test_a_program_that_does_not_stop_is_still_running_and_exec_stops_it(token: 
     assert direct["seconds"] >= 1.5
     assert not under_exec["still_running"]
     assert under_exec["processes"] == []
+
+
+def test_waiting_for_a_program_whose_client_was_killed_takes_little_time_of_the_processor(token: str) -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = stoptest("--only", "client", "--no-exec", "--exit-within", "3", "--", "sleep", f"1{token}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert "still running" in done.stdout
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.7
 
 
 def test_a_file_that_is_left_is_named() -> None:

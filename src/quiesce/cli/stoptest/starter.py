@@ -40,13 +40,19 @@ class Starter:
     def close(self) -> None:
         """Close our ends. At a terminal that is the hang-up."""
         self.hang_up()
-        os.close(self.messages)
+        self.stop_listening()
 
     def hang_up(self) -> None:
         """Close the terminal, or stop reading the output."""
         if self.output >= 0:
             os.close(self.output)
         self.output = -1
+
+    def stop_listening(self) -> None:
+        """Close our end of its messages."""
+        if self.messages >= 0:
+            os.close(self.messages)
+        self.messages = -1
 
 
 def start(argv: Sequence[str], environment: Mapping[str, str], *, at_terminal: bool) -> Starter:

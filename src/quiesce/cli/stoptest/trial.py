@@ -200,6 +200,8 @@ class Trial:
                 data = b""
             if descriptor == starter.messages:
                 self._take_messages(data)
+                if not data:  # it has died: what is at its end can always be read, and we would never wait
+                    starter.stop_listening()
             elif data:
                 self._output = (self._output + data)[-_TAIL * 16 :]
         if not wait_for_input([starter.messages], 0):
