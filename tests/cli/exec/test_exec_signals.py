@@ -23,6 +23,7 @@ from .exec_commands import (
     started,
     state_of,
     wait_for_sleepers,
+    without_pidfds,
 )
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux")
@@ -207,6 +208,19 @@ def test_a_signal_that_comes_while_the_command_starts_is_not_lost(token: str) ->
             process.terminate()
             assert end_of(process, 5) == -signal.SIGTERM
             assert all_end(token)
+
+
+@guarded
+def test_where_there_are_no_pidfds_signals_reach_the_command(token: str, options: tuple[str, ...]) -> None:
+    listens = python(LISTENER, str(int(signal.SIGTERM)), token)
+    with started(without_pidfds(exec_(*listens, options=options))) as process:
+        assert line_of(process) == "ready"
+        process.send_signal(signal.SIGUSR1)
+        assert line_of(process) == got(signal.SIGUSR1)
+        process.terminate()
+        assert line_of(process) == got(signal.SIGTERM)
+        assert end_of(process) == 0
+    assert all_end(token)
 
 
 def test_signals_to_a_whole_group_reach_the_command_once(token: str) -> None:

@@ -76,6 +76,7 @@ class Front:
         self._guard = 0
         self._command = 0
         self._pidfd = -1
+        self._known_by_start: procfs.Proc | None = None  # where there are no pidfds
         self.tree = Tree(self._root, self._signal_group)
         self._messages = -1
         self._partial_line = b""
@@ -261,13 +262,16 @@ class Front:
             self._signal_command(signal.SIGCONT)  # a stopped one would not hear of it
 
     def _signal_command(self, number: int) -> None:
-        if self._pidfd < 0 or self.status is not None:
+        if self.status is not None:
             return
         self._signalled_with_term |= number == signal.SIGTERM
-        try:
-            signal.pidfd_send_signal(self._pidfd, number)
-        except OSError:  # it has just exited, or runs as another user
-            pass
+        if self._known_by_start is not None:
+            procfs.send_signal(self._known_by_start, number)
+        elif self._pidfd >= 0:
+            try:
+                signal.pidfd_send_signal(self._pidfd, number)
+            except OSError:  # it has just exited, or runs as another user
+                pass
 
     def _signal_group(self, number: int) -> None:
         if not self._own_group:
@@ -372,6 +376,8 @@ class Front:
             self._pidfd = os.pidfd_open(pid)
         except ProcessLookupError:
             pass  # it was reaped before we have heard of it
+        except OSError:  # an old Linux, or a sandbox that has no pidfds
+            self._known_by_start = procfs.look_up(pid)
 
     def _fail(self, number: int) -> None:
         raise NotStarted(number)
