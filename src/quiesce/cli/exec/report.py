@@ -83,5 +83,5 @@ def name_of_signal(number: int) -> str:
     """As `kill -l` has it."""
     try:
         return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"SIGRTMIN+{number - signal.SIGRTMIN}"
+    except ValueError:  # a real-time signal, or one of the two that the C library keeps for itself
+        return f"SIGRTMIN+{number - signal.SIGRTMIN}" if number > signal.SIGRTMIN else str(number)

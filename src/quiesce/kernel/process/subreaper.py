@@ -81,9 +81,10 @@ def exit_like(status: int) -> NoReturn:
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # its core dump must not be overwritten by ours
-        if number not in (signal.SIGKILL, signal.SIGSTOP):
-            signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+        if number in signal.valid_signals():  # 32 and 33 are the C library's, and have their default here
+            if number not in (signal.SIGKILL, signal.SIGSTOP):
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
         os.kill(os.getpid(), number)
         # Still here: pid 1 of a container is not ended by its own signals.
     os._exit(128 + number if number else os.waitstatus_to_exitcode(status))
