@@ -196,6 +196,15 @@ def test_standard_error_that_nobody_reads_does_not_keep_us() -> None:
     os.close(theirs)
 
 
+def test_standard_error_that_cannot_be_written_does_not_change_the_status(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    leaves = exec_("sh", "-c", f"rmdir {folder}; exit 3", options=["--report", str(folder / "report")])
+    with open("/dev/full", "wb") as full:
+        assert run(leaves, capture_output=False, stderr=full).returncode == 3
+        assert run(exec_("does-not-exist"), capture_output=False, stderr=full).returncode == 127
+
+
 # Wrong use -----------------------------------------------------------------------------------------------------
 
 

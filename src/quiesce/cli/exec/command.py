@@ -203,4 +203,7 @@ def _say(text: str) -> None:
     poll = select.poll()
     poll.register(2, select.POLLOUT)
     if poll.poll(_READ_WITHIN):  # otherwise nobody reads it, and we would never exit
-        say(f"quiesce exec: {text}")
+        try:
+            say(f"quiesce exec: {text}")
+        except OSError:  # its reader has exited, or the disk is full
+            sys.stderr = None  # or Python would try again at its end, and exit with a status of its own
