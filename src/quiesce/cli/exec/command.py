@@ -93,12 +93,12 @@ def _finish(front: Front, argv: Sequence[str], report: Report | None) -> NoRetur
 
 
 def _write(
-    report: Report | None, argv: Sequence[str], front: Front, error: str = "", code: int | None = None
+    report: Report | None, argv: Sequence[str], front: Front, problem: str = "", code: int | None = None
 ) -> None:
     if report is None:
         return
     try:
-        report.write(argv, front, error, code)
+        report.write(argv, front, problem, code)
     except OSError as failure:
         _say(f"the report could not be written to {report.path}: {failure.strerror}")
 

@@ -36,11 +36,13 @@ class Report:
         elif not os.access(path.parent, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    def write(self, argv: Sequence[str], front: Front, error: str = "", exit_code: int | None = None) -> None:
-        """Write it. `error`: the command could not be started. Raises OSError; then what stood there is still there."""
+    def write(
+        self, argv: Sequence[str], front: Front, problem: str = "", exit_code: int | None = None
+    ) -> None:
+        """Write it. `problem`: the command could not be started. Raises OSError, and keeps the old content."""
         import json
 
-        text = json.dumps(_data(argv, front, error, exit_code), indent=2) + "\n"
+        text = json.dumps(_data(argv, front, problem, exit_code), indent=2) + "\n"
         if self._fd >= 0:
             if stat.S_ISREG(os.fstat(self._fd).st_mode):
                 os.ftruncate(self._fd, 0)
@@ -56,7 +58,7 @@ class Report:
             raise
 
 
-def _data(argv: Sequence[str], front: Front, error: str, exit_code: int | None) -> dict[str, object]:
+def _data(argv: Sequence[str], front: Front, problem: str, exit_code: int | None) -> dict[str, object]:
     status = front.status
     by_signal = status is not None and os.WIFSIGNALED(status)
     if status is not None and not by_signal:
@@ -64,7 +66,7 @@ def _data(argv: Sequence[str], front: Front, error: str, exit_code: int | None) 
     kind, message = front.reason or (None, None)
     return {
         "command": argv,
-        **({"error": error} if error else {}),
+        **({"error": problem} if problem else {}),
         "exit_code": exit_code,
         "signal": name_of_signal(os.WTERMSIG(status)) if status is not None and by_signal else None,
         "reason": {"kind": kind, "message": message} if kind else None,
