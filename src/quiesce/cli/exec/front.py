@@ -81,6 +81,7 @@ class Front:
         self._messages = -1
         self._partial_line = b""
         self._own_group = True
+        self._leads = True  # whether the command leads it
         self._ignored: set[int] = set()  # when we were started
         self._is_empty = False  # nothing of the tree is left
         self._stop_began = self._ending_began = 0.0
@@ -128,7 +129,11 @@ class Front:
         self._own_group = not self._foreground.is_shared()
         foreground = self._foreground if self._own_group and self._foreground.is_ours() else None
         restore_environment()
-        command = Command(self._argv, mask, signal.SIGCHLD in self._ignored, self._own_group, foreground)
+        # A leader cannot make a session: `setsid` would fork, and exit at once. So it is one if we are.
+        self._leads = self._own_group and (os.getpgrp() == os.getpid() or not self._guarded)
+        command = Command(
+            self._argv, mask, signal.SIGCHLD in self._ignored, self._own_group, self._leads, foreground
+        )
         if self._guarded:
             try:
                 self._guard, self._messages = fork_guard(command, self._grace)
@@ -274,11 +279,18 @@ class Front:
                 pass
 
     def _signal_group(self, number: int) -> None:
-        if not self._own_group:
+        if not self._own_group or (not self._leads and not self._is_in_guards_group()):
             self._signal_command(number)
         elif self._command and (self.status is None or self._guard):
             # Either of the two is in the group: its number is nobody else's.
-            procfs.signal_group(self._command, number)
+            procfs.signal_group(self._command if self._leads else self._guard, number)
+
+    def _is_in_guards_group(self) -> bool:
+        """Whether the guard leads the command's group: it lives, and the command has made no session."""
+        try:
+            return bool(self._guard) and os.getpgid(self._command) == self._guard
+        except ProcessLookupError:  # the command was reaped, and some of its group may still run
+            return True
 
     # The terminal
 
