@@ -165,6 +165,18 @@ def test_a_second_signal_hurries(token: str) -> None:
         assert 0.5 <= time.monotonic() - began < 0.95
 
 
+def test_the_same_signal_in_a_row_is_one(token: str) -> None:
+    """`timeout` signals its command, and then its whole group."""
+    with started(exec_(*python(DEAF, token), options=["--grace", "1"])) as process:
+        assert line_of(process) == "ready"
+        began = time.monotonic()
+        for _ in range(4):
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.005)
+        assert end_of(process) == -signal.SIGKILL
+        assert 1 <= time.monotonic() - began < 3
+
+
 def test_more_hang_ups_do_not_hurry(token: str) -> None:
     """One closed terminal may send several."""
     with started(exec_(*python(DEAF, token), options=["--grace", "0.6"])) as process:
