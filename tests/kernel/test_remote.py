@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import quiesce
 from quiesce import Grace, Leftover, Remote, Scope, ScopeClosed, remote
 from tests.kernel.temperaments import turns
+from tests.world import asyncio_only
 
 SHORT = Grace(cancel=0.5, terminate=0.25, kill=0.25)
 
@@ -161,6 +163,26 @@ async def test_a_confirmation_that_fails_is_asked_for_again_without_another_canc
         pass
     assert asked == ["job-1"] * 3
     assert there.log == ["start", "cancel job-1"]
+    assert job.report is not None
+    assert job.report.clean
+
+
+@asyncio_only
+async def test_a_confirmation_whose_own_task_was_cancelled_is_asked_for_again() -> None:
+    """A poller that several callers share, for example: the cancel of one of them ends it for all."""
+    there = Elsewhere()
+    asked = []
+
+    async def confirm(job: str) -> None:
+        asked.append(job)
+        poller = asyncio.ensure_future(asyncio.sleep(1))
+        if len(asked) < 3:
+            asyncio.get_running_loop().call_soon(poller.cancel)
+        await poller
+
+    async with remote(there.start, there.cancel, confirm, name="job", grace=Grace(cancel=5)) as job:
+        pass
+    assert asked == ["job-1"] * 3
     assert job.report is not None
     assert job.report.clean
 

@@ -108,6 +108,22 @@ def test_a_script_ends_and_prints_as_if_it_had_been_run_directly(
     )
 
 
+# Where we do not lead a process group: the command of a script or a server's client, without a terminal.
+IN_A_SCRIPT = ["sh", "-c", '"$@"; echo status $?', "sh"]
+IN_A_GROUP = {
+    "a command that makes a session": python("import os; os.setsid(); print('made')"),
+    "setsid does not fork": ["setsid", "sh", "-c", "sleep 0.2; echo waited for; exit 3"],
+    "kill -9 0": ["setsid", "sh", "-c", "kill -9 0"],
+    "its own stop and go": ["sh", "-c", "(sleep 0.1; kill -CONT $$) & kill -STOP $$; wait; echo went on"],
+}
+
+
+@pytest.mark.parametrize("command", IN_A_GROUP.values(), ids=IN_A_GROUP)
+def test_a_command_that_would_not_lead_its_group_may_make_a_session(command: list[str]) -> None:
+    direct, by_exec = (run([*IN_A_SCRIPT, *words]) for words in (command, exec_(*command)))
+    assert (by_exec.stdout, by_exec.stderr) == (direct.stdout, direct.stderr)
+
+
 ENVIRONMENTS = {
     "nothing": {},
     "the locale C, of which Python makes another": {"PATH": os.defpath, "LANG": "C"},

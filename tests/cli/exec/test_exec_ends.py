@@ -191,6 +191,13 @@ def test_a_command_that_kills_its_group_ends_as_if_it_had_been_run_directly(toke
         assert running(token) == []
 
 
+def test_a_command_that_kills_a_group_that_it_does_not_lead_ends_alone(token: str) -> None:
+    script = f"setsid sleep 300.{token} & sleep 0.1; kill -9 0"
+    ended = run(["sh", "-c", '"$@" 2>&1; echo status $?', "sh", *exec_("sh", "-c", script)])
+    assert ended.stdout.endswith(b"status 137\n")
+    assert running(token) == []
+
+
 def test_killed_while_it_stops_we_still_leave_nothing(token: str) -> None:
     with started(exec_(*python(DEAF, token), options=["--grace", "0.5"])) as process:
         assert line_of(process) == "ready"

@@ -16,8 +16,10 @@ from .exec_commands import (
     DEAF,
     LISTENER,
     all_end,
+    children_of,
     end_of,
     exec_,
+    guard_of,
     line_of,
     python,
     started,
@@ -163,6 +165,18 @@ def test_a_second_signal_hurries(token: str) -> None:
         assert 0.5 <= time.monotonic() - began < 0.95
 
 
+def test_the_same_signal_in_a_row_is_one(token: str) -> None:
+    """`timeout` signals its command, and then its whole group."""
+    with started(exec_(*python(DEAF, token), options=["--grace", "1"])) as process:
+        assert line_of(process) == "ready"
+        began = time.monotonic()
+        for _ in range(4):
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.005)
+        assert end_of(process) == -signal.SIGKILL
+        assert 1 <= time.monotonic() - began < 3
+
+
 def test_more_hang_ups_do_not_hurry(token: str) -> None:
     """One closed terminal may send several."""
     with started(exec_(*python(DEAF, token), options=["--grace", "0.6"])) as process:
@@ -221,6 +235,26 @@ def test_where_there_are_no_pidfds_signals_reach_the_command(token: str, options
         assert line_of(process) == got(signal.SIGTERM)
         assert end_of(process) == 0
     assert all_end(token)
+
+
+@pytest.mark.parametrize("makes", ["os.setsid()", "pass"], ids=["with a session", "without one"])
+def test_signals_reach_a_command_that_does_not_lead_its_group(makes: str, token: str) -> None:
+    program = python(
+        f"import os, signal; {makes}; signal.signal(signal.SIGCONT, lambda *_: print('went on', flush=True))\n"
+        "print('ready', flush=True)\nwhile True: signal.pause()",
+        token,
+    )
+    with started(["sh", "-c", '"$@" & wait $!; echo $?', "sh", *exec_(*program)]) as script:
+        assert line_of(script) == "ready"
+        (front,) = children_of(script.pid)
+        (command,) = children_of(guard_of(front))
+        if makes == "pass":  # the leader of a session cannot be stopped so
+            os.kill(front, signal.SIGTSTP)
+            assert wait_until(lambda: state_of(command) == "T")
+        os.kill(front, signal.SIGCONT)
+        assert line_of(script) == "went on"
+        os.kill(front, signal.SIGTERM)
+        assert line_of(script) == str(128 + signal.SIGTERM)
 
 
 def test_signals_to_a_whole_group_reach_the_command_once(token: str) -> None:

@@ -6,7 +6,8 @@ Life cycle
 - *stopping*: a signal that asks us to end (SIGTERM, SIGINT, SIGHUP), the third Ctrl-C in a row, or the end of
   our client. The command gets the signal; after three fifths of the grace, or as soon as the command has
   exited, the rest of its tree gets SIGTERM; at the end of the grace everything left gets SIGKILL. A second
-  signal is passed on too and halves what is left of the grace; a third means SIGKILL now.
+  signal is passed on too and halves what is left of the grace; a third means SIGKILL now. The same signal once
+  more within a tenth of a second is no second one.
 - *ending*: the command has exited by itself. What it left running gets SIGTERM, and after the grace SIGKILL.
 
 At a terminal, Ctrl-C, Ctrl-\\ and Ctrl-Z come to the command directly. What comes to us from the terminal too is
@@ -48,6 +49,7 @@ _STOPPED_BY_TERMINAL: Final = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 _SHARE_BEFORE_TERM = 0.6  # of the grace: how long the rest of the tree waits for the command to end it
 _NEWS_WITHIN = 0.5  # seconds until the guard has told that what was killed has exited
 _NEWS_OF_UNSEEN_WITHIN = 3.0  # and if nothing can be seen that has not
+_ONE_WISH_WITHIN = 0.1  # seconds: `timeout` signals us, and then its whole group, in which we are
 _LONGEST_WAIT = 3600.0  # `poll` counts milliseconds in 32 bits
 _CTRL_C_IN_A_ROW = 3
 
@@ -81,6 +83,7 @@ class Front:
         self._messages = -1
         self._partial_line = b""
         self._own_group = True
+        self._leads = True  # whether the command leads it
         self._ignored: set[int] = set()  # when we were started
         self._is_empty = False  # nothing of the tree is left
         self._stop_began = self._ending_began = 0.0
@@ -88,6 +91,7 @@ class Front:
         self._hurries = 0
         self._ctrl_c: list[float] = []
         self._was_signalled = self._signalled_with_term = False
+        self._last_wish = (0, 0.0)  # the last signal that asked us to stop, and when it came
         self.status: int | None = None  # of the command, as `os.wait` gives it
         self.reason: tuple[str, str] | None = None  # kind and message, if we were asked to stop
         self.left: list[procfs.Proc] = []
@@ -128,7 +132,11 @@ class Front:
         self._own_group = not self._foreground.is_shared()
         foreground = self._foreground if self._own_group and self._foreground.is_ours() else None
         restore_environment()
-        command = Command(self._argv, mask, signal.SIGCHLD in self._ignored, self._own_group, foreground)
+        # A leader cannot make a session: `setsid` would fork, and exit at once. So it is one if we are.
+        self._leads = self._own_group and (os.getpgrp() == os.getpid() or not self._guarded)
+        command = Command(
+            self._argv, mask, signal.SIGCHLD in self._ignored, self._own_group, self._leads, foreground
+        )
         if self._guarded:
             try:
                 self._guard, self._messages = fork_guard(command, self._grace)
@@ -232,6 +240,11 @@ class Front:
             self._signal_command(number)
 
     def _stop_by(self, number: int) -> None:
+        now = time.monotonic()
+        last, since = self._last_wish
+        if number == last and now - since < _ONE_WISH_WITHIN:
+            return
+        self._last_wish = number, now
         kind = {signal.SIGINT: "user", signal.SIGTERM: "shutdown"}.get(signal.Signals(number), "disconnect")
         self._signal_command(number)
         if not self._stop_began:
@@ -274,11 +287,18 @@ class Front:
                 pass
 
     def _signal_group(self, number: int) -> None:
-        if not self._own_group:
+        if not self._own_group or (not self._leads and not self._is_in_guards_group()):
             self._signal_command(number)
         elif self._command and (self.status is None or self._guard):
             # Either of the two is in the group: its number is nobody else's.
-            procfs.signal_group(self._command, number)
+            procfs.signal_group(self._command if self._leads else self._guard, number)
+
+    def _is_in_guards_group(self) -> bool:
+        """Whether the guard leads the command's group: it lives, and the command has made no session."""
+        try:
+            return bool(self._guard) and os.getpgid(self._command) == self._guard
+        except ProcessLookupError:  # the command was reaped, and some of its group may still run
+            return True
 
     # The terminal
 

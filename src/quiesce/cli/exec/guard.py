@@ -6,10 +6,10 @@ It is forked from us, is the command's parent and a subreaper, and does little:
 - It tells us, in lines on a pipe: `pid N`, `exited STATUS`, `stopped SIGNAL`, `continued`; `empty` when nothing
   of the tree is left; `tty SIGNAL`; `unable ERRNO` if it could not fork; and `failed ERRNO`, which comes from
   the command's own process, if it could not be executed.
-- If the command has a process group of its own, it is a member, and ignores what the terminal sends to the
-  group; but it tells us of Ctrl-C and of a hang-up (`tty`). Signals that the command sends to its own group,
-  with `kill 0`, look different: they have a sender. If the command shares our group, the guard leaves it, so
-  that `kill -9 0` spares it.
+- If the command has a process group of its own, it is a member, or leads it, and ignores what the terminal sends
+  to the group; but it tells us of Ctrl-C and of a hang-up (`tty`). Signals that the command sends to its own
+  group, with `kill 0`, look different: they have a sender. If the command shares our group, the guard leaves it,
+  so that `kill -9 0` spares it.
 - When we exit, it ends the tree: SIGTERM, and after the grace SIGKILL. If we had begun to stop the tree by
   then, it has had its time, and SIGKILL comes at the time that we would have sent it.
 
@@ -108,9 +108,12 @@ class _Guard:
     def run(self, command: Command) -> NoReturn:
         become_subreaper()
         signal_when_parent_exits(_DEATH)
+        if command.own_group and not command.leads:
+            os.setpgid(0, 0)  # the command is born into it
         parent = Parent(self._tell)
         parent.start(command)
-        self._group = parent.pid if command.own_group else 0
+        if command.own_group:
+            self._group = parent.pid if command.leads else os.getpid()
         self._settle_down()
         while os.getppid() == self._program:
             parent.wait()

@@ -21,12 +21,13 @@ class Command(NamedTuple):
     argv: Sequence[str]
     mask: Collection[int]  # the signals that were blocked when we were started
     ignores_children: bool  # whether SIGCHLD was ignored
-    own_group: bool  # whether it is to lead a process group of its own
+    own_group: bool  # whether it is to have a process group of its own
+    leads: bool  # then: whether it leads it, which keeps it from making a session; otherwise its parent does
     foreground: Foreground | None  # then: the terminal, if its group is to be put into the foreground
 
 
 def launch(command: Command, fail: Callable[[OSError], object]) -> int:
-    """Start a command, and return its pid. With a group of its own, that is also the group's id.
+    """Start a command, and return its pid. If it leads a group of its own, that is also the group's id.
 
     If it cannot be executed, `fail(error)` is called in the child.
     """
@@ -90,7 +91,7 @@ def _execute(argv: Sequence[str]) -> None:
 
 
 def _lead_group(pid: int, command: Command) -> None:
-    if not command.own_group:
+    if not command.leads:
         return
     # In the child and in its parent, as shells do: whichever is first, neither goes on before it is done.
     try:

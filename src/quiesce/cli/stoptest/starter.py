@@ -103,7 +103,7 @@ def _start_program(
     its_input, its_output = (-1, -1) if at_terminal else _put_pipes_in_place()
     os.environ.clear()
     os.environ.update(environment)
-    command = Command(argv, (), False, True, Foreground() if at_terminal else None)
+    command = Command(argv, (), False, True, True, Foreground() if at_terminal else None)
     pid = launch(command, lambda error: tell(f"failed {error.errno}"))
     if not at_terminal:
         signal.signal(CLOSE_STDIN, lambda number, frame: os.close(its_input))

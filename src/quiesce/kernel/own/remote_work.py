@@ -18,6 +18,7 @@ Invariants
 
 from __future__ import annotations
 
+import asyncio
 import math
 import sys
 import warnings
@@ -324,7 +325,9 @@ class RemoteOwner(Generic[T, R]):
                 self.work.problem = "cancelled, and not confirmed"
                 await self.confirm(self.value)
                 self.ended = True
-            except Exception as error:
+            except BaseException as error:
+                if not (isinstance(error, Exception) or _was_cancelled_below(error)):
+                    raise
                 doing = "its end could not be confirmed" if was_sent else "its cancel could not be sent"
                 self.work.problem = f"{doing}: {error!r}"
                 await self._sleep(pause)
@@ -433,3 +436,14 @@ class RemoteOwner(Generic[T, R]):
             failure, self._failure = self._failure, None
             raise_unchanged(failure)
         raise core.refusal(f"start {self._name!r} in")
+
+
+def _was_cancelled_below(error: BaseException) -> bool:
+    """Whether this is the cancellation of what was awaited, and not of this task: a failure like any other."""
+    if not isinstance(error, asyncio.CancelledError):
+        return False
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # trio
+        return False
+    return task is not None and not task.cancelling()
