@@ -5,6 +5,8 @@ In a session of their own, unless a test wants otherwise: then there is no termi
 
 from __future__ import annotations
 
+import errno
+import platform
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -164,16 +166,28 @@ def without_descriptors(numbers: Sequence[int], command: Sequence[str]) -> list[
     return prepared(f"[os.close(number) for number in {list(numbers)}]", command)
 
 
-# A filter of system calls, as sandboxes have one: `pidfd_open`, 434 on every machine, is not implemented.
-_WITHOUT_PIDFDS = """
-import ctypes, errno, struct
-steps = [(0x20, 0, 0, 0), (0x15, 0, 1, 434), (6, 0, 0, 0x50000 | errno.ENOSYS), (6, 0, 0, 0x7FFF0000)]
+# A filter of system calls, as sandboxes have one: an error for the one with this number and first argument.
+_REFUSING = """
+import ctypes, struct
+number, argument, error = {}
+steps = [(0x20, 0, 0, 0), (0x15, 0, 3, number), (0x20, 0, 0, 16), (0x15, 0, 1, argument)]
+if argument is None:
+    steps[1:] = [(0x15, 0, 1, number)]
+steps += [(6, 0, 0, 0x50000 | error), (6, 0, 0, 0x7FFF0000)]
 code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
 program = struct.pack("HxxxxxxP", len(steps), ctypes.addressof(code))
 for option, value, where in [(38, 1, 0), (22, 2, program)]:
     assert ctypes.CDLL(None).prctl(option, value, where, 0, 0) == 0
 """
+_PIDFD_OPEN = 434  # on every machine
+_PRCTL = {"x86_64": 157, "aarch64": 167}.get(platform.machine(), 0)
+_SET_CHILD_SUBREAPER = 36
 
 
 def without_pidfds(command: Sequence[str]) -> list[str]:
-    return prepared(_WITHOUT_PIDFDS, command)
+    return prepared(_REFUSING.format((_PIDFD_OPEN, None, errno.ENOSYS)), command)
+
+
+def without_subreapers(command: Sequence[str]) -> list[str]:
+    assert _PRCTL, "the number of this system call is not known here"
+    return prepared(_REFUSING.format((_PRCTL, _SET_CHILD_SUBREAPER, errno.EPERM)), command)

@@ -15,7 +15,7 @@ import pytest
 
 from tests.kernel.processes import token_of_processes
 
-from .exec_commands import end_of, exec_, run, started, wait_for_sleepers
+from .exec_commands import end_of, exec_, run, started, wait_for_sleepers, without_subreapers
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux")
 
@@ -51,6 +51,14 @@ def test_a_command_that_has_ended_by_itself(report: Path) -> None:
         "signal": None,
         "reason": None,
     }
+
+
+def test_where_it_cannot_adopt_processes_it_says_that_something_may_be_left(report: Path) -> None:
+    ended = run(without_subreapers(exec_("sh", "-c", "exit 3", options=["--report", str(report)])))
+    assert ended.returncode == 3
+    assert b"something may be left: the system does not let quiesce adopt processes" in ended.stderr
+    content = read(report)
+    assert (content["clean"], len(content["unseen"])) == (False, 1)
 
 
 NAMES = {

@@ -20,6 +20,8 @@ import pytest
 from tests.kernel.namespaces import may_make_namespaces
 from tests.kernel.processes import running, token_of_processes, wait_until
 
+from .exec_commands import without_subreapers
+
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux")
 
 STOPTEST = [sys.executable, "-m", "quiesce", "stoptest"]
@@ -214,6 +216,23 @@ def test_without_a_proc_of_its_own_it_says_that_it_cannot_see(token: str) -> Non
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 2
     assert "what is left cannot be seen: /proc shows another PID namespace" in done.stderr
+
+
+def test_where_it_cannot_adopt_processes_it_tests_nothing_and_says_why() -> None:
+    command = without_subreapers([*STOPTEST, *QUICKLY, "--", "sleep", "60"])
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "quiesce stoptest: what is left cannot be seen" in done.stderr
+
+
+def test_results_that_cannot_be_written_are_not_results_that_say_something_was_left() -> None:
+    with open("/dev/full", "wb") as full:
+        command = [*STOPTEST, *QUICKLY, "--no-exec", "--only", "sigterm", "--", "sleep", "60"]
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 2
+    assert done.stderr == "quiesce stoptest: the results could not be written: No space left on device\n"
 
 
 def test_the_table_has_both_columns_and_says_what_was_left(token: str) -> None:

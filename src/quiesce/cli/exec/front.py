@@ -128,7 +128,8 @@ class Front:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
         self._ignored = {number for number in numbers if signal.getsignal(number) is signal.SIG_IGN}
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it is ignored, there is no exit status
-        become_subreaper()  # for pid 1 too: then it changes nothing
+        if not become_subreaper():  # for pid 1 too: then it changes nothing
+            self.unseen = "the system does not let quiesce adopt processes that have lost their parent"
         self._own_group = not self._foreground.is_shared()
         foreground = self._foreground if self._own_group and self._foreground.is_ours() else None
         restore_environment()
@@ -203,7 +204,7 @@ class Front:
             if not self._is_empty:
                 self.left = left
                 self.unseen = self.tree.unseen or (
-                    "" if left else "a process that cannot be seen did not exit"
+                    self.unseen if left else "a process that cannot be seen did not exit"
                 )
             return True
         return self._is_empty

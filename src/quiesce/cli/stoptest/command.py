@@ -87,7 +87,12 @@ def main(words: Sequence[str]) -> int:
         after = _AFTER if options.ready is None else _AFTER_READY
     timing = Timing(after, options.ready, options.start_within, options.exit_within, options.patience)
     results: dict[tuple[Way, str], Result] = {}
-    become_subreaper()
+    if not become_subreaper():
+        say(
+            "quiesce stoptest: what is left cannot be seen: "
+            "the system does not let it adopt processes that have lost their parent"
+        )
+        return 2
     try:
         with _ends_by_exception(), _Progress(sys.stderr, len(ways) * len(columns)) as progress:
             for way in ways:
@@ -105,9 +110,15 @@ def main(words: Sequence[str]) -> int:
             say("\n  left: ".join([f"quiesce stoptest: {reason}", *result.processes]))
         return 2
     if options.json:
-        print(json.dumps(as_data(results, argv), indent=2))
+        shown = json.dumps(as_data(results, argv), indent=2)
     else:
-        print(*table(results, columns, width=terminal.width, color=terminal.color), sep="\n")
+        shown = "\n".join(table(results, columns, width=terminal.width, color=terminal.color))
+    try:
+        print(shown, flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python would try again when it exits
+        say(f"quiesce stoptest: the results could not be written: {error.strerror}")
+        return 2
     if any(result.has_left or result.status is None for result in results.values() if not result.untested):
         return 1
     return 2 if any(result.untested for result in results.values()) else 0
