@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from quiesce import Grace, Held, Reason, Scope, StopReport, own
-from quiesce.kernel.inner import OpenContainment, users_site
+from quiesce.kernel.inner import OpenContainment, look_at_processes, stop_processes, users_site
 
 from .contained import note_leftovers
 
@@ -75,6 +75,26 @@ class Connection(Generic[T]):
         held = self._held
         return [] if held is None or held.closed else [asyncio.create_task(held.close())]
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether the caller belongs to the connection, and so cannot wait for its end."""
+        return self._containment is not None and self._containment.is_inside()
+
+    def look_at_processes(self) -> None:
+        """Find its processes and their descendants: if one exits by itself, its children are still known later."""
+        if self._held is not None:
+            look_at_processes(self._held)
+
+    def stop_processes(self) -> None:
+        """Stop its processes now, in a stop that has begun: `disconnect` need not end them first."""
+        if self._held is not None:
+            stop_processes(self._held)
+
+    def cancel(self, reason: Reason) -> None:
+        """Stop it, without waiting, from any thread."""
+        if self._containment is not None:
+            self._containment.cancel(reason)
+
     async def call(self, fn: Callable[..., Coroutine[Any, Any, R]], *args: Any, **kwargs: Any) -> R:
         """Await `fn(*args)` in the caller's task; but tasks that it starts belong to the connection."""
         if self._containment is None or not self.is_open:
@@ -84,11 +104,13 @@ class Connection(Generic[T]):
     async def close(
         self, *, deadline: float | None = None, grace: Grace | None = None, reason: Reason | str | None = None
     ) -> StopReport:
-        """Disconnect, wait until everything of it has ended, and report. From any task, any number of times."""
-        assert self._held is not None, "it was not opened"
-        assert self._containment is not None
+        """Disconnect, wait until everything of it has ended, and report. From any task, any number of times.
+
+        While it is being opened, this stops that.
+        """
+        assert self._containment is not None, "it was not opened"
         try:
-            if not self._containment.is_inside():
+            if self._held is not None and not self._containment.is_inside():
                 await self._held.close(deadline=deadline, grace=grace, reason=reason)
         finally:  # also if we are cancelled: that is raised when both are done
             report = await self._containment.close(deadline=deadline, grace=grace, reason=reason)

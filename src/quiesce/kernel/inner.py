@@ -55,8 +55,10 @@ if TYPE_CHECKING:
         fail_closing,
         forget_failure,
         is_closing,
+        look_at_processes,
         make_holding,
         start_holding,
+        stop_processes,
     )
     from .process import (
         FROM_TERMINAL,
