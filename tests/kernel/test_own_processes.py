@@ -20,7 +20,7 @@ import pytest
 from quiesce import Grace, Held, NotHeld, Scope, Stream, contain, own, shielded, stream
 from quiesce.kernel.contain import block_processes
 from quiesce.kernel.contain.adopted_tree import AdoptedTree
-from quiesce.kernel.inner import look_at_processes, stop_processes
+from quiesce.kernel.inner import look_at_processes, stop_orphans, stop_processes
 from quiesce.kernel.scope import unseen
 from tests.kernel.processes import is_gone, running, token_of_processes, wait_until
 from tests.world import asyncio_only
@@ -688,3 +688,19 @@ async def test_after_a_look_the_children_of_a_process_that_has_exited_are_still_
     assert len(running(token)) == 1
     assert (await thing.close()).clean
     assert running(token) == []
+
+
+async def test_what_a_process_has_left_that_has_exited_can_be_stopped_while_the_thing_is_held(
+    token: str,
+) -> None:
+    held = await own(leaves_it(careless(token)), grace=BRISK).open()
+    look_at_processes(held)
+    stop_orphans(held)  # there are none
+    await asyncio.sleep(0.1)
+    assert len(running(token)) == 2
+    held.value.stdin.close()
+    while held.value.returncode is None:  # noqa: ASYNC110 - as above
+        await asyncio.sleep(0.01)
+    stop_orphans(held)
+    assert await asyncio.to_thread(wait_until, lambda: not running(token))
+    assert (await held.close()).clean

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         look_at_processes,
         make_holding,
         start_holding,
+        stop_orphans,
         stop_processes,
     )
     from .process import (

@@ -17,6 +17,13 @@ def look_at_processes(thing: Held[Any] | Stream[Any]) -> None:
         processes.look()
 
 
+def stop_orphans(thing: Held[Any] | Stream[Any]) -> None:
+    """Stop what those of its processes have left behind that have exited, as far as looks have seen it."""
+    processes = _processes_of(thing)
+    if processes is not None:
+        processes.stop_orphans()
+
+
 def stop_processes(thing: Held[Any] | Stream[Any]) -> None:
     """Stop its processes now, in a stop that has begun: its clean-up need not end them first."""
     processes = _processes_of(thing)
