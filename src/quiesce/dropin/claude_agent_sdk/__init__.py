@@ -16,9 +16,11 @@ from quiesce.dropin.handing import Release, hand_through
 
 hand_through(__name__, "claude_agent_sdk", Release("claude-agent-sdk", at_least="0.2.111", below="0.3"))
 
+from ._callbacks import create_sdk_mcp_server as create_sdk_mcp_server
 from ._queries import MessageStream as MessageStream
 from .client import ClaudeSDKClient as ClaudeSDKClient
 from .query import query as query  # now, so that a later import of the module does not take this name
 from claude_agent_sdk import *  # type: ignore[assignment, unused-ignore]
+from ._callbacks import create_sdk_mcp_server as create_sdk_mcp_server
 from .client import ClaudeSDKClient as ClaudeSDKClient
 from .query import query as query

@@ -23,7 +23,9 @@ from quiesce.dropin.connected import Connection
 from quiesce.dropin.handing import replaces
 from quiesce.kernel.inner import core_of
 
+from ._callbacks import with_own_tasks
 from ._looks import Looks
+from ._queries import EOF_SHARE
 
 _INTERRUPT_SHARE = 1 / 3  # of `Grace.cancel`
 
@@ -46,27 +48,39 @@ class ClaudeSDKClient(claude_agent_sdk.ClaudeSDKClient):
         await self.disconnect()
         self._prompts = int(prompt is not None)
         self._connection = connection = Connection(
-            partial(super().connect, prompt), self._disconnect, name="claude"
+            partial(self._connect, prompt), self._disconnect, name="claude"
         )
-        self._looks = Looks(connection.look_at_processes)
+        self._looks = Looks(connection.look_at_processes, lambda: self._prompts > 0)
         try:
             await connection.open()
         except NotHeld as error:
             raise CLIConnectionError("the client was closed while it was connecting") from error
 
+    async def _connect(self, prompt: str | AsyncIterable[dict[str, Any]] | None) -> None:
+        theirs, self.options = self.options, with_own_tasks(self.options)
+        try:
+            await super().connect(prompt)
+        finally:
+            self.options = theirs
+
     async def _disconnect(self) -> None:
-        connection, requests = self._connection, self._query
+        connection = self._connection
         assert connection is not None
-        self._looks.end()
-        connection.look_at_processes()
         try:
             if self._prompts > 0 and not await self._has_been_interrupted():
                 connection.stop_processes()
         finally:
-            try:
-                await super().disconnect()
-            finally:
-                _fail(requests)
+            await self._hang_up(connection)
+
+    async def _hang_up(self, connection: Connection[None]) -> None:
+        requests, seconds = self._query, core_of().grace.cancel * EOF_SHARE
+        later = asyncio.get_running_loop().call_later(seconds, connection.stop_processes)
+        try:
+            await super().disconnect()
+        finally:
+            later.cancel()
+            self._looks.end()
+            _fail(requests)
 
     async def _has_been_interrupted(self) -> bool:
         try:
@@ -80,9 +94,10 @@ class ClaudeSDKClient(claude_agent_sdk.ClaudeSDKClient):
     async def disconnect(self) -> None:
         """Disconnect, and wait until everything that the client has started has ended. From any task."""
         connection = self._connection
-        if connection is None or (connection.is_inside and not connection.is_open):
-            # The SDK calls this itself, in the owner task, when it could not connect.
+        if connection is None:
             await super().disconnect()
+        elif connection.is_inside and not connection.is_open:
+            await self._hang_up(connection)  # the SDK calls this itself when it could not connect
         else:
             await connection.close()
 
@@ -107,6 +122,8 @@ class ClaudeSDKClient(claude_agent_sdk.ClaudeSDKClient):
     async def query(self, prompt: str | AsyncIterable[dict[str, Any]], session_id: str = "default") -> None:
         """As the SDK's."""
         self._prompts += 1
+        if self._connection is not None:
+            self._looks.look_soon()
         await super().query(prompt, session_id)
 
     async def receive_messages(self) -> AsyncIterator[Message]:
@@ -119,8 +136,10 @@ class ClaudeSDKClient(claude_agent_sdk.ClaudeSDKClient):
 
 
 def _fail(requests: Any) -> None:
-    """Have those who wait for an answer of the CLI know that none will come."""
+    """Have those who wait for an answer of the CLI, or for a message, know that none will come."""
     results: dict[str, Any] = getattr(requests, "pending_control_results", {})
     for number, answered in list(getattr(requests, "pending_control_responses", {}).items()):
         results.setdefault(number, CLIConnectionError("the client was closed"))
         answered.set()
+    if requests is not None:
+        requests.close_receive_stream()  # as the SDK does, unless its time was over before

@@ -6,7 +6,7 @@ which waits for what the SDK leaves: hooks that clean up, threads, descendants o
 
 - **In the middle of a turn**, a stop sends SIGTERM to the CLI's tree at once. The SDK ends its input first,
   and waits for five seconds: the agent works on meanwhile.
-- **After a result**, it is left to the SDK, and the CLI can finish what it writes.
+- **After a result**, it is left to the SDK for half of the time for clean-up: the CLI can finish what it writes.
 - **`break`** drops the iterator, which notices that: before the consumer's next line the CLI gets its signal.
   The rest is done behind; `close()` waits for it, as does the scope around.
 """
@@ -19,21 +19,38 @@ from types import TracebackType
 from typing import Any, Self
 
 import claude_agent_sdk
-from claude_agent_sdk import Message, ResultMessage
+from claude_agent_sdk import AssistantMessage, ClaudeAgentOptions, Message, ResultMessage, UserMessage
+from claude_agent_sdk._internal.client import InternalClient
+from claude_agent_sdk.types import StreamEvent
 
 from quiesce import Grace, Reason, Scope, Stream, StopReport, stream
 from quiesce.dropin.contained import note_leftovers
 from quiesce.dropin.handing import replaces
 from quiesce.dropin.signatures import with_arguments_of
-from quiesce.kernel.inner import OpenContainment, Site, look_at_processes, stop_processes, users_site
+from quiesce.kernel.inner import (
+    OpenContainment,
+    Site,
+    look_at_processes,
+    stop_orphans,
+    stop_processes,
+    users_site,
+)
 
+from ._callbacks import with_own_tasks
 from ._looks import Looks
+
+
+EOF_SHARE = 1 / 2  # of `Grace.cancel`, for a CLI whose input has ended
 
 
 @replaces(claude_agent_sdk.query)
 @with_arguments_of(claude_agent_sdk.query)
 def query(**arguments: Any) -> MessageStream:
-    return MessageStream(claude_agent_sdk.query(**arguments), users_site())
+    claude_agent_sdk.query(**arguments)  # it starts nothing, and raises what is to be raised for wrong arguments
+    options = with_own_tasks(arguments.pop("options", None) or ClaudeAgentOptions())
+    # The generator inside the SDK's `query`: to close that one closes nothing further in.
+    messages = InternalClient().process_query(options=options, **arguments)
+    return MessageStream(messages, users_site())
 
 
 class MessageStream(AsyncIterator[Message]):
@@ -124,8 +141,8 @@ class _Run:
     def __init__(self, messages: Any, made_at: Site) -> None:
         self.containment = OpenContainment("query", made_at)
         self._stream: Stream[Message] = self.containment.run(stream, messages, name="query")
-        self._looks = Looks(lambda: look_at_processes(self._stream))
-        self._is_in_turn = True  # nothing else has come since, but a result
+        self._looks = Looks(self._look, lambda: self._is_in_turn)
+        self._is_in_turn = True
         self.containment.stop_with(self._stop)
 
     @classmethod
@@ -142,10 +159,17 @@ class _Run:
 
     async def next(self) -> Message:
         message = await anext(self._stream)
-        self._is_in_turn = not isinstance(message, ResultMessage)
+        if isinstance(message, (AssistantMessage, UserMessage, StreamEvent)):
+            self._is_in_turn = True
+        elif isinstance(message, ResultMessage):  # others may follow it, which say something of the session
+            self._is_in_turn = False
         # After the last result the CLI exits by itself, and what it leaves could not be found any more.
-        self._looks.look_soon() if self._is_in_turn else self._looks.look()
+        self._looks.look_soon() if self._is_in_turn else self._looks.look_now()
         return message
+
+    def _look(self) -> None:
+        look_at_processes(self._stream)
+        stop_orphans(self._stream)
 
     def abandon(self) -> None:
         """Nobody can ask for a message any more: stop it, without waiting."""
@@ -156,7 +180,15 @@ class _Run:
     def _stop(self) -> list[asyncio.Task[Any]]:
         self._looks.end()
         self._stop_processes()
-        return [asyncio.create_task(self._stream.close())]
+        return [asyncio.create_task(self._close())]
+
+    async def _close(self) -> None:
+        seconds = self.containment.grace.cancel * EOF_SHARE
+        later = asyncio.get_running_loop().call_later(seconds, stop_processes, self._stream)
+        try:
+            await self._stream.close()
+        finally:
+            later.cancel()
 
     def _stop_processes(self) -> None:
         if self._is_in_turn:
