@@ -21,7 +21,9 @@ from quiesce.dropin.claude_agent_sdk import (
 )
 
 
-def options_for(cli: Cli, *turns: list[Any], script: dict[str, Any] | None = None, **more: Any) -> ClaudeAgentOptions:
+def options_for(
+    cli: Cli, *turns: list[Any], script: dict[str, Any] | None = None, **more: Any
+) -> ClaudeAgentOptions:
     """Options for a CLI that plays this."""
     return ClaudeAgentOptions(cli_path=str(cli.path), env=cli.environment(*turns, **(script or {})), **more)
 

@@ -8,6 +8,7 @@ from typing import Any
 import claude_agent_sdk
 import pytest
 from tests.claude.clis import Cli
+from tests.kernel.processes import wait_until
 from tests.world import asyncio_only
 
 from quiesce.dropin import claude_agent_sdk as dropin
@@ -54,9 +55,7 @@ async def test_two_turns_and_a_question_are_as_with_the_sdk(cli: Cli) -> None:
 
 def test_it_is_the_sdks_with_the_same_names_everywhere() -> None:
     assert issubclass(ClaudeSDKClient, claude_agent_sdk.ClaudeSDKClient)
-    from quiesce.dropin.claude_agent_sdk.client import ClaudeSDKClient as again
-
-    assert again is ClaudeSDKClient is dropin.client.ClaudeSDKClient
+    assert dropin.ClaudeSDKClient is ClaudeSDKClient is dropin.client.ClaudeSDKClient
 
 
 async def test_each_call_may_come_from_another_task(cli: Cli) -> None:
@@ -153,8 +152,7 @@ async def test_a_connect_that_is_out_of_time_leaves_no_process(cli: Cli) -> None
 async def test_a_client_that_is_closed_while_it_connects_says_so(cli: Cli) -> None:
     client = ClaudeSDKClient(options_for(cli, script={"mute": ["initialize"]}))
     connecting = asyncio.create_task(client.connect())
-    while not cli.got("control_request"):
-        await asyncio.sleep(0.01)
+    assert await asyncio.to_thread(wait_until, lambda: cli.got("control_request"))
     assert (await client.close()).clean
     cli.assert_gone()
     with pytest.raises(CLIConnectionError, match="closed while it was connecting"):
@@ -186,8 +184,7 @@ async def test_a_request_without_an_answer_fails_when_the_client_is_closed(cli: 
     client = ClaudeSDKClient(options_for(cli, script={"mute": ["mcp_status"]}))
     await client.connect()
     asking = asyncio.create_task(client.get_mcp_status())
-    while not cli.got("control_request", subtype="mcp_status"):
-        await asyncio.sleep(0.01)
+    assert await asyncio.to_thread(wait_until, lambda: cli.got("control_request", subtype="mcp_status"))
     await client.disconnect()
     with pytest.raises(CLIConnectionError, match="closed"):
         await asyncio.wait_for(asking, 5)

@@ -155,10 +155,13 @@ async def test_what_the_cli_has_left_at_its_end_has_ended_too(cli: Cli) -> None:
 async def test_a_cli_that_dies_does_not_leave_its_reader_with_a_child_that_holds_its_output(cli: Cli) -> None:
     left = ["grandchild", {"ready": cli.file("up"), "ways": ["session", "deaf"]}]
     turn = [["text", "a"], left, ["sleep", 0.5], ["exit", 7]]
+
+    async def read() -> None:
+        async for _ in query(prompt="hi", options=options_for(cli, turn)):
+            pass
+
     with pytest.raises(Exception, match="exit code 7"):
-        async with asyncio.timeout(20):
-            async for _ in query(prompt="hi", options=options_for(cli, turn)):
-                pass
+        await asyncio.wait_for(read(), 20)
     cli.assert_gone()
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import anyio
 import pytest
 from tests.audit_level import FULL
 from tests.claude.clis import Cli
 from tests.claude.faults import FAULTS
+from tests.claude.test_stops import stopped
 from tests.claude.ways_to_stop import CLIENT, QUERY, Way
 from tests.world import asyncio_only
 
@@ -23,23 +23,6 @@ WAYS = {**QUERY, **CLIENT}
 BRISK = Grace(cancel=0.9, terminate=0.2, kill=0.9)
 
 
-async def stopped(way: Way, stage: Stage, grace: Grace) -> None:
-    """Stop it in this way, beside an innocent task of the same owner, which must not be touched."""
-    innocent: list[str] = []
-
-    async def live_on() -> None:
-        while not innocent:
-            await anyio.sleep(0.001)
-        innocent.append("lived on")
-
-    async with Scope("the user's", grace=grace) as users:
-        beside = users.spawn(live_on)
-        await way(stage)
-        assert beside.state == "running"
-        innocent.append("go")
-    assert innocent == ["go", "lived on"]
-
-
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 async def test_a_cli_with_a_tool_at_work_has_ended(cli: Cli, way: Way) -> None:
     looks: list[int] = []
@@ -49,7 +32,7 @@ async def test_a_cli_with_a_tool_at_work_has_ended(cli: Cli, way: Way) -> None:
         looks.append(cli.ticks())
 
     options = options_for(cli, [["text", "hello"], cli.ticking()])
-    await stopped(way, Stage(options, cli.until_ticking, look), Grace(cancel=9, terminate=3, kill=5))
+    await stopped(cli, way, Stage(options, cli.until_ticking, look))
     assert looks
     assert cli.ticks() == looks[0]
     if way in CLIENT.values():
@@ -77,6 +60,7 @@ async def test_a_bad_cli_has_ended(cli: Cli, name: str, way: Way) -> None:
         how = name.removeprefix("waits for a ").partition(" ")[0].rstrip(",")
         called = dawdler.called_by(how)
     options = options_for(cli, [["text", "hello"], *bad.steps(cli)], script=bad.script, **called)
-    await stopped(way, Stage(options, partial(bad.at_work, cli), cli.assert_gone), BRISK)
+    async with Scope("brisk", grace=BRISK):
+        await stopped(cli, way, Stage(options, partial(bad.at_work, cli), cli.assert_gone))
     assert dawdler.cleaned == dawdler.begun
     assert bool(dawdler.begun) == bool(called)

@@ -24,7 +24,12 @@ from quiesce.dropin.claude_agent_sdk import (
 )
 from quiesce.dropin.claude_agent_sdk.client import ClaudeSDKClient as FromClient
 from quiesce.dropin.claude_agent_sdk.query import query as from_query
-from quiesce.dropin.claude_agent_sdk.types import HookContext, HookInput, HookJSONOutput, ToolPermissionContext
+from quiesce.dropin.claude_agent_sdk.types import (
+    HookContext,
+    HookInput,
+    HookJSONOutput,
+    ToolPermissionContext,
+)
 
 
 @tool("add", "Add two numbers", {"a": float, "b": float})

@@ -683,7 +683,7 @@ async def test_after_a_look_the_children_of_a_process_that_has_exited_are_still_
         process = await anext(thing)
     look_at_processes(thing)
     process.stdin.close()
-    while process.returncode is None:  # noqa: ASYNC110 - `wait()` would wait for the child, which holds a pipe
+    while process.returncode is None:  # `wait()` would wait for the child, which holds a pipe
         await asyncio.sleep(0.01)
     assert len(running(token)) == 1
     assert (await thing.close()).clean
@@ -699,7 +699,7 @@ async def test_what_a_process_has_left_that_has_exited_can_be_stopped_while_the_
     await asyncio.sleep(0.1)
     assert len(running(token)) == 2
     held.value.stdin.close()
-    while held.value.returncode is None:  # noqa: ASYNC110 - as above
+    while held.value.returncode is None:
         await asyncio.sleep(0.01)
     stop_orphans(held)
     assert await asyncio.to_thread(wait_until, lambda: not running(token))

@@ -46,7 +46,9 @@ EOF_SHARE = 1 / 2  # of `Grace.cancel`, for a CLI whose input has ended
 @replaces(claude_agent_sdk.query)
 @with_arguments_of(claude_agent_sdk.query)
 def query(**arguments: Any) -> MessageStream:
-    claude_agent_sdk.query(**arguments)  # it starts nothing, and raises what is to be raised for wrong arguments
+    claude_agent_sdk.query(
+        **arguments
+    )  # it starts nothing, and raises what is to be raised for wrong arguments
     options = with_own_tasks(arguments.pop("options", None) or ClaudeAgentOptions())
     # The generator inside the SDK's `query`: to close that one closes nothing further in.
     messages = InternalClient().process_query(options=options, **arguments)
@@ -141,7 +143,7 @@ class _Run:
     def __init__(self, messages: Any, made_at: Site) -> None:
         self.containment = OpenContainment("query", made_at)
         self._stream: Stream[Message] = self.containment.run(stream, messages, name="query")
-        self._looks = Looks(self._look, lambda: self._is_in_turn)
+        self._looks = Looks(self._look, lambda: True)
         self._is_in_turn = True
         self.containment.stop_with(self._stop)
 
