@@ -40,8 +40,7 @@ async def test_its_messages_are_those_of_the_sdk_and_it_has_a_report(cli: Cli) -
     async def said_by(sdk: Any) -> list[str]:
         messages = sdk.query(prompt="hi", options=options_for(cli, [["text", "a"], ["text", "b"]]))
         said = [type(message).__name__ async for message in messages]
-        report = getattr(messages, "report", None)
-        assert sdk is claude_agent_sdk or report.clean
+        assert sdk is claude_agent_sdk or messages.report.clean
         return said
 
     assert await said_by(dropin) == await said_by(claude_agent_sdk) != []

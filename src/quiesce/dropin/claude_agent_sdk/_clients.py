@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import claude_agent_sdk
-from claude_agent_sdk import CLIConnectionError, Message, ResultMessage
+from claude_agent_sdk import ClaudeAgentOptions, CLIConnectionError, Message, ResultMessage
 
 from quiesce import Grace, NotHeld, Reason, Scope, StopReport
 from quiesce._safe.printed import logger
@@ -34,6 +34,7 @@ _INTERRUPT_SHARE = 1 / 3  # of `Grace.cancel`
 class ClaudeSDKClient(claude_agent_sdk.ClaudeSDKClient):
     """A client that any task may close; when it is closed, the CLI and all that it started have ended."""
 
+    options: ClaudeAgentOptions
     _connection: Connection[None] | None = None
     _looks: Looks
     _prompts = 0  # those that were sent, without those whose result was read
@@ -90,6 +91,10 @@ class ClaudeSDKClient(claude_agent_sdk.ClaudeSDKClient):
             logger.debug("the CLI was not interrupted: %r", error)
             return False
         return True
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
 
     async def disconnect(self) -> None:
         """Disconnect, and wait until everything that the client has started has ended. From any task."""
