@@ -53,10 +53,11 @@ class Program:
         return " ".join([self.module, *self.arguments])
 
 
-def as_module(path: str, text: str) -> Iterable[Program]:
+def as_module(path: str, text: str) -> Iterable[Program] | str:
     """A file that can be run, as the module that it is, seen from the top of the source distribution."""
-    if "__main__" in text:
-        yield Program(path.removesuffix(".py").replace("/", "."))
+    if "__main__" not in text:
+        return NO_PROGRAM
+    return [Program(path.removesuffix(".py").replace("/", "."))]
 
 
 @contextmanager
@@ -75,7 +76,8 @@ class Examples:
     left_out: Mapping[str, str] = field(default_factory=dict)  # part of a path: why; the first that matches
     folders: tuple[str, ...] = ("examples",)  # of the source distribution
     import_from: tuple[str, ...] = (".",)  # the folders of its modules; programs run in the first
-    programs: Callable[[str, str], Iterable[Program]] = as_module  # of a file, by its path and its text
+    # The ways to run a file, by its path and its text; or why it is not run.
+    programs: Callable[[str, str], Iterable[Program] | str] = as_module
     # Stand-ins for providers and servers, and the environment variables by which examples find them.
     serving: Callable[[], AbstractContextManager[Mapping[str, str]]] = no_stand_in
 
@@ -103,17 +105,18 @@ def main(examples: Examples) -> int:
     options = parser.parse_args()
     theirs, ours = copies(examples)
     left_out: Counter[str] = Counter()
-    programs = []
+    programs: list[Program] = []
     for folder in examples.folders:
         for path in sorted((theirs / folder).glob("**/*.py")):
             name = path.relative_to(theirs).as_posix()
             if options.only and not any(part in name for part in options.only):
                 continue
             why = next((why for part, why in examples.left_out.items() if part in name), "")
-            found = [] if why else list(examples.programs(name, path.read_text()))
-            if not found:
-                left_out[why or NO_PROGRAM] += 1
-            programs += found
+            found = why or examples.programs(name, path.read_text())
+            if isinstance(found, str):
+                left_out[found] += 1
+            else:
+                programs += found
     total = len(programs) + left_out.total()
     same, differ = [], []
     with examples.serving() as settings, ThreadPoolExecutor(AT_ONCE) as pool:
@@ -228,10 +231,11 @@ def run(program: Program, copy: Path, *, settings: Mapping[str, str], folder: st
     python = copy / "python" / "bin" / "python"
     environment = {
         **{key: value for key, value in os.environ.items() if not key.startswith("PYTHON")},
-        "PATH": f"{python.parent}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "PYTHONHASHSEED": "0",
         **settings,
     }
+    folders = (str(python.parent), str(Path(sys.executable).parent), environment.get("PATH", ""))
+    environment["PATH"] = os.pathsep.join(folders)
     try:
         done = subprocess.run(
             [

@@ -197,7 +197,8 @@ async def test_the_sdks_thread_for_traces_is_not_left_by_the_first_run_that_is_t
     agents.set_tracing_disabled(False)
     try:
         result = await dropin.Runner.run(Agent(name="a", model=Scripted([say("done")])), "Go.")
-        assert exporting._worker_thread is not None and exporting._worker_thread.is_alive()
+        assert exporting._worker_thread is not None
+        assert exporting._worker_thread.is_alive()
         assert result.report.clean, str(result.report)
     finally:
         agents.set_trace_processors([])

@@ -249,7 +249,8 @@ async def test_a_thread_that_serves_the_program_is_not_the_blocks_that_needed_it
         service = threading.Thread(target=tool.run)
         service.start()
         await tool.wait_until_it_runs()
-    assert box.report is not None and box.report.clean, str(box.report)
+    assert box.report is not None
+    assert box.report.clean, str(box.report)
     tool.free.set()
     service.join()
 
