@@ -10,14 +10,18 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parent.parent.parent))
 
-from peers.standins import messages_api  # noqa: E402
+from peers.standins import messages_api
 
 # A text that a user sends, and the call that answers it; `{1}` is the first group of the pattern.
 CALLS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (r"Run (?:the bash|this bash|this) command: (.+)", "Bash", {"command": "{1}", "description": "As told"}),
     (r"bash echo command that says '(.+)'", "Bash", {"command": "echo '{1}'", "description": "Say it"}),
     (r"Write the text '(.+)' to a file called (\S+)", "Write", {"file_path": "{2}", "content": "{1}"}),
-    (r"[Cc]reate a (?:simple )?(?:file called )?(hello\.txt)", "Write", {"file_path": "{1}", "content": "Hello"}),
+    (
+        r"[Cc]reate a (?:simple )?(?:file called )?(hello\.txt)",
+        "Write",
+        {"file_path": "{1}", "content": "Hello"},
+    ),
     (r"List the files in the current directory", "Bash", {"command": "ls -d .", "description": "List"}),
     (r"Calculate (\d+) \+ (\d+)", "mcp__calc__add", {"a": 15, "b": 27}),
     (r"(\d+) divided by (\d+)", "mcp__calc__divide", {"a": 100, "b": 7}),

@@ -118,6 +118,14 @@ async def test_one_that_was_never_connected_can_be_closed() -> None:
         await client.query("one")
 
 
+@pytest.mark.worlds("trio")
+async def test_on_trio_it_says_what_to_use() -> None:
+    with pytest.raises(RuntimeError, match="for asyncio: on trio, use claude_agent_sdk itself"):
+        await ClaudeSDKClient().connect()
+    with pytest.raises(RuntimeError, match="for asyncio: on trio, use claude_agent_sdk itself"):
+        await anext(dropin.query(prompt="hi"))
+
+
 # Connecting
 
 

@@ -3,7 +3,8 @@
 The script is in the prompt: a line `call TOOL {json}` makes it call that tool, `say TEXT` makes it say that;
 to the result of a tool, and to anything else, it says `Done.`. The last such word of the user's last message
 counts: the CLI puts several prompts, and notes of its own, into one message, and has messages of the system
-after it. A program that imports this may have other texts answered, too (`OTHERS`). Each request is a line in LOG, if there is one: method, path, status.
+after it. A program that imports this may have other texts answered, too (`OTHERS`). Each request is a line in
+LOG, if there is one: method, path, status.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """claude-agent-sdk, where what is stopped has ended: `from quiesce.dropin.claude_agent_sdk import query`.
 
-Everything is the SDK's, except `query` and `ClaudeSDKClient`, which have the same arguments.
+Everything is the SDK's, except `query`, `ClaudeSDKClient` and `create_sdk_mcp_server`, which have the same arguments.
 
 - The CLI ends with its whole process tree, and so do the hooks, permission callbacks and tools that it has
   called in this process: however the query or the client ends, and if this program is killed.

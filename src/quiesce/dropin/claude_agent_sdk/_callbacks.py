@@ -21,7 +21,7 @@ from claude_agent_sdk import ClaudeAgentOptions
 from quiesce import ChildCancelled, ScopeClosed
 from quiesce.dropin.handing import replaces
 from quiesce.dropin.signatures import with_arguments_of
-from quiesce.kernel.inner import GuardedCall, users_site
+from quiesce.kernel.inner import GuardedCall, current_backend, users_site
 
 T = TypeVar("T")
 
@@ -40,6 +40,14 @@ def in_own_task(fn: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
             raise CancelledError from None
 
     return call
+
+
+def check_loop() -> None:
+    """The SDK also runs on trio."""
+    if current_backend().name != "asyncio":
+        raise RuntimeError(
+            "quiesce.dropin.claude_agent_sdk is for asyncio: on trio, use claude_agent_sdk itself, or quiesce.claude"
+        )
 
 
 def with_own_tasks(options: ClaudeAgentOptions) -> ClaudeAgentOptions:

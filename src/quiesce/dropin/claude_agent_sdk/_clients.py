@@ -23,7 +23,7 @@ from quiesce.dropin.connected import Connection
 from quiesce.dropin.handing import replaces
 from quiesce.kernel.inner import core_of
 
-from ._callbacks import with_own_tasks
+from ._callbacks import check_loop, with_own_tasks
 from ._looks import Looks
 from ._queries import EOF_SHARE
 
@@ -46,6 +46,7 @@ class ClaudeSDKClient(claude_agent_sdk.ClaudeSDKClient):
 
     async def connect(self, prompt: str | AsyncIterable[dict[str, Any]] | None = None) -> None:
         """Start the CLI. If this raises, or you are cancelled, nothing is left half open."""
+        check_loop()
         await self.disconnect()
         self._prompts = int(prompt is not None)
         self._connection = connection = Connection(

@@ -36,7 +36,7 @@ from quiesce.kernel.inner import (
     users_site,
 )
 
-from ._callbacks import with_own_tasks
+from ._callbacks import check_loop, with_own_tasks
 from ._looks import Looks
 
 
@@ -150,6 +150,7 @@ class _Run:
     @classmethod
     async def begin(cls, messages: Any, made_at: Site) -> _Run:
         """As a block that is never left: nobody but us closes the stream."""
+        check_loop()
         run = cls(messages, made_at)
         await run._stream.__aenter__()
         loop = asyncio.get_running_loop()
