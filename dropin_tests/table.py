@@ -19,6 +19,7 @@ class Sdk:
 SDKS = (
     Sdk("openai_agents", "openai-agents", "quiesce.dropin.agents"),
     Sdk("acp", "agent-client-protocol", "quiesce.dropin.acp"),
+    Sdk("claude_agent_sdk", "claude-agent-sdk", "quiesce.dropin.claude_agent_sdk"),
     Sdk("mcp", "mcp-2", "quiesce.dropin.mcp", typed=("typed.py", "typed_clients.py")),
     Sdk("mcp", "mcp-1", "quiesce.dropin.mcp"),
 )

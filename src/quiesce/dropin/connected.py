@@ -18,8 +18,16 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from quiesce import Grace, Held, Reason, Scope, StopReport, own
-from quiesce.kernel.inner import OpenContainment, users_site
+from quiesce import Grace, Reason, Scope, StopReport
+from quiesce.kernel.inner import (
+    Holding,
+    OpenContainment,
+    look_at_processes,
+    start_holding,
+    stop_orphans,
+    stop_processes,
+    users_site,
+)
 
 from .contained import note_leftovers
 
@@ -43,14 +51,16 @@ class Connection(Generic[T]):
         self._pair = _Pair(connect, disconnect)
         self._name = name
         self._grace = grace
-        self._make = partial(OpenContainment, name, users_site(), keep=keep, grace=grace, scope=scope)
+        self._site = users_site()
+        self._make = partial(OpenContainment, name, self._site, keep=keep, grace=grace, scope=scope)
         self._containment: OpenContainment | None = None
-        self._held: Held[T] | None = None
+        self._held: Holding[T] | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether it was opened, and nobody has closed it."""
-        return self._held is not None and self._containment is not None and not self._containment.closed
+        held, containment = self._held, self._containment
+        return held is not None and held.entered and containment is not None and not containment.closed
 
     @property
     def report(self) -> StopReport | None:
@@ -60,13 +70,15 @@ class Connection(Generic[T]):
     async def open(self) -> T:
         """Connect. If this raises, or you are cancelled, nothing is left half open."""
         self._containment = containment = self._make()
-        # Owned inside, and not the other way round: then the guard knows the processes that `connect` has started.
-        opening = own(self._pair, name=self._name, grace=self._grace).open()
+        # Held inside, and not the other way round: then the guard knows the processes that `connect` has started.
+        hold: Callable[..., Holding[T]] = start_holding
+        self._held = held = containment.run(hold, self._pair, self._name, self._site, grace=self._grace)
         try:
-            self._held = await _InContext(containment.context(), opening)
+            await held.wait_until_entered()
             containment.stop_with(self._disconnect_first)
-            return self._held.value
+            return held.value
         except BaseException as error:
+            self._held = None
             note_leftovers(error, await containment.close(reason=Reason("error", "it was not opened")))
             raise
 
@@ -74,6 +86,27 @@ class Connection(Generic[T]):
         """For a stop that is not a `close()`: of the scope that owns the connection."""
         held = self._held
         return [] if held is None or held.closed else [asyncio.create_task(held.close())]
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the caller belongs to the connection, and so cannot wait for its end."""
+        return self._containment is not None and self._containment.is_inside()
+
+    def look_at_processes(self) -> None:
+        """Find its processes and their descendants; stop those whose parent of ours has exited by itself."""
+        if self._held is not None:
+            look_at_processes(self._held)
+            stop_orphans(self._held)
+
+    def stop_processes(self) -> None:
+        """Stop its processes now, in a stop that has begun: `disconnect` need not end them first."""
+        if self._held is not None:
+            stop_processes(self._held)
+
+    def cancel(self, reason: Reason) -> None:
+        """Stop it, without waiting, from any thread."""
+        if self._containment is not None:
+            self._containment.cancel(reason)
 
     async def call(self, fn: Callable[..., Coroutine[Any, Any, R]], *args: Any, **kwargs: Any) -> R:
         """Await `fn(*args)` in the caller's task; but tasks that it starts belong to the connection."""
@@ -84,11 +117,13 @@ class Connection(Generic[T]):
     async def close(
         self, *, deadline: float | None = None, grace: Grace | None = None, reason: Reason | str | None = None
     ) -> StopReport:
-        """Disconnect, wait until everything of it has ended, and report. From any task, any number of times."""
-        assert self._held is not None, "it was not opened"
-        assert self._containment is not None
+        """Disconnect, wait until everything of it has ended, and report. From any task, any number of times.
+
+        While it is being opened, this stops that.
+        """
+        assert self._containment is not None, "it was not opened"
         try:
-            if not self._containment.is_inside():
+            if self._held is not None and not self._containment.is_inside():
                 await self._held.close(deadline=deadline, grace=grace, reason=reason)
         finally:  # also if we are cancelled: that is raised when both are done
             report = await self._containment.close(deadline=deadline, grace=grace, reason=reason)

@@ -56,8 +56,11 @@ if TYPE_CHECKING:
         fail_closing,
         forget_failure,
         is_closing,
+        look_at_processes,
         make_holding,
         start_holding,
+        stop_orphans,
+        stop_processes,
     )
     from .process import (
         FROM_TERMINAL,
