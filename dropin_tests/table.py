@@ -21,4 +21,6 @@ SDKS = (
     Sdk("acp", "agent-client-protocol", "quiesce.dropin.acp"),
     Sdk("mcp", "mcp-2", "quiesce.dropin.mcp", typed=("typed.py", "typed_clients.py")),
     Sdk("mcp", "mcp-1", "quiesce.dropin.mcp"),
+    Sdk("pydantic_ai", "pydantic-ai", "quiesce.dropin.pydantic_ai"),
+    Sdk("pydantic_ai", "pydantic-ai-2.30", "quiesce.dropin.pydantic_ai"),
 )

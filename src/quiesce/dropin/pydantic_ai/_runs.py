@@ -1,0 +1,346 @@
+"""Runs of an agent that have ended when they are over, in each of the SDK's forms.
+
+**`run` and `run_sync`** are one call (`Call`): a task of its own, in a containment.
+
+**`run_stream`, `run_stream_events` and `iter`** give an async context manager. An owner task enters and exits
+that, in a containment, so that any task may exit it, and a cancel of the user's task reaches the SDK's
+clean-up once. What is read from it runs in tasks of a scope in that containment, for the same reason:
+
+- When the context manager ends, by whichever task, those come first: nobody reads what is being closed.
+- The SDK has cancels of its own (`cancel()`, a token, `timeout=`), and sends them to the task that drives the
+  run, which here is one of ours. It is then that task which the SDK raises `RunCancelled` in; it is raised in
+  the user's task from there.
+- A cancel of the user's task carries what the run had done so far (`RunCancelled.from_cancellation`).
+
+The SDK makes the objects that it gives to its users. They get a class from here, a subclass without data of
+its own kind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import ContextVar
+from functools import partial, wraps
+from types import TracebackType
+from typing import Any, Generic, ParamSpec, Self, TypeVar, cast
+
+import anyio
+from pydantic_ai import AgentRun, AgentRunResult, _utils
+from pydantic_ai.agent import AgentRunEvents
+from pydantic_ai.result import StreamedRunResult
+
+from quiesce import ChildCancelled, Grace, Reason, Scope, ScopeClosed, StopReport, guarded, stream
+from quiesce.dropin.connected import Opened
+from quiesce.dropin.contained import Call
+from quiesce.dropin.driven import drive
+
+P = ParamSpec("P")
+T = TypeVar("T")
+D = TypeVar("D")
+
+# The SDK's `run` and `run_stream` call `iter` of the same agent: that one needs no containment of its own.
+_drives_itself: ContextVar[bool] = ContextVar("drives itself", default=False)
+
+
+class ContainedAgentRunResult(AgentRunResult[T]):
+    """What `run` and `run_sync` return: an `AgentRunResult` that also has the `report` of the run's end."""
+
+    report: StopReport
+
+    def __repr__(self) -> str:
+        return super().__repr__().replace(type(self).__qualname__, AgentRunResult.__qualname__, 1)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(cast("dict[str, Any]", super().__getstate__()))
+        state.pop("report", None)  # of this process
+        return state
+
+
+class RunCall(Call[Any]):
+    """A call of the SDK's `run`."""
+
+    __slots__ = ("_cancelled", "_theirs")
+
+    def __init__(self, theirs: Callable[..., Awaitable[Any]], name: str) -> None:
+        super().__init__(self._run, name=name)
+        self._theirs = theirs
+        self._cancelled: BaseException | None = None
+
+    async def _run(self, *args: Any, **kwargs: Any) -> Any:
+        _drives_itself.set(True)
+        try:
+            return await self._theirs(*args, **kwargs)
+        except asyncio.CancelledError as error:
+            self._cancelled = error
+            raise
+
+    async def result(self, *args: Any, **kwargs: Any) -> Any:
+        """The result, with its report."""
+        try:
+            result: Any = await super().result(*args, **kwargs)
+        except asyncio.CancelledError as error:
+            # The SDK has noted on its own one what the run had done so far, and finds it from there.
+            if error is not self._cancelled is not None:
+                error.__context__ = self._cancelled
+            raise
+        finally:
+            self._cancelled = None
+        result.__class__ = ContainedAgentRunResult
+        result.report = self.report
+        return result
+
+
+class ContainedRun(Opened[T], AbstractAsyncContextManager[T]):
+    """What `run_stream`, `run_stream_events` and `iter` return: any task may exit it, or `close()` it."""
+
+    def __init__(self, cm: AbstractAsyncContextManager[Any], name: str, kind: type[_InRun]) -> None:
+        super().__init__(cm, name=name)
+        self._kind = kind
+        self._name = name
+        self._readers: Scope | None = None
+
+    async def __aenter__(self) -> T:
+        if self._containment is not None:
+            raise RuntimeError(f"{self._name} was entered before; it is used once: call it again")
+        value: Any = await self.open()
+        held = self._held
+        assert held is not None
+        self._readers = readers = await self.call(Scope.open, "readers", on_error="report")
+        held.token.on_cancel(lambda: readers.cancel(held.token.reason))
+        value.__class__ = self._kind
+        value._run = self
+        return cast(T, value)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        suppresses = await self.leave(error)
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and not task.cancelling():
+            # Nobody has cancelled this task: the SDK has cancelled the run, and raises what says so.
+            self.raise_failure()
+        return suppresses
+
+    def raise_failure(self) -> None:
+        """Raise what has ended the run from inside, if anything has."""
+        failure = self._held.take_failure() if self._held is not None else None
+        if failure is not None:
+            raise failure
+
+    async def read(self, fn: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any) -> Any:
+        """Await `fn(*args)` in a task of the run, which is cancelled once."""
+        try:
+            return await guarded(partial(fn, *args, **kwargs), scope=self._readers)
+        except (ChildCancelled, ScopeClosed):
+            await self.check()
+            # The SDK has cancelled it: what that means is known when the run is exited.
+            raise asyncio.CancelledError from None
+
+    async def check(self) -> None:
+        """Raise what has ended the run, if that was not its user: the SDK's error, or that it was closed."""
+        held = self._held
+        assert held is not None
+        if held.failed:
+            await held.close()
+        if held.closed:
+            _ = held.value  # which says how it ended
+
+
+class _InRun:
+    """What a `ContainedRun` gives to its user."""
+
+    # Comes after the SDK's class, and has no data: otherwise it could not be the class of an object of the SDK.
+    __slots__ = ()
+
+    _run: ContainedRun[Any]
+
+    @property
+    def report(self) -> StopReport | None:
+        """What the end of the run has stopped, and what is left; None as long as it runs."""
+        return self._run.report
+
+    async def close(
+        self,
+        *,
+        deadline: float | None = None,
+        grace: Grace | None = None,
+        reason: Reason | str | None = None,
+    ) -> StopReport:
+        """Stop the run, wait until everything that it started has ended, and report.
+
+        From any task, any number of times. Who reads from it meanwhile sees the end. If you are cancelled, the
+        stop goes on, and your cancellation is raised after it; the report is then in `report`.
+        """
+        return await self._run.close(deadline=deadline, grace=grace, reason=reason)
+
+
+class Reading(AsyncIterator[T]):
+    """What is streamed from a run: an async generator of the SDK, in a task of the run."""
+
+    def __init__(self, run: ContainedRun[Any], items: AsyncIterator[T]) -> None:
+        self._run = run
+        self._items = stream(items, scope=run._readers)
+        self._iterator = aiter(self._items)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        try:
+            return await self._iterator.__anext__()
+        except StopAsyncIteration:
+            held = self._run._held
+            if held is not None and held.failed:
+                await held.close()
+            raise
+
+    async def aclose(self) -> None:
+        """Stop reading; the run goes on."""
+        await self._items.aclose()
+
+
+class ContainedStreamedRunResult(StreamedRunResult[D, T], _InRun):
+    """What `run_stream` gives: a `StreamedRunResult` that can be closed."""
+
+    def stream_output(self, **options: Any) -> Any:
+        return Reading(self._run, super().stream_output(**options))
+
+    def stream_text(self, **options: Any) -> Any:
+        return Reading(self._run, super().stream_text(**options))
+
+    def stream_response(self, **options: Any) -> Any:
+        return Reading(self._run, super().stream_response(**options))
+
+    async def get_output(self) -> T:
+        return cast(T, await self._run.read(super().get_output))
+
+    async def cancel(self) -> None:
+        await self._run.read(super().cancel)
+
+
+class ContainedAgentRun(AgentRun[D, T], _InRun):
+    """What `iter` gives: an `AgentRun` that can be closed."""
+
+    async def __anext__(self) -> Any:
+        return await self._step(super().__anext__)
+
+    async def next(self, node: Any) -> Any:
+        return await self._step(super().next, node)
+
+    async def _step(self, fn: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+        async def step() -> Any:
+            _steps_of.set(self)
+            return await fn(*args)
+
+        # The SDK's `__anext__` calls `next`: that is one step.
+        return await (fn(*args) if _steps_of.get() is self else self._run.read(step))
+
+
+_steps_of: ContextVar[object] = ContextVar("steps of", default=None)
+
+
+class ContainedAgentRunEvents(AgentRunEvents[T], _InRun):
+    """What `run_stream_events` gives: an `AgentRunEvents` that can be closed."""
+
+    async def __anext__(self) -> Any:
+        try:
+            return await self._run.call(super().__anext__)
+        except anyio.ClosedResourceError:
+            if self._run.is_open:
+                raise
+            raise StopAsyncIteration from None
+
+    async def aclose(self) -> None:
+        """As `close()`, under the name that the SDK gives it."""
+        if self._run.is_inside():  # the SDK, in the owner task
+            await super().aclose()
+        else:
+            await self.close()
+
+
+# The methods of an agent, made from the SDK's: with its arguments, for type checkers too, overloads and all.
+
+
+def contained_run(
+    theirs: Callable[P, Coroutine[Any, Any, AgentRunResult[T]]],
+) -> Callable[P, Coroutine[Any, Any, ContainedAgentRunResult[T]]]:
+    """`run` of an agent class, contained."""
+
+    @wraps(theirs)
+    async def run(agent: Any, *args: Any, **options: Any) -> Any:
+        return await RunCall(theirs, "Agent.run").result(agent, *args, **named(agent, options))
+
+    return cast(Any, run)
+
+
+def contained_run_sync(
+    run: Callable[P, Coroutine[Any, Any, AgentRunResult[T]]],
+    theirs: Callable[P, AgentRunResult[T]],
+) -> Callable[P, ContainedAgentRunResult[T]]:
+    """`run_sync` of an agent class, contained."""
+
+    @wraps(theirs)
+    def run_sync(agent: Any, *args: Any, **options: Any) -> Any:
+        getattr(_utils, "check_no_nested_sync_run", lambda: None)()  # since 2.31
+        call = RunCall(run, "Agent.run_sync")
+        return drive(call, agent, *args, **named(agent, options), closes_generators=False)
+
+    return cast(Any, run_sync)
+
+
+def contained_run_stream(
+    theirs: Callable[P, AbstractAsyncContextManager[StreamedRunResult[D, T]]],
+) -> Callable[P, ContainedRun[ContainedStreamedRunResult[D, T]]]:
+    """`run_stream` of an agent class, contained."""
+
+    @asynccontextmanager
+    async def driving_itself(cm: AbstractAsyncContextManager[Any]) -> Any:
+        _drives_itself.set(True)  # in the owner task
+        async with cm as value:
+            yield value
+
+    @wraps(theirs)
+    def run_stream(agent: Any, *args: Any, **options: Any) -> Any:
+        cm = theirs(agent, *args, **named(agent, options))
+        return ContainedRun(driving_itself(cm), "Agent.run_stream", ContainedStreamedRunResult)
+
+    return cast(Any, run_stream)
+
+
+def contained_run_stream_events(
+    theirs: Callable[P, AbstractAsyncContextManager[AgentRunEvents[T]]],
+) -> Callable[P, ContainedRun[ContainedAgentRunEvents[T]]]:
+    """`run_stream_events` of an agent class, contained."""
+
+    @wraps(theirs)
+    def run_stream_events(agent: Any, *args: Any, **options: Any) -> Any:
+        cm = theirs(agent, *args, **named(agent, options))
+        return ContainedRun(cm, "Agent.run_stream_events", ContainedAgentRunEvents)
+
+    return cast(Any, run_stream_events)
+
+
+def contained_iter(
+    theirs: Callable[P, AbstractAsyncContextManager[AgentRun[D, T]]],
+) -> Callable[P, ContainedRun[ContainedAgentRun[D, T]]]:
+    """`iter` of an agent class, contained, unless it is called by one of the others."""
+
+    @wraps(theirs)
+    def iter(agent: Any, *args: Any, **options: Any) -> Any:
+        cm = theirs(agent, *args, **named(agent, options))
+        if _drives_itself.get():
+            _drives_itself.set(False)  # for the tools of the run, and the agents that they run
+            return cm
+        return ContainedRun(cm, "Agent.iter", ContainedAgentRun)
+
+    return cast(Any, iter)
+
+
+def named(agent: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """The options without `infer_name`: an agent without a name gets that of the variable in our caller's caller."""
+    if options.pop("infer_name", True) and agent.name is None:
+        agent._infer_name(sys._getframe(1))  # whose caller has the variable
+    return {**options, "infer_name": False}
