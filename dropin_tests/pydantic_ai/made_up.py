@@ -53,7 +53,11 @@ class Scripted(FunctionModel):
         self.calls += 1
         for number, part in enumerate(await self._next(self.first)):
             if isinstance(part, ToolCallPart):
-                yield {number: DeltaToolCall(part.tool_name, part.args_as_json_str(), part.tool_call_id)}
+                yield {
+                    number: DeltaToolCall(
+                        name=part.tool_name, json_args=part.args_as_json_str(), tool_call_id=part.tool_call_id
+                    )
+                }
                 continue
             word, *rest = part.content.split(" ")
             yield word

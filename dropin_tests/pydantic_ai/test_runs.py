@@ -271,12 +271,13 @@ async def test_a_sync_tool_that_does_not_look_at_its_token_is_named(
             time.sleep(0.01)
         return ""
 
-    with caplog.at_level(logging.WARNING, "quiesce"), pytest.raises(TimeoutError) as raised:
+    agent = Agent(Scripted([call("deaf")]), tools=[deaf])
+    with caplog.at_level(logging.WARNING, "quiesce"):
         async with quiesce.Scope(grace=Grace(cancel=0.2, terminate=0.1, kill=0.1)):
-            async with asyncio.timeout(0.2):
-                await use(Agent(Scripted([call("deaf")]), tools=[deaf]))
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await use(agent)
     gone = True
-    assert raised.value is not None
     assert "left: thread" in caplog.text
     assert "deaf" in caplog.text
     await asyncio.sleep(0.3)

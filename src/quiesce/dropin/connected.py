@@ -51,7 +51,9 @@ class Opened(Generic[T]):
     @property
     def is_open(self) -> bool:
         """Whether it was opened, and nobody has closed it."""
-        return self._held is not None and self._containment is not None and not self._containment.closed
+        if self._held is None or self._containment is None:
+            return False
+        return not (self._held.closed or self._containment.closed)
 
     @property
     def report(self) -> StopReport | None:

@@ -21,18 +21,19 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, Self, TypeVar, cast
+from typing import Any, ParamSpec, Self, TypeVar, cast
+from weakref import WeakSet
 
 import anyio
-from pydantic_ai import AgentRun, AgentRunResult, _utils
+from pydantic_ai import AgentRun, AgentRunResult, RunCancelled, _utils
 from pydantic_ai.agent import AgentRunEvents
 from pydantic_ai.result import StreamedRunResult
 
-from quiesce import ChildCancelled, Grace, Reason, Scope, ScopeClosed, StopReport, guarded, stream
+from quiesce import ChildCancelled, Grace, Reason, Scope, ScopeClosed, StopReport, Stream, guarded, stream
 from quiesce.dropin.connected import Opened
 from quiesce.dropin.contained import Call
 from quiesce.dropin.driven import drive
@@ -82,9 +83,7 @@ class RunCall(Call[Any]):
         try:
             result: Any = await super().result(*args, **kwargs)
         except asyncio.CancelledError as error:
-            # The SDK has noted on its own one what the run had done so far, and finds it from there.
-            if error is not self._cancelled is not None:
-                error.__context__ = self._cancelled
+            hand_on(self._cancelled, error)
             raise
         finally:
             self._cancelled = None
@@ -93,23 +92,79 @@ class RunCall(Call[Any]):
         return result
 
 
+def hand_on(theirs: BaseException | None, ours: BaseException) -> None:
+    """Have `RunCancelled.from_cancellation(ours)` find what the SDK has noted on its own cancellation."""
+    done = RunCancelled.from_cancellation(theirs) if theirs is not None else None
+    if done is not None and RunCancelled.from_cancellation(ours) is None:
+        while ours.__context__ is not None:
+            ours = ours.__context__
+        ours.__context__ = done
+        ours.__suppress_context__ = True
+
+
+class TheirRun(AbstractAsyncContextManager[Any]):
+    """A context manager of the SDK, in its owner task; what it makes of a cancel is kept."""
+
+    def __init__(self, cm: AbstractAsyncContextManager[Any], drives_itself: bool) -> None:
+        self._cm = cm
+        self._drives_itself = drives_itself
+        self.cancelled: BaseException | None = None
+
+    async def __aenter__(self) -> Any:
+        _drives_itself.set(self._drives_itself)
+        return await self._keep(self._cm.__aenter__())
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        suppresses: bool | None = await self._keep(self._cm.__aexit__(kind, error, traceback))
+        return suppresses
+
+    async def _keep(self, step: Awaitable[Any]) -> Any:
+        try:
+            return await step
+        except asyncio.CancelledError as error:
+            self.cancelled = error
+            raise
+
+    def hand_on(self, error: BaseException | None) -> None:
+        """Have the cancellation of the user say what the run had done so far."""
+        theirs, self.cancelled = self.cancelled, None
+        if isinstance(error, asyncio.CancelledError):
+            hand_on(theirs, error)
+
+
 class ContainedRun(Opened[T], AbstractAsyncContextManager[T]):
     """What `run_stream`, `run_stream_events` and `iter` return: any task may exit it, or `close()` it."""
 
-    def __init__(self, cm: AbstractAsyncContextManager[Any], name: str, kind: type[_InRun]) -> None:
-        super().__init__(cm, name=name)
+    def __init__(
+        self,
+        cm: AbstractAsyncContextManager[Any],
+        name: str,
+        kind: type[_InRun],
+        *,
+        drives_itself: bool = False,
+    ) -> None:
+        self._theirs = TheirRun(cm, drives_itself)
+        super().__init__(self._theirs, name=name)
         self._kind = kind
         self._name = name
         self._readers: Scope | None = None
+        self._streams: WeakSet[Stream[Any]] = WeakSet()
+        self._closing: list[asyncio.Task[StopReport]] = []
 
     async def __aenter__(self) -> T:
         if self._containment is not None:
             raise RuntimeError(f"{self._name} was entered before; it is used once: call it again")
-        value: Any = await self.open()
+        try:
+            value: Any = await self.open()
+        except asyncio.CancelledError as error:
+            self._theirs.hand_on(error)
+            raise
         held = self._held
         assert held is not None
-        self._readers = readers = await self.call(Scope.open, "readers", on_error="report")
-        held.token.on_cancel(lambda: readers.cancel(held.token.reason))
+        self._readers = await self.call(Scope.open, "readers", on_error="report")
+        held.token.on_cancel(self._stop_readers)
         value.__class__ = self._kind
         value._run = self
         return cast(T, value)
@@ -117,12 +172,35 @@ class ContainedRun(Opened[T], AbstractAsyncContextManager[T]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        suppresses = await self.leave(error)
+        try:
+            suppresses = await self.leave(error)
+        except asyncio.CancelledError as late:
+            self._theirs.hand_on(late)
+            raise
+        self._theirs.hand_on(error)
         task = asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and task is not None and not task.cancelling():
             # Nobody has cancelled this task: the SDK has cancelled the run, and raises what says so.
             self.raise_failure()
         return suppresses
+
+    def _stop_readers(self) -> None:
+        """Before anything else of the run is closed: nobody shall read what is being closed."""
+        assert self._held is not None
+        assert self._readers is not None
+        assert self._containment is not None
+        reason = self._held.token.reason
+        self._readers.cancel(reason)
+        self._closing = [
+            self._containment.run(asyncio.ensure_future, items.close(reason=reason)) for items in self._streams
+        ]
+
+    def stream(self, items: AsyncIterator[Any]) -> Stream[Any]:
+        """What is to be read of the run, in a task of its own."""
+        assert self._containment is not None
+        made = self._containment.run(stream, items)
+        self._streams.add(made)
+        return made
 
     def raise_failure(self) -> None:
         """Raise what has ended the run from inside, if anything has."""
@@ -182,7 +260,7 @@ class Reading(AsyncIterator[T]):
 
     def __init__(self, run: ContainedRun[Any], items: AsyncIterator[T]) -> None:
         self._run = run
-        self._items = stream(items, scope=run._readers)
+        self._items = run.stream(items)
         self._iterator = aiter(self._items)
 
     def __aiter__(self) -> Self:
@@ -296,16 +374,10 @@ def contained_run_stream(
 ) -> Callable[P, ContainedRun[ContainedStreamedRunResult[D, T]]]:
     """`run_stream` of an agent class, contained."""
 
-    @asynccontextmanager
-    async def driving_itself(cm: AbstractAsyncContextManager[Any]) -> Any:
-        _drives_itself.set(True)  # in the owner task
-        async with cm as value:
-            yield value
-
     @wraps(theirs)
     def run_stream(agent: Any, *args: Any, **options: Any) -> Any:
         cm = theirs(agent, *args, **named(agent, options))
-        return ContainedRun(driving_itself(cm), "Agent.run_stream", ContainedStreamedRunResult)
+        return ContainedRun(cm, "Agent.run_stream", ContainedStreamedRunResult, drives_itself=True)
 
     return cast(Any, run_stream)
 
