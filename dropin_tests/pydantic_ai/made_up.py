@@ -34,7 +34,7 @@ class Scripted(FunctionModel):
         self.turns = list(turns)
         self.first = first
         self.then = then
-        self.calls = self.cancelled = 0
+        self.calls = self.cancelled = self.closed = 0
 
     async def _next(self, wait: Callable[[], Awaitable[object]] | None) -> Sequence[TextPart | ToolCallPart]:
         try:
@@ -51,16 +51,18 @@ class Scripted(FunctionModel):
 
     async def _stream(self, messages: Any, info: Any) -> AsyncIterator[Any]:
         self.calls += 1
-        for number, part in enumerate(await self._next(self.first)):
-            if isinstance(part, ToolCallPart):
-                yield {
-                    number: DeltaToolCall(
+        try:
+            for number, part in enumerate(await self._next(self.first)):
+                if isinstance(part, ToolCallPart):
+                    delta = DeltaToolCall(
                         name=part.tool_name, json_args=part.args_as_json_str(), tool_call_id=part.tool_call_id
                     )
-                }
-                continue
-            word, *rest = part.content.split(" ")
-            yield word
-            await self._next(self.then)
-            for word in rest:
-                yield f" {word}"
+                    yield {number: delta}
+                    continue
+                word, *rest = part.content.split(" ")
+                yield word
+                await self._next(self.then)
+                for word in rest:
+                    yield f" {word}"
+        finally:
+            self.closed += 1

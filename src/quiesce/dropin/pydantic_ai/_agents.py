@@ -16,6 +16,7 @@ from ._runs import (
     contained_run_stream,
     contained_run_stream_events,
     contained_run_sync,
+    declared,
 )
 
 
@@ -23,7 +24,6 @@ from ._runs import (
 class Agent(Entered, _Agent[AgentDepsT, OutputDataT]):
     """The SDK's `Agent`; what its runs start ends with them, and what entering it starts ends with its exit."""
 
-    # Under a name of their own first: mypy would look for the one signature that the SDK's overloads have.
     _contained_run = contained_run(_Agent[AgentDepsT, OutputDataT].run)
     _contained_run_sync = contained_run_sync(
         _Agent[AgentDepsT, OutputDataT].run, _Agent[AgentDepsT, OutputDataT].run_sync
@@ -34,11 +34,21 @@ class Agent(Entered, _Agent[AgentDepsT, OutputDataT]):
     )
     _contained_iter = contained_iter(_Agent[AgentDepsT, OutputDataT].iter)
 
-    run = _contained_run
-    run_sync = _contained_run_sync
-    run_stream = _contained_run_stream
-    run_stream_events = _contained_run_stream_events
-    iter = _contained_iter
+    @declared(_contained_run)
+    def run(self) -> None: ...
+
+    @declared(_contained_run_sync)
+    def run_sync(self) -> None: ...
+
+    @declared(_contained_run_stream)
+    def run_stream(self) -> None: ...
+
+    @declared(_contained_run_stream_events)
+    def run_stream_events(self) -> None: ...
+
+    @declared(_contained_iter)
+    def iter(self) -> None: ...
+
 
 
 @replaces(_WrapperAgent)
@@ -54,7 +64,14 @@ class WrapperAgent(_WrapperAgent[AgentDepsT, OutputDataT]):
         _WrapperAgent[AgentDepsT, OutputDataT].run_stream_events
     )
 
-    run = _contained_run
-    run_sync = _contained_run_sync
-    run_stream = _contained_run_stream
-    run_stream_events = _contained_run_stream_events
+    @declared(_contained_run)
+    def run(self) -> None: ...
+
+    @declared(_contained_run_sync)
+    def run_sync(self) -> None: ...
+
+    @declared(_contained_run_stream)
+    def run_stream(self) -> None: ...
+
+    @declared(_contained_run_stream_events)
+    def run_stream_events(self) -> None: ...

@@ -25,7 +25,7 @@ from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from functools import partial, wraps
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
 from weakref import WeakSet
 
 import anyio
@@ -41,6 +41,7 @@ from quiesce.dropin.driven import drive
 P = ParamSpec("P")
 T = TypeVar("T")
 D = TypeVar("D")
+F = TypeVar("F")
 
 # The SDK's `run` and `run_stream` call `iter` of the same agent: that one needs no containment of its own.
 _drives_itself: ContextVar[bool] = ContextVar("drives itself", default=False)
@@ -283,30 +284,34 @@ class Reading(AsyncIterator[T]):
 class ContainedStreamedRunResult(StreamedRunResult[D, T], _InRun):
     """What `run_stream` gives: a `StreamedRunResult` that can be closed."""
 
-    def stream_output(self, **options: Any) -> Any:
-        return Reading(self._run, super().stream_output(**options))
+    if not TYPE_CHECKING:  # they keep the SDK's signatures
 
-    def stream_text(self, **options: Any) -> Any:
-        return Reading(self._run, super().stream_text(**options))
+        def stream_output(self, **options: Any) -> Any:
+            return Reading(self._run, super().stream_output(**options))
 
-    def stream_response(self, **options: Any) -> Any:
-        return Reading(self._run, super().stream_response(**options))
+        def stream_text(self, **options: Any) -> Any:
+            return Reading(self._run, super().stream_text(**options))
 
-    async def get_output(self) -> T:
-        return cast(T, await self._run.read(super().get_output))
+        def stream_response(self, **options: Any) -> Any:
+            return Reading(self._run, super().stream_response(**options))
 
-    async def cancel(self) -> None:
-        await self._run.read(super().cancel)
+        async def get_output(self) -> T:
+            return cast(T, await self._run.read(super().get_output))
+
+        async def cancel(self) -> None:
+            await self._run.read(super().cancel)
 
 
 class ContainedAgentRun(AgentRun[D, T], _InRun):
     """What `iter` gives: an `AgentRun` that can be closed."""
 
-    async def __anext__(self) -> Any:
-        return await self._step(super().__anext__)
+    if not TYPE_CHECKING:
 
-    async def next(self, node: Any) -> Any:
-        return await self._step(super().next, node)
+        async def __anext__(self) -> Any:
+            return await self._step(super().__anext__)
+
+        async def next(self, node: Any) -> Any:
+            return await self._step(super().next, node)
 
     async def _step(self, fn: Callable[..., Awaitable[Any]], *args: Any) -> Any:
         async def step() -> Any:
@@ -323,13 +328,15 @@ _steps_of: ContextVar[object] = ContextVar("steps of", default=None)
 class ContainedAgentRunEvents(AgentRunEvents[T], _InRun):
     """What `run_stream_events` gives: an `AgentRunEvents` that can be closed."""
 
-    async def __anext__(self) -> Any:
-        try:
-            return await self._run.call(super().__anext__)
-        except anyio.ClosedResourceError:
-            if self._run.is_open:
-                raise
-            raise StopAsyncIteration from None
+    if not TYPE_CHECKING:
+
+        async def __anext__(self) -> Any:
+            try:
+                return await self._run.call(super().__anext__)
+            except anyio.ClosedResourceError:
+                if self._run.is_open:
+                    raise
+                raise StopAsyncIteration from None
 
     async def aclose(self) -> None:
         """As `close()`, under the name that the SDK gives it."""
@@ -340,6 +347,14 @@ class ContainedAgentRunEvents(AgentRunEvents[T], _InRun):
 
 
 # The methods of an agent, made from the SDK's: with its arguments, for type checkers too, overloads and all.
+
+
+def declared(method: F) -> Callable[[Callable[..., Any]], F]:
+    """`method` in place of what is decorated.
+
+    Type checkers give a name that is only assigned the type that it has in the base class: that of the SDK's.
+    """
+    return lambda placeholder: method
 
 
 def contained_run(
@@ -402,10 +417,10 @@ def contained_iter(
 
     @wraps(theirs)
     def iter(agent: Any, *args: Any, **options: Any) -> Any:
-        cm = theirs(agent, *args, **named(agent, options))
         if _drives_itself.get():
             _drives_itself.set(False)  # for the tools of the run, and the agents that they run
-            return cm
+            return theirs(agent, *args, **{**options, "infer_name": False})
+        cm = theirs(agent, *args, **named(agent, options))
         return ContainedRun(cm, "Agent.iter", ContainedAgentRun)
 
     return cast(Any, iter)
