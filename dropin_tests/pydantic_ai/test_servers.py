@@ -58,14 +58,14 @@ async def in_a_task(coro: Any) -> Any:
     return await asyncio.create_task(coro)
 
 
-@pytest.mark.parametrize("kind", [pydantic_ai.mcp.MCPToolset, MCPToolset])
+@pytest.mark.parametrize("kind", [pydantic_ai.mcp.MCPToolset, MCPToolset], ids=["theirs", "ours"])
 async def test_a_server_that_a_run_has_started_ends_with_the_run(kind: Any) -> None:
     result = await caller(server(cls=kind)).run("Go.")
     assert result.output == "done"
     assert processes() == []
 
 
-@pytest.mark.parametrize("kind", [pydantic_ai.mcp.MCPToolset, MCPToolset])
+@pytest.mark.parametrize("kind", [pydantic_ai.mcp.MCPToolset, MCPToolset], ids=["theirs", "ours"])
 async def test_an_agent_is_entered_in_one_task_and_exited_in_another(kind: Any) -> None:
     agent = caller(server(cls=kind))
     await in_a_task(agent.__aenter__())

@@ -24,6 +24,8 @@ from ._runs import (
 class Agent(Entered, _Agent[AgentDepsT, OutputDataT]):
     """The SDK's `Agent`; what its runs start ends with them, and what entering it starts ends with its exit."""
 
+    _theirs = _Agent
+
     _contained_run = contained_run(_Agent[AgentDepsT, OutputDataT].run)
     _contained_run_sync = contained_run_sync(
         _Agent[AgentDepsT, OutputDataT].run, _Agent[AgentDepsT, OutputDataT].run_sync

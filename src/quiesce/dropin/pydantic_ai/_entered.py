@@ -8,8 +8,9 @@ closes them, in a containment that belongs to none of these users but to the who
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from quiesce import Grace, Reason, Scope, StopReport
 from quiesce.dropin.connected import Connection
@@ -29,8 +30,10 @@ class _Use:
 
 
 class Entered:
-    """Comes before a class of the SDK that counts who has entered it."""
+    """Comes with a class of the SDK (`_theirs`) that counts who has entered it."""
 
+    __slots__ = ()  # so that an object of the SDK can become one
+    _theirs: ClassVar[Any]
     _use: _Use | None = None
 
     @property
@@ -64,10 +67,9 @@ class Entered:
         try:
             async with use.lock:
                 if use.connection is None:
-                    theirs: Any = super()
                     connection = Connection(
-                        theirs.__aenter__,
-                        lambda: theirs.__aexit__(None, None, None),
+                        partial(self._theirs.__aenter__, self),
+                        partial(self._theirs.__aexit__, self, None, None, None),
                         name=type(self).__name__,
                         scope=root_scope(),
                     )

@@ -16,8 +16,12 @@ from ._entered import Entered
 
 
 @replaces(_MCPToolset)
-class MCPToolset(Entered, _MCPToolset[AgentDepsT]):
+class MCPToolset(_MCPToolset[AgentDepsT], Entered):
     """A server that any task may enter and exit; a process of it ends, with its whole tree, at the last exit."""
+
+    _theirs = _MCPToolset
+    __aenter__ = Entered.__aenter__
+    __aexit__ = Entered.__aexit__
 
 
 @replaces(_load_mcp_toolsets)
@@ -25,7 +29,8 @@ class MCPToolset(Entered, _MCPToolset[AgentDepsT]):
 def load_mcp_toolsets(*args: Any, **kwargs: Any) -> list[AbstractToolset[Any]]:
     def take(toolset: AbstractToolset[Any]) -> None:
         if type(toolset) is _MCPToolset:
-            toolset.__class__ = MCPToolset
+            made: Any = toolset
+            made.__class__ = MCPToolset
 
     toolsets = _load_mcp_toolsets(*args, **kwargs)
     for toolset in toolsets:
