@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         has_in_variable,
         known_starts,
         leave_processes,
+        serves_the_program,
         spawner_of,
     )
     from .loops import AsyncioBackend
