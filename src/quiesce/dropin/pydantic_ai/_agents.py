@@ -10,7 +10,7 @@ from pydantic_ai.tools import AgentDepsT
 from quiesce.dropin.handing import replaces
 
 from ._entered import Entered
-from ._runs import (
+from ._methods import (
     contained_iter,
     contained_run,
     contained_run_stream,

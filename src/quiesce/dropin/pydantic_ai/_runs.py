@@ -19,32 +19,28 @@ its own kind.
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
-from functools import partial, wraps
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from weakref import WeakSet
 
 import anyio
-from pydantic_ai import AgentRun, AgentRunResult, RunCancelled, _utils
+from pydantic_ai import AgentRun, AgentRunResult, RunCancelled
 from pydantic_ai.agent import AgentRunEvents
 from pydantic_ai.result import StreamedRunResult
 
 from quiesce import ChildCancelled, Grace, Reason, Scope, ScopeClosed, StopReport, Stream, guarded, stream
 from quiesce.dropin.connected import Opened
 from quiesce.dropin.contained import Call
-from quiesce.dropin.driven import drive
 
-P = ParamSpec("P")
 T = TypeVar("T")
 D = TypeVar("D")
-F = TypeVar("F")
 
 # The SDK's `run` and `run_stream` call `iter` of the same agent: that one needs no containment of its own.
-_drives_itself: ContextVar[bool] = ContextVar("drives itself", default=False)
+drives_itself: ContextVar[bool] = ContextVar("drives itself", default=False)
 
 
 class ContainedAgentRunResult(AgentRunResult[T]):
@@ -72,7 +68,7 @@ class RunCall(Call[Any]):
         self._cancelled: BaseException | None = None
 
     async def _run(self, *args: Any, **kwargs: Any) -> Any:
-        _drives_itself.set(True)
+        drives_itself.set(True)
         try:
             return await self._theirs(*args, **kwargs)
         except asyncio.CancelledError as error:
@@ -106,13 +102,13 @@ def hand_on(theirs: BaseException | None, ours: BaseException) -> None:
 class TheirRun(AbstractAsyncContextManager[Any]):
     """A context manager of the SDK, in its owner task; what it makes of a cancel is kept."""
 
-    def __init__(self, cm: AbstractAsyncContextManager[Any], drives_itself: bool) -> None:
+    def __init__(self, cm: AbstractAsyncContextManager[Any], has_driver: bool) -> None:
         self._cm = cm
-        self._drives_itself = drives_itself
+        self._has_driver = has_driver
         self.cancelled: BaseException | None = None
 
     async def __aenter__(self) -> Any:
-        _drives_itself.set(self._drives_itself)
+        drives_itself.set(self._has_driver)
         return await self._keep(self._cm.__aenter__())
 
     async def __aexit__(
@@ -144,9 +140,9 @@ class ContainedRun(Opened[T], AbstractAsyncContextManager[T]):
         name: str,
         kind: type[_InRun],
         *,
-        drives_itself: bool = False,
+        has_driver: bool = False,
     ) -> None:
-        self._theirs = TheirRun(cm, drives_itself)
+        self._theirs = TheirRun(cm, has_driver)
         super().__init__(self._theirs, name=name)
         self._kind = kind
         self._name = name
@@ -344,90 +340,3 @@ class ContainedAgentRunEvents(AgentRunEvents[T], _InRun):
             await super().aclose()
         else:
             await self.close()
-
-
-# The methods of an agent, made from the SDK's: with its arguments, for type checkers too, overloads and all.
-
-
-def declared(method: F) -> Callable[[Callable[..., Any]], F]:
-    """`method` in place of what is decorated.
-
-    Type checkers give a name that is only assigned the type that it has in the base class: that of the SDK's.
-    """
-    return lambda placeholder: method
-
-
-def contained_run(
-    theirs: Callable[P, Coroutine[Any, Any, AgentRunResult[T]]],
-) -> Callable[P, Coroutine[Any, Any, ContainedAgentRunResult[T]]]:
-    """`run` of an agent class, contained."""
-
-    @wraps(theirs)
-    async def run(agent: Any, *args: Any, **options: Any) -> Any:
-        return await RunCall(theirs, "Agent.run").result(agent, *args, **named(agent, options))
-
-    return cast(Any, run)
-
-
-def contained_run_sync(
-    run: Callable[P, Coroutine[Any, Any, AgentRunResult[T]]],
-    theirs: Callable[P, AgentRunResult[T]],
-) -> Callable[P, ContainedAgentRunResult[T]]:
-    """`run_sync` of an agent class, contained."""
-
-    @wraps(theirs)
-    def run_sync(agent: Any, *args: Any, **options: Any) -> Any:
-        getattr(_utils, "check_no_nested_sync_run", lambda: None)()  # since 2.31
-        call = RunCall(run, "Agent.run_sync")
-        return drive(call, agent, *args, **named(agent, options), closes_generators=False)
-
-    return cast(Any, run_sync)
-
-
-def contained_run_stream(
-    theirs: Callable[P, AbstractAsyncContextManager[StreamedRunResult[D, T]]],
-) -> Callable[P, ContainedRun[ContainedStreamedRunResult[D, T]]]:
-    """`run_stream` of an agent class, contained."""
-
-    @wraps(theirs)
-    def run_stream(agent: Any, *args: Any, **options: Any) -> Any:
-        cm = theirs(agent, *args, **named(agent, options))
-        return ContainedRun(cm, "Agent.run_stream", ContainedStreamedRunResult, drives_itself=True)
-
-    return cast(Any, run_stream)
-
-
-def contained_run_stream_events(
-    theirs: Callable[P, AbstractAsyncContextManager[AgentRunEvents[T]]],
-) -> Callable[P, ContainedRun[ContainedAgentRunEvents[T]]]:
-    """`run_stream_events` of an agent class, contained."""
-
-    @wraps(theirs)
-    def run_stream_events(agent: Any, *args: Any, **options: Any) -> Any:
-        cm = theirs(agent, *args, **named(agent, options))
-        return ContainedRun(cm, "Agent.run_stream_events", ContainedAgentRunEvents)
-
-    return cast(Any, run_stream_events)
-
-
-def contained_iter(
-    theirs: Callable[P, AbstractAsyncContextManager[AgentRun[D, T]]],
-) -> Callable[P, ContainedRun[ContainedAgentRun[D, T]]]:
-    """`iter` of an agent class, contained, unless it is called by one of the others."""
-
-    @wraps(theirs)
-    def iter(agent: Any, *args: Any, **options: Any) -> Any:
-        if _drives_itself.get():
-            _drives_itself.set(False)  # for the tools of the run, and the agents that they run
-            return theirs(agent, *args, **{**options, "infer_name": False})
-        cm = theirs(agent, *args, **named(agent, options))
-        return ContainedRun(cm, "Agent.iter", ContainedAgentRun)
-
-    return cast(Any, iter)
-
-
-def named(agent: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """The options without `infer_name`: an agent without a name gets that of the variable in our caller's caller."""
-    if options.pop("infer_name", True) and agent.name is None:
-        agent._infer_name(sys._getframe(1))  # whose caller has the variable
-    return {**options, "infer_name": False}
