@@ -1,4 +1,4 @@
-"""Everything public of `quiesce.dropin.pydantic_ai`, stopped at every point: nothing is left, and no clean-up is cut."""
+"""All runs of `quiesce.dropin.pydantic_ai`, stopped at every point: nothing is left, and no clean-up is cut."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tests.kernel.audited import ledger, work
 from dropin_tests.audited import audit_test
 from dropin_tests.pydantic_ai.made_up import Scripted, call, say
 from quiesce.dropin.pydantic_ai import Agent, WrapperAgent
-
 
 UNAWAITED = "the SDK makes this coroutine before the task that is to await it has begun"
 DROPPED = "the SDK leaves its own generator in a loop without closing it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 
@@ -9,8 +10,6 @@ import pytest
 from tests.world import asyncio_only
 
 # --8<-- [start:import]
-import asyncio
-
 from quiesce import current_token
 from quiesce.dropin.pydantic_ai import Agent
 
@@ -74,8 +73,8 @@ async def test_the_pages_stream_can_be_dropped() -> None:
     model = Scripted([say("one two three")], then=lambda: asyncio.sleep(60))
     async for _ in answer(Agent(model), "Go."):
         break
-    while len(asyncio.all_tasks()) > 1:  # it is closed behind: there is no place to wait for that
-        await asyncio.sleep(0.01)
+    # It is closed behind: there is no place to wait for that.
+    await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()}, timeout=5)
     assert model.closed == 1
 
 

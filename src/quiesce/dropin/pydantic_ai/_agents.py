@@ -52,7 +52,6 @@ class Agent(Entered, _Agent[AgentDepsT, OutputDataT]):
     def iter(self) -> None: ...
 
 
-
 @replaces(_WrapperAgent)
 class WrapperAgent(_WrapperAgent[AgentDepsT, OutputDataT]):
     """The SDK's `WrapperAgent`: what its runs start ends with them. It is entered by entering what it wraps."""

@@ -58,7 +58,7 @@ def contained_run_sync(
 
     @wraps(theirs)
     def run_sync(agent: Any, *args: Any, **options: Any) -> Any:
-        getattr(_utils, "check_no_nested_sync_run", lambda: None)()  # since 2.31
+        _utils.check_no_nested_sync_run()
         call = RunCall(run, "Agent.run_sync")
         return drive(call, agent, *args, **named(agent, options), closes_generators=False)
 

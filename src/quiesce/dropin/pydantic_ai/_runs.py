@@ -189,7 +189,8 @@ class ContainedRun(Opened[T], AbstractAsyncContextManager[T]):
         reason = self._held.token.reason
         self._readers.cancel(reason)
         self._closing = [
-            self._containment.run(asyncio.ensure_future, items.close(reason=reason)) for items in self._streams
+            self._containment.run(asyncio.ensure_future, items.close(reason=reason))
+            for items in self._streams
         ]
 
     def stream(self, items: AsyncIterator[Any]) -> Stream[Any]:
