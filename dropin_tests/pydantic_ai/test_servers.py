@@ -114,10 +114,15 @@ async def test_close_ends_it_for_all_who_have_entered_it() -> None:
 
 async def test_runs_at_the_same_time_share_a_server_and_one_that_is_stopped_does_not_take_it_away() -> None:
     one = server()
-    short, long = caller(one, first=lambda: asyncio.sleep(60)), caller(one, first=lambda: asyncio.sleep(1.5))
+    begun = asyncio.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await asyncio.sleep(60)
+
+    short, long = caller(one, first=wait), caller(one, first=lambda: asyncio.sleep(1.5))
     stopped = asyncio.create_task(short.run("Go."))
-    while not one.is_running:
-        await asyncio.sleep(0.05)
+    await begun.wait()
     going_on = asyncio.create_task(long.run("Go."))
     await asyncio.sleep(0.5)
     stopped.cancel()

@@ -96,6 +96,22 @@ def test_in_a_tool_it_is_an_error_as_with_the_sdk(loop: asyncio.AbstractEventLoo
         agent.run_sync("Go.")
 
 
+def test_an_agent_that_was_not_exited_can_be_entered_in_another_loop() -> None:
+    agent = Agent(Scripted([say("done")]))
+
+    async def enter() -> None:
+        await agent.__aenter__()
+
+    async def use() -> str:
+        async with agent:
+            return (await agent.run("Go.")).output
+
+    asyncio.run(enter())
+    assert asyncio.run(use()) == "done"
+    assert agent.report is not None
+    assert agent.report.clean
+
+
 def test_a_stream_that_is_left_early_has_ended(loop: asyncio.AbstractEventLoop) -> None:
     model = Scripted([say("one two three")], then=lambda: asyncio.sleep(60))
     with Agent(model).run_stream_sync("Go.") as result:

@@ -22,6 +22,7 @@ class _Use:
 
     def __init__(self, entered: object) -> None:
         self.of = id(entered)  # the SDK makes copies, which share nothing
+        self.loop = asyncio.get_running_loop()
         self.users = 0
         self.is_over = False
         self.lock = asyncio.Lock()
@@ -61,7 +62,7 @@ class Entered:
 
     async def __aenter__(self) -> Self:
         use = self._current()
-        if use is None or use.is_over:
+        if use is None or use.is_over or use.loop is not asyncio.get_running_loop():
             use = self._use = _Use(self)
         use.users += 1
         try:

@@ -97,14 +97,14 @@ def contained_iter(
     """`iter` of an agent class, contained, unless it is called by one of the others."""
 
     @wraps(theirs)
-    def iter(agent: Any, *args: Any, **options: Any) -> Any:
+    def iterate(agent: Any, *args: Any, **options: Any) -> Any:
         if drives_itself.get():
             drives_itself.set(False)  # for the tools of the run, and the agents that they run
             return theirs(agent, *args, **{**options, "infer_name": False})
         cm = theirs(agent, *args, **named(agent, options))
         return ContainedRun(cm, "Agent.iter", ContainedAgentRun)
 
-    return cast(Any, iter)
+    return cast(Any, iterate)
 
 
 def named(agent: Any, options: dict[str, Any]) -> dict[str, Any]:
