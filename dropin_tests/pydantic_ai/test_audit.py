@@ -28,7 +28,7 @@ async def tidy_beside() -> str:
     return "worked"
 
 
-def worker() -> Agent[None, str]:
+def worker() -> Agent:
     model = Scripted(
         [call("tidy"), call("tidy_beside")], [say("one two")], first=lambda: work(0.5), then=lambda: work(1)
     )

@@ -8,7 +8,7 @@ import copy
 import logging
 import pickle
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any
 
@@ -56,7 +56,7 @@ class Work:
         return ""
 
 
-def worker(work: Work, **options: Any) -> Agent[None, str]:
+def worker(work: Work, **options: Any) -> Agent:
     return Agent(Scripted([call("work")], [say("done")]), tools=[work.work], **options)
 
 
@@ -97,7 +97,7 @@ async def in_a_generator(agent: Any, **options: Any) -> Any:
     return "".join([text async for text in texts()])
 
 
-Use = Callable[..., Awaitable[Any]]
+Use = Callable[..., Coroutine[Any, Any, Any]]
 WAYS: list[Use] = [run, run_stream, run_stream_events, iterate, in_a_generator]
 each_way = pytest.mark.parametrize("use", WAYS)
 
@@ -158,7 +158,7 @@ async def test_what_a_cancelled_run_had_done_can_be_found_as_with_the_sdk(use: U
 async def test_the_sdks_own_cancel_raises_what_the_sdk_raises(use: Use) -> None:
     for sdk in (pydantic_ai, dropin):
         work, token = Work(), CancellationToken()
-        agent = sdk.Agent(Scripted([call("work")], [say("done")]), tools=[work.work])  # type: ignore[attr-defined]
+        agent = sdk.Agent(Scripted([call("work")], [say("done")]), tools=[work.work])
         task = asyncio.create_task(use(agent, cancellation_token=token))
         await work.begun.wait()
         token.cancel()
@@ -177,7 +177,7 @@ async def test_the_sdks_own_cancel_in_the_middle_of_a_text_raises_what_the_sdk_r
             begun.set()
             await forever()
 
-        agent = sdk.Agent(Scripted([say("one two")], then=wait))  # type: ignore[attr-defined]
+        agent = sdk.Agent(Scripted([say("one two")], then=wait))
         task = asyncio.create_task(use(agent, cancellation_token=token))
         await begun.wait()
         token.cancel()
@@ -495,7 +495,7 @@ async def test_an_override_holds_in_every_form() -> None:
 
 
 async def test_a_subclass_and_a_wrapper_are_contained_too() -> None:
-    class Mine(Agent[None, str]):
+    class Mine(Agent[None, str]):  # type: ignore[type-arg, unused-ignore]
         pass
 
     kinds: list[tuple[Any, list[Use]]] = [

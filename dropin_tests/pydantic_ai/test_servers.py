@@ -49,7 +49,7 @@ def processes() -> list[str]:
     return found
 
 
-def caller(*toolsets: Any, **options: Any) -> Agent[None, str]:
+def caller(*toolsets: Any, **options: Any) -> Agent:
     model = Scripted([call("echo", text="hello")], [say("done")], **options)
     return Agent(model, toolsets=toolsets)
 
@@ -174,7 +174,7 @@ async def test_servers_of_a_file_are_ours_too(tmp_path: Path) -> None:
     entry = {"command": sys.executable, "args": [str(SERVER), "polite"]}
     path.write_text(json.dumps({"mcpServers": {"one": entry}}))
     (toolset,) = load_mcp_toolsets(path)
-    agent: Agent[None, str] = Agent(Scripted([call("one_echo", text="x")], [say("done")]), toolsets=[toolset])
+    agent: Any = Agent(Scripted([call("one_echo", text="x")], [say("done")]), toolsets=[toolset])
     found: list[Any] = []
     toolset.apply(found.append)
     assert [type(one) for one in found] == [MCPToolset]

@@ -33,7 +33,6 @@ class _Use:
 class Entered:
     """Comes with a class of the SDK (`_theirs`) that counts who has entered it."""
 
-    __slots__ = ()  # so that an object of the SDK can become one
     _theirs: ClassVar[Any]
     _use: _Use | None = None
 
