@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from quiesce.dropin.handing import Release, hand_through
 
-hand_through(__name__, "pydantic_ai", Release("pydantic-ai-slim", at_least="2.50", below="3"))
+hand_through(__name__, "pydantic_ai", Release("pydantic-ai-slim", at_least="2.62", below="3"))
 
 from ._agents import Agent as Agent
 from ._agents import WrapperAgent as WrapperAgent
