@@ -102,7 +102,7 @@ class ClaudeSDKClient(claude_agent_sdk.ClaudeSDKClient):
         connection = self._connection
         if connection is None:
             await super().disconnect()
-        elif connection.is_inside and not connection.is_open:
+        elif connection.is_inside() and not connection.is_open:
             await self._hang_up(connection)  # the SDK calls this itself when it could not connect
         else:
             await connection.close()
