@@ -27,8 +27,11 @@ from .contained import Call
 T = TypeVar("T")
 
 
-def drive(call: Call[T], *args: Any, **kwargs: Any) -> T:
-    """Run `call` in the default loop of this thread, until it has ended; no loop may be running in it."""
+def drive(call: Call[T], *args: Any, closes_generators: bool = True, **kwargs: Any) -> T:
+    """Run `call` in the default loop of this thread, until it has ended; no loop may be running in it.
+
+    `closes_generators`: at the end, all async generators of the loop are closed, as some SDKs do.
+    """
     if asyncio._get_running_loop() is not None:
         raise RuntimeError(
             f"{call.name}() cannot be called when an event loop is already running: await the async one"
@@ -53,7 +56,7 @@ def drive(call: Call[T], *args: Any, **kwargs: Any) -> T:
                 raise KeyboardInterrupt from None
             raise
         finally:
-            if not interrupts:
+            if not interrupts and closes_generators:
                 loop.run_until_complete(loop.shutdown_asyncgens())
         if interrupts:  # it has ended before the stop could reach it: the Ctrl-C is not lost
             raise KeyboardInterrupt
