@@ -96,7 +96,8 @@ async def test_two_are_closed_first_in_first_out() -> None:
 async def test_a_deaf_server_ends_with_its_child() -> None:
     async with stdio_client(over_stdio("deaf")) as (read, write), ClientSession(read, write) as session:
         await session.initialize()
-        while len(processes()) < 2:  # Linux shows the environment of a process a moment after it was started
+        # Linux shows the environment of a process a moment after it was started.
+        while len(processes()) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert processes() == []
 
