@@ -1,6 +1,7 @@
 """The examples of pydantic-ai (see `dropin_tests.compared`), with a provider that makes its answers up.
 
-They have a distribution of their own. Its web applications are asked what a page would ask (`served`).
+They have a distribution of their own, in the version of the oldest release that is accepted: newer releases of
+the SDK run the same. Those that wait for a page or a terminal have a user (`used`).
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from dropin_tests.compared import NO_PROGRAM, Examples, Program, as_module, main, server
+from dropin_tests.compared import Examples, Program, as_module, main, server
 
 HERE = Path(__file__).parent
 
 LEFT_OUT = {
     "pydantic_ai_examples/__main__.py": "not an example: it copies the others",
-    "ag_ui/__main__.py": "a server with the applications that are asked here one by one",
+    "ag_ui/__main__.py": "a server for the applications that are used here one by one",
+    "ag_ui/__init__.py": "a server for the applications that are used here one by one",
     "realtime_": "realtime, with a microphone, a camera or a browser",
     "slack_lead_qualifier/": "tools of other products",
     "twelvelabs_video_agent.py": "tools of other products",
@@ -27,20 +29,12 @@ LEFT_OUT = {
     "example_01_": "has no agent of its own",
     "example_02_": "has no agent of its own",
 }
-TYPED = {
-    "cancel_and_resume": "Hello.\nAnd again.\n",
-    "flight_booking": "search\nbuy\nA window seat.\n",
-}
 
 
 def programs(path: str, text: str) -> Iterable[Program] | str:
-    found = as_module(path, text)
     module = path.removesuffix(".py").replace("/", ".")
-    if "\napp = " in text and "__init__" not in path:
-        return [Program("served", (module,))]
-    if isinstance(found, str):
-        return NO_PROGRAM
-    return [Program(module, (), TYPED.get(Path(path).stem, ""))]
+    is_used = "\napp = " in text or module.endswith("cancel_and_resume")
+    return [Program("used", (module,))] if is_used else as_module(path, text)
 
 
 @contextmanager
