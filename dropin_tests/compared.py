@@ -134,7 +134,9 @@ def main(examples: Examples) -> int:
     if options.json:
         print(json.dumps({"same": same, "differ": differ, "left out": left_out, "of": total}))
     else:
-        print(f"{examples.distribution} {release_of(examples)}: {len(same)} of {total} examples print the same")
+        print(
+            f"{examples.distribution} {release_of(examples)}: {len(same)} of {total} examples print the same"
+        )
         for why, number in left_out.most_common():
             print(f"  {number} left out: {why}")
         for name in differ:

@@ -66,7 +66,9 @@ class Request:
     def __init__(self, body: dict[str, Any], *, chat: bool) -> None:
         self.streamed = bool(body.get("stream"))
         items = body["messages"] if chat else body.get("input", [])
-        self.items = [{"role": "user", "content": items}] if isinstance(items, str) else items
+        self.items: list[dict[str, Any]] = (
+            [{"role": "user", "content": items}] if isinstance(items, str) else items
+        )
         tools = body.get("tools") or []
         functions = [tool["function"] if chat else tool for tool in tools if tool["type"] == "function"]
         self.tools = {tool["name"]: tool["parameters"] for tool in functions}
@@ -91,11 +93,12 @@ class Request:
         for item in self.items:
             kind = item.get("role") if item.get("role") in ("user", "tool") else item.get("type")
             has_output = kind in OUTPUTS or (has_output and kind != "user")
-            calls = [item] if kind == "function_call" else item.get("tool_calls") or []
-            called = [] if kind == "user" else [*called, *(call.get("function", call)["name"] for call in calls)]
-        callable_ = [name for name in self.tools if name not in called] if self.must_call else [*self.tools]
-        if callable_ and self.may_call and (self.wanted or self.must_call or not has_output):
-            name = self.wanted or callable_[0]
+            calls: list[dict[str, Any]] = [item] if kind == "function_call" else item.get("tool_calls") or []
+            names = [call.get("function", call)["name"] for call in calls]
+            called = [] if kind == "user" else called + names
+        left = [name for name in self.tools if name not in called] if self.must_call else [*self.tools]
+        if left and self.may_call and (self.wanted or self.must_call or not has_output):
+            name = self.wanted or left[0]
             return name, made_up(self.tools[name])
         if self.schema is not None:
             return "", made_up(self.schema)
