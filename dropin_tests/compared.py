@@ -70,9 +70,11 @@ def no_stand_in() -> Iterator[Mapping[str, str]]:
 class Examples:
     """Those of one SDK, and how they are run."""
 
-    distribution: str  # in whose source distribution they are, in the version that is installed
+    distribution: str  # in whose source distribution they are
     package: str  # the SDK's name in an import
     dropin: str  # the name of ours
+    release: str = ""  # of the distribution; the one that is installed
+    packages: Path | None = None  # a file of versions: what they need besides, for this alone
     left_out: Mapping[str, str] = field(default_factory=dict)  # part of a path: why; the first that matches
     folders: tuple[str, ...] = ("examples",)  # of the source distribution
     import_from: tuple[str, ...] = (".",)  # the folders of its modules; programs run in the first
@@ -132,8 +134,9 @@ def main(examples: Examples) -> int:
     if options.json:
         print(json.dumps({"same": same, "differ": differ, "left out": left_out, "of": total}))
     else:
-        release = f"{examples.distribution} {version(examples.distribution)}"
-        print(f"{release}: {len(same)} of {total} examples print the same")
+        print(
+            f"{examples.distribution} {release_of(examples)}: {len(same)} of {total} examples print the same"
+        )
         for why, number in left_out.most_common():
             print(f"  {number} left out: {why}")
         for name in differ:
@@ -143,17 +146,14 @@ def main(examples: Examples) -> int:
 
 def copies(examples: Examples) -> tuple[Path, Path]:
     """Two copies of the source distribution's folders, the second with the imports changed."""
-    release = f"{re.sub(r'[-_.]+', '_', examples.distribution)}-{version(examples.distribution)}"
+    release = f"{re.sub(r'[-_.]+', '_', examples.distribution)}-{release_of(examples)}"
     build = BUILD / release
     archive = build / f"{release}.tar.gz"
     if not archive.is_file():
         build.mkdir(parents=True, exist_ok=True)
-        source = f"{examples.distribution}=={version(examples.distribution)}"
-        # This environment has no pip; the Python that it was made with has one.
-        pip = [os.path.realpath(sys.executable), "-m", "pip", "--quiet"]
-        subprocess.run(
-            [*pip, "download", "--no-deps", "--no-binary", ":all:", "--dest", str(build), source], check=True
-        )
+        source = f"{examples.distribution}=={release_of(examples)}"
+        pip("download", "--no-deps", "--no-binary", ":all:", "--dest", str(build), source)
+    packages = install(examples.packages, build / "packages")
     theirs, ours = build / "theirs", build / "ours"
     for copy in (theirs, ours):
         shutil.rmtree(copy, ignore_errors=True)
@@ -163,19 +163,40 @@ def copies(examples: Examples) -> tuple[Path, Path]:
             if found.name in {folder.partition("/")[0] for folder in examples.folders}:
                 found.rename(copy / found.name)
         shutil.rmtree(copy / release)
-        make_interpreter(copy, examples.import_from)
+        make_interpreter(copy, [*(copy / folder for folder in examples.import_from), *packages])
     for folder in examples.folders:
         for path in (ours / folder).glob("**/*.py"):
             path.write_text(changed(path.read_text(), examples.package, examples.dropin))
     return theirs, ours
 
 
-def make_interpreter(copy: Path, import_from: Iterable[str]) -> None:
-    """One that finds the packages of this environment, and the modules of a copy."""
+def release_of(examples: Examples) -> str:
+    return examples.release or version(examples.distribution)
+
+
+def pip(*arguments: str) -> None:
+    """This environment has none; the Python that it was made with has one."""
+    subprocess.run([os.path.realpath(sys.executable), "-m", "pip", "--quiet", *arguments], check=True)
+
+
+def install(versions: Path | None, folder: Path) -> list[Path]:
+    """Put packages into a folder of their own, so that the tests do not see them; the folder, if there are any."""
+    if versions is None:
+        return []
+    made_of = folder / "made-of.txt"
+    if not made_of.is_file() or made_of.read_text() != versions.read_text():
+        shutil.rmtree(folder, ignore_errors=True)
+        pip("install", "--no-deps", "--no-compile", "--target", str(folder), "--requirement", str(versions))
+        made_of.write_text(versions.read_text())
+    return [folder]
+
+
+def make_interpreter(copy: Path, import_from: Iterable[Path]) -> None:
+    """One that finds the packages of this environment, and the modules in other folders."""
     venv.create(copy / "python", symlinks=True)
     minor = f"python{sys.version_info.major}.{sys.version_info.minor}"
     packages = sysconfig.get_path("purelib")
-    lines = [*(str(copy / folder) for folder in import_from), f"import site; site.addsitedir({packages!r})"]
+    lines = [*map(str, import_from), f"import site; site.addsitedir({packages!r})"]
     (copy / "python" / "lib" / minor / "site-packages" / "found.pth").write_text("\n".join(lines))
 
 
@@ -221,9 +242,11 @@ def kind_of(failure: str) -> str:
 
 
 def masked(text: str) -> str:
-    """Without ids, numbers, and the order of lines that tasks write side by side."""
+    """Without ids, numbers, times, and the order of lines that tasks write side by side."""
+    text = re.sub(r"\[?\b\d\d:\d\d:\d\d\b(\.\d+)?\]?", " ", text)  # a log says the same time only once
+    text = re.sub(r"\b[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}\b", "#", text)  # a part of it may have no digit
     lines = re.sub(r"\b(?=\w*\d)\w+\b|\d+", "#", text).splitlines()
-    return "\n".join(sorted(lines))
+    return "\n".join(sorted(" ".join(line.split()) for line in lines))
 
 
 def run(program: Program, copy: Path, *, settings: Mapping[str, str], folder: str) -> Ran:

@@ -30,7 +30,7 @@ LEFT_OUT = {
 
 @contextmanager
 def provider() -> Iterator[Mapping[str, str]]:
-    with server(Path(__file__).parent / "provider.py") as port:
+    with server(Path(__file__).parent.parent / "openai_api.py") as port:
         url = f"http://127.0.0.1:{port}/v1"
         yield {
             "OPENAI_API_KEY": "none",

@@ -2,8 +2,8 @@
 
 The answer depends on the request alone, so that a program gets the same answers each time it runs, and with
 every library. The rules: asked for JSON of a schema, it makes up the smallest value of that; offered tools,
-it calls one, or the one that it is told to, until the last message of the user is followed by an output; and
-else it says a sentence. Prints its port.
+it calls one, or the one that it is told to, until the last message of the user is followed by an output, or if
+a call is required, each of them in turn; and else it says a sentence. Prints its port.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ USAGE = {
     "output_tokens_details": {"reasoning_tokens": 0},
 }
 CHAT_USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+TIMES = {"date": "2021-05-08", "date-time": "2021-05-08T12:00:00Z"}
 OUTPUTS = ("function_call_output", "tool")  # in the one API and in the other
 
 
@@ -36,12 +37,23 @@ def value_of(schema: dict[str, Any], defs: dict[str, Any], name: str = "value") 
         return schema["const"]
     if "enum" in schema:
         return schema["enum"][0]
+    if schema.get("default") is not None:
+        return schema["default"]
+    if schema.get("format") in TIMES:
+        return TIMES[schema["format"]]
     kind = schema.get("type", "object")
     if kind == "object":
         return {key: value_of(part, defs, key) for key, part in schema.get("properties", {}).items()}
     if kind == "array":
         return [value_of(schema.get("items", {"type": "string"}), defs, name)]
-    return {"string": f"made-up {name}", "integer": 3, "number": 0.5, "boolean": True, "null": None}[kind]
+    least = schema.get("minimum", 0)
+    return {
+        "string": f"made-up {name}",
+        "integer": max(least, 3),
+        "number": max(least, 0.5),
+        "boolean": True,
+        "null": None,
+    }[kind]
 
 
 def made_up(schema: dict[str, Any]) -> str:
@@ -54,7 +66,9 @@ class Request:
     def __init__(self, body: dict[str, Any], *, chat: bool) -> None:
         self.streamed = bool(body.get("stream"))
         items = body["messages"] if chat else body.get("input", [])
-        self.items = [{"role": "user", "content": items}] if isinstance(items, str) else items
+        self.items: list[dict[str, Any]] = (
+            [{"role": "user", "content": items}] if isinstance(items, str) else items
+        )
         tools = body.get("tools") or []
         functions = [tool["function"] if chat else tool for tool in tools if tool["type"] == "function"]
         self.tools = {tool["name"]: tool["parameters"] for tool in functions}
@@ -69,16 +83,22 @@ class Request:
             else None
         )
         self.may_call = choice != "none"
+        self.must_call = choice == "required"
         self.id = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:12]
 
     def answer(self) -> tuple[str, str]:
         """A tool and its arguments, or nothing and a text."""
         has_output = False
+        called: list[str] = []  # since the last message of the user
         for item in self.items:
             kind = item.get("role") if item.get("role") in ("user", "tool") else item.get("type")
             has_output = kind in OUTPUTS or (has_output and kind != "user")
-        if self.tools and self.may_call and (self.wanted or not has_output):
-            name = self.wanted or next(iter(self.tools))
+            calls: list[dict[str, Any]] = [item] if kind == "function_call" else item.get("tool_calls") or []
+            names = [call.get("function", call)["name"] for call in calls]
+            called = [] if kind == "user" else called + names
+        left = [name for name in self.tools if name not in called] if self.must_call else [*self.tools]
+        if left and self.may_call and (self.wanted or self.must_call or not has_output):
+            name = self.wanted or left[0]
             return name, made_up(self.tools[name])
         if self.schema is not None:
             return "", made_up(self.schema)
