@@ -33,7 +33,11 @@ def drive(call: Call[T], *args: Any, **kwargs: Any) -> T:
         raise RuntimeError(
             f"{call.name}() cannot be called when an event loop is already running: await the async one"
         )
-    loop = default_loop()
+    return drive_in(default_loop(), call, *args, **kwargs)
+
+
+def drive_in(loop: asyncio.AbstractEventLoop, call: Call[T], *args: Any, **kwargs: Any) -> T:
+    """Run `call` in `loop`, which is the caller's to close, until it has ended."""
     task = loop.create_task(call.result(*args, **kwargs))
 
     def stop(number: int) -> None:

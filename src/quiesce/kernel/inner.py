@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         as_reason,
         check_grace,
         check_seconds,
+        describe,
         failures_of,
         is_cancel,
         label_of,
