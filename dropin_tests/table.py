@@ -21,4 +21,5 @@ SDKS = (
     Sdk("acp", "agent-client-protocol", "quiesce.dropin.acp"),
     Sdk("mcp", "mcp-2", "quiesce.dropin.mcp", typed=("typed.py", "typed_clients.py")),
     Sdk("mcp", "mcp-1", "quiesce.dropin.mcp"),
+    Sdk("openhands", "openhands-tools", "quiesce.dropin.openhands"),
 )
