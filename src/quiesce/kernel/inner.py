@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         raise_unchanged,
         thread_stuck_at,
         users_site,
+        variables_of,
         without_cancels,
     )
     from .calls import GuardedCall, is_aftermath

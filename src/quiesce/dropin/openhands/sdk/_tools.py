@@ -22,6 +22,7 @@ from openhands.sdk.agent.parallel_executor import ParallelToolExecutor
 from openhands.sdk.conversation.impl.local_conversation import LocalConversation
 
 from quiesce import current_token, to_thread
+from quiesce.kernel.inner import variables_of
 
 from ._runs import calls
 
@@ -108,7 +109,7 @@ def _runs_in(thread: int) -> Iterator[LocalConversation]:
     """The conversations that run inside a tool call, in its thread, or in threads that it waits for."""
     frame = sys._current_frames().get(thread)
     while frame is not None:
-        owner = frame.f_locals.get("self")
+        owner = variables_of(frame).get("self")
         if isinstance(owner, LocalConversation) and frame.f_code.co_name in ("run", "_run"):
             yield owner
         for inner in list(getattr(owner, "_sub_agents", {}).values()):  # of the tool that delegates
