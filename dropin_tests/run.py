@@ -1,11 +1,12 @@
 """Test the drop-ins, each with the real SDK, in an environment of its own: `make test-dropin`.
 
-    python3 dropin_tests/run.py [--only FOLDER]... [--fresh] [pytest arguments]
+    python3 dropin_tests/run.py [--only FOLDER]... [--examples] [--fresh] [pytest arguments]
 
 For each row of dropin_tests/table.py: what peers/*.txt pins for the SDK, the tools of dropin_tests/tools.txt,
 and quiesce from this tree, as a wheel. There the tests of its folder run, under the rules of tests/conftest.py;
 and mypy and pyright, of the environment that `make lint` uses, check the drop-in and the folder's `typed.py`
-with the SDK's own types. There is no way in which it skips: what cannot be installed is said, and it fails.
+with the SDK's own types. With `--examples`, the SDK's own examples are compared as well (`dropin_tests.compared`),
+which takes minutes. There is no way in which it skips: what cannot be installed is said, and it fails.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from throwaway import NotInstalled, build_wheel, environments, locked, make_envi
 BUILD = environments("dropin")
 LINT = ROOT / ".venv" / "bin"
 LIMIT = 600.0  # seconds for the tests of one SDK
+EXAMPLES_LIMIT = 1800.0  # and for its examples
 AT_ONCE = 2
 
 
@@ -37,6 +39,7 @@ def main() -> int:
     parser.add_argument(
         "--only", metavar="FOLDER", action="append", choices=sorted({sdk.folder for sdk in SDKS})
     )
+    parser.add_argument("--examples", action="store_true", help="compare the SDKs' own examples too")
     parser.add_argument("--fresh", action="store_true", help="make every environment again")
     options, arguments = parser.parse_known_args()
     chosen = [sdk for sdk in SDKS if not options.only or sdk.folder in options.only]
@@ -52,7 +55,11 @@ def main() -> int:
                 print(f"{sdk.versions}: cannot be installed: {error}", flush=True)
                 failed.append(sdk.versions)
                 continue
-            if not test(sdk, arguments) or not (arguments or check_types(sdk)):
+            if (
+                not test(sdk, arguments)
+                or not (arguments or check_types(sdk))
+                or (options.examples and not compare_examples(sdk))
+            ):
                 failed.append(sdk.versions)
     print(
         f"\ntest-dropin: {len(chosen) - len(failed)} of {len(chosen)} in {time.monotonic() - started:.0f} s"
@@ -113,12 +120,22 @@ def check_types(sdk: Sdk) -> bool:
     )
 
 
-def succeeds(command: list[str], environment: dict[str, str], folder: Path = ROOT) -> bool:
+def compare_examples(sdk: Sdk) -> bool:
+    """The SDK's own examples, if its source distribution has some, without and with the drop-in."""
+    if not (ROOT / "dropin_tests" / sdk.folder / "examples.py").is_file():
+        return True
+    command = [str(python_of(sdk)), "-m", f"dropin_tests.{sdk.folder}.examples"]
+    return succeeds(command, dict(os.environ), limit=EXAMPLES_LIMIT)
+
+
+def succeeds(
+    command: list[str], environment: dict[str, str], folder: Path = ROOT, limit: float = LIMIT
+) -> bool:
     try:
-        done = subprocess.run(command, cwd=folder, env=environment, timeout=LIMIT, check=False)
+        done = subprocess.run(command, cwd=folder, env=environment, timeout=limit, check=False)
         return done.returncode == 0
     except subprocess.TimeoutExpired:
-        print(f"not done after {LIMIT:.0f} s", flush=True)
+        print(f"not done after {limit:.0f} s", flush=True)
         return False
 
 

@@ -7,7 +7,8 @@ import json
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ import quiesce
 from quiesce import Scope, contain, own
 
 # --8<-- [end:imports]
+from quiesce.dropin import acp as dropin
+
 from .ways import Close, Ready, Scenario, Way
 
 AGENT = Path(__file__).with_name("standins") / "acp_agent.py"
@@ -52,6 +55,16 @@ async def connect(editor: Editor) -> AsyncIterator[acp.ClientSideConnection]:
 
 
 # --8<-- [end:connect]
+@asynccontextmanager
+async def connect_dropin(editor: Editor) -> AsyncIterator[acp.ClientSideConnection]:
+    async with dropin.spawn_agent_process(editor, sys.executable, str(AGENT)) as (connection, _process):
+        await connection.initialize(protocol_version=acp.PROTOCOL_VERSION)
+        yield connection
+
+
+Connect = Callable[[Editor], AbstractAsyncContextManager[acp.ClientSideConnection]]
+
+
 async def prompt_until_stopped(connection: acp.ClientSideConnection, editor: Editor, ready: Ready) -> None:
     session = await connection.new_session(cwd="/", mcp_servers=[])
     work = asyncio.ensure_future(editor.updated.wait())
@@ -59,12 +72,12 @@ async def prompt_until_stopped(connection: acp.ClientSideConnection, editor: Edi
     await connection.prompt(session_id=session.session_id, prompt=[acp.text_block("Work.")])
 
 
-async def use(ready: Ready) -> None:
+async def use(connect: Connect, ready: Ready) -> None:
     async with connect(editor := Editor()) as connection:
         await prompt_until_stopped(connection, editor, ready)
 
 
-async def open_() -> Close:
+async def open_(connect: Connect) -> Close:
     stack, editor = AsyncExitStack(), Editor()
     connection = await stack.enter_async_context(connect(editor))
     _prompts.add(asyncio.create_task(prompt_until_stopped(connection, editor, lambda: None)))
@@ -143,9 +156,9 @@ async def a_client_that_prompts() -> AsyncIterator[tuple[asyncio.StreamReader, a
         theirs.close()
 
 
-async def serve_without(ready: Ready) -> None:
+async def serve_without(run_agent: Callable[..., Awaitable[None]], ready: Ready) -> None:
     async with a_client_that_prompts() as (reader, writer):
-        await acp.run_agent(Agent(ready), writer, reader)
+        await run_agent(Agent(ready), writer, reader)
 
 
 # --8<-- [start:serve]
@@ -164,8 +177,9 @@ def prompt() -> Scenario:
     return Scenario(
         "prompt",
         "a client with a prompt under way, the agent has started a command",
-        without=Way(use, open_),
+        without=Way(partial(use, connect), partial(open_, connect)),
         with_quiesce=Way(use_with, open_with, run=quiesce.run),
+        dropin=Way(partial(use, connect_dropin), partial(open_, connect_dropin)),
         impossible={"break": NO_LOOP},
     )
 
@@ -174,7 +188,8 @@ def serve() -> Scenario:
     return Scenario(
         "serve",
         "`run_agent`, a prompt under way that is answered when it is cancelled",
-        without=Way(serve_without),
+        without=Way(partial(serve_without, acp.run_agent)),
         with_quiesce=Way(serve_with, run=quiesce.run),
+        dropin=Way(partial(serve_without, dropin.run_agent)),
         impossible={"break": NO_LOOP, "elsewhere": NO_CLOSE, "order": NO_CLOSE},
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 
 from mcp import ClientSession
@@ -16,6 +16,9 @@ import quiesce
 from quiesce import own
 
 # --8<-- [end:imports]
+from quiesce.dropin import mcp as dropin
+from quiesce.dropin.mcp.client.streamable_http import streamable_http_client as owned_client
+
 from .ways import Close, Ready, Scenario, Way, soon
 
 URL = f"http://127.0.0.1:{os.environ.get('PEERS_MCP')}/mcp"
@@ -31,17 +34,27 @@ async def connect(url: str) -> AsyncIterator[ClientSession]:
 
 
 # --8<-- [end:connect]
+@asynccontextmanager
+async def connect_dropin(url: str) -> AsyncIterator[ClientSession]:
+    async with owned_client(url) as (read, write, *_), dropin.ClientSession(read, write) as session:
+        await session.initialize()
+        yield session
+
+
+Connect = Callable[[str], AbstractAsyncContextManager[ClientSession]]
+
+
 async def work_until_stopped(ready: Ready, session: ClientSession) -> None:
     soon(ready)
     await session.call_tool("work", {})
 
 
-async def use(ready: Ready) -> None:
+async def use(connect: Connect, ready: Ready) -> None:
     async with connect(URL) as session:
         await work_until_stopped(ready, session)
 
 
-async def open_() -> Close:
+async def open_(connect: Connect) -> Close:
     stack = AsyncExitStack()
     await stack.enter_async_context(connect(URL))
     return stack.aclose
@@ -70,7 +83,8 @@ def streamable_http() -> Scenario:
     return Scenario(
         "streamable_http",
         "a client over streamable HTTP",
-        without=Way(use, open_),
+        without=Way(partial(use, connect), partial(open_, connect)),
         with_quiesce=Way(use_with, lambda: open_anywhere(URL), run=quiesce.run),
+        dropin=Way(partial(use, connect_dropin), partial(open_, connect_dropin)),
         impossible={"break": NO_LOOP},
     )

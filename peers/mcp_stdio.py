@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +18,8 @@ import quiesce
 from quiesce import contain, own
 
 # --8<-- [end:imports]
+from quiesce.dropin import mcp as dropin
+
 from .ways import Close, Ready, Scenario, Way, soon
 
 SERVER = Path(__file__).with_name("standins") / "mcp_stdio.py"
@@ -33,6 +35,14 @@ async def connect(server: StdioServerParameters) -> AsyncIterator[ClientSession]
 
 
 # --8<-- [end:connect]
+@asynccontextmanager
+async def connect_dropin(server: StdioServerParameters) -> AsyncIterator[ClientSession]:
+    async with dropin.stdio_client(server) as (read, write), dropin.ClientSession(read, write) as session:
+        await session.initialize()
+        yield session
+
+
+Connect = Callable[[StdioServerParameters], AbstractAsyncContextManager[ClientSession]]
 
 
 async def work_until_stopped(ready: Ready, session: ClientSession) -> None:
@@ -40,12 +50,12 @@ async def work_until_stopped(ready: Ready, session: ClientSession) -> None:
     await session.call_tool("work", {})
 
 
-async def use(server: StdioServerParameters, ready: Ready) -> None:
+async def use(connect: Connect, server: StdioServerParameters, ready: Ready) -> None:
     async with connect(server) as session:
         await work_until_stopped(ready, session)
 
 
-async def open_(server: StdioServerParameters) -> Close:
+async def open_(connect: Connect, server: StdioServerParameters) -> Close:
     stack = AsyncExitStack()
     await stack.enter_async_context(connect(server))
     return stack.aclose
@@ -80,8 +90,9 @@ def _scenario(name: str, title: str, *arguments: str) -> Scenario:
     return Scenario(
         name,
         title,
-        without=Way(partial(use, server), partial(open_, server)),
+        without=Way(partial(use, connect, server), partial(open_, connect, server)),
         with_quiesce=Way(partial(use_with, server), partial(open_anywhere, server), run=quiesce.run),
+        dropin=Way(partial(use, connect_dropin, server), partial(open_, connect_dropin, server)),
         impossible={"break": NO_LOOP},
     )
 

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ import quiesce
 from quiesce import Scope, contain, current_token, own, stream
 
 # --8<-- [end:imports]
+from quiesce.dropin.pydantic_ai import Agent as ContainedAgent
+
 from .ways import Close, Ready, Scenario, Way, consume, start_consuming
 
 SERVER = Path(__file__).with_name("standins") / "mcp_stdio.py"
@@ -46,26 +49,26 @@ def count() -> str:
     return "done"
 
 
-def make_agent(*tools: Callable[[], str]) -> Agent:
+def make_agent(*tools: Callable[[], str], kind: type[Agent] = Agent) -> Agent:
     provider = OpenAIProvider(f"http://127.0.0.1:{os.environ.get('PEERS_MODEL')}/v1", api_key="none")
     # By default the transport keeps its server for the next connection: not a leak, but not what is asked for here.
     transport = StdioTransport(sys.executable, [str(SERVER)], keep_alive=False)
     model = OpenAIChatModel("stand-in", provider=provider)
-    return Agent(model, tools=tools, toolsets=[MCPToolset(transport)])
+    return kind(model, tools=tools, toolsets=[MCPToolset(transport)])
 
 
 # A run with a tool in a thread
 
 
-async def use_run(ready: Ready) -> None:
+async def use_run(kind: type[Agent], tool: Callable[[], str], ready: Ready) -> None:
     say_when_it_runs(ready)
-    async with make_agent(count) as agent:
+    async with make_agent(tool, kind=kind) as agent:
         await agent.run("Please count.")
 
 
-async def open_agent() -> Close:
+async def open_agent(kind: type[Agent]) -> Close:
     stack = AsyncExitStack()
-    await stack.enter_async_context(make_agent())
+    await stack.enter_async_context(make_agent(kind=kind))
     return stack.aclose
 
 
@@ -117,8 +120,8 @@ async def answer(agent: Agent, prompt: str) -> AsyncIterator[Any]:
 
 
 # --8<-- [end:answer]
-async def use_streamed(ready: Ready) -> None:
-    await consume(answer(make_agent(), "Say something."), ready)
+async def use_streamed(kind: type[Agent], ready: Ready) -> None:
+    await consume(answer(make_agent(kind=kind), "Say something."), ready)
 
 
 async def open_streamed() -> Close:
@@ -127,8 +130,22 @@ async def open_streamed() -> Close:
     return texts.aclose  # type: ignore[attr-defined]
 
 
-async def break_off_streamed(ready: Ready) -> None:
-    async for _ in answer(make_agent(), "Say something."):
+async def open_contained() -> Close:
+    agent = make_agent(kind=ContainedAgent)
+    await agent.__aenter__()
+    run: Any = agent.run_stream("Say something.")
+    result = await run.__aenter__()
+    await start_consuming(result.stream_text(delta=True, debounce_by=None))  # one task reads it
+
+    async def close() -> None:
+        await run.close()  # another stops it: the reader sees the end of the stream
+        await agent.__aexit__(None, None, None)
+
+    return close
+
+
+async def break_off_streamed(kind: type[Agent], ready: Ready) -> None:
+    async for _ in answer(make_agent(kind=kind), "Say something."):
         ready()
         break
 
@@ -160,8 +177,13 @@ def run() -> Scenario:
     return Scenario(
         "run",
         "`Agent.run`, in a tool that runs in a thread, with an MCP server",
-        without=Way(use_run, open_agent),
+        without=Way(partial(use_run, Agent, count), partial(open_agent, Agent)),
         with_quiesce=Way(use_run_with, open_agent_with, run=quiesce.run),
+        dropin=Way(
+            partial(use_run, ContainedAgent, count_until_stopped),
+            partial(open_agent, ContainedAgent),
+            run=quiesce.run,
+        ),
         impossible={"break": NO_LOOP},
     )
 
@@ -170,8 +192,9 @@ def deaf_tool() -> Scenario:
     return Scenario(
         "deaf_tool",
         "`Agent.run`, in a tool that does not look at its token",
-        without=Way(use_run),
+        without=Way(partial(use_run, Agent, count)),
         with_quiesce=Way(run_deaf, run=quiesce.run),
+        dropin=Way(partial(use_run, ContainedAgent, count), run=quiesce.run),
         impossible={"break": NO_LOOP, "elsewhere": OPENED, "order": OPENED},
         limits=dict.fromkeys(("cancel", "cancel-2", "cancel-3", "timeout"), A_THREAD),
     )
@@ -181,11 +204,17 @@ def streamed() -> Scenario:
     return Scenario(
         "streamed",
         "`Agent.run_stream`, in the middle of an answer",
-        without=Way(use_streamed, open_streamed, break_off_streamed),
+        without=Way(partial(use_streamed, Agent), open_streamed, partial(break_off_streamed, Agent)),
         with_quiesce=Way(
             lambda ready: read_answer(make_agent(), "Say something.", lambda _: ready()),
             open_streamed_with,
             break_off_streamed_with,
+            run=quiesce.run,
+        ),
+        dropin=Way(
+            partial(use_streamed, ContainedAgent),
+            open_contained,
+            partial(break_off_streamed, ContainedAgent),
             run=quiesce.run,
         ),
     )

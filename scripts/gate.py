@@ -124,7 +124,7 @@ NIGHTLY = (
     make("test-taskgroups"),
     make("test-next", limit=3 * HOURS),
     make("test-interop"),
-    make("test-dropin"),
+    make("test-dropin", limit=3 * HOURS, ARGS="--examples"),
     make("test-docker", "all"),
     make("peers", "all", limit=3 * HOURS),
     make("zombies", "all", limit=2 * HOURS),

@@ -21,6 +21,7 @@ import pytest
 from tests.flaky import MOST, RECORD, Flaky, keep
 
 CHOICES = ("--every-world", "--one-world")  # options that decide which tests there are
+RULES = "tests.conftest"
 LIMIT = 900  # seconds for the second try of one test
 
 
@@ -39,6 +40,8 @@ class SecondTry:
         self._root = config.rootpath
         self._has_groups = config.getoption("dist", "no") == "loadgroup"
         self._options = [name for name in CHOICES if config.getoption(name, False)]
+        if RULES in config.getoption("plugins"):  # for tests in other folders
+            self._options += ["-p", RULES]
         self._failures: dict[str, str] = {}
         self._has_collection_errors = False
         self._verdicts: list[str] = []

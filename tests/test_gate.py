@@ -93,6 +93,16 @@ def test_a_flaky_test_is_listed_with_its_first_failure_and_fails_nothing(
     assert "what it printed" in kept
 
 
+def test_a_flaky_test_of_another_folder_is_tried_again_under_the_same_rules(
+    gate: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source = FLAKY.format(count=1).replace("def test_flaky", "async def test_flaky")
+    status = run(gate, tmp_path, stage_of(gate, tmp_path, source, "-p", "tests.conftest"))
+    last = capfd.readouterr().out.rpartition("\nflaky: ")[2]
+    assert status == 0, last
+    assert "[asyncio" in last
+
+
 def test_a_test_that_fails_twice_fails_the_gate_and_what_follows_does_not_run(
     gate: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

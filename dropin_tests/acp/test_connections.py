@@ -88,6 +88,15 @@ async def test_run_agent_returns_at_the_end_of_its_input_and_stops_its_handlers(
         assert others() == []
 
 
+async def test_a_connection_is_closed_at_the_end_of_the_block_around_it() -> None:
+    async with raw_peer() as (ours, _):
+        async with Scope():
+            connection = connect_to_agent(Client(), *ours)
+        assert connection.report is not None
+        assert connection.report.clean
+        assert others() == []
+
+
 async def test_run_agent_is_stopped_by_the_scope_around_it() -> None:
     async with raw_peer() as (ours, peer):
         async with Scope() as scope:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -31,6 +32,13 @@ def silent() -> mcp.StdioServerParameters:
     return mcp.StdioServerParameters(
         command=sys.executable, args=["-c", "import time; time.sleep(1000)"], env=MARK
     )
+
+
+def says_goodbye() -> mcp.StdioServerParameters:
+    """A server that sends another message when its input has ended: mcp 1.x then fails when it is closed."""
+    message = json.dumps({"jsonrpc": "2.0", "method": "notifications/message", "params": {}})
+    program = f"import sys; sys.path.insert(0, {str(STAND_IN.parent)!r}); import mcp_stdio as m; m.serve(); print({message!r})"
+    return mcp.StdioServerParameters(command=sys.executable, args=["-c", program], env=MARK)
 
 
 @contextmanager

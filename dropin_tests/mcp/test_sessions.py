@@ -11,7 +11,7 @@ import mcp
 import pytest
 from tests.world import asyncio_only
 
-from dropin_tests.mcp.servers import made_with_the_sdk, over_http, over_stdio, processes, silent
+from dropin_tests.mcp.servers import made_with_the_sdk, over_http, over_stdio, processes, says_goodbye, silent
 from quiesce.dropin.mcp import ClientSession, ClientSessionGroup, stdio_client
 from quiesce.dropin.mcp.client.session_group import SseServerParameters, StreamableHttpParameters
 
@@ -171,6 +171,24 @@ async def test_a_cancelled_connect_of_a_group_leaves_nothing() -> None:
     assert processes() == []
     assert group.sessions == []
     assert (await group.close()).clean
+
+
+async def test_a_cancel_of_a_group_stays_a_cancel_when_its_exit_fails() -> None:
+    begun = asyncio.Event()
+
+    async def use() -> None:
+        async with ClientSessionGroup() as group:
+            await group.connect_to_server(says_goodbye())
+            begun.set()
+            await group.call_tool("work", {})
+
+    task = asyncio.create_task(use())
+    await begun.wait()
+    await asyncio.sleep(0.1)
+    task.cancel()
+    await asyncio.wait({task})
+    assert task.cancelled()
+    assert processes() == []
 
 
 async def test_a_group_that_connects_in_vain_raises_the_error_of_the_sdk() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 
+import agents
 import pytest
 from tests.world import asyncio_only
 
@@ -50,6 +52,14 @@ async def read_first(agent: Agent, question: str) -> None:
 
 
 # --8<-- [end:streamed]
+
+
+@pytest.fixture(autouse=True)
+def untraced() -> Iterator[None]:
+    """Without the SDK's thread for traces, which lives as long as the program."""
+    agents.set_tracing_disabled(True)
+    yield
+    agents.set_tracing_disabled(False)
 
 
 async def test_the_pages_run_times_out_when_its_tool_has_ended() -> None:

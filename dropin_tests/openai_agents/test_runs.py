@@ -13,6 +13,8 @@ from typing import Any
 import agents
 import pytest
 from agents.tracing import TracingProcessor
+from agents.tracing.processor_interface import TracingExporter
+from agents.tracing.processors import BatchTraceProcessor
 from peers.agents_matrix import POINTS, STOPS, cell
 from tests.world import asyncio_only
 
@@ -187,6 +189,24 @@ async def test_traces_are_those_of_the_sdk(recorder: Recorder) -> None:
     theirs = await trace(agents)
     assert "trace workflow" in theirs
     assert await trace(dropin) == theirs
+
+
+async def test_the_sdks_thread_for_traces_is_not_left_by_the_first_run_that_is_traced() -> None:
+    exporting = BatchTraceProcessor(Nowhere())
+    agents.set_trace_processors([exporting])
+    agents.set_tracing_disabled(False)
+    try:
+        result = await dropin.Runner.run(Agent(name="a", model=Scripted([say("done")])), "Go.")
+        assert exporting._worker_thread is not None
+        assert exporting._worker_thread.is_alive()
+        assert result.report.clean, str(result.report)
+    finally:
+        agents.set_trace_processors([])
+        exporting.shutdown()
+
+
+class Nowhere(TracingExporter):
+    def export(self, items: Any) -> None: ...
 
 
 # Stops

@@ -3,7 +3,8 @@
 The script is in the prompt: a line `call TOOL {json}` makes it call that tool, `say TEXT` makes it say that;
 to the result of a tool, and to anything else, it says `Done.`. The last such word of the user's last message
 counts: the CLI puts several prompts, and notes of its own, into one message, and has messages of the system
-after it. Each request is a line in LOG, if there is one: method, path, status.
+after it. A program that imports this may have other texts answered, too (`OTHERS`). Each request is a line in
+LOG, if there is one: method, path, status.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import re
 import sys
 from asyncio import StreamReader, StreamWriter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ WORD = re.compile(r"^(?:call (?P<tool>\w+) (?P<input>\{.*\})|say (?P<text>.*))$"
 USAGE = {"input_tokens": 1, "output_tokens": 1}
 NUMBERS = count(1)
 LOG = Path(sys.argv[1]) if len(sys.argv) > 1 else None
+# Of a text in which no line is such a word: what makes the answer to it, in place of `Done.`; None for others.
+OTHERS: list[Callable[[str], dict[str, Any] | None]] = []
 
 
 def answer_to(request: dict[str, Any]) -> dict[str, Any]:
@@ -34,9 +37,16 @@ def answer_to(request: dict[str, Any]) -> dict[str, Any]:
         for word in reversed([*WORD.finditer(block.get("text", ""))]):
             if word["text"] is not None:
                 return {"type": "text", "text": word["text"]}
-            name, arguments = word["tool"], json.loads(word["input"])
-            return {"type": "tool_use", "id": f"toolu_{next(NUMBERS)}", "name": name, "input": arguments}
+            return call(word["tool"], json.loads(word["input"]))
+        for answer in OTHERS:
+            if (made_up := answer(block.get("text", ""))) is not None:
+                return made_up
     return {"type": "text", "text": "Done."}
+
+
+def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The block of content that is the call of a tool."""
+    return {"type": "tool_use", "id": f"toolu_{next(NUMBERS)}", "name": name, "input": arguments}
 
 
 def events_of(request: dict[str, Any]) -> Iterator[dict[str, Any]]:

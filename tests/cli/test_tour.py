@@ -159,7 +159,9 @@ def test_the_whole_tour_needs_neither_a_terminal_nor_input() -> None:
     assert re.search(
         r"^SIGTERM +\S+ s, SIGTERM, 1 process left +\S+ s, SIGTERM, nothing left$", whole, re.MULTILINE
     )
-    assert re.search(r"^client killed +still running after 2 s .* nothing left$", whole, re.MULTILINE)
+    assert re.search(
+        r"^client killed +2 processes still running after 2 s .* nothing left$", whole, re.MULTILINE
+    )
     assert "-m http.server" in whole
     for number, each in enumerate(SITUATIONS, 1):
         assert f"{number}/5 {each.title}\n" in done.stdout

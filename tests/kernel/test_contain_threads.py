@@ -18,6 +18,7 @@ import pytest
 
 from quiesce import Containment, Grace, Leftover, Scope, contain, current_token, to_thread
 from quiesce.kernel.base.source_places import variables_of
+from quiesce.kernel.contain import busy_threads
 from quiesce.kernel.contain.busy_threads import all_work
 from tests.world import asyncio_only
 
@@ -237,6 +238,21 @@ async def test_threads_from_before_and_idle_ones_are_nobodys_business(tool: Tool
     assert box.report.outcomes == []
     tool.free.set()
     thread.join()
+
+
+async def test_a_thread_that_serves_the_program_is_not_the_blocks_that_needed_it_first(
+    tool: Tool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(busy_threads, "_services", set[str]())
+    busy_threads.serves_the_program(__name__)
+    async with contain(grace=BRIEF) as box:
+        service = threading.Thread(target=tool.run)
+        service.start()
+        await tool.wait_until_it_runs()
+    assert box.report is not None
+    assert box.report.clean, str(box.report)
+    tool.free.set()
+    service.join()
 
 
 async def test_a_thread_of_quiesce_belongs_to_its_scope_and_is_named_once(tool: Tool) -> None:

@@ -187,8 +187,11 @@ def test_pid_1_keeps_nothing_open_that_the_program_may_close(tmp_path: Path) -> 
     with started("asyncio", text) as running_program:
         init = init_of(running_program)
         assert wait_until(lambda: Path(f"/proc/{init}/comm").read_text() == "quiesce-init\n")
-        opened = [os.readlink(path) for path in Path(f"/proc/{init}/fd").iterdir()]
-        assert set(opened) <= {"/dev/null", "anon_inode:[signalfd]"}
+        opened = list(Path(f"/proc/{init}/fd").iterdir())
+        # By what it is: its name may be one of another mount namespace. Newer releases of libffi keep their own file open.
+        kept = [path for path in opened if path.stat().st_rdev != os.stat(os.devnull).st_rdev]
+        names = {os.readlink(path) for path in kept}
+        assert {name for name in names if "/libffi.so" not in name} <= {"anon_inode:[signalfd]"}
         os.kill(init, signal.SIGTERM)
         running_program.wait()
 

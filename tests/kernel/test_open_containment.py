@@ -100,3 +100,24 @@ async def test_a_second_close_makes_work_that_stops_itself_hurry() -> None:
     await asyncio.sleep(0.1)
     assert (await containment.close(deadline=1.5)).clean
     assert (await closing).elapsed < 2
+
+
+async def test_the_end_of_the_block_around_it_closes_it() -> None:
+    async with Scope() as scope:
+        containment = await opened()
+    assert containment.report is not None
+    check(containment.report)
+    assert scope.report is not None
+    assert scope.report.clean
+
+
+async def test_children_of_the_block_around_it_use_it_until_they_end() -> None:
+    async with Scope() as scope:
+        containment = await opened()
+
+        async def use() -> None:
+            await asyncio.sleep(1)
+            assert containment.report is None
+
+        scope.spawn(use)
+    assert containment.report is not None

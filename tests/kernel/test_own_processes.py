@@ -20,6 +20,7 @@ import pytest
 from quiesce import Grace, Held, NotHeld, Scope, Stream, contain, own, shielded, stream
 from quiesce.kernel.contain import block_processes
 from quiesce.kernel.contain.adopted_tree import AdoptedTree
+from quiesce.kernel.inner import look_at_processes, stop_orphans, stop_processes
 from quiesce.kernel.scope import unseen
 from tests.kernel.processes import is_gone, running, token_of_processes, wait_until
 from tests.world import asyncio_only
@@ -645,3 +646,61 @@ def test_a_process_that_was_told_to_go_when_the_loop_ended_goes_with_the_program
     if not gone:
         os.kill(pid, 9)
     assert gone
+
+
+# What other packages may ask for ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["own", "stream"])
+async def test_in_a_stop_the_processes_can_be_stopped_before_the_clean_up_has_ended(
+    kind: str, token: str
+) -> None:
+    patient = Grace(cancel=1000)
+    thing: Held[Started] | Stream[Started]
+    if kind == "own":
+        thing = await own(waits_for_it(tree(token)), grace=patient).open()
+    else:
+        thing = stream(words_of_one_that_waits(tree(token)), grace=patient)
+        await anext(thing)
+    closing = asyncio.ensure_future(thing.close())
+    await asyncio.sleep(0.1)
+    assert len(running(token)) == 3
+    stop_processes(thing)
+    assert (await closing).clean
+    assert running(token) == []
+
+
+@pytest.mark.parametrize("kind", ["own", "stream"])
+async def test_after_a_look_the_children_of_a_process_that_has_exited_are_still_known(
+    kind: str, token: str
+) -> None:
+    thing: Held[Started] | Stream[Started]
+    if kind == "own":
+        thing = held = await own(leaves_it(careless(token)), grace=BRISK).open()
+        process = held.value
+    else:
+        thing = stream(words(careless(token)), grace=BRISK)
+        process = await anext(thing)
+    look_at_processes(thing)
+    process.stdin.close()
+    while process.returncode is None:  # `wait()` would wait for the child, which holds a pipe
+        await asyncio.sleep(0.01)
+    assert len(running(token)) == 1
+    assert (await thing.close()).clean
+    assert running(token) == []
+
+
+async def test_what_a_process_has_left_that_has_exited_can_be_stopped_while_the_thing_is_held(
+    token: str,
+) -> None:
+    held = await own(leaves_it(careless(token)), grace=BRISK).open()
+    look_at_processes(held)
+    stop_orphans(held)  # there are none
+    await asyncio.sleep(0.1)
+    assert len(running(token)) == 2
+    held.value.stdin.close()
+    while held.value.returncode is None:
+        await asyncio.sleep(0.01)
+    stop_orphans(held)
+    assert await asyncio.to_thread(wait_until, lambda: not running(token))
+    assert (await held.close()).clean

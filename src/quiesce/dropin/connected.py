@@ -6,6 +6,8 @@ processes that the connection has started have ended, or are named in the report
 
 A class of ours that replaces one of an SDK has the SDK's own functions as the pair, and offers `close()`. Its
 other methods are called in the tasks of its users, and may start tasks too: those go through `call`.
+
+`Opened` is the same for an async context manager of an SDK, which is told how the body of its block ended.
 """
 
 from __future__ import annotations
@@ -13,44 +15,54 @@ from __future__ import annotations
 import asyncio
 from asyncio import Task
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import AbstractAsyncContextManager
 from contextvars import Context
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from quiesce import Grace, Held, Reason, Scope, StopReport, own
-from quiesce.kernel.inner import OpenContainment, users_site
+from quiesce import Grace, Reason, Scope, StopReport
+from quiesce.kernel.inner import (
+    Holding,
+    OpenContainment,
+    look_at_processes,
+    start_holding,
+    stop_orphans,
+    stop_processes,
+    users_site,
+)
 
-from .contained import note_leftovers
+from .contained import note_leftovers, reason_of_end
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Connection(Generic[T]):
-    """What `connect()` opens, in an owner task, until `close()` has it closed there by `disconnect()`."""
+class Opened(Generic[T]):
+    """A context manager that an owner task enters, and exits when it is closed; it is used once."""
 
     def __init__(
         self,
-        connect: Callable[[], Awaitable[T]],
-        disconnect: Callable[[], Awaitable[object]],
+        cm: AbstractAsyncContextManager[T],
         *,
         name: str,
         keep: Callable[[Task[Any]], bool] | None = None,
         grace: Grace | None = None,
         scope: Scope | None = None,
     ) -> None:
-        self._pair = _Pair(connect, disconnect)
-        self._name = name
-        self._grace = grace
-        self._make = partial(OpenContainment, name, users_site(), keep=keep, grace=grace, scope=scope)
+        site = users_site()
+        self._hold = partial(start_holding, cm, name, site, grace=grace)
+        self._make = partial(OpenContainment, name, site, keep=keep, grace=grace, scope=scope)
         self._containment: OpenContainment | None = None
-        self._held: Held[T] | None = None
+        self._held: Holding[T] | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether it was opened, and nobody has closed it."""
-        return self._held is not None and self._containment is not None and not self._containment.closed
+        held, containment = self._held, self._containment
+        if held is None or containment is None:
+            return False
+        return held.entered and not (held.closed or containment.closed)
 
     @property
     def report(self) -> StopReport | None:
@@ -58,17 +70,33 @@ class Connection(Generic[T]):
         return self._containment.report if self._containment is not None else None
 
     async def open(self) -> T:
-        """Connect. If this raises, or you are cancelled, nothing is left half open."""
+        """Enter it. If this raises, or you are cancelled, nothing is left half open."""
         self._containment = containment = self._make()
-        # Owned inside, and not the other way round: then the guard knows the processes that `connect` has started.
-        opening = own(self._pair, name=self._name, grace=self._grace).open()
         try:
-            self._held = await _InContext(containment.context(), opening)
+            # Owned inside, and not the other way round: then the guard knows the processes that `connect` has started.
+            self._held = held = containment.run(self._hold)
+            await held.wait_until_entered()
             containment.stop_with(self._disconnect_first)
-            return self._held.value
+            return held.value
         except BaseException as error:
+            self._held = None
             note_leftovers(error, await containment.close(reason=Reason("error", "it was not opened")))
             raise
+
+    def is_inside(self) -> bool:
+        """Whether the caller belongs to what it has started, and so cannot wait for its end."""
+        return self._containment is not None and self._containment.is_inside()
+
+    def look_at_processes(self) -> None:
+        """Find its processes and their descendants; stop those whose parent of ours has exited by itself."""
+        if self._held is not None:
+            look_at_processes(self._held)
+            stop_orphans(self._held)
+
+    def stop_processes(self) -> None:
+        """Stop its processes now, in a stop that has begun: its exit need not end them first."""
+        if self._held is not None:
+            stop_processes(self._held)
 
     def _disconnect_first(self) -> list[Task[Any]]:
         """For a stop that is not a `close()`: of the scope that owns the connection."""
@@ -84,18 +112,47 @@ class Connection(Generic[T]):
     async def close(
         self, *, deadline: float | None = None, grace: Grace | None = None, reason: Reason | str | None = None
     ) -> StopReport:
-        """Disconnect, wait until everything of it has ended, and report. From any task, any number of times."""
-        assert self._held is not None, "it was not opened"
-        assert self._containment is not None
+        """Exit it, wait until everything of it has ended, and report. From any task, any number of times.
+
+        While it is being opened, this stops that.
+        """
+        assert self._containment is not None, "it was not opened"
         try:
-            if not self._containment.is_inside():
+            if self._held is not None and not self.is_inside():
                 await self._held.close(deadline=deadline, grace=grace, reason=reason)
         finally:  # also if we are cancelled: that is raised when both are done
             report = await self._containment.close(deadline=deadline, grace=grace, reason=reason)
         return report
 
+    async def leave(self, error: BaseException | None) -> bool:
+        """Close it at the end of a block whose body has raised `error`; returns whether it suppresses that."""
+        assert self._held is not None, "it was not opened"
+        assert self._containment is not None
+        try:
+            return await self._held.leave(error)
+        finally:
+            report = await self._containment.close(reason=reason_of_end(error))
+            if error is not None:
+                note_leftovers(error, report)
 
-class _Pair(Generic[T]):
+
+class Connection(Opened[T]):
+    """What `connect()` opens, in an owner task, until `close()` has it closed there by `disconnect()`."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[T]],
+        disconnect: Callable[[], Awaitable[object]],
+        *,
+        name: str,
+        keep: Callable[[Task[Any]], bool] | None = None,
+        grace: Grace | None = None,
+        scope: Scope | None = None,
+    ) -> None:
+        super().__init__(_Pair(connect, disconnect), name=name, keep=keep, grace=grace, scope=scope)
+
+
+class _Pair(AbstractAsyncContextManager[T]):
     """The two functions as a context manager."""
 
     def __init__(

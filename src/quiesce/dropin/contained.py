@@ -138,3 +138,12 @@ def note_leftovers(error: BaseException, report: StopReport | None) -> None:
     """Have `error` say what the stop that it has caused could not end."""
     if report is not None and not report.clean:
         error.add_note(str(report))
+
+
+def reason_of_end(error: BaseException | None) -> Reason:
+    """Why what an SDK was doing has ended: it has raised `error`, if anything."""
+    if error is None or isinstance(error, StopAsyncIteration | GeneratorExit):
+        return Reason("parent", "it ended")
+    if isinstance(error, Exception):
+        return Reason("error", f"it failed: {error!r}", error)
+    return Reason("cancelled", str(error))

@@ -27,16 +27,25 @@ from .contained import Call
 T = TypeVar("T")
 
 
-def drive(call: Call[T], *args: Any, **kwargs: Any) -> T:
-    """Run `call` in the default loop of this thread, until it has ended; no loop may be running in it."""
+def drive(call: Call[T], *args: Any, closes_generators: bool = True, **kwargs: Any) -> T:
+    """Run `call` in the default loop of this thread, until it has ended; no loop may be running in it.
+
+    `closes_generators`: at the end, all async generators of the loop are closed, as some SDKs do.
+    """
     if asyncio._get_running_loop() is not None:
         raise RuntimeError(
             f"{call.name}() cannot be called when an event loop is already running: await the async one"
         )
-    return drive_in(default_loop(), call, *args, **kwargs)
+    return drive_in(default_loop(), call, *args, closes_generators=closes_generators, **kwargs)
 
 
-def drive_in(loop: asyncio.AbstractEventLoop, call: Call[T], *args: Any, **kwargs: Any) -> T:
+def drive_in(
+    loop: asyncio.AbstractEventLoop,
+    call: Call[T],
+    *args: Any,
+    closes_generators: bool = True,
+    **kwargs: Any,
+) -> T:
     """Run `call` in `loop`, which is the caller's to close, until it has ended."""
     task = loop.create_task(call.result(*args, **kwargs))
 
@@ -57,7 +66,7 @@ def drive_in(loop: asyncio.AbstractEventLoop, call: Call[T], *args: Any, **kwarg
                 raise KeyboardInterrupt from None
             raise
         finally:
-            if not interrupts:
+            if not interrupts and closes_generators:
                 loop.run_until_complete(loop.shutdown_asyncgens())
         if interrupts:  # it has ended before the stop could reach it: the Ctrl-C is not lost
             raise KeyboardInterrupt

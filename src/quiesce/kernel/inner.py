@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         has_in_variable,
         known_starts,
         leave_processes,
+        serves_the_program,
         spawner_of,
     )
     from .loops import AsyncioBackend
@@ -57,8 +58,11 @@ if TYPE_CHECKING:
         fail_closing,
         forget_failure,
         is_closing,
+        look_at_processes,
         make_holding,
         start_holding,
+        stop_orphans,
+        stop_processes,
     )
     from .process import (
         FROM_TERMINAL,

@@ -181,13 +181,14 @@ def test_what_a_program_has_left_that_ended_by_itself_is_named(token: str) -> No
 
 
 def test_a_real_time_signal_has_a_name() -> None:
-    program = [
-        sys.executable,
-        "-S",
-        "-c",
-        "import os,signal,sys; signal.signal(15, lambda *_: os.kill(os.getpid(), 36)); signal.pause(); signal.pause()",
-    ]
-    runs = runs_of("--only", "sigterm", "--", *program)
+    program = """
+import os, signal
+signal.signal(15, lambda *_: os.kill(os.getpid(), 36))
+print("ready", flush=True)
+signal.pause()
+signal.pause()
+"""
+    runs = runs_of("--only", "sigterm", "--ready", "ready", "--", sys.executable, "-c", program)
     assert [run["signal"] for run in runs] == ["SIGRTMIN+2", "SIGRTMIN+2"]
 
 
@@ -290,9 +291,10 @@ def test_it_leaves_nothing_when_it_is_stopped_itself(number: int, token: str) ->
 
 
 def test_at_a_terminal_a_bar_says_how_far_it_is(token: str) -> None:
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execv(sys.executable, [*STOPTEST, *QUICKLY, "--only", "sigkill", "--", "sleep", f"1{token}"])
+    terminal, theirs = pty.openpty()
+    command = [*STOPTEST, *QUICKLY, "--only", "sigkill", "--", "sleep", f"1{token}"]
+    stoptest = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    os.close(theirs)
     shown = b""
     give_up_at = time.monotonic() + 30
     while time.monotonic() < give_up_at:
@@ -303,7 +305,7 @@ def test_at_a_terminal_a_bar_says_how_far_it_is(token: str) -> None:
         except OSError:
             break
     os.close(terminal)
-    assert os.waitpid(pid, 0)[1] == 0
+    assert stoptest.wait(30) == 0
     assert b"[----------------] 1/2 SIGKILL, as it is: starting" in shown
     assert b"[########--------] 2/2 SIGKILL, under quiesce exec: " in shown
     assert (

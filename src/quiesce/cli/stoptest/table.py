@@ -45,17 +45,15 @@ def table(results: Results, columns: Sequence[str], *, width: int, color: bool) 
 
 def cell(result: Result) -> str:
     """One run in a few words: `0.2 s, exit 0, nothing left`."""
-    left = []
-    if result.processes:
-        left.append(_count(len(result.processes), "process", "processes"))
-    if result.files:
-        left.append(_count(len(result.files), "file", "files"))
+    processes = _count(len(result.processes), "process", "processes")
+    files = _count(len(result.files), "file", "files")
+    left = [text for text, some in ((processes, result.processes), (files, result.files)) if some]
     what = f"{' and '.join(left)} left" if left else "nothing left"
     if result.untested:
         return f"not tested{f', {what}' if left else ''}"
     if result.status is None:
-        more = len(result.processes) > 1 or result.files
-        return f"still running after {result.seconds:.0f} s{f', {what}' if more else ''}"
+        who = f"{processes} " if len(result.processes) > 1 else ""
+        return f"{who}still running after {result.seconds:.0f} s{f', {files} left' if result.files else ''}"
     return f"{result.seconds:.1f} s, {result.ended}, {what}"
 
 

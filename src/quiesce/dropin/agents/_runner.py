@@ -8,13 +8,15 @@ from typing import Any, cast
 import agents
 
 from quiesce import Reason
-from quiesce.kernel.inner import OpenContainment, users_site
+from quiesce.kernel.inner import OpenContainment, serves_the_program, users_site
 from quiesce.dropin.contained import Call
 from quiesce.dropin.driven import drive
 from quiesce.dropin.handing import replaces
 from quiesce.dropin.signatures import with_arguments_of
 
 from ._results import ContainedRunResult, ContainedRunResultStreaming, stop_work_of
+
+serves_the_program("agents.tracing.processors")  # it sends the traces of all runs
 
 
 def lives_on(task: Task[Any]) -> bool:

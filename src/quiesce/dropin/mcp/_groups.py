@@ -12,6 +12,7 @@ import mcp
 from mcp.client import session_group
 
 from quiesce import Grace, Reason, Scope, StopReport, own
+from quiesce.kernel.inner import without_cancels
 from quiesce.dropin.handing import replaces
 
 from ._sessions import ClientSession
@@ -45,7 +46,12 @@ class ClientSessionGroup(mcp.ClientSessionGroup):
         try:
             await self.close(reason=Reason("parent", "its block ended"))  # all at once: the SDK has them wait
         finally:
-            left: bool | None = await super().__aexit__(kind, error, traceback)
+            try:
+                left: bool | None = await super().__aexit__(kind, error, traceback)
+            except Exception as failure:
+                if error is None or without_cancels(error) is not None:
+                    raise
+                error.__cause__, left = failure, False  # the body was cancelled, and stays so
         return left
 
     async def _opened(self) -> Scope:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from .adopted_process import belongs_to
     from .adopted_thread import at_work_for
     from .adopted_tree import AdoptedTree
-    from .busy_threads import has_in_variable
+    from .busy_threads import has_in_variable, serves_the_program
     from .child_processes import spawner_of
     from .containment import Containment, contain, leave_processes
     from .held_trees import HeldTrees

@@ -58,6 +58,11 @@ class AdoptedProcess(Child):
         reaped = self.transport is None or self.transport.get_returncode() is not None
         return not self.tree.members() and reaped
 
+    def is_headless(self) -> bool:
+        """Whether the process itself has exited, and descendants of it have not."""
+        members = self.tree.members()
+        return bool(members) and self.tree.leader not in members
+
     def is_waited_for(self) -> bool:
         """Whether its stop is not over: neither settled nor expired."""
         return not self._core.is_over()

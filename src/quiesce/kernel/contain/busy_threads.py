@@ -14,7 +14,8 @@ is doing: by the context in which the work runs, or in which its result is await
 (a) For `run_in_executor`, which passes on no context; known until the awaiting task is cancelled.
 (b) From Python 3.14 on every thread has one; before, only `Thread(target=context.run)`.
 
-Idle threads of pools, and threads by which the kernel and asyncio watch things, are not busy.
+Idle threads of pools, and threads by which the kernel and asyncio watch things, are not busy. Nor is a thread
+that a library starts once and keeps for the whole program (`serves_the_program`).
 """
 
 from __future__ import annotations
@@ -40,6 +41,14 @@ from .await_graph import closure_of
 
 # How the names of the kernel's own threads begin; a pooled one has another name while it works.
 _NEVER_BUSY = (IDLE_NAME, "quiesce-watchdog")
+
+
+_services: set[str] = set()  # modules
+
+
+def serves_the_program(module: str) -> None:
+    """Have no block blamed for threads whose function is of `module`: it starts one when it is first used."""
+    _services.add(module)
 
 
 class ThreadWork(NamedTuple):
@@ -104,7 +113,10 @@ def work_of(thread: Thread, stacks: dict[int, FrameType]) -> ThreadWork | None:
     first = outermost.f_code
     if first.co_filename.startswith(KERNEL_FOLDER) or first.co_name == "_do_waitpid":
         return None
-    context = getattr(thread, "_context", None) or _bound_to(getattr(thread, "_target", None))
+    target = getattr(thread, "_target", None)
+    if getattr(target, "__module__", None) in _services:
+        return None
+    context = getattr(thread, "_context", None) or _bound_to(target)
     return ThreadWork(thread, thread, thread.name, False, context)
 
 

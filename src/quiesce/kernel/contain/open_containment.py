@@ -11,7 +11,9 @@ them. The block itself is entered a moment later, by an owner task, in its first
   deep inside would be cancelled twice, by us and by the one that runs it.
 - It is never cancelled before its first step: then nothing would stop what was started. If the event loop
   ends before that, the loop itself cancels all tasks.
-- It is a child of the owning scope and not of the containment, which could not end before it.
+- It lives in a scope of its own (`keeper`), nested in the owning one: as what `own` holds, the containment is
+  closed when the block of that ends, after its children. It is not a child of the containment itself, which
+  could not end before it.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ T = TypeVar("T")
 class OpenContainment(Cancellable):
     """What `run` starts, at any depth, ends with `close()`, from any task; see `contain` for the arguments."""
 
-    __slots__ = ("_box", "_handle", "_has_entered", "_leave_queue", "_stop_work")
+    __slots__ = ("_box", "_handle", "_has_entered", "_keeper", "_leave_queue", "_stop_work")
 
     def __init__(
         self,
@@ -57,10 +59,11 @@ class OpenContainment(Cancellable):
         self._leave_queue = WaitQueue()
         self._box = contain(keep=keep, grace=grace, scope=scope, name=name)
         self._box._begin(site)
-        self._handle = handle = backend.make_handle(owner, name, site)
+        self._keeper = keeper = backend.make_core(name=name, site=site, grace=grace, parent=owner)
+        self._handle = handle = backend.make_handle(keeper, name, site)
         handle._on_stop = self._on_stop
-        owner.add(handle)
-        owner.start(handle, self._hold, ())
+        keeper.add(handle)
+        keeper.start(handle, self._hold, ())
         when_ended(handle, self._settle)
 
     def run(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -157,5 +160,6 @@ class OpenContainment(Cancellable):
 
     def _settle(self) -> None:
         self._handle._on_stop = None
+        self._keeper.stop(Reason("parent", "the containment ended"))
         if not self._has_entered and self._find_core().state is OPEN:
             self._box._abandon()

@@ -104,6 +104,13 @@ class OwnerProcesses:
                 # If the event loop ends now, it sends no SIGKILL any more: then the end of the program does.
                 self._register([child.tree.leader for child in stopped])
 
+    def stop_orphans(self) -> None:
+        """Stop the descendants of processes that have exited by themselves."""
+        adopted = self._processes.adopted if self._processes is not None else []
+        for child in adopted:
+            if child.is_headless():
+                child.stop(Reason("parent", f"process {child.name!r} exited"))
+
     def _block_processes(self) -> BlockProcesses:
         if self._processes is None:
             self._processes = BlockProcesses("known", self._loop, since=self._began)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .owned import Held, Owned, check_context_manager, own
     from .remote_work import Remote, remote
     from .session_face import Holding, SessionFace, make_holding, start_holding
+    from .started_processes import look_at_processes, stop_orphans, stop_processes
     from .streams import Stream, StreamIterator, fail_closing, forget_failure, is_closing, stream
 
 offer()

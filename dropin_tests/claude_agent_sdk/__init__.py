@@ -1,0 +1,1 @@
+"""`quiesce.dropin.claude_agent_sdk` with claude-agent-sdk."""

@@ -1,0 +1,1 @@
+"""Tests of `quiesce.dropin.pydantic_ai`."""
