@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from quiesce import Reason
+from quiesce.kernel.inner import woken_by_signals
 
 from .contained import Call
 
@@ -51,9 +52,8 @@ def drive_in(
 
     def stop(number: int) -> None:
         call.cancel(Reason("user", "Ctrl-C"))
-        loop.call_soon_threadsafe(lambda: None)  # the loop may be waiting in a system call
 
-    with interrupts_by(stop) as interrupts:
+    with woken_by_signals(loop), interrupts_by(stop) as interrupts:
         try:
             result = loop.run_until_complete(task)
         except BaseException as error:

@@ -81,7 +81,7 @@ if TYPE_CHECKING:
         signal_of,
         signal_when_parent_exits,
     )
-    from .program import check_no_loop_runs, note_ages, stop_program
+    from .program import check_no_loop_runs, note_ages, stop_program, woken_by_signals
     from .scope import (
         Backend,
         Cancellable,

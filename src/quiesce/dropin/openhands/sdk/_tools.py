@@ -11,6 +11,7 @@ is interrupted too; the SDK has that pause after its step.
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import sys
 import threading
@@ -87,7 +88,10 @@ def contain_tools(agent: Any) -> None:
 
 def aside(fn: Callable[..., object], *args: Any) -> None:
     """Call `fn`, which may block, in a thread that belongs to no run: one that is being stopped has to wait."""
-    threading.Thread(target=Context().run, args=(fn, *args), daemon=True).start()
+    thread = threading.Thread(target=Context().run, args=(fn, *args), daemon=True)
+    # Started in a thread of its own too: we may be in a signal handler, or a finalizer, that has interrupted
+    # a start of a thread in this one, and both would need the same lock.
+    _thread.start_new_thread(thread.start, ())
 
 
 def _interrupt(tool: Any, thread: int, has_ended: threading.Event) -> None:
