@@ -22,6 +22,7 @@ from tests.world import asyncio_only
 
 from dropin_tests.openhands.made_up import (
     DoExecutor,
+    begin,
     call,
     converse,
     kinds,
@@ -412,3 +413,15 @@ async def test_a_remote_conversation_is_handed_through(monkeypatch: pytest.Monke
     conversation: Any = Conversation(make_agent(say("done")), workspace=workspace)
     assert type(conversation) is Remote
     assert made[0]["workspace"] is workspace
+
+
+def test_the_users_agent_stays_as_it_is() -> None:
+    agent = make_agent()
+    theirs = agent._parallel_executor
+    conversation = begin(agent)
+    assert agent._parallel_executor is theirs
+    assert agent.model_dump() == conversation.agent.model_dump()
+    fork = conversation.fork()
+    assert type(fork.agent._parallel_executor) is type(conversation.agent._parallel_executor) is not type(theirs)
+    fork.close()
+    conversation.close()

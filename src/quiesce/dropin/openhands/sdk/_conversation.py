@@ -60,7 +60,7 @@ from quiesce.dropin.signatures import with_arguments_of
 
 from ._processes import LOOK_EVERY, ConversationProcesses
 from ._runs import Run, calls, current_run
-from ._tools import aside, contain_tools
+from ._tools import aside, contain_tools, runs_tools_as_usual
 
 Status = sdk.conversation.ConversationExecutionStatus
 
@@ -72,12 +72,15 @@ class LocalConversation(sdk.LocalConversation):
     _runs: WeakSet[Run]
 
     @with_arguments_of(sdk.LocalConversation.__init__)
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        cast(Any, super()).__init__(*args, **kwargs)
+    def __init__(self, agent: Any, *args: Any, **kwargs: Any) -> None:
+        # The user's own agent stays as it is: another conversation may have it too, of the SDK's.
+        own = agent.model_copy() if runs_tools_as_usual(agent) else agent
+        cast(Any, super()).__init__(own, *args, **kwargs)
         self._contain()
 
     def _contain(self) -> None:
         atexit.unregister(self.close)  # the SDK's, which would keep us
+        contain_tools(self.agent)
         self._processes = ConversationProcesses()
         self._runs = WeakSet()
         self._token = CancelToken()
@@ -142,7 +145,6 @@ class LocalConversation(sdk.LocalConversation):
             if not self._agent_ready:
                 await to_thread(self._ensure_agent_ready)
             self._find_processes()
-            contain_tools(self.agent)
             await run()
         finally:
             forget()

@@ -79,10 +79,15 @@ class ContainedToolExecutor(ParallelToolExecutor):
             has_ended.set()
 
 
+def runs_tools_as_usual(agent: Any) -> bool:
+    """Whether it has the SDK's way to run its tools, and none of its own."""
+    return type(getattr(agent, "_parallel_executor", None)) is ParallelToolExecutor
+
+
 def contain_tools(agent: Any) -> None:
-    """Have `agent` run its tools in threads that its runs own, unless it has its own way to run them."""
-    theirs: Any = getattr(agent, "_parallel_executor", None)
-    if type(theirs) is ParallelToolExecutor:
+    """Have `agent`, which is the conversation's own, run its tools in threads that the runs own."""
+    if runs_tools_as_usual(agent):
+        theirs = agent._parallel_executor
         agent._parallel_executor = ContainedToolExecutor(theirs._max_workers, theirs._lock_manager)
 
 
