@@ -422,6 +422,8 @@ def test_the_users_agent_stays_as_it_is() -> None:
     assert agent._parallel_executor is theirs
     assert agent.model_dump() == conversation.agent.model_dump()
     fork = conversation.fork()
-    assert type(fork.agent._parallel_executor) is type(conversation.agent._parallel_executor) is not type(theirs)
+    assert (
+        type(fork.agent._parallel_executor) is type(conversation.agent._parallel_executor) is not type(theirs)
+    )
     fork.close()
     conversation.close()

@@ -103,7 +103,9 @@ def test_the_async_generators_of_the_loop_are_closed_if_that_is_wanted(
 
 @pytest.mark.parametrize("flavour", ["asyncio", "uvloop"])
 def test_a_ctrl_c_that_another_thread_gets_stops_the_call(flavour: str) -> None:
-    loop = asyncio.new_event_loop() if flavour == "asyncio" else pytest.importorskip("uvloop").new_event_loop()
+    loop = (
+        asyncio.new_event_loop() if flavour == "asyncio" else pytest.importorskip("uvloop").new_event_loop()
+    )
     sdk = Sdk(soon(signal_here, signal.SIGINT))
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
