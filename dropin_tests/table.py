@@ -22,6 +22,7 @@ SDKS = (
     Sdk("claude_agent_sdk", "claude-agent-sdk", "quiesce.dropin.claude_agent_sdk"),
     Sdk("mcp", "mcp-2", "quiesce.dropin.mcp", typed=("typed.py", "typed_clients.py")),
     Sdk("mcp", "mcp-1", "quiesce.dropin.mcp"),
+    Sdk("openhands", "openhands-tools", "quiesce.dropin.openhands"),
     Sdk("pydantic_ai", "pydantic-ai", "quiesce.dropin.pydantic_ai"),
     Sdk("pydantic_ai", "pydantic-ai-2.68", "quiesce.dropin.pydantic_ai"),
 )

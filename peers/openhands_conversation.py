@@ -22,10 +22,11 @@ import quiesce
 from quiesce import Grace, Scope, contain
 
 # --8<-- [end:imports]
-from .ways import Ready, Scenario, Way
+from quiesce.dropin.openhands.sdk import Conversation as ContainedConversation
+
+from .ways import Close, Ready, Scenario, Way
 
 NO_LOOP = "a conversation is not a stream: there is nothing to break out of"
-NO_CLOSE = "its `close()` is sync and stops no run; a run is stopped by `interrupt()` or a cancel"
 
 
 class CountAction(Action):
@@ -68,7 +69,7 @@ class CountTool(ToolDefinition[CountAction, CountObservation]):
 register_tool(CountTool.__name__, CountTool)
 
 
-def converse(ready: Ready) -> LocalConversation:
+def converse(ready: Ready, make: Callable[..., Any] = Conversation) -> LocalConversation:
     """A conversation whose model calls the tool at once."""
     call = MessageToolCall(id="1", name=CountTool.name, arguments="{}", origin="completion")
     model = TestLLM.from_messages(
@@ -78,9 +79,7 @@ def converse(ready: Ready) -> LocalConversation:
         ]
     )
     agent = Agent(llm=model, tools=[Tool(name=CountTool.__name__)])
-    conversation = Conversation(
-        agent, workspace=tempfile.gettempdir(), visualizer=None, stuck_detection=False
-    )
+    conversation = make(agent, workspace=tempfile.gettempdir(), visualizer=None, stuck_detection=False)
     assert isinstance(conversation, LocalConversation)
     loop = asyncio.get_running_loop()
     CountExecutor.has_begun[:] = [partial(loop.call_soon_threadsafe, ready)]
@@ -88,8 +87,8 @@ def converse(ready: Ready) -> LocalConversation:
     return conversation
 
 
-async def use(ready: Ready) -> None:
-    conversation = converse(ready)
+async def use(make: Callable[..., Any], ready: Ready) -> None:
+    conversation = converse(ready, make)
     try:
         await conversation.arun()
     finally:
@@ -113,11 +112,48 @@ async def use_with(ready: Ready) -> None:
         conversation.close()
 
 
+async def start(make: Callable[..., Any]) -> LocalConversation:
+    """A conversation whose run is in its tool."""
+    begun = asyncio.Event()
+    conversation = converse(begun.set, make)
+    _runs.add(asyncio.create_task(conversation.arun(), name="run"))
+    await begun.wait()
+    return conversation
+
+
+_runs: set[asyncio.Task[None]] = set()
+
+
+async def open_it() -> Close:
+    conversation = await start(Conversation)
+
+    async def close() -> None:
+        conversation.close()
+
+    return close
+
+
+async def open_dropin() -> Close:
+    conversation: Any = await start(ContainedConversation)
+    return conversation.aclose
+
+
+async def open_with() -> Close:
+    scope = await Scope.open("conversation", grace=Grace(cooperate=1))
+    begun = asyncio.Event()
+    conversation = converse(begun.set)
+    scope.token.on_cancel(conversation.interrupt)
+    scope.spawn(conversation.arun)
+    await begun.wait()
+    return scope.close
+
+
 def arun() -> Scenario:
     return Scenario(
         "arun",
         "`arun()`, in a tool that runs in a thread and polls its token",
-        without=Way(use),
-        with_quiesce=Way(use_with, run=quiesce.run),
-        impossible={"break": NO_LOOP, "elsewhere": NO_CLOSE, "order": NO_CLOSE},
+        without=Way(partial(use, Conversation), open_it),
+        with_quiesce=Way(use_with, open_with, run=quiesce.run),
+        dropin=Way(partial(use, ContainedConversation), open_dropin, run=quiesce.run),
+        impossible={"break": NO_LOOP},
     )

@@ -135,3 +135,19 @@ def test_a_connection_that_the_program_loses_beside_it_is_the_programs() -> None
         result
     )
     assert ("error", "descriptor", "socket:[N]") in told(result), str(result)
+
+
+@each_asyncio
+def test_a_task_that_fails_in_its_eager_start_crashes_nothing(backend: str) -> None:
+    # Python 3.12.0 to 3.12.4 crash when such a task is asked for its coroutine (CPython issue 122332).
+    async def fail() -> None:
+        raise LookupError("failed")
+
+    async def scenario() -> None:
+        asyncio.create_task(fail())
+        await work()
+
+    result = audit(scenario, backend=backend, stops="cancel", phases="early")
+    assert {(finding.kind, finding.what.rpartition(".")[2]) for finding in result.findings} == {
+        ("unretrieved", "a future with LookupError" if backend == "asyncio-eager" else "fail")
+    }

@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from quiesce import Reason
+from quiesce.kernel.inner import woken_by_signals
 
 from .contained import Call
 
@@ -36,14 +37,23 @@ def drive(call: Call[T], *args: Any, closes_generators: bool = True, **kwargs: A
         raise RuntimeError(
             f"{call.name}() cannot be called when an event loop is already running: await the async one"
         )
-    loop = default_loop()
+    return drive_in(default_loop(), call, *args, closes_generators=closes_generators, **kwargs)
+
+
+def drive_in(
+    loop: asyncio.AbstractEventLoop,
+    call: Call[T],
+    *args: Any,
+    closes_generators: bool = True,
+    **kwargs: Any,
+) -> T:
+    """Run `call` in `loop`, which is the caller's to close, until it has ended."""
     task = loop.create_task(call.result(*args, **kwargs))
 
     def stop(number: int) -> None:
         call.cancel(Reason("user", "Ctrl-C"))
-        loop.call_soon_threadsafe(lambda: None)  # the loop may be waiting in a system call
 
-    with interrupts_by(stop) as interrupts:
+    with woken_by_signals(loop), interrupts_by(stop) as interrupts:
         try:
             result = loop.run_until_complete(task)
         except BaseException as error:

@@ -26,12 +26,14 @@ if TYPE_CHECKING:
         as_reason,
         check_grace,
         check_seconds,
+        describe,
         failures_of,
         is_cancel,
         label_of,
         raise_unchanged,
         thread_stuck_at,
         users_site,
+        variables_of,
         without_cancels,
     )
     from .calls import GuardedCall, is_aftermath
@@ -79,7 +81,7 @@ if TYPE_CHECKING:
         signal_of,
         signal_when_parent_exits,
     )
-    from .program import check_no_loop_runs, note_ages, stop_program
+    from .program import check_no_loop_runs, note_ages, stop_program, woken_by_signals
     from .scope import (
         Backend,
         Cancellable,

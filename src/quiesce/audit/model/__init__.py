@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Spot,
         await_chain,
         callers,
+        coroutine_of,
         digest,
         is_audit_code,
         makers,

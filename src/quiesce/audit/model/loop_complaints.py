@@ -14,7 +14,15 @@ from types import FrameType
 from typing import Any
 
 from .run_record import Sighting
-from .source_places import Chain, await_chain, in_standard_library, is_audit_code, name_of, stack_of
+from .source_places import (
+    Chain,
+    await_chain,
+    coroutine_of,
+    in_standard_library,
+    is_audit_code,
+    name_of,
+    stack_of,
+)
 from .steady_names import steady_object
 from .task_records import TaskRecord, TaskRecords
 
@@ -32,7 +40,7 @@ def classify_complaint(
     error = context.get("exception")
     task = context.get("task") or context.get("future")
     text = f"{type(error).__name__}: {error}" if error is not None else message
-    coroutine = task.get_coro() if isinstance(task, asyncio.Task) else None
+    coroutine = coroutine_of(task) if isinstance(task, asyncio.Task) else None
     lane = lanes.by_id.get(id(task))
     made_at = lane.made_at if lane is not None else ()
     # The interpreter reports these two from a finaliser: the frame below is whatever code happened to be running, so

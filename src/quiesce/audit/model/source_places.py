@@ -6,6 +6,7 @@ up a line before a report needs it. A `Place` is a spot for people: file, line, 
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import hashlib
 import os
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from contextvars import Context
 from functools import lru_cache, partial
 from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType, TracebackType
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 Spot: TypeAlias = tuple[CodeType, int]
 Chain: TypeAlias = tuple[Spot, ...]
@@ -174,6 +175,12 @@ def traceback_chain(trace: TracebackType | None) -> Chain:
         chain.append((trace.tb_frame.f_code, trace.tb_lasti))
         trace = trace.tb_next
     return tuple(chain)
+
+
+def coroutine_of(task: asyncio.Task[Any]) -> Any:
+    """What the task runs; None if it has ended in its eager start."""
+    # Not `get_coro()`: up to Python 3.12.4 it crashes for a task that has none any more (CPython issue 122332).
+    return getattr(task, "_coro", None)
 
 
 def name_of(coroutine: object) -> str:

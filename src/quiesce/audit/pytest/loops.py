@@ -27,6 +27,7 @@ from quiesce.audit.model import (
     Sighting,
     await_chain,
     callers,
+    coroutine_of,
     name_of,
     reporting_frames,
     steady_object,
@@ -179,9 +180,10 @@ class Observer:
             record = self._find(task)
             if record is not None and (record.owner is not self.owner or record.is_reported):
                 return
-            what, made_at = name_of(task.get_coro()), record.made_at if record is not None else ()
+            coroutine = coroutine_of(task)
+            what, made_at = name_of(coroutine), record.made_at if record is not None else ()
             if "destroyed" in message:
-                self._see(Sighting("destroyed", what, made_at, await_chain(task.get_coro())))
+                self._see(Sighting("destroyed", what, made_at, await_chain(coroutine)))
             elif "never retrieved" in message:
                 self._see(Sighting("unretrieved", what, made_at, detail=text))
             else:

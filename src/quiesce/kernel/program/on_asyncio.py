@@ -9,6 +9,7 @@ with the loop.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import threading
@@ -68,7 +69,7 @@ class AsyncioProgram(Program):
         """Run main, then end the rest."""
         loop = self.loop = self._loop_factory()
         try:
-            with _woken_by_signals(loop):
+            with woken_by_signals(loop):
                 self._drive(loop)
         finally:
             self._drop(asyncio.all_tasks(loop))
@@ -186,7 +187,7 @@ class AsyncioProgram(Program):
 
 
 @contextmanager
-def _woken_by_signals(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+def woken_by_signals(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     """Let a signal end the loop's wait for events, in whichever thread and at whatever moment it arrives."""
     # Python runs a handler when the main thread next runs Python code. A signal that the system delivered to
     # another thread, or just before the wait began, would leave the main thread waiting, and the handler
@@ -201,18 +202,21 @@ def _woken_by_signals(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     with reader, writer:
         reader.setblocking(False)
         writer.setblocking(False)
-        loop.add_reader(reader, _discard, reader)
         before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         try:
+            loop.add_reader(reader, _pass_on, reader, before)
             yield
         finally:
             signal.set_wakeup_fd(before)
             loop.remove_reader(reader)
 
 
-def _discard(reader: socket.socket) -> None:
+def _pass_on(reader: socket.socket, before: int) -> None:
+    """Take what the signals have written, and give it to those whom they woke before: a loop has handlers by it."""
     with suppress(BlockingIOError):
-        reader.recv(4096)
+        numbers = reader.recv(4096)
+        if before != -1:
+            os.write(before, numbers)
 
 
 async def _pause(tasks: set[asyncio.Task[Any]], seconds: float) -> None:
