@@ -257,7 +257,7 @@ def look_at_newest(chosen: list[Peer], wheel: Path, sections: list[Section], mod
                 settings["PEERS_MCP"] = served[peer.environment]
             return judge((str(python), peer.module, section.scenario.name, side, stop), settings)
 
-        for name in dict.fromkeys(peer.environment for peer in chosen if not peer.is_heavy):
+        for name in dict.fromkeys(peer.environment for peer in chosen):
             peers = [peer for peer in chosen if peer.environment == name]
             for line in changes(BUILD, name, peers, wheel, sections, judge_newest):
                 print(line, flush=True)

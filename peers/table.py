@@ -40,7 +40,13 @@ PEERS = (
     Peer("openai_agents", "openai-agents", "openai-agents", ("run", "streamed")),
     Peer("claude_agent", "claude-agent-sdk", "claude-agent-sdk", ("one_query", "client")),
     Peer("acp_connection", "agent-client-protocol", "agent-client-protocol", ("prompt", "serve")),
-    Peer("pydantic_ai_run", "pydantic-ai-slim", "pydantic-ai", ("run", "deaf_tool", "streamed")),
+    Peer(
+        "pydantic_ai_run",
+        "pydantic-ai-slim",
+        "pydantic-ai",
+        ("run", "deaf_tool", "streamed"),
+        newest="pydantic-ai-slim[mcp,openai]",
+    ),
     Peer(
         "openhands_conversation",
         "openhands-sdk",
