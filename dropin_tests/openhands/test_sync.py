@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openhands.sdk import LocalConversation as TheirConversation
 from openhands.sdk.conversation import ConversationExecutionStatus as Status
 from openhands.sdk.testing import TestLLM
 from tests.world import asyncio_only
@@ -142,7 +143,15 @@ def test_an_agent_or_a_model_with_a_sync_method_of_its_own_is_run_with_that() ->
     second.close()
 
 
-def test_such_a_run_is_stopped_after_its_step() -> None:
+@pytest.mark.parametrize("seconds", [0, 0.5])
+def test_such_a_run_is_stopped_after_its_step(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs_interrupt = TheirConversation.interrupt
+
+    def late(conversation: Any) -> None:
+        time.sleep(seconds)  # as on a machine that is busy
+        theirs_interrupt(conversation)
+
+    monkeypatch.setattr(TheirConversation, "interrupt", late)
     working(poll_token)
     theirs = make_agent(call(), call(), say("done"))
     conversation = begin(OnlySync(llm=theirs.llm, tools=theirs.tools, system_prompt="Work."))

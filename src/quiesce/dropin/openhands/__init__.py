@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from quiesce.dropin.handing import Release, hand_through
 
-hand_through(__name__, "openhands", Release("openhands-sdk", at_least="1.41", below="1.59"))
+hand_through(__name__, "openhands", Release("openhands-sdk", at_least="1.50", below="1.59"))
 
 from .sdk import Conversation as Conversation
 from .sdk import LocalConversation as LocalConversation

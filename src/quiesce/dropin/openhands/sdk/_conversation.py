@@ -128,12 +128,16 @@ class LocalConversation(sdk.LocalConversation):
 
     async def _work_in_thread(self) -> None:
         def run() -> None:
+            run = current_run.get()
+            assert run is not None
+            run.pause = partial(sdk.LocalConversation.pause, self)
             forget = current_token().on_cancel(partial(aside, sdk.LocalConversation.interrupt, self))
             try:
                 with calls("Conversation.run"):
                     sdk.LocalConversation.run(self)
             finally:
                 forget()
+                run.pause = None
 
         await self._stoppable(partial(to_thread, run))
 

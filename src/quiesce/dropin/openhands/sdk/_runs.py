@@ -26,6 +26,7 @@ class Run(Call[None]):
         self.reason: Reason | None = None  # why we have stopped it
         self.loop: asyncio.AbstractEventLoop | None = None  # where it runs, once it does
         self.has_ended = threading.Event()
+        self.pause: Callable[[], object] | None = None  # for a sync run, in its thread
         self._calls: dict[int, str] = {}  # names of the tool calls that have not returned, by their thread
 
     def calls_left(self, made_at: str) -> list[Leftover]:

@@ -25,7 +25,7 @@ from openhands.sdk.conversation.impl.local_conversation import LocalConversation
 from quiesce import current_token, to_thread
 from quiesce.kernel.inner import variables_of
 
-from ._runs import calls
+from ._runs import calls, current_run
 
 LONGEST_WAIT = 1.0  # seconds between two looks at a tool call that does not end
 
@@ -55,6 +55,16 @@ class ContainedToolExecutor(ParallelToolExecutor):
         if len(action_events) == 1:
             return [await call(action_events[0])]
         return list(await asyncio.gather(*map(call, action_events)))
+
+    def execute_batch(self, *args: Any, **options: Any) -> list[list[Any]]:
+        """As the SDK's; if the run is being stopped, it takes no further step."""
+        results = list(super().execute_batch(*args, **options))
+        run = current_run.get()
+        if run is not None and run.pause is not None and current_token().cancelled:
+            # Here, in the thread of the run: a tool that looks at its token may end before `interrupt()`, in
+            # another thread, has asked for the lock that the next step takes.
+            run.pause()
+        return results
 
     def _call(self, action: Any, tool_runner: Any, tool: Any, cancel_token: Any, **options: Any) -> list[Any]:
         """In the thread of the call."""
