@@ -119,8 +119,9 @@ async def test_the_sdk_itself_loses_a_timeout() -> None:
     agent = make_agent()
     conversation = openhands.sdk.Conversation(agent, workspace=".", visualizer=None)
     conversation.send_message("Go.")
-    async with asyncio.timeout(0.1):
+    async with asyncio.timeout(0.1) as timeout:
         await conversation.arun()
+    assert timeout.expired()  # and no TimeoutError was raised
     await asyncio.sleep(0.5)
     conversation.close()
 
@@ -191,7 +192,8 @@ async def test_one_interrupt_stops_all_runs() -> None:
     await asyncio.sleep(0.2)
     conversation.interrupt()
     await asyncio.wait_for(asyncio.gather(*tasks), 3)
-    conversation.close()
+    assert conversation.state.execution_status == Status.PAUSED
+    assert (await conversation.aclose()).clean
 
 
 async def test_a_tool_that_ignores_its_stop_is_named_and_the_loop_is_not_blocked() -> None:

@@ -392,7 +392,8 @@ async def test_what_a_user_has_started_meanwhile_is_not_touched(token: str) -> N
 async def test_one_from_before_is_not_touched(token: str) -> None:
     async with not_touched(token):
         held = await own(leaves_it(["sh", "-c", "echo up"])).open()
-        await held.close()
+        assert (await held.close()).clean
+        assert running(token)
 
 
 async def test_what_a_held_thing_further_in_has_started_is_that_ones_to_end(token: str) -> None:

@@ -147,3 +147,14 @@ def reason_of_end(error: BaseException | None) -> Reason:
     if isinstance(error, Exception):
         return Reason("error", f"it failed: {error!r}", error)
     return Reason("cancelled", str(error))
+
+
+async def close_after(error: BaseException, close: Callable[..., Awaitable[StopReport]]) -> None:
+    """Close what has raised `error`, which the caller raises again then; `error` names what is left."""
+    try:
+        report = await close(reason=reason_of_end(error))
+    except CancelledError:
+        if isinstance(error, CancelledError):
+            return  # the first one is raised
+        raise
+    note_leftovers(error, report)

@@ -6,8 +6,8 @@ Life cycle
 - *stopping*: a signal that asks us to end (SIGTERM, SIGINT, SIGHUP), the third Ctrl-C in a row, or the end of
   our client. The command gets the signal; after three fifths of the grace, or as soon as the command has
   exited, the rest of its tree gets SIGTERM; at the end of the grace everything left gets SIGKILL. A second
-  signal is passed on too and halves what is left of the grace; a third means SIGKILL now. The same signal once
-  more within a tenth of a second is no second one.
+  signal is passed on too and halves what is left of the grace; a third means SIGKILL now. The same signal twice
+  within a tenth of a second counts once.
 - *ending*: the command has exited by itself. What it left running gets SIGTERM, and after the grace SIGKILL.
 
 At a terminal, Ctrl-C, Ctrl-\\ and Ctrl-Z come to the command directly. What comes to us from the terminal too is

@@ -26,7 +26,7 @@ from agents import InputGuardrailResult, RunResult, RunResultStreaming, StreamEv
 
 from quiesce import Grace, Reason, StopReport
 from quiesce.kernel.inner import OpenContainment
-from quiesce.dropin.contained import note_leftovers
+from quiesce.dropin.contained import close_after
 
 
 class ContainedRunResult(RunResult):
@@ -161,25 +161,9 @@ class EventStream(AsyncIterator[StreamEvent]):
         except GeneratorExit:  # the consumer is being closed, and cannot wait: see `__del__`
             raise
         except BaseException as error:
-            await self._end(error)
+            self._is_open = False
+            await close_after(error, self._result.close)  # wait until all else of the run has ended, too
             raise
-
-    async def _end(self, error: BaseException) -> None:
-        """The events have ended: wait until all else of the run has, too."""
-        self._is_open = False
-        if isinstance(error, StopAsyncIteration):
-            why = Reason("parent", "the run ended")
-        elif isinstance(error, Exception):
-            why = Reason("error", f"the run failed: {error!r}", error)
-        else:
-            why = Reason("cancelled", str(error))
-        try:
-            report = await self._result.close(reason=why)
-        except asyncio.CancelledError:
-            if isinstance(error, asyncio.CancelledError):
-                return  # the first one is raised
-            raise
-        note_leftovers(error, report)
 
     async def aclose(self) -> None:
         """Stop the run, and wait until everything that it started has ended."""

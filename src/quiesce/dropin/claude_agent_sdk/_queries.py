@@ -24,7 +24,7 @@ from claude_agent_sdk._internal.client import InternalClient
 from claude_agent_sdk.types import StreamEvent
 
 from quiesce import Grace, Reason, Scope, Stream, StopReport, stream
-from quiesce.dropin.contained import note_leftovers
+from quiesce.dropin.contained import close_after
 from quiesce.dropin.handing import replaces
 from quiesce.dropin.signatures import with_arguments_of
 from quiesce.kernel.inner import (
@@ -84,24 +84,8 @@ class MessageStream(AsyncIterator[Message]):
         except GeneratorExit:  # the consumer is being closed, and cannot wait: see `__del__`
             raise
         except BaseException as error:
-            await self._end(error)
+            await close_after(error, self.close)  # wait until all else of the query has ended, too
             raise
-
-    async def _end(self, error: BaseException) -> None:
-        """The messages have ended: wait until all else of the query has, too."""
-        if isinstance(error, StopAsyncIteration):
-            why = Reason("parent", "the query ended")
-        elif isinstance(error, Exception):
-            why = Reason("error", f"the query failed: {error!r}", error)
-        else:
-            why = Reason("cancelled", str(error))
-        try:
-            report = await self.close(reason=why)
-        except asyncio.CancelledError:
-            if isinstance(error, asyncio.CancelledError):
-                return  # the first one is raised
-            raise
-        note_leftovers(error, report)
 
     async def close(
         self,
@@ -149,7 +133,7 @@ class _Run:
 
     @classmethod
     async def begin(cls, messages: Any, made_at: Site) -> _Run:
-        """As a block that is never left: nobody but us closes the stream."""
+        """Enter the stream, and never leave its block: we close it ourselves."""
         check_loop()
         run = cls(messages, made_at)
         await run._stream.__aenter__()
@@ -175,7 +159,7 @@ class _Run:
         stop_orphans(self._stream)
 
     def abandon(self) -> None:
-        """Nobody can ask for a message any more: stop it, without waiting."""
+        """Stop it without waiting: the object that users read from is gone."""
         if not self.containment.closed:
             self.containment.run_in_loop(self._stop_processes)
             self.containment.cancel(Reason("user", "the iteration was left"))

@@ -91,7 +91,7 @@ class Entered:
         use.users -= 1
         if use.users:
             return
-        # Whoever has the lock now is closing, so that nothing is lost if we are cancelled while we wait for it.
+        # If we are cancelled while we wait for the lock, nothing is lost: its holder is closing already.
         async with use.lock:
             if not use.users and use.connection is not None:
                 connection, use.connection = use.connection, None

@@ -6,7 +6,7 @@
 that, in a containment, so that any task may exit it, and a cancel of the user's task reaches the SDK's
 clean-up once. What is read from it runs in tasks of a scope in that containment, for the same reason:
 
-- When the context manager ends, by whichever task, those come first: nobody reads what is being closed.
+- When the context manager is exited, by whichever task, these tasks end first, so that none reads what is being closed.
 - The SDK has cancels of its own (`cancel()`, a token, `timeout=`), and sends them to the task that drives the
   run, which here is one of ours. It is then that task which the SDK raises `RunCancelled` in; it is raised in
   the user's task from there.
