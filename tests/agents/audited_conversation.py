@@ -22,7 +22,7 @@ from quiesce.agents import (
     function_tool,
 )
 from quiesce.agents.conversation.restore import restore
-from quiesce.agents.store.events import Event
+from quiesce.agents.store import Event
 from quiesce.agents.store.memory import MemoryLog
 from quiesce.models import AssistantMessage
 from quiesce.testing import ScriptedModel, call

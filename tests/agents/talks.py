@@ -18,7 +18,7 @@ from quiesce.agents import (
     function_tool,
 )
 from quiesce.agents.conversation.restore import restore
-from quiesce.agents.store.events import encode_event
+from quiesce.agents.store import encode_event
 from quiesce.models import (
     Item,
     Note,

@@ -29,7 +29,7 @@ from quiesce.agents import (
     function_tool,
     handoff,
 )
-from quiesce.agents.store.events import ItemAdded, MessageQueued, RunEnded, RunStarted, StatusChanged
+from quiesce.agents.store import ItemAdded, MessageQueued, RunEnded, RunStarted, StatusChanged
 from quiesce.models import (
     AssistantMessage,
     ModelEvent,

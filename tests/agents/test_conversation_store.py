@@ -30,7 +30,7 @@ from quiesce.agents import (
     handoff,
 )
 from quiesce.agents.conversation.restore import restore
-from quiesce.agents.store.events import (
+from quiesce.agents.store import (
     ApprovalDecided,
     Event,
     ItemAdded,

@@ -15,7 +15,7 @@ from quiesce import CancelToken, Grace, Reason, StopReport, current_token
 from quiesce.agents import Agent, Conversation, RunConfig, RunHooks, Stopping, ToolContext, function_tool
 from quiesce.agents.conversation.history import History
 from quiesce.agents.run.stopping import state_lock
-from quiesce.agents.store.events import RunEnded, StatusChanged
+from quiesce.agents.store import RunEnded, StatusChanged
 from quiesce.models import AssistantMessage, Note, UserMessage
 from quiesce.testing import Answer, ScriptedModel, call
 from tests.agents import scenes

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quiesce.agents.store.events import (
+from quiesce.agents.store import (
     ApprovalDecided,
     ApprovalRequested,
     Event,

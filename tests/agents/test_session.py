@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from quiesce.agents.store.events import ItemAdded, Store, StoreClosed, StoreConflict, ToolStarted
+from quiesce.agents.store import ItemAdded, Store, StoreClosed, StoreConflict, ToolStarted
 from quiesce.agents.store.memory import MemoryStore
 from quiesce.agents.store.session import LogSession, MemorySession, Session, SQLiteSession
 from quiesce.agents.store.sqlite import SQLiteStore

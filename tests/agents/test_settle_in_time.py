@@ -19,7 +19,7 @@ from quiesce.agents import (
     RunResultStreaming,
     function_tool,
 )
-from quiesce.agents.store.events import Event
+from quiesce.agents.store import Event
 from quiesce.agents.store.memory import MemoryLog
 from quiesce.models import Item, UserMessage
 from quiesce.testing import call

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quiesce.agents.store.events import (
+from quiesce.agents.store import (
     ApprovalDecided,
     ApprovalRequested,
     Event,
@@ -155,7 +155,7 @@ async def test_the_second_writer_of_a_conversation_is_refused_until_it_has_read(
     await first.append([message("one"), message("two")])
     with pytest.raises(
         StoreConflict,
-        match=r"'a' in .* was written to by somebody else: it has 2 events, and this log knows of 0",
+        match=r"'a' in .* was written to by another writer: it has 2 events, and this log knows of 0",
     ):
         await second.append([message("lost?")])
     with pytest.raises(StoreConflict):
@@ -181,7 +181,7 @@ async def test_a_writer_notices_that_its_conversation_was_deleted(store: Store) 
     log = store.open("a")
     await log.append([message("one")])
     await store.delete("a")
-    with pytest.raises(StoreConflict, match="was deleted by somebody else"):
+    with pytest.raises(StoreConflict, match="was deleted by another writer"):
         await log.append([message("two")])
     assert await store.ids() == []
 

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from quiesce import Grace, Scope
-from quiesce.agents.store.events import Store
+from quiesce.agents.store import Store
 from quiesce.agents.store.memory import MemoryStore
 from quiesce.agents.store.session import LogSession
 from quiesce.agents.store.sqlite import SQLiteStore

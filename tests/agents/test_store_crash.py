@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from quiesce.agents.store.events import ItemAdded, StoreError
+from quiesce.agents.store import ItemAdded, StoreError
 from quiesce.agents.store.replay import recover
 from quiesce.agents.store.sqlite import SQLiteStore
 from tests.agents.test_store import message, said
@@ -24,7 +24,7 @@ KILLS = 6
 WRITER = textwrap.dedent(
     """
     import asyncio, os, random, sys
-    from quiesce.agents.store.events import ItemAdded
+    from quiesce.agents.store import ItemAdded
     from quiesce.agents.store.sqlite import SQLiteStore
     from quiesce.models import UserMessage
 
@@ -160,7 +160,7 @@ def test_a_tool_that_had_started_when_the_writer_was_killed_is_unknown_and_the_n
     path = tmp_path / "chat.db"
     source = """
         import os, signal, sys
-        from quiesce.agents.store.events import ItemAdded, RunStarted, ToolStarted
+        from quiesce.agents.store import ItemAdded, RunStarted, ToolStarted
         from quiesce.agents.store.sqlite import SQLiteStore
         from quiesce.models import ToolCall, UserMessage
 

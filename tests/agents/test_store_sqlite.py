@@ -21,7 +21,7 @@ import anyio
 import pytest
 
 from quiesce import Grace, Scope, to_thread
-from quiesce.agents.store.events import ItemAdded, StoreClosed, StoreError, ToolStarted
+from quiesce.agents.store import ItemAdded, StoreClosed, StoreError, ToolStarted
 from quiesce.agents.store.sqlite import SQLiteLog, SQLiteStore
 from quiesce.models import UserMessage
 from tests.agents.test_store import message, said
@@ -370,7 +370,7 @@ def test_a_store_of_a_newer_version_is_refused_and_left_as_it_is(path: Path) -> 
     with (
         SQLiteStore(path) as store,
         pytest.raises(
-            StoreError, match=r"made by a newer version of quiesce \(schema 7, and this one knows 1\)"
+            StoreError, match=r"made by a newer version of quiesce \(schema 7, and this one knows 2\)"
         ),
     ):
         store.open("a").read_sync()
@@ -426,7 +426,7 @@ def test_a_disk_that_refuses_to_write_loses_nothing_that_was_acknowledged(path: 
     printed = run_python(
         """
         import resource, signal, sys
-        from quiesce.agents.store.events import ItemAdded, StoreError
+        from quiesce.agents.store import ItemAdded, StoreError
         from quiesce.agents.store.sqlite import SQLiteStore
         from quiesce.models import UserMessage
 
@@ -470,7 +470,7 @@ def test_a_file_that_may_only_be_read_can_be_read_and_says_why_it_cannot_be_writ
     printed = run_python(
         """
         import os, sys
-        from quiesce.agents.store.events import ItemAdded, StoreError
+        from quiesce.agents.store import ItemAdded, StoreError
         from quiesce.agents.store.sqlite import SQLiteStore
         from quiesce.models import UserMessage
 
@@ -502,7 +502,7 @@ async def test_a_file_that_was_removed_or_replaced_is_not_written_to_unseen(
         file.unlink()
     with pytest.raises(StoreError, match="was removed or replaced while it was in use: nothing was written"):
         await log.append([message("second")])
-    with pytest.raises(StoreError, match="was deleted by somebody else"):
+    with pytest.raises(StoreError, match="was deleted by another writer"):
         await log.append([message("second")])
     assert await log.read() == []
     assert await log.append([message("anew")]) == 1
@@ -547,7 +547,7 @@ def test_a_program_that_ends_without_close_says_nothing_and_loses_nothing(path: 
         """
         import sys, warnings
         warnings.simplefilter("error")
-        from quiesce.agents.store.events import ItemAdded
+        from quiesce.agents.store import ItemAdded
         from quiesce.agents.store.sqlite import SQLiteStore
         from quiesce.models import UserMessage
         store = SQLiteStore(sys.argv[1])
@@ -565,7 +565,7 @@ def test_a_store_refuses_to_be_used_in_a_forked_child(path: Path) -> None:
     printed = run_python(
         """
         import os, sys
-        from quiesce.agents.store.events import ItemAdded, StoreError
+        from quiesce.agents.store import ItemAdded, StoreError
         from quiesce.agents.store.sqlite import SQLiteStore
         from quiesce.models import UserMessage
         store = SQLiteStore(sys.argv[1])
@@ -604,7 +604,7 @@ def test_a_program_can_write_at_its_very_end(path: Path) -> None:
     run_python(
         """
         import atexit, sys
-        from quiesce.agents.store.events import ItemAdded
+        from quiesce.agents.store import ItemAdded
         from quiesce.agents.store.sqlite import SQLiteStore
         from quiesce.models import UserMessage
         store = SQLiteStore(sys.argv[1])
@@ -625,7 +625,7 @@ def test_processes_that_write_to_one_file_at_once_keep_their_conversations_and_n
     source = textwrap.dedent(
         """
         import sys
-        from quiesce.agents.store.events import ItemAdded, StoreConflict
+        from quiesce.agents.store import ItemAdded, StoreConflict
         from quiesce.agents.store.sqlite import SQLiteStore
         from quiesce.models import UserMessage
 

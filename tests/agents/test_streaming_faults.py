@@ -28,7 +28,7 @@ from quiesce.agents import (
     StreamEvent,
     function_tool,
 )
-from quiesce.agents.store.events import ItemAdded
+from quiesce.agents.store import ItemAdded
 from quiesce.models import (
     AssistantMessage,
     Item,

@@ -7,6 +7,23 @@ from typing import TYPE_CHECKING
 from quiesce._lazy import offer
 
 if TYPE_CHECKING:
+    from .contract import (
+        Holder,
+        Lease,
+        Log,
+        OnEvents,
+        Store,
+        StoreClosed,
+        StoreConflict,
+        StoreError,
+        StoreFenced,
+        StoreHeld,
+        StoreInDoubt,
+        check_id,
+        conflict,
+        fenced,
+        held,
+    )
     from .events import (
         ApprovalDecided,
         ApprovalRequested,
@@ -14,20 +31,20 @@ if TYPE_CHECKING:
         ItemAdded,
         ItemPopped,
         ItemsCleared,
-        Log,
         MessageQueued,
+        Posted,
         RunEnded,
         RunStarted,
+        Snapshot,
         StatusChanged,
-        Store,
-        StoreClosed,
-        StoreConflict,
-        StoreError,
+        StopRequested,
         ToolStarted,
         UnknownEvent,
         UsageAdded,
-        check_id,
-        conflict,
+        check_events,
+        check_posted,
+        decode_event,
+        encode_event,
         stamp,
     )
     from .memory import MemoryLog, MemoryStore

@@ -16,7 +16,8 @@ from quiesce.agents.agent import has, refuse
 from quiesce.models import Item
 from quiesce.models.inner import InputItem, as_items
 
-from .events import ItemAdded, ItemPopped, ItemsCleared, Log, Store, StoreConflict
+from .contract import Log, Store, StoreConflict
+from .events import ItemAdded, ItemPopped, ItemsCleared
 from .memory import MemoryStore
 from .replay import items_of
 

@@ -9,7 +9,9 @@ Used by one thread at a time.
 - After an error the connection is rolled back, or else closed, and the next use opens it again.
 - Files that are created here, and those that SQLite puts next to them, are readable by their owner only.
   Existing ones keep their permissions.
-- The file may contain your own tables: only `quiesce_events` and `quiesce_schema` are touched.
+- The file may contain your own tables: only those whose names begin with `quiesce_` are touched.
+- Who runs a conversation is a row in `quiesce_leases` and a lock: the row says which lease is the latest one, and
+  the lock, on a file next to this one, whether its holder's process lives (`process_locks`).
 """
 
 from __future__ import annotations
@@ -18,12 +20,16 @@ import os
 import sqlite3
 import stat
 import time
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import cast
+from hashlib import blake2b
+from typing import NamedTuple, cast
 
-from .events import Event, StoreError, conflict, decode_event
+from .contract import Holder, StoreError, conflict, fenced, held
+from .events import Event, MessageQueued, Snapshot, decode_event, encode_event
+from .process_locks import ProcessLocks
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS quiesce_schema (version INTEGER NOT NULL)",
     """CREATE TABLE IF NOT EXISTS quiesce_events (
@@ -34,6 +40,26 @@ _TABLES = (
         PRIMARY KEY (conversation_id, seq)
     )""",
 )
+# By the version that they lead to. A new file goes through all of them.
+_MIGRATIONS = {
+    2: (
+        "ALTER TABLE quiesce_events ADD COLUMN snapshot INTEGER NOT NULL DEFAULT 0",
+        "CREATE INDEX quiesce_snapshots ON quiesce_events (conversation_id, seq) WHERE snapshot",
+        """CREATE TABLE quiesce_messages (
+            conversation_id TEXT NOT NULL,
+            message_id TEXT NOT NULL,
+            PRIMARY KEY (conversation_id, message_id)
+        ) WITHOUT ROWID""",
+        """INSERT OR IGNORE INTO quiesce_messages
+            SELECT conversation_id, json_extract(payload, '$.message_id') FROM quiesce_events
+            WHERE json_valid(payload) AND json_extract(payload, '$.event') = 'message_queued'""",
+        """CREATE TABLE quiesce_leases (
+            conversation_id TEXT NOT NULL PRIMARY KEY,
+            epoch INTEGER NOT NULL,
+            owner TEXT NOT NULL
+        ) WITHOUT ROWID""",
+    ),
+}
 
 # By SQLite's primary result code. What was not acknowledged was not written; each text says what to do.
 _MEANING = {
@@ -62,6 +88,20 @@ _MEANING = {
 }
 
 
+class Row(NamedTuple):
+    """An event on its way into the file."""
+
+    payload: str
+    is_snapshot: bool
+    message_id: str | None  # of a message that is queued
+
+    @classmethod
+    def of(cls, event: Event) -> Row:
+        """Return the row of an event."""
+        message_id = event.message_id if isinstance(event, MessageQueued) else None
+        return cls(encode_event(event), isinstance(event, Snapshot), message_id)
+
+
 class SQLiteFile:
     """The file at `path`, opened on first use."""
 
@@ -70,45 +110,132 @@ class SQLiteFile:
         self._busy_timeout = busy_timeout
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
+        #: Which leases live: see `process_locks`.
+        self.locks = ProcessLocks(f"{path}-running")
 
-    def append(self, conversation_id: str, payloads: list[str], expected: int | None) -> int:
+    def append(
+        self, conversation_id: str, rows: Sequence[Row], expected: int | None, epoch: int | None
+    ) -> int:
         """Add rows in the current transaction; returns the number of the last event.
 
-        Raises StoreConflict, before anything is written, if they would not follow event `expected`.
+        Raises, before anything is written, StoreConflict if they would not follow event `expected`, StoreFenced
+        if `epoch` is not that of the latest lease, and StoreHeld if there is one, and `epoch` is None.
         """
         connection = self._open()
+        latest, owner = self._latest_lease(conversation_id)
+        if epoch is not None and epoch != latest:
+            raise fenced(conversation_id, repr(self.path), epoch, latest)
+        if epoch is None and self._is_alive(conversation_id, latest):
+            raise held(conversation_id, repr(self.path), Holder(owner, latest))
         found = _last_seq(connection, conversation_id)
         if expected is not None and expected != found:
             raise conflict(conversation_id, repr(self.path), expected, found)
+        return self._add(connection, conversation_id, rows, found)
+
+    def post(self, conversation_id: str, rows: Sequence[Row]) -> int:
+        """Add rows in the current transaction, without messages that are there already.
+
+        Returns the number of the last event.
+        """
+        connection = self._open()
+        ids = {row.message_id for row in rows} - {None}
+        known = {
+            message_id
+            for message_id in ids
+            if connection.execute(
+                "SELECT 1 FROM quiesce_messages WHERE conversation_id = ? AND message_id = ?",
+                (conversation_id, message_id),
+            ).fetchone()
+        }
+        new: list[Row] = []
+        for row in rows:
+            if row.message_id is None or row.message_id not in known:
+                new.append(row)
+                known.add(row.message_id)
+        return self._add(connection, conversation_id, new, _last_seq(connection, conversation_id))
+
+    def _add(
+        self, connection: sqlite3.Connection, conversation_id: str, rows: Sequence[Row], last: int
+    ) -> int:
         now = time.time()
-        rows = [(conversation_id, seq, now, payload) for seq, payload in enumerate(payloads, found + 1)]
-        connection.executemany("INSERT INTO quiesce_events VALUES (?, ?, ?, ?)", rows)
-        return found + len(rows)
+        connection.executemany(
+            "INSERT INTO quiesce_events (conversation_id, seq, time, payload, snapshot) VALUES (?, ?, ?, ?, ?)",
+            [
+                (conversation_id, seq, now, row.payload, row.is_snapshot)
+                for seq, row in enumerate(rows, last + 1)
+            ],
+        )
+        messages = [(conversation_id, row.message_id) for row in rows if row.message_id is not None]
+        if messages:
+            connection.executemany("INSERT OR IGNORE INTO quiesce_messages VALUES (?, ?)", messages)
+        return last + len(rows)
 
     def read(self, conversation_id: str, after: int) -> tuple[list[Event], int]:
         """Return the events after number `after`, and the number of the last one in the file."""
         connection = self._open()
         connection.execute("BEGIN")  # so that both queries see the same moment, although others may write
         last = _last_seq(connection, conversation_id)
-        rows = connection.execute(
-            "SELECT seq, time, payload FROM quiesce_events "
-            "WHERE conversation_id = ? AND seq > ? ORDER BY seq",
-            (conversation_id, after),
-        ).fetchall()
+        events = read_events(connection, self.path, conversation_id, after)
         connection.execute("COMMIT")
-        where = f"conversation {conversation_id!r} in {self.path!r}"
-        events = []
-        for place, (seq, moment, payload) in enumerate(rows, after + 1):
-            if seq != place:
-                raise StoreError(f"{where} has no event {place}, but later ones: it was removed")
-            try:
-                events.append(decode_event(payload, seq, moment))
-            except (ValueError, TypeError) as error:
-                raise StoreError(
-                    f"event {seq} of {where} cannot be read ({error}): "
-                    "it is damaged, or was written by a newer version of quiesce"
-                ) from error
         return events, last
+
+    def load(self, conversation_id: str) -> tuple[list[Event], int]:
+        """Return every snapshot and the events after the last one, and the number of the last event in the file."""
+        connection = self._open()
+        connection.execute("BEGIN")
+        last = _last_seq(connection, conversation_id)
+        rows = connection.execute(
+            "SELECT seq, time, payload FROM quiesce_events WHERE conversation_id = ? AND snapshot ORDER BY seq",
+            (conversation_id,),
+        ).fetchall()
+        snapshots = [_decoded(self.path, conversation_id, *row) for row in rows]
+        tail = read_events(connection, self.path, conversation_id, rows[-1][0] if rows else 0)
+        connection.execute("COMMIT")
+        return [*snapshots, *tail], last
+
+    # Leases
+
+    def lease(self, conversation_id: str, owner: str, epoch: int | None) -> tuple[int, int]:
+        """Grant a lease in the current transaction; returns its epoch, and the number of the last event.
+
+        Raises, before anything is written, StoreHeld, or with `epoch` StoreFenced.
+        """
+        connection = self._open()
+        latest, holder = self._latest_lease(conversation_id)
+        if epoch is None:
+            if self._is_alive(conversation_id, latest):
+                raise held(conversation_id, repr(self.path), Holder(holder, latest))
+            epoch = latest + 1
+        elif epoch <= latest:
+            raise fenced(conversation_id, repr(self.path), epoch, latest)
+        if not self.locks.take(_place(conversation_id, epoch)):
+            # Taken for a lease whose transaction was not committed: that one is just being undone.
+            raise held(conversation_id, repr(self.path), Holder("", epoch))
+        connection.execute(
+            "INSERT OR REPLACE INTO quiesce_leases VALUES (?, ?, ?)", (conversation_id, epoch, owner)
+        )
+        return epoch, _last_seq(connection, conversation_id)
+
+    def release(self, conversation_id: str, epoch: int) -> None:
+        """Let a lease end. Writes nothing, and may be called from any thread."""
+        self.locks.release(_place(conversation_id, epoch))
+
+    def holder(self, conversation_id: str) -> Holder | None:
+        """Return who holds the lease now."""
+        self._open()
+        latest, owner = self._latest_lease(conversation_id)
+        return Holder(owner, latest) if self._is_alive(conversation_id, latest) else None
+
+    def _latest_lease(self, conversation_id: str) -> tuple[int, str]:
+        row = (
+            self._open()
+            .execute("SELECT epoch, owner FROM quiesce_leases WHERE conversation_id = ?", (conversation_id,))
+            .fetchone()
+        )
+        return (0, "") if row is None else (row[0], row[1])
+
+    def _is_alive(self, conversation_id: str, epoch: int) -> bool:
+        return epoch > 0 and self.locks.is_taken(_place(conversation_id, epoch))
 
     def ids(self) -> list[str]:
         """Return the ids of all conversations, sorted."""
@@ -117,9 +244,10 @@ class SQLiteFile:
 
     def delete(self, conversation_id: str) -> bool:
         """Remove a conversation in the current transaction; False if there was none."""
-        done = self._open().execute(
-            "DELETE FROM quiesce_events WHERE conversation_id = ?", (conversation_id,)
-        )
+        connection = self._open()
+        for table in ("quiesce_messages", "quiesce_leases"):
+            connection.execute(f"DELETE FROM {table} WHERE conversation_id = ?", (conversation_id,))
+        done = connection.execute("DELETE FROM quiesce_events WHERE conversation_id = ?", (conversation_id,))
         return done.rowcount > 0
 
     # Transactions
@@ -200,12 +328,19 @@ class SQLiteFile:
         mode = self._set_wal(connection)
         connection.execute(f"PRAGMA synchronous = {'FULL' if mode == 'wal' else 'EXTRA'}")
         connection.execute("PRAGMA fullfsync = ON")  # macOS: to the disk, not only to its cache
-        if version is None:
+        if version != SCHEMA_VERSION:
             connection.execute("BEGIN IMMEDIATE")
             for table in _TABLES:
                 connection.execute(table)
-            if connection.execute("SELECT count(*) FROM quiesce_schema").fetchone()[0] == 0:
-                connection.execute("INSERT INTO quiesce_schema VALUES (?)", (SCHEMA_VERSION,))
+            # Looked at again: another process may have done it meanwhile.
+            version = _schema_version(connection)
+            if version is None:
+                version = 1
+                connection.execute("INSERT INTO quiesce_schema VALUES (1)")
+            for step in range(version + 1, SCHEMA_VERSION + 1):
+                for statement in _MIGRATIONS[step]:
+                    connection.execute(statement)
+            connection.execute("UPDATE quiesce_schema SET version = ?", (SCHEMA_VERSION,))
             connection.execute("COMMIT")
 
     def _set_wal(self, connection: sqlite3.Connection) -> str:
@@ -235,6 +370,38 @@ def _make_private(path: str) -> None:
     except (OSError, AttributeError):  # not every system supports that, nor every file system
         with suppress(OSError):  # SQLite will say what is really wrong
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
+
+def read_events(connection: sqlite3.Connection, path: str, conversation_id: str, after: int) -> list[Event]:
+    """Return the events of a conversation after number `after`."""
+    rows = connection.execute(
+        "SELECT seq, time, payload FROM quiesce_events WHERE conversation_id = ? AND seq > ? ORDER BY seq",
+        (conversation_id, after),
+    ).fetchall()
+    events = []
+    for place, (seq, moment, payload) in enumerate(rows, after + 1):
+        if seq != place:
+            raise StoreError(
+                f"conversation {conversation_id!r} in {path!r} has no event {place}, but later ones: it was removed"
+            )
+        events.append(_decoded(path, conversation_id, seq, moment, payload))
+    return events
+
+
+def _decoded(path: str, conversation_id: str, seq: int, moment: float, payload: str) -> Event:
+    try:
+        return decode_event(payload, seq, moment)
+    except (ValueError, TypeError) as error:
+        raise StoreError(
+            f"event {seq} of conversation {conversation_id!r} in {path!r} cannot be read ({error}): "
+            "it is damaged, or was written by a newer version of quiesce"
+        ) from error
+
+
+def _place(conversation_id: str, epoch: int) -> int:
+    """Return which byte of the file of locks stands for this lease."""
+    name = f"{epoch} {conversation_id}".encode("utf-8", "surrogatepass")
+    return 1 + int.from_bytes(blake2b(name, digest_size=7).digest())
 
 
 def _schema_version(connection: sqlite3.Connection) -> int | None:

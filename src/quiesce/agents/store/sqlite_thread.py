@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 
 from quiesce.kernel.inner import Backend, WaitQueue, current_backend, run_in_thread
 
-from .events import StoreClosed, StoreConflict, StoreError
+from .contract import StoreClosed, StoreConflict, StoreError, StoreHeld
 from .sqlite_file import SQLiteFile
 
 T = TypeVar("T")
@@ -52,6 +52,9 @@ class Job(Generic[T]):
 
     def undo(self) -> None:
         """React to a rollback of what it did."""
+
+    def committed(self) -> None:
+        """React to the commit of what it did."""
 
     def end(self) -> None:
         """Wake the caller."""
@@ -110,8 +113,9 @@ class Job(Generic[T]):
 class Writer:
     """Does jobs in the order in which they were added."""
 
-    def __init__(self, file: SQLiteFile) -> None:
+    def __init__(self, file: SQLiteFile, stop_watching: Callable[[], None]) -> None:
         self._file = file
+        self._stop_watching = stop_watching
         self._lock = threading.Lock()
         self._jobs: deque[Job[Any]] = deque()
         self._busy = False
@@ -139,13 +143,13 @@ class Writer:
     async def close(self) -> None:
         """Do the jobs that were added before, then close the file. May be called again."""
         self._closed = True
-        closing = Job(self._file.close)
+        closing = Job(self._close)
         await closing.wait(current_backend(), lambda: self._add(closing, last=True))
 
     def close_sync(self) -> None:
         """`close` for plain threads."""
         self._closed = True
-        closing = Job(self._file.close)
+        closing = Job(self._close)
         closing.wait_sync(lambda: self._add(closing, last=True))
 
     def drop(self) -> None:
@@ -156,9 +160,15 @@ class Writer:
         # The thread must not take up work between this look at it and the close.
         with self._lock:
             if self._busy:
-                self._jobs.append(Job(self._file.close))
+                self._jobs.append(Job(self._close))
                 return
-            self._file.close()
+            self._close()
+
+    def _close(self) -> None:
+        # The last connection to a file that is closed tidies it up. That is to be this one.
+        self._stop_watching()
+        self._file.close()
+        self._file.locks.close()
 
     def _add(self, job: Job[Any], *, last: bool = False) -> None:
         if os.getpid() != self._pid:
@@ -220,9 +230,11 @@ class Writer:
                 try:
                     job.run()
                     written.append(job)
-                except StoreConflict as refused:  # raised before it wrote anything, so the others can go on
+                except (StoreConflict, StoreHeld) as refused:  # it wrote nothing, so the others can go on
                     job.error = refused
             self._file.commit()
+            for job in written:
+                job.committed()
         except BaseException as error:
             for job in reversed(written):
                 job.undo()
