@@ -10,9 +10,13 @@ Invariants
 - A message that is sent during a run waits for the next turn of the model. It never gets between a call and
   its result.
 - Nothing waits while it holds `state_lock`; `interrupt` and `pause` never wait at all.
+- In a store, others can open the same conversation. One of them at a time runs it: it holds the lease from before
+  its first step until the end of the run is in the log. The others only look, and say something through the
+  store. Whatever is decided here is decided on the state that the log had when the lease was taken.
 
 How one run goes is in `run`, what a conversation knows between two runs in `history`, how events become
-durable in `event_writer`, and how a conversation continues where its log ends in `restore`.
+durable in `event_writer`, how a conversation continues where its log ends in `restore`, who runs it in
+`shared_store`, and how a run elsewhere is stopped in `remote_stop`.
 """
 
 from __future__ import annotations
@@ -21,8 +25,8 @@ import math
 import os
 import uuid
 import weakref
-from collections.abc import Coroutine, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -58,9 +62,15 @@ from quiesce.agents.run import (
 from quiesce.agents.store import (
     ApprovalDecided,
     Event,
+    Lease,
+    MessageQueued,
+    RunEnded,
+    RunStarted,
     StatusChanged,
+    StopRequested,
     Store,
     StoreError,
+    StoreHeld,
     check_id,
 )
 from quiesce.kernel.inner import (
@@ -74,10 +84,13 @@ from quiesce.kernel.inner import (
 from quiesce.models import Item, ToolCall, Usage
 from quiesce.models.inner import InputItem
 
+from .event_feed import EventFeed
 from .event_writer import EventCallback, EventWriter
 from .history import History, messages_of
-from .restore import agent_after, restore
-from .run import ConversationRun, OnEvent, Status, Unawaited
+from .remote_stop import RemoteStop, grace_of
+from .restore import LOST, Restored, agent_after, restore
+from .run import TAKEN_OVER, ConversationRun, OnEvent, Status, Unawaited
+from .shared_store import Look, SharedStore, off_the_loop
 
 if TYPE_CHECKING:
     from quiesce import Scope
@@ -87,6 +100,7 @@ _INTERRUPTED = Reason("user")
 _CLOSED = Reason("user", "the conversation was closed")
 _DROPPED = Reason("cancelled")
 _REJECTED = "User rejected the action"
+_ABANDON_SECONDS = 5.0  # for what a stop elsewhere is doing with the store at this moment
 _GIVEN_UP = "Not started: this call was not approved, and no longer waits for approval."
 
 
@@ -101,7 +115,7 @@ class Conversation:
     ```
 
     - `store`: None (in memory), the path of a SQLite file, or a `Store`. An existing conversation is read at
-      once: this blocks.
+      once: this blocks. `await Conversation.open(...)` does not.
     - `context`, `hooks`, `run_config`, `max_turns`: for each of its runs, as in `Runner.run`. `grace`: the
       deadlines of a stop.
     - `callbacks`: functions that are called with each event (`ItemAdded`, `StatusChanged`, ..., see
@@ -110,6 +124,10 @@ class Conversation:
 
     Everything may be called from any thread. `interrupt()` stops now, `pause()` after the current step; run
     again to continue.
+
+    Any number of processes may open a conversation in a store, and one of them at a time can run it. To the
+    others its status is `"running"`; `arun()` raises `ConversationBusy`, and what they send, decide or interrupt
+    goes to the one that runs it, through the store. `refresh()` and `aevents()` show what others have done.
     """
 
     __slots__ = (
@@ -117,8 +135,10 @@ class Conversation:
         "_agent",
         "_closed",
         "_config",
+        "_feeds",
         "_final_output",
         "_history",
+        "_remote_stops",
         "_report",
         "_run",
         "_status",
@@ -144,6 +164,59 @@ class Conversation:
         callbacks: Sequence[EventCallback] = (),
         grace: Grace | None = None,
     ) -> None:
+        self._set_up(
+            agent, store, conversation_id, context, hooks, run_config, max_turns, callbacks, grace, None
+        )
+        shared = self._shared
+        if shared is not None and conversation_id is not None:
+            self._take(self._restored(shared.look_sync()))
+
+    @classmethod
+    async def open(
+        cls,
+        agent: Agent[Any],
+        *,
+        store: Store | str | os.PathLike[str] | None = None,
+        conversation_id: str | None = None,
+        context: Any = None,
+        hooks: RunHooks[Any] | None = None,
+        run_config: RunConfig | None = None,
+        max_turns: int | None = DEFAULT_MAX_TURNS,
+        callbacks: Sequence[EventCallback] = (),
+        grace: Grace | None = None,
+        lease: Lease | None = None,
+    ) -> Self:
+        """`Conversation(...)` for async code: the event loop does not stand still, however long the history is.
+
+        `lease`: the right to run it, if something else decides about that, such as an engine which hands out
+        work. The conversation then takes none itself, and does not release this one.
+        """
+        self = cls.__new__(cls)
+        self._set_up(
+            agent, store, conversation_id, context, hooks, run_config, max_turns, callbacks, grace, lease
+        )
+        shared = self._shared
+        if shared is not None and conversation_id is not None:
+            try:
+                await self._look(shared)
+            except BaseException:
+                await shielded(self._writer.close, None)
+                raise
+        return self
+
+    def _set_up(
+        self,
+        agent: Agent[Any],
+        store: Store | str | os.PathLike[str] | None,
+        conversation_id: str | None,
+        context: Any,
+        hooks: RunHooks[Any] | None,
+        run_config: RunConfig | None,
+        max_turns: int | None,
+        callbacks: Sequence[EventCallback],
+        grace: Grace | None,
+        lease: Lease | None,
+    ) -> None:
         if not isinstance(agent, Agent):
             raise TypeError(f"a conversation needs an Agent, not {type(agent).__name__}")
         if conversation_id is not None:
@@ -163,7 +236,7 @@ class Conversation:
         # be half of what they take.
         self._writer_if_made: EventWriter | None = None
         if store is not None or callbacks:
-            self._writer_if_made = EventWriter(store, self.id, callbacks)
+            self._writer_if_made = EventWriter(store, self.id, callbacks, lease, self._hear)
         self._history = History()
         self._final_output: Any = None
         self._status: str = "idle"
@@ -173,13 +246,10 @@ class Conversation:
         self._report: StopReport | None = None
         # Of runs whose stop has expired with something left over.
         self._unsettled_scopes: list[Scope] | None = None
+        # Made for the first one.
+        self._feeds: weakref.WeakSet[EventFeed] | None = None
+        self._remote_stops: list[RemoteStop] | None = None
         self._closed = False
-        if store is not None and conversation_id is not None:
-            restored = restore(self._writer.log.read_sync())
-            self._history = restored.history
-            self._status = restored.status
-            self._agent = agent_after(agent, self._history.items)
-            self._writer.restore(restored)
 
     def __repr__(self) -> str:
         return f"<Conversation {self.id!r} with {self._agent.name!r}, {self.status}>"
@@ -195,6 +265,11 @@ class Conversation:
         return self._writer_if_made
 
     @property
+    def _shared(self) -> SharedStore | None:
+        """Its place in a store that others can open too; None if it is in the memory of this conversation alone."""
+        return self._writer_if_made.shared if self._writer_if_made is not None else None
+
+    @property
     def agent(self) -> Agent[Any]:
         """The agent whose turn it is."""
         run = self._run
@@ -204,7 +279,9 @@ class Conversation:
     def status(self) -> str:
         """What it does, or why its last run ended.
 
-        `"idle"`, `"running"`, `"paused"`, `"waiting_for_approval"`, `"finished"`, `"error"` or `"closed"`.
+        `"idle"`, `"running"`, `"paused"`, `"waiting_for_approval"`, `"finished"`, `"error"`, `"taken_over"` (its
+        run lost its lease: another process goes on with it) or `"closed"`. Of a conversation that is not being
+        run here, it is what was found when the store was last looked at: see `refresh`.
         """
         if self._current_run() is not None:
             return "running"
@@ -274,45 +351,209 @@ class Conversation:
             self._check_open()
         return self._writer.read(after)
 
+    def aevents(self, after: int = 0) -> EventFeed:
+        """Return the durable events after number `after`, and then those that come, whoever runs the conversation.
+
+        Iterate it with `async for`. It ends when the conversation is closed here.
+        """
+        self._check_open()
+        shared = self._shared
+        feed = EventFeed(shared.log if shared is not None else self._writer.log, after)
+        with state_lock:
+            if self._feeds is None:
+                self._feeds = weakref.WeakSet()
+            self._feeds.add(feed)
+        return feed
+
+    # What others do with it
+
+    async def refresh(self) -> None:
+        """Look in the store what others have done with the conversation since.
+
+        Nothing happens while it is being run here, and in one that no one else can open.
+        """
+        self._check_open()
+        shared = self._shared
+        if shared is not None and self._current_run() is None and shared.lease is None:
+            await self._look(shared)
+
+    async def _look(self, shared: SharedStore) -> None:
+        before = self._writer.last_seq
+        look = await shared.look()
+        restored = await off_the_loop(self._restored, look, len(look.found.items))
+        missed = await shared.log.read(before) if before < look.found.last_seq and before else []
+        self._take(restored, missed)
+
+    def _look_sync(self, shared: SharedStore) -> None:
+        before = self._writer.last_seq
+        look = shared.look_sync()
+        missed = shared.log.read_sync(before) if before < look.found.last_seq and before else []
+        self._take(self._restored(look), missed)
+
+    @staticmethod
+    def _restored(look: Look, reason: Reason = LOST) -> Restored:
+        return restore(look.found, is_run_elsewhere=look.is_run_elsewhere, reason=reason)
+
+    def _take(self, restored: Restored, missed: Sequence[Event] = ()) -> None:
+        """Continue where the log ends. `missed`: events of others that are called back."""
+        writer = self._writer
+        with state_lock:
+            if self._run is not None and self._run.begun:
+                return  # it has begun meanwhile, and knows better
+            self._history = restored.history
+            self._status = restored.status
+            self._agent = agent_after(self._agent, restored.history.items)
+            writer.restore(restored)
+        writer.call_back(missed)
+
+    def _hear(self, events: Sequence[Event]) -> None:
+        """Take what others have written while a run goes on here: in whichever thread the store has found it."""
+        stops: list[StopRequested] = []
+        is_taken_over = False
+        with state_lock:
+            run = self._run
+            if run is None or not run.has_engine:
+                return
+            for event in events:
+                match event:
+                    case MessageQueued(message_id=message_id, item=item):
+                        if message_id not in self._writer.known_messages:
+                            self._writer.remember([(message_id, item)])
+                            self._history.queue([(message_id, item)])
+                    case ApprovalDecided(call_id=call_id, approved=approved, message=text):
+                        run.engine.approvals.decisions.setdefault(call_id, (approved, text))
+                    case StopRequested(request_id=request_id, run_id=run_id):
+                        if run_id == run.journal.run_id and request_id not in run.heard:
+                            run.heard.add(request_id)
+                            stops.append(event)
+                    case RunStarted(run_id=run_id):
+                        is_taken_over = is_taken_over or run_id != run.journal.run_id
+                    case RunEnded(run_id=run_id, lost=True):
+                        is_taken_over = is_taken_over or run_id == run.journal.run_id
+                    case _:
+                        pass
+        if is_taken_over:
+            self._writer.fenced = True
+            run.interrupt(TAKEN_OVER, hurry=False)
+        for stop in stops:
+            if stop.pause:
+                run.pause()
+            else:
+                run.interrupt(stop.reason, grace=grace_of(stop))
+
+    @asynccontextmanager
+    async def _alone(self, why: str) -> AsyncGenerator[None, None]:
+        """Hold the lease for a block in which nothing runs; the state is that of the log."""
+        self._current_run()
+        with state_lock:
+            self._check_open()
+            if self._run is not None:
+                raise ConversationBusy(f"conversation {self.id!r} is running: {why}")
+            # So that no run begins meanwhile.
+            self._run = place = ConversationRun(self._settle)
+        try:
+            await self._take_lease()
+            yield
+        finally:
+            with state_lock:
+                place.end_before_begin(None)
+                if self._run is place:
+                    self._run = None
+            if self._shared is not None:
+                await shielded(self._writer.end_run)
+
+    async def _take_lease(self) -> None:
+        """Take the right to run it, and catch up with what others have done. Raises `ConversationBusy`."""
+        shared = self._shared
+        if shared is None or shared.lease is not None:
+            return
+        try:
+            lease = await shared.take_lease()
+        except StoreHeld as error:
+            self._status = "running"
+            raise ConversationBusy(
+                f"conversation {self.id!r} is being run by {error.holder.owner or 'another runner'}: wait for the "
+                "end of that run, or stop it with `await conversation.interrupt()`"
+            ) from error
+        # One that was found running elsewhere, and is not any more, may have been lost since.
+        if lease.last_seq != self._writer.last_seq or self._status in ("running", "taken_over"):
+            await self._look(shared)
+
+    async def settle(self, reason: Reason | str | None = None) -> StopReport:
+        """Write down how a run ended whose program did not come to its end, without running anything.
+
+        Its calls that had started may have had an effect: they are left over in the report, and the model is
+        told in the next run. With nothing to settle, the report says that too. Raises `ConversationBusy` if it is
+        being run, here or elsewhere.
+        """
+        why = as_reason(reason, LOST)
+        shared = self._shared
+        if shared is None:
+            return _empty_report(self._agent.name)
+        async with self._alone("interrupt() it instead"):
+            restored = restore((await shared.look()).found, reason=why)
+            self._take(restored)
+            await self._writer.write([])
+        return restored.lost or _empty_report(self._agent.name)
+
     # Messages
 
-    def send_message(self, message: str | InputItem | Iterable[InputItem]) -> None:
+    def send_message(
+        self, message: str | InputItem | Iterable[InputItem], *, message_id: str | None = None
+    ) -> None:
         """Send a message to the agent. It is durable when this returns.
 
         The next `arun()` answers it, or the current one before its next turn. Calls that wait for approval
         are given up first: the user has said something else. With a store on disk this waits for the disk; in
         an event loop use `asend_message`.
-        """
-        messages, events = self._prepare_message(message)
-        self._writer.write_sync(events, on_durable=partial(self._queue, messages))
 
-    async def asend_message(self, message: str | InputItem | Iterable[InputItem]) -> None:
+        With `message_id`, it is sent once, however often and from wherever you send it under this id.
+        """
+        messages, events = self._prepare_message(message, message_id)
+        try:
+            self._writer.say_sync(events, partial(self._queue, messages))
+        except BaseException:
+            self._writer.forget(messages)
+            raise
+
+    async def asend_message(
+        self, message: str | InputItem | Iterable[InputItem], *, message_id: str | None = None
+    ) -> None:
         """`send_message` for async code: it does not block the event loop.
 
         If you are cancelled meanwhile, the message was either sent or not: `items` shows which.
         """
-        messages, events = self._prepare_message(message)
-        await self._writer.write_message(events, partial(self._queue, messages))
+        messages, events = self._prepare_message(message, message_id)
+        try:
+            await self._writer.say(events, partial(self._queue, messages))
+        except BaseException:
+            if not self._history.has_queued(messages):
+                self._writer.forget(messages)
+            raise
 
     def _prepare_message(
-        self, message: str | InputItem | Iterable[InputItem]
-    ) -> tuple[list[tuple[str, Item]], list[Event]]:
-        messages = messages_of(message)
+        self, message: str | InputItem | Iterable[InputItem], message_id: str | None
+    ) -> tuple[list[tuple[str, Item]], list[MessageQueued]]:
+        messages = messages_of(message, message_id)
         self._current_run()
         with state_lock:
             self._check_open()
             writer = self._writer
-            if self._run is None:
+            if message_id is not None and writer.was_sent(messages):
+                return [], []
+            if self._run is None and self._status != "running":
                 if self._history.calls:
                     writer.defer(self._history.give_up_calls())
                 if self._status in ("finished", "error", "waiting_for_approval"):
                     self._status = "idle"
                     writer.defer([StatusChanged(status="idle")])
-            return messages, writer.queued_events(messages)
+            writer.remember(messages, named=message_id is not None)
+            return messages, [MessageQueued(message_id=one, item=item) for one, item in messages]
 
     def _queue(self, messages: list[tuple[str, Item]]) -> None:
         with state_lock:
             self._history.queue(messages)
+            self._writer.turns = 0
 
     def _take_queued(self) -> list[Item]:
         """Give the current run the messages that were sent since it last asked."""
@@ -331,6 +572,14 @@ class Conversation:
         """Refuse this call, or all that wait; the model reads the reason. Durable when this returns."""
         self._decide(call_id, False, reason)
 
+    async def aapprove(self, call_id: str | None = None) -> None:
+        """`approve` for async code: it does not block the event loop."""
+        await self._adecide(call_id, True, "")
+
+    async def areject(self, call_id: str | None = None, reason: str = _REJECTED) -> None:
+        """`reject` for async code: it does not block the event loop."""
+        await self._adecide(call_id, False, reason)
+
     def reject_pending_actions(self, reason: str = _REJECTED) -> None:
         """Reject every call that waits, if there is one."""
         if self.pending_approvals:
@@ -343,23 +592,45 @@ class Conversation:
 
         The model reads it in the next run. To decide instead, `reject` and run.
         """
-        with state_lock:
-            self._check_idle()
-            if not self._history.calls:
-                return
-            self._status = "paused"
-            changed = StatusChanged(status="paused", reason=reason)
-            self._writer.defer([*self._history.give_up_calls(reason), changed])
-        await self._writer.write([])
+        async with self._alone("none of its calls wait for approval"):
+            with state_lock:
+                if not self._history.calls:
+                    return
+                self._status = "paused"
+                changed = StatusChanged(status="paused", reason=reason)
+                self._writer.defer([*self._history.give_up_calls(reason), changed])
+            await self._writer.write([])
 
     def _decide(self, call_id: str | None, approved: bool, message: str) -> None:
+        shared = self._shared
+        if shared is not None and self._may_have_missed and shared.log.read_sync(self._writer.last_seq):
+            self._look_sync(shared)
+        decisions = self._decisions(call_id, approved, message)
+        self._writer.say_sync(decisions, partial(self._decided, decisions))
+
+    async def _adecide(self, call_id: str | None, approved: bool, message: str) -> None:
+        shared = self._shared
+        if shared is not None and self._may_have_missed and await shared.log.read(self._writer.last_seq):
+            await self._look(shared)
+        decisions = self._decisions(call_id, approved, message)
+        await self._writer.say(decisions, partial(self._decided, decisions))
+
+    @property
+    def _may_have_missed(self) -> bool:
+        shared = self._shared
+        return (
+            shared is not None and shared.lease is None and self._current_run() is None and not self._closed
+        )
+
+    def _decisions(self, call_id: str | None, approved: bool, message: str) -> list[ApprovalDecided]:
         if not (call_id is None or isinstance(call_id, str)):
             refuse("what is approved or rejected", "the id of a call", call_id, "write call.call_id")
         with state_lock:
             self._check_idle()
             chosen = self._history.choose(call_id)
-        decisions = [ApprovalDecided(call_id=one, approved=approved, message=message) for one in chosen]
-        self._writer.write_sync(decisions)
+        return [ApprovalDecided(call_id=one, approved=approved, message=message) for one in chosen]
+
+    def _decided(self, decisions: Sequence[ApprovalDecided]) -> None:
         with state_lock:
             self._history.decide(decisions)
 
@@ -416,17 +687,42 @@ class Conversation:
                     f"conversation {self.id!r} is running already, and does one run at a time: "
                     "wait for that one, or stop it with `await conversation.interrupt()`"
                 )
-            if not self._history.items and not self._history.inbox:
-                raise UserError("there is nothing to answer yet: send_message(...) first")
-            self._run = run = ConversationRun(self._settle, on_event)
+            # In a store, another one may have said something.
+            if self._shared is None:
+                self._check_has_input()
+            self._run = run = ConversationRun(self._settle, on_event, self._waits_for_nothing)
             return run
 
+    def _check_has_input(self) -> None:
+        if not self._history.items and not self._history.inbox:
+            raise UserError("there is nothing to answer yet: send_message(...) first")
+
+    def _waits_for_nothing(self) -> bool:
+        """Whether a snapshot may stand for the history."""
+        with state_lock:
+            return not self._history.inbox
+
     async def _arun(self, run: ConversationRun, unawaited: Unawaited | None) -> Status:
+        try:
+            return await self._arun_alone(run, unawaited)
+        finally:
+            shared = self._shared
+            if shared is not None and shared.lease is not None and self._run is None:
+                await shielded(self._writer.end_run)
+
+    async def _arun_alone(self, run: ConversationRun, unawaited: Unawaited | None) -> Status:
         has_work = False
         try:
+            if self._shared is not None and not run.is_over:
+                await self._take_lease()
+                if not run.is_over:
+                    self._check_has_input()
             with state_lock:
                 stopped_early = run.is_over
                 has_work = not stopped_early and self._begin(run)
+        except BaseException:
+            self._drop(run)
+            raise
         finally:
             # A signal handler may have stopped it in this very moment, and somebody wait for that.
             if not has_work:
@@ -434,7 +730,7 @@ class Conversation:
         del unawaited
         if stopped_early:
             if not self._closed:
-                await self._writer.write([])
+                await self._writer.write_rest()
             return run.status
         if not has_work:
             return cast(Status, self.status)
@@ -483,8 +779,10 @@ class Conversation:
                 to_check=self._history.to_check(transcript),
                 decisions=self._history.decisions,
             )
+            engine.turn, self._writer.turns = self._writer.turns, 0
             self._final_output = None
             run.prepare(engine)
+            self._writer.watch()
         except BaseException:
             run.is_over = True
             self._run = None
@@ -565,14 +863,26 @@ class Conversation:
         """
         with state_lock:
             run = self._run
-            if run is None:
-                return
-            if not run.begun:
+            if run is not None and not run.begun:
                 self._stop_before_begin(run, None)
-        if run.begun:
+        if run is None:
+            if self._shared is not None and not self._closed:
+                self._stop_elsewhere(_INTERRUPTED, pause=True)
+        elif run.begun:
             run.pause()
         else:
             self._write_early_stop()
+
+    def _stop_elsewhere(self, reason: Reason, grace: Grace | None = None, *, pause: bool = False) -> Stopping:
+        """Ask the one that runs it to stop, if there is one."""
+        shared = self._shared
+        assert shared is not None
+        stop = RemoteStop(
+            shared.store, self.id, f"run of {self._agent.name}", reason, pause=pause, grace=grace
+        )
+        with state_lock:
+            self._remote_stops = [*(one for one in self._remote_stops or () if not one.ended), stop]
+        return stop.start()
 
     def interrupt(self, reason: Reason | str | None = None, *, grace: Grace | None = None) -> Stopping:
         """Stop the run now, from any thread; never waits.
@@ -582,9 +892,16 @@ class Conversation:
         The model's answer is cut off, tools and sub-agents are stopped, and `arun()` returns. Calling it
         again makes the stop faster: it halves the remaining time for clean-up, or shortens it to `grace`.
         Without a run there is nothing to stop, and what it returns is done.
+
+        A run that goes on elsewhere, in another process on the same store, is stopped there; what this returns is
+        done when the end of that run is in the log. If that process has ended, the run is settled: the report
+        has the calls that may have had an effect as left over.
         """
         check_grace(grace)
-        return self._stop(as_reason(reason, _INTERRUPTED), hurry=True, grace=grace)
+        why = as_reason(reason, _INTERRUPTED)
+        if self._current_run() is None and self._shared is not None and not self._closed:
+            return self._stop_elsewhere(why, grace)
+        return self._stop(why, hurry=True, grace=grace)
 
     def _stop(self, why: Reason, *, hurry: bool, grace: Grace | None = None) -> Stopping:
         self._current_run()
@@ -612,8 +929,8 @@ class Conversation:
     def _write_early_stop(self) -> None:
         # A stop never waits. On disk it is written when `arun()` is awaited, or with the next write.
         with suppress(Exception):  # it stays deferred: a stop never fails
-            if self._writer.in_memory:
-                self._writer.write_in_memory([])
+            if self._shared is None:
+                self._writer.write_sync()
 
     # Closing
 
@@ -627,7 +944,7 @@ class Conversation:
 
     async def _close(self, *, wait_for_leftovers: bool) -> StopReport:
         """`wait_for_leftovers`: once more, for what the stops of earlier runs have left over."""
-        self._closed = True
+        self._begin_closing()
         run = self._run
         # A tool or a hook of the run cannot wait for the end of the run: `_arun` finishes the closing.
         if run is not None and run.scope is not None and (run.is_calling_caller or run.contains_caller):
@@ -650,6 +967,8 @@ class Conversation:
         try:
             for scope in list(self._unsettled_scopes or ()) if wait_for_leftovers else ():
                 await wait_again(scope, _CLOSED)
+            for stop in self._remote_stops or ():
+                await shielded(_wait, stop.stopping, within=_ABANDON_SECONDS)
         finally:
             await self._writer.close(within)
         return self._final_report(report)
@@ -662,13 +981,24 @@ class Conversation:
                 f"a tool or a hook of conversation {self.id!r} cannot wait for its end: "
                 "call interrupt() in it, and close() elsewhere"
             )
-        self._closed = True
+        self._begin_closing()
         report = self._stop(_CLOSED, hurry=False).wait()
         assert report is not None
+        for stop in self._remote_stops or ():
+            stop.wait_ended(_ABANDON_SECONDS)
         for scope in list(self._unsettled_scopes or ()):
             wait_again_sync(scope)
         self._writer.close_sync()
         return self._final_report(report)
+
+    def _begin_closing(self) -> None:
+        self._closed = True
+        with state_lock:
+            feeds, stops = list(self._feeds or ()), list(self._remote_stops or ())
+        for feed in feeds:
+            feed.close()
+        for stop in stops:
+            stop.abandon()
 
     def _final_report(self, report: StopReport) -> StopReport:
         left = self._leftovers()
@@ -715,6 +1045,10 @@ def has_queued_messages(conversation: Conversation) -> bool:
 async def close_ignoring_leftovers(conversation: Conversation) -> StopReport:
     """Close a conversation without waiting again for what its earlier runs have left over."""
     return await conversation._close(wait_for_leftovers=False)
+
+
+async def _wait(stopping: Stopping) -> None:
+    await stopping
 
 
 def _empty_report(name: str) -> StopReport:

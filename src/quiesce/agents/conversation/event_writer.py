@@ -4,22 +4,28 @@ Invariants
 - Callbacks are called once with each event, when it is known to be durable.
 - Events that could not be written (the store failed, a cancel came first) go with the next write, before
   anything newer.
-- After a cancel it may be uncertain whether a write took place. Then the log is read before the next write,
-  through a second `Log`: reading moves the position of a log, and the one that writes would no longer notice
-  a second writer.
+- After a cancel, or if the answer of the store was lost, it is uncertain whether a write took place. Then the log
+  is read before the next write. If the lost attempt arrives after that all the same, it finds its place taken, or
+  takes the place of its repetition, which then finds it there: nothing is written twice.
 
-There are two kinds of writes. A caller who sends a message is told when it fails, and must be able to send it
-again: a failed message is forgotten. What happened in a run has happened: if it cannot be written now, it is
-written later.
+There are two kinds of writes.
+- What happened in a run has happened: if it cannot be written now, it is written later. In a store that others
+  can open, it needs the lease (`SharedStore`). Events that others have posted come in between: they are handed
+  to `on_news`, and the write is repeated behind them. If another one has the lease by now, what is not written
+  is forgotten: that one has recorded what it found instead.
+- A caller who says something is told when it fails, and must be able to say it again: a failed message is
+  forgotten. In a store that others can open, it is posted, which needs no lease.
 """
 
 from __future__ import annotations
 
 import os
 import time
+import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_args
 
 from quiesce import shielded
 from quiesce._safe.printed import logger
@@ -27,19 +33,30 @@ from quiesce.agents.agent import check_each, is_async
 from quiesce.agents.run import state_lock
 from quiesce.agents.store import (
     Event,
+    Lease,
     Log,
     MemoryLog,
     MemoryStore,
     MessageQueued,
+    Posted,
+    Snapshot,
     Store,
+    StoreConflict,
     StoreError,
+    StoreFenced,
+    StoreHeld,
+    StoreInDoubt,
     stamp,
 )
 from quiesce.models import Item, Usage
 
+from .shared_store import SharedStore
+
 if TYPE_CHECKING:
     from .restore import Restored
 
+_POSTED = get_args(Posted)
+_NONE: frozenset[str] = frozenset()
 
 EventCallback: TypeAlias = Callable[[Event], object]
 
@@ -60,16 +77,24 @@ class EventWriter:
         "_callbacks",
         "_conversation_id",
         "_counted_usage",
-        "_last_seq",
         "_log",
         "_must_write",
         "_not_called_back",
+        "_on_news",
         "_store",
         "_uncertain",
+        "_unwatch",
         "_unwritten",
         "failure_was_raised",
+        "fenced",
+        "in_snapshot",
+        "known_messages",
+        "last_seq",
         "message_ids",
         "owns_store",
+        "shared",
+        "since_snapshot",
+        "turns",
         "usage",
     )
 
@@ -78,12 +103,31 @@ class EventWriter:
         store: Store | str | os.PathLike[str] | None,
         conversation_id: str,
         callbacks: Sequence[EventCallback],
+        lease: Lease | None = None,
+        on_news: Callable[[Sequence[Event]], None] | None = None,
     ) -> None:
         self._callbacks = _checked_callbacks(callbacks)
         #: Whether closing this closes the store. One in memory needs no closing.
         self.owns_store = isinstance(store, (str, os.PathLike))
         self._store: Store | None = _store_at(store)
         self._conversation_id = conversation_id
+        #: The store, if others can open it too.
+        self.shared = SharedStore(self._store, conversation_id, lease) if self._store is not None else None
+        # Weak, as a conversation that is dropped would otherwise wait for the garbage collector.
+        self._on_news = weakref.WeakMethod(on_news) if on_news is not None else None
+        self._unwatch: Callable[[], None] | None = None
+        #: Another one has the lease: nothing of this run is written any more.
+        self.fenced = False
+        #: The ids of messages that were sent or found here: of all, if others can send some too, and otherwise of
+        #: those that the user has named.
+        self.known_messages: set[str] | frozenset[str] = _NONE
+        #: The number of the last event that was written or taken in here.
+        self.last_seq = 0
+        #: How many events follow the last snapshot, and how many items are in that.
+        self.since_snapshot = 0
+        self.in_snapshot = 0
+        #: How many turns of the model were taken by runs that were lost, and that the next one continues.
+        self.turns = 0
         self._log: Log | None = None
         #: What the whole conversation has cost.
         self.usage = Usage()
@@ -98,45 +142,63 @@ class EventWriter:
         # writes nothing.
         self._must_write = False
         self._uncertain: list[_Write] = []
-        self._last_seq = 0
         self._not_called_back: list[Event] = []
 
     def restore(self, restored: Restored) -> None:
         """Continue where the log ends."""
-        self.usage = restored.usage
-        self._counted_usage = replace(restored.usage)
-        self._unwritten += restored.unwritten
-        self._last_seq = restored.last_seq
+        found = restored.found
+        self.usage = found.usage
+        self._counted_usage = replace(found.usage)
+        # What was here was derived from an earlier state of the log, and so is this from the present one.
+        self._unwritten, self._must_write = list(restored.unwritten), False
+        self.last_seq = found.last_seq
+        self.since_snapshot, self.in_snapshot = found.since_snapshot, found.in_snapshot
         self.message_ids = {id(item): message_id for message_id, item in restored.history.inbox or ()}
+        self.known_messages |= set(self.message_ids.values())
+        self.turns = found.turns
 
     @property
     def log(self) -> Log:
-        """The log, opened on first use."""
+        """The log to append to; opened on first use."""
+        if self.shared is not None:
+            return self.shared.appending_log()
         if self._log is None:
             with state_lock:
                 if self._log is None:
-                    self._log = self._another_log()
+                    self._store = MemoryStore()
+                    self._log = self._store.open(self._conversation_id)
         return self._log
-
-    def _another_log(self) -> Log:
-        if self._store is None:
-            self._store = MemoryStore()
-        return self._store.open(self._conversation_id)
 
     @property
     def in_memory(self) -> bool:
         """Whether a write never waits."""
-        return type(self._log or self.log) is MemoryLog
+        return self.shared is None or self.shared.in_memory
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether a run has left something that its log lacks."""
+        return self._must_write or bool(self._uncertain)
 
     def defer(self, events: Sequence[Event]) -> None:
         """Write these events with the next ones, or when the conversation is closed."""
         self._unwritten += events
         self._must_write = True
 
-    def queued_events(self, messages: Sequence[tuple[str, Item]]) -> list[Event]:
-        """Return the events that queue these messages, and remember their ids for when a run takes them."""
+    def remember(self, messages: Sequence[tuple[str, Item]], *, named: bool = False) -> None:
+        """Keep the ids of these messages for when a run takes them; those that the user has `named`, for good."""
         self.message_ids.update((id(item), message_id) for message_id, item in messages)
-        return [MessageQueued(message_id=message_id, item=item) for message_id, item in messages]
+        if self.shared is not None or named:
+            self.known_messages |= {message_id for message_id, _ in messages}
+
+    def forget(self, messages: Sequence[tuple[str, Item]]) -> None:
+        """Undo `remember`: they could not be sent."""
+        for _, item in messages:
+            self.message_ids.pop(id(item), None)
+        self.known_messages -= {message_id for message_id, _ in messages}
+
+    def was_sent(self, messages: Sequence[tuple[str, Item]]) -> bool:
+        """Whether these messages, under these ids, were sent or found here already."""
+        return bool(messages) and all(message_id in self.known_messages for message_id, _ in messages)
 
     def take_spent(self) -> Usage | None:
         """Return what was spent since the last call; None if nothing was."""
@@ -148,15 +210,76 @@ class EventWriter:
 
     def read(self, after: int = 0) -> list[Event]:
         """Return what is in the log after event number `after`. Blocks."""
-        return self._another_log().read_sync(after) if self._log is not None else []
+        if self.shared is not None:
+            return self.shared.log.read_sync(after)
+        return self._log.read_sync(after) if self._log is not None else []
 
-    # Messages and decisions: written when this returns, forgotten if it raises
+    # What anyone may say: written when this returns, forgotten if it raises
 
-    def write_sync(self, events: Sequence[Event], *, on_durable: Callable[[], None] | None = None) -> None:
+    def say_sync(self, events: Sequence[Posted], on_durable: Callable[[], None]) -> None:
         """Write events, then call `on_durable`; if this raises, they were not written. Blocks."""
-        while self._uncertain:
-            earlier = self._uncertain[0]
-            self._resolve(earlier, self.read(earlier.after))
+        if self.shared is None:
+            self._write_private(events, on_durable)
+            return
+        with self._told_of_failure():
+            last = self.shared.log.post_sync(events)
+        self._said(events, last, on_durable)
+
+    async def say(self, events: Sequence[Posted], on_durable: Callable[[], None]) -> None:
+        """`say_sync` for async code.
+
+        A cancelled caller gets its cancel when it is known whether they were written.
+        """
+        if self.in_memory or self.shared is None:
+            self.say_sync(events, on_durable)
+            return
+        try:
+            with self._told_of_failure():
+                last = await self.shared.log.post(events)
+        except BaseException as error:
+            if isinstance(error, Exception) and not isinstance(error, StoreInDoubt):
+                raise
+            # A cancel, or an answer that was lost: what was said may be in the log.
+            try:
+                found = await shielded(self.shared.log.read, self.last_seq)
+            except Exception as failure:  # it is found when the conversation is looked at again
+                error.add_note(f"whether this was kept is not known yet: {failure!r}")
+                raise error from None
+            if not self._was_said(events, found, on_durable):
+                raise
+            if isinstance(error, StoreInDoubt):
+                return
+            raise
+        self._said(events, last, on_durable)
+
+    def _was_said(
+        self, events: Sequence[Posted], found: Sequence[Event], on_durable: Callable[[], None]
+    ) -> bool:
+        plain, size = [stamp(event, 0, 0.0) for event in found], len(events)
+        for start in range(len(plain) - size + 1):
+            if plain[start : start + size] == list(events):
+                self._said(events, found[start + size - 1].seq, on_durable)
+                return True
+        return False
+
+    def _said(self, events: Sequence[Posted], last: int, on_durable: Callable[[], None]) -> None:
+        if last == 0:  # all of it was there already: it was sent before, from here or elsewhere
+            for event in events:
+                if isinstance(event, MessageQueued):
+                    self.message_ids.pop(id(event.item), None)
+            return
+        on_durable()
+        self._call_back_later(events, last)
+        # If others have said something before it, that has not been taken in yet. Then the position stays.
+        if last - len(events) == self.last_seq:
+            self.last_seq = last
+        self.since_snapshot += len(events)
+        self.call_callbacks()
+
+    def _told_of_failure(self) -> _Told:
+        return _Told(self)
+
+    def _write_private(self, events: Sequence[Event], on_durable: Callable[[], None] | None = None) -> None:
         write = self._next_write(events, on_durable)
         if not write.batch:
             return
@@ -168,29 +291,6 @@ class EventWriter:
             raise
         self._written(write.batch, last, write.on_durable)
 
-    async def write_message(self, events: Sequence[Event], on_durable: Callable[[], None]) -> None:
-        """`write_sync` for async code.
-
-        A cancelled caller gets its cancel when it is known whether they were written.
-        """
-        if self.in_memory:
-            self.write_sync(events, on_durable=on_durable)
-            return
-        await self._resolve_all()
-        write = self._next_write(events, on_durable)
-        try:
-            last = await self.log.append(write.batch)
-        except BaseException as error:
-            self._failed(write, error)
-            self.failure_was_raised = isinstance(error, StoreError)
-            if self._uncertain:
-                try:
-                    await shielded(self._resolve_all)
-                except Exception as failure:  # the next write will try again
-                    error.add_note(f"whether the message was kept is not known yet: {failure!r}")
-            raise
-        self._written(write.batch, last, write.on_durable)
-
     # What happened in a run: written now or with the next write
 
     async def write(self, events: Sequence[Event], *, call_back: bool = True) -> None:
@@ -199,30 +299,153 @@ class EventWriter:
         Without `call_back`: see `call_callbacks`.
         """
         if self.in_memory:
-            self.write_in_memory(events, call_back=call_back)
+            self.write_sync(events, call_back=call_back)
             return
-        await self._resolve_all()
-        write = self._next_write(events, to_retry=True)
-        if not write.batch:
-            return
-        try:
-            last = await self.log.append(write.batch)
-        except BaseException as error:
-            self._failed(write, error)
-            raise
-        self._written(write.batch, last, call_back=call_back)
+        assert self.shared is not None
+        while not self.fenced:
+            await self._resolve_all()
+            write = self._next_write(events, to_retry=True)
+            if not write.batch:
+                return
+            try:
+                last = await self.log.append(write.batch, after=write.after)
+            except StoreConflict as error:
+                events = self._keep(write, error)
+                self._catch_up(write, error, await shielded(self.shared.log.read, write.after))
+            except BaseException as error:
+                self._failed(write, error)
+                raise
+            else:
+                self._written(write.batch, last, call_back=call_back)
+                return
 
-    def write_in_memory(self, events: Sequence[Event], *, call_back: bool = True) -> None:
-        """`write` without waiting, for a log in memory."""
-        batch = [*self._take_unwritten(), *events] if self._unwritten else events
-        if not batch:
+    def write_sync(self, events: Sequence[Event] = (), *, call_back: bool = True) -> None:
+        """`write` for plain threads: it blocks, unless the log is in memory."""
+        if self.shared is None:
+            batch = [*self._take_unwritten(), *events] if self._unwritten else events
+            if not batch:
+                return
+            try:
+                last = self.log.append_sync(batch)
+            except BaseException:
+                self._retry(batch)
+                raise
+            self._written(batch, last, call_back=call_back)
             return
-        try:
-            last = self.log.append_sync(batch)
-        except BaseException:
-            self._retry(batch)
-            raise
-        self._written(batch, last, call_back=call_back)
+        while not self.fenced:
+            self._resolve_all_sync()
+            write = self._next_write(events, to_retry=True)
+            if not write.batch:
+                return
+            try:
+                last = self.log.append_sync(write.batch, after=write.after)
+            except StoreConflict as error:
+                events = self._keep(write, error)
+                self._catch_up(write, error, self.shared.log.read_sync(write.after))
+            except BaseException as error:
+                self._failed(write, error)
+                raise
+            else:
+                self._written(write.batch, last, call_back=call_back)
+                return
+
+    def _keep(self, write: _Write, error: StoreConflict) -> Sequence[Event]:
+        """Keep what was refused for the next attempt, unless this is the end of the lease; returns nothing to add."""
+        if isinstance(error, StoreFenced):
+            self.fenced = True
+            self._unwritten, self._must_write = [], False
+            raise error
+        self._retry(write.to_retry)
+        return ()
+
+    def _catch_up(self, write: _Write, error: StoreConflict, found: Sequence[Event]) -> None:
+        """Take in what stands where a write was to stand: our own lost attempt, or what others have posted."""
+        if not found:  # the conversation was deleted
+            raise error
+        batch = write.batch
+        plain = [stamp(event, 0, 0.0) for event in found]
+        for start in range(len(plain) - len(batch) + 1):
+            if plain[start : start + len(batch)] == batch:
+                del self._unwritten[: len(batch)]
+                self._must_write = bool(self._unwritten)
+                self._take_in(found[:start])
+                self._written(batch, found[start + len(batch) - 1].seq, write.on_durable)
+                return
+        if not all(isinstance(event, (*_POSTED, Snapshot)) for event in found):
+            raise error  # a writer without a lease
+        self._take_in(found)
+
+    def _take_in(self, found: Sequence[Event]) -> None:
+        """Take in what others have posted."""
+        if not found:
+            return
+        self.last_seq = max(self.last_seq, found[-1].seq)
+        self.since_snapshot += len(found)
+        for event in found:
+            if isinstance(event, Snapshot):  # our own, whose answer was lost
+                self.since_snapshot, self.in_snapshot = 0, event.kept + len(event.items)
+        self.call_back([event for event in found if not self._is_own(event)])
+        self._tell_news(found)
+
+    def _is_own(self, event: Event) -> bool:
+        return isinstance(event, MessageQueued) and event.message_id in self.known_messages
+
+    # What others say while a run goes on here
+
+    def watch(self) -> None:
+        """Hand to `on_news` what is added to the log from now on, by whomever it is."""
+        if self.shared is not None and self._unwatch is None:
+            self._unwatch = self.shared.log.watch(self._tell_news, after=self.last_seq)
+
+    def end_watch(self) -> None:
+        """Hand over nothing more."""
+        unwatch, self._unwatch = self._unwatch, None
+        if unwatch is not None:
+            unwatch()
+
+    def _tell_news(self, found: Sequence[Event]) -> None:
+        on_news = self._on_news() if self._on_news is not None else None
+        if on_news is not None:
+            on_news(found)
+
+    async def fold(self, snapshot: Snapshot) -> None:
+        """Write a snapshot of everything so far, unless others have posted something meanwhile."""
+        if self.in_memory:
+            self.fold_sync(snapshot)
+            return
+        with suppress(StoreError):  # the log is complete without it
+            last = await self.log.append([snapshot], after=self.last_seq)
+            self._folded(snapshot, last)
+
+    def fold_sync(self, snapshot: Snapshot) -> None:
+        """`fold` for plain threads."""
+        with suppress(StoreError):
+            last = self.log.append_sync([snapshot], after=self.last_seq)
+            self._folded(snapshot, last)
+
+    def _folded(self, snapshot: Snapshot, last: int) -> None:
+        self._written([snapshot], last)
+        self.since_snapshot, self.in_snapshot = 0, snapshot.kept + len(snapshot.items)
+
+    async def end_run(self) -> None:
+        """Release the lease, unless something of the run could not be written yet."""
+        self.end_watch()
+        if self.shared is not None and (self.fenced or not self.has_unwritten):
+            self.fenced = False
+            await self.shared.release()
+
+    def end_run_sync(self) -> None:
+        """`end_run` for plain threads."""
+        self.end_watch()
+        if self.shared is not None and (self.fenced or not self.has_unwritten):
+            self.fenced = False
+            self.shared.release_sync()
+
+    def call_back(self, events: Sequence[Event]) -> None:
+        """Call the callbacks with events that were found in the log."""
+        if self._callbacks:
+            self._not_called_back += events
+            self.call_callbacks()
 
     def call_callbacks(self) -> None:
         """Call the callbacks with the durable events that they have not been called with yet."""
@@ -243,31 +466,56 @@ class EventWriter:
 
     async def close(self, within: float | None) -> None:
         """Write what is not written yet and release the store, each in at most `within` seconds."""
-        if self._must_write or self._uncertain:
+        if self.has_unwritten:
             was_raised = self.failure_was_raised
             try:
-                await shielded(self.write, [], within=within)
+                await shielded(self.write_rest, within=within)
             except Exception as error:
                 self._log_loss(error, was_raised)
-        if self._log is not None:
+        self.end_watch()
+        if self.shared is not None:
+            await shielded(self.shared.release, within=within)
+            self.shared.log.close()
+        elif self._log is not None:
             self._log.close()
         if self.owns_store and self._store is not None:
             await shielded(self._store.close, within=within)
 
+    async def write_rest(self) -> None:
+        """Write what is not written yet, unless the log has gone on since."""
+        if not self.has_unwritten:
+            return
+        if self.shared is not None and self.shared.lease is None:
+            lease = await self.shared.take_lease()
+            if lease.last_seq != self.last_seq:
+                return  # it was derived from an earlier state of the log
+        await self.write([])
+
     def close_sync(self) -> None:
         """`close` for plain threads."""
-        if self._must_write or self._uncertain:
+        if self.has_unwritten:
             was_raised = self.failure_was_raised
             try:
-                self.write_sync([])
+                if (
+                    self.shared is None
+                    or self.shared.lease is not None
+                    or self.shared.take_lease_sync().last_seq == self.last_seq
+                ):
+                    self.write_sync([])
             except Exception as error:
                 self._log_loss(error, was_raised)
-        if self._log is not None:
+        self.end_watch()
+        if self.shared is not None:
+            self.shared.release_sync()
+            self.shared.log.close()
+        elif self._log is not None:
             self._log.close()
         if self.owns_store and self._store is not None:
             self._store.close_sync()
 
     def _log_loss(self, error: Exception, was_raised: bool) -> None:
+        if isinstance(error, (StoreHeld, StoreFenced)):
+            return  # another one runs it, and has recorded what it found
         if not (was_raised and isinstance(error, StoreError)):
             name = self._conversation_id
             logger.error("the end of conversation %r could not be saved", name, exc_info=error)
@@ -284,7 +532,7 @@ class EventWriter:
         """Return a write of all that is not written yet. `to_retry`: if it fails, keep `events` too."""
         earlier = self._take_unwritten()
         batch = [*earlier, *events]
-        return _Write(self._last_seq, batch, batch if to_retry else earlier, on_durable)
+        return _Write(self.last_seq, batch, batch if to_retry else earlier, on_durable)
 
     def _take_unwritten(self) -> list[Event]:
         unwritten, self._unwritten = self._unwritten, []
@@ -301,20 +549,24 @@ class EventWriter:
     ) -> None:
         if on_durable is not None:
             on_durable()
-        self._last_seq = max(last, self._last_seq)
+        self.last_seq = max(last, self.last_seq)
+        self.since_snapshot += len(batch)
         self.failure_was_raised = False
+        self._call_back_later(batch, last)
+        if self._callbacks and call_back:
+            self.call_callbacks()
+
+    def _call_back_later(self, batch: Sequence[Event], last: int) -> None:
         if self._callbacks:
             first, moment = last - len(batch) + 1, time.time()
             self._not_called_back += [stamp(event, seq, moment) for seq, event in enumerate(batch, first)]
-            if call_back:
-                self.call_callbacks()
 
     def _failed(self, write: _Write, error: BaseException) -> None:
-        if isinstance(error, Exception):
+        if isinstance(error, Exception) and not isinstance(error, StoreInDoubt):
             self._retry(write.to_retry)
         else:
-            # A cancel, or Ctrl-C, while the batch was on its way: it may be in the log or not. To write it
-            # again could double it, and to forget it could lose it.
+            # A cancel, or Ctrl-C, while the batch was on its way, or an answer that was lost: it may be in the
+            # log or not. To write it again could double it, and to forget it could lose it.
             self._uncertain.append(write)
 
     def _retry(self, events: Sequence[Event]) -> None:
@@ -325,7 +577,13 @@ class EventWriter:
     async def _resolve_all(self) -> None:
         while self._uncertain:
             write = self._uncertain[0]
-            self._resolve(write, await self._another_log().read(write.after))
+            assert self.shared is not None
+            self._resolve(write, await self.shared.log.read(write.after))
+
+    def _resolve_all_sync(self) -> None:
+        while self._uncertain:
+            write = self._uncertain[0]
+            self._resolve(write, self.read(write.after))
 
     def _resolve(self, write: _Write, found: Sequence[Event]) -> None:
         """Find out, from the events in the log after its beginning, whether an uncertain write took place."""
@@ -335,9 +593,26 @@ class EventWriter:
         events, size = [stamp(event, 0, 0.0) for event in found], len(write.batch)
         for start in range(len(events) - size + 1):
             if events[start : start + size] == write.batch:
-                self._written(write.batch, write.after + start + size, write.on_durable)
+                self._take_in(found[:start])
+                self._written(write.batch, found[start + size - 1].seq, write.on_durable)
                 return
         self._retry(write.to_retry)
+
+
+class _Told:
+    """A block in which an error of the store reaches a caller."""
+
+    __slots__ = ("_writer",)
+
+    def __init__(self, writer: EventWriter) -> None:
+        self._writer = writer
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, StoreError):
+            self._writer.failure_was_raised = True
 
 
 def _difference(now: Usage, before: Usage) -> Usage:

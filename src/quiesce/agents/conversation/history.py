@@ -58,6 +58,11 @@ class History:
             self.inbox = []
         self.inbox += messages
 
+    def has_queued(self, messages: Sequence[tuple[str, Item]]) -> bool:
+        """Whether all of these messages wait for the next turn of the model."""
+        waiting = {message_id for message_id, _ in self.inbox or ()}
+        return all(message_id in waiting for message_id, _ in messages)
+
     def queued(self) -> list[Item]:
         """Return the messages that no run has taken yet."""
         return [item for _, item in self.inbox or ()]
@@ -157,10 +162,17 @@ class History:
         self.unchecked = engine.unchecked_input
 
 
-def messages_of(message: str | InputItem | Iterable[InputItem]) -> list[tuple[str, Item]]:
-    """Return what a user says as items, each with a new id."""
+def messages_of(
+    message: str | InputItem | Iterable[InputItem], message_id: str | None = None
+) -> list[tuple[str, Item]]:
+    """Return what a user says as items, each with an id: a new one, or one that is made from `message_id`."""
+    if message_id is not None and not (isinstance(message_id, str) and message_id):
+        raise ValueError(f"message_id is a str that is not empty, not {message_id!r}")
     # Copies: a queued message is recognised by its identity, and users may send one object twice.
-    return [(uuid.uuid4().hex, copy(item)) for item in as_items(message)]
+    items = [copy(item) for item in as_items(message)]
+    if message_id is None:
+        return [(uuid.uuid4().hex, item) for item in items]
+    return [(f"{message_id}/{place}" if place else message_id, item) for place, item in enumerate(items)]
 
 
 def _guardrail_input(items: list[Item]) -> str | list[Item]:

@@ -10,49 +10,79 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from quiesce import Leftover, Reason, StopReport
 from quiesce.agents.agent import Agent, as_handoff
 from quiesce.agents.run import CallRecord
-from quiesce.agents.store import Event, ItemAdded, Recovered, RunEnded, StatusChanged, recover
-from quiesce.models import Item, ToolCall, ToolResult, Usage
+from quiesce.agents.store import Event, ItemAdded, Recovered, RunEnded, StatusChanged
+from quiesce.models import Item, ToolCall, ToolResult
 
 from .history import History
 
-_CRASHED = "the program ended in the middle of it"
+LOST = Reason("shutdown", "the program ended in the middle of it")
 
 
 @dataclass(slots=True)
 class Restored:
     """What a conversation begins with.
 
-    `unwritten` is what the log lacks: results of calls that can no longer give one, and the end of a run that
-    has none.
+    - `unwritten` is what the log lacks: results of calls that can no longer give one, the results of calls that
+      wait for approval no longer, and the end of a run that has none.
+    - `lost`: what to say of that run: its calls that may have had an effect are left over.
     """
 
     history: History
     unwritten: list[Event]
-    usage: Usage
     status: str
-    last_seq: int
+    found: Recovered
+    lost: StopReport | None = None
 
 
-def restore(events: Sequence[Event]) -> Restored:
-    """Return the state that the events of a log lead to."""
-    found = recover(events)
+def restore(found: Recovered, *, is_run_elsewhere: bool = False, reason: Reason = LOST) -> Restored:
+    """Return the state that the events of a log lead to.
+
+    `is_run_elsewhere`: its run goes on in another process, so nothing is made up. Otherwise `reason` says why
+    the run that has no end did not go on.
+    """
     history = History()
-    history.items = found.complete()
     history.inbox = list(found.queued.items()) or None
     history.unchecked = found.unchecked
+    if is_run_elsewhere and found.unfinished_run is not None:
+        history.items = found.items
+        return Restored(history, [], "running", found)
+    history.items = found.complete()
     if found.awaiting_approval:
         _reopen_calls(history, found)
     status = found.status or "idle"
     unwritten: list[Event] = [ItemAdded(item=result) for result in found.results]
+    if history.calls and history.inbox:
+        # A message was posted by one who could not write more. The user has said something else.
+        unwritten += history.give_up_calls()
+    lost: StopReport | None = None
     if found.unfinished_run is not None:
         status = "paused"
-        unwritten.append(RunEnded(run_id=found.unfinished_run, status="interrupted", reason=_CRASHED))
-        unwritten.append(StatusChanged(status="paused", reason=_CRASHED))
-    elif status == "finished" and found.queued:
+        lost = report_of_lost(found, reason)
+        unwritten.append(
+            RunEnded(
+                run_id=found.unfinished_run,
+                status="interrupted",
+                reason=reason.text,
+                lost=True,
+                report=lost.to_dict(),
+            )
+        )
+        unwritten.append(StatusChanged(status="paused", reason=reason.text))
+    elif found.queued and status in ("finished", "error", "waiting_for_approval"):
         status = "idle"
-    return Restored(history, unwritten, found.usage, status, found.last_seq)
+    return Restored(history, unwritten, status, found, lost)
+
+
+def report_of_lost(found: Recovered, reason: Reason) -> StopReport:
+    """Return what is known of a run whose program has ended: the calls that may have had an effect are left over."""
+    left = [
+        Leftover("tool", f"{call.name} ({call.call_id})", "", "an unknown place: its program has ended")
+        for call in found.unknown
+    ]
+    return StopReport(f"run of {found.agent}", reason, 0.0, left, 0)
 
 
 def _reopen_calls(history: History, found: Recovered) -> None:

@@ -19,16 +19,19 @@ import uuid
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import ContextVar
+from copy import copy
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from quiesce import CancelToken, Reason, StopReport
+from quiesce import CancelToken, Reason, StopReport, TokenCancelled
 from quiesce.agents.run import AgentRun, Stopping, state_lock, stop_scope, token_or_reason
 from quiesce.agents.store import (
     ApprovalRequested,
     ItemAdded,
     RunEnded,
     RunStarted,
+    Snapshot,
     StatusChanged,
+    StoreFenced,
     ToolStarted,
     UsageAdded,
 )
@@ -44,8 +47,12 @@ if TYPE_CHECKING:
 
 OnEvent: TypeAlias = "Callable[[StreamEvent], Awaitable[None]]"
 Status: TypeAlias = Literal[
-    "idle", "running", "paused", "waiting_for_approval", "finished", "error", "closed"
+    "idle", "running", "paused", "waiting_for_approval", "finished", "error", "taken_over", "closed"
 ]
+
+#: A snapshot is written at the end of a run once that many events have come since the last one.
+EVENTS_PER_SNAPSHOT = 256
+TAKEN_OVER = Reason("takeover", "another one runs this conversation now")
 
 _NOTES = {
     "user": "The user has interrupted this on purpose.",
@@ -65,6 +72,7 @@ class ConversationRun(AgentRun):
 
     __slots__ = (
         "_early_token",
+        "_may_fold",
         "_on_over",
         "_pausing",
         "_stopping",
@@ -73,6 +81,7 @@ class ConversationRun(AgentRun):
         "closed_inside",
         "coroutine",
         "has_engine",
+        "heard",
         "is_over",
         "journal",
         "on_event",
@@ -82,9 +91,18 @@ class ConversationRun(AgentRun):
 
     always_announces = True
 
-    def __init__(self, on_over: Callable[[ConversationRun], None], on_event: OnEvent | None = None) -> None:
+    def __init__(
+        self,
+        on_over: Callable[[ConversationRun], None],
+        on_event: OnEvent | None = None,
+        may_fold: Callable[[], bool] | None = None,
+    ) -> None:
         super().__init__()
         self._on_over = on_over
+        # Whether the history waits for nothing, so that a snapshot can stand for it.
+        self._may_fold = may_fold
+        #: The requests of others to stop it that were heard.
+        self.heard: set[str] = set()
         self.on_event = on_event
         #: The coroutine of an `arun()`, which may never be awaited.
         self.coroutine: weakref.ref[Coroutine[Any, Any, Status]] | None = None
@@ -122,7 +140,7 @@ class ConversationRun(AgentRun):
     ) -> LogJournal:
         """Return what its engine writes to. `recorded`: results of open calls that are in the log already."""
         self._writer = writer
-        self.journal = LogJournal(writer, uuid.uuid4().hex, agent, transcript, recorded)
+        self.journal = LogJournal(self, writer, uuid.uuid4().hex, agent, transcript, recorded)
         return self.journal
 
     def prepare(self, engine: Engine) -> None:
@@ -219,8 +237,11 @@ class ConversationRun(AgentRun):
             return
         # Nothing here waits, so the usual case, no store and no hooks, does not pay for a shield.
         try:
-            self._writer.write_in_memory(self._last_events(), call_back=False)
+            self._writer.write_sync(self._last_events(), call_back=False)
+            if self._writer.shared is not None:
+                self._fold_sync()
         finally:
+            self._writer.end_run_sync()
             self._on_over(self)
 
     async def _save_and_tell(self) -> None:
@@ -229,8 +250,13 @@ class ConversationRun(AgentRun):
         try:
             try:
                 await self._writer.write(self._last_events(), call_back=False)
+                await self._fold()
             finally:
-                await self._tell_hooks()
+                # Before anyone hears of the end: who hears of it may want to run the conversation.
+                try:
+                    await self._writer.end_run()
+                finally:
+                    await self._tell_hooks()
         finally:
             self._on_over(self)
 
@@ -243,10 +269,47 @@ class ConversationRun(AgentRun):
         if note is not None and (transcript.new or transcript.given)[-1:] != [note]:
             transcript.new.append(note)
         why = str(reason) if reason is not None else ""
-        return self.journal.last_events(self.status, why, engine.approvals.unasked if waits else None)
+        report = None
+        if (
+            self.scope is not None
+            and self.scope.report is not None
+            and self._is_worth_keeping(self.scope.report)
+        ):
+            report = self.scope.report.to_dict()
+        unasked = engine.approvals.unasked if waits else None
+        return self.journal.last_events(self.status, why, unasked, report)
+
+    @staticmethod
+    def _is_worth_keeping(report: StopReport) -> bool:
+        """Whether it says more than that the run has ended."""
+        return report.reason is not None or not report.clean or bool(report.notes)
+
+    def _snapshot(self) -> Snapshot | None:
+        """Return what all events so far add up to, if it is time for that, and nothing waits."""
+        writer, transcript, engine = self._writer, self.engine.transcript, self.engine
+        if writer.since_snapshot < EVENTS_PER_SNAPSHOT or writer.fenced or writer.has_unwritten:
+            return None
+        if engine.approvals.pending or transcript.awaits_output_guards or engine.unchecked_input:
+            return None
+        if self._may_fold is None or not self._may_fold():
+            return None
+        items = transcript.given + transcript.new
+        kept = min(writer.in_snapshot, len(items))
+        status = "idle" if self.status == "waiting_for_approval" else self.status
+        return Snapshot(items=items[kept:], kept=kept, status=status, usage=copy(writer.usage))
+
+    async def _fold(self) -> None:
+        if (snapshot := self._snapshot()) is not None:
+            await self._writer.fold(snapshot)
+
+    def _fold_sync(self) -> None:
+        if (snapshot := self._snapshot()) is not None:
+            self._writer.fold_sync(snapshot)
 
     def _final_status(self) -> Status:
         engine, reason = self.engine, self.reason
+        if reason is not None and reason.kind == "takeover":
+            return "taken_over"
         if reason is not None and reason.kind == "error":
             return "error"
         # A stop that came after the final answer has stopped nothing.
@@ -284,16 +347,18 @@ class LogJournal:
     settled history.
     """
 
-    __slots__ = ("_earlier_calls", "_recorded", "_transcript", "_writer", "is_over", "run_id")
+    __slots__ = ("_earlier_calls", "_recorded", "_run", "_transcript", "_writer", "is_over", "run_id")
 
     def __init__(
         self,
+        run: ConversationRun,
         writer: EventWriter,
         run_id: str,
         agent: str,
         transcript: Transcript,
         recorded: Sequence[ToolResult],
     ) -> None:
+        self._run = weakref.ref(run)
         self._writer = writer
         self._transcript = transcript
         #: Results that an earlier run has written: other calls of their block waited for approval, and still
@@ -303,16 +368,22 @@ class LogJournal:
         self._earlier_calls = list(transcript.calls)
         self.run_id = run_id
         self.is_over = False
-        writer.defer([RunStarted(run_id=run_id, agent=agent)])
+        writer.defer([RunStarted(run_id=run_id, agent=agent, turns=writer.turns)])
 
     def take_events(self) -> list[Event]:
         """Return the events for everything in the transcript that has none yet."""
         return self._events_of(self._transcript.take_unsaved(), self._transcript.take_late())
 
-    def last_events(self, status: str, reason: str, waiting: Sequence[CallRecord] | None) -> list[Event]:
+    def last_events(
+        self,
+        status: str,
+        reason: str,
+        waiting: Sequence[CallRecord] | None,
+        report: dict[str, Any] | None = None,
+    ) -> list[Event]:
         """Return the events that end the run.
 
-        `waiting`: calls to request approval for; None if no call waits.
+        `waiting`: calls to request approval for; None if no call waits. `report`: what its stop did.
         """
         events = self.take_events()
         if waiting is not None:
@@ -323,7 +394,7 @@ class LogJournal:
             new = (one for one in waiting if one not in self._earlier_calls)
             events += [ApprovalRequested(call_id=one.call.call_id) for one in new]
         how = "interrupted" if status == "paused" and reason else status
-        events.append(RunEnded(run_id=self.run_id, status=how, reason=reason))
+        events.append(RunEnded(run_id=self.run_id, status=how, reason=reason, report=report))
         events.append(StatusChanged(status=status, reason=reason))
         return events
 
@@ -348,22 +419,29 @@ class LogJournal:
 
     async def add(self, items: list[Item], late: Sequence[tuple[Item, int]] = ()) -> None:
         """Write these items, or without any whatever else of the run is not in the log yet."""
-        self._check()
-        await self._writer.write(self._events_of(items or self._transcript.take_unsaved(), late))
+        await self._write(self._events_of(items or self._transcript.take_unsaved(), late))
 
     async def tool_starting(self, call: ToolCall) -> None:
         """Write that the outcome of `call` is unknown until it has a result."""
-        self._check()
-        await self._writer.write([ToolStarted(call_id=call.call_id, name=call.name)])
+        await self._write([ToolStarted(call_id=call.call_id, name=call.name)])
 
     async def approval_requested(self, call: ToolCall) -> None:
         """Write that `call` waits for a decision."""
-        self._check()
-        await self._writer.write([ApprovalRequested(call_id=call.call_id)])
+        await self._write([ApprovalRequested(call_id=call.call_id)])
 
-    def _check(self) -> None:
+    async def _write(self, events: Sequence[Event]) -> None:
         if self.is_over:
             raise RuntimeError(f"run {self.run_id} was stopped and settled, but something in it ignored that")
+        if not self._writer.fenced:
+            try:
+                await self._writer.write(events)
+                return
+            except StoreFenced:
+                pass
+        # The run ends as if it had been told to stop: it is not an error, and there is nothing to save.
+        if (run := self._run()) is not None:
+            run.interrupt(TAKEN_OVER, hurry=False)
+        raise TokenCancelled(TAKEN_OVER)
 
 
 def note_on(reason: Reason | None, items: Sequence[Item]) -> Note | None:

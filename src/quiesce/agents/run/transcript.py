@@ -354,5 +354,6 @@ def describe(reason: Reason | None) -> str:
         "disconnect": "the client disconnected",
         "shutdown": "the program is shutting down",
         "parent": "the run ended",
+        "takeover": "another process has taken the run over",
         "cancelled": "the run was cancelled",
     }.get(reason.kind, "stopped")

@@ -100,8 +100,8 @@ class Log(Protocol):
     async def post(self, events: Sequence[Posted]) -> int:
         """Add what anybody may say, at the end of the log, whatever that is and whoever holds the lease.
 
-        A message whose id is in the log already is left out. Returns the number of the last event in the log.
-        Otherwise like `append`. It does not change up to where this log has read.
+        A message whose id is in the log already is left out. Returns the number of the last event that was added;
+        0 if there was nothing to add. Otherwise like `append`. It does not change up to where this log has read.
         """
         ...
 

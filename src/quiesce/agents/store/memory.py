@@ -196,8 +196,9 @@ class MemoryStore:
             stored = self._conversations.get(log.conversation_id)
             if stored is None:
                 stored = self._conversations[log.conversation_id] = _Events()
-            stored.add(stored.new_of(events))
-            last = len(stored.events)
+            new = stored.new_of(events)
+            stored.add(new)
+            last = len(stored.events) if new else 0
         if self._watches:
             self._look(log.conversation_id)
         return last
@@ -286,11 +287,11 @@ class MemoryLog:
         return self._store._append(self, events, after)
 
     def post_sync(self, events: Sequence[Posted]) -> int:
-        """Add what anybody may say at the end, all or none; returns the number of the last event."""
+        """Add what anybody may say at the end, all or none; returns the number of the last one."""
         return self._store._post(self, events)
 
     async def post(self, events: Sequence[Posted]) -> int:
-        """Add what anybody may say at the end, all or none; returns the number of the last event. Never waits."""
+        """Add what anybody may say at the end, all or none; returns the number of the last one. Never waits."""
         return self._store._post(self, events)
 
     def load_sync(self) -> list[Event]:

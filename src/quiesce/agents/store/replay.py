@@ -4,7 +4,13 @@ The hard part is a log that stops in the middle: the program may have ended afte
 - A tool that had started and has no result is "unknown": it may have done its work, so it is never called
   again automatically.
 - A tool call that had not started is "not_started".
-- A call that waits for approval still waits.
+- A call that waits for approval still waits. The first decision on it counts, whoever made others.
+
+Whether the program has ended, or the run still goes on elsewhere, is not in the log: the lease tells. So what is
+made up here ("unknown", "not_started") is right only where no one holds that.
+
+It makes no difference whether all events are given, or only every snapshot and what follows the last one
+(`Log.load`). Turns are counted for `max_turns`: those of runs that were lost, since the user's last message.
 
 `Recovered.complete()` is the transcript that a provider accepts: right behind each block of tool calls
 exactly one result for each call, in the order of the calls.
@@ -14,6 +20,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 
 from quiesce.models import AssistantMessage, Item, Reasoning, ToolCall, ToolResult, Usage, UserMessage
@@ -28,6 +35,7 @@ from .events import (
     MessageQueued,
     RunEnded,
     RunStarted,
+    Snapshot,
     StatusChanged,
     ToolStarted,
     UsageAdded,
@@ -48,9 +56,13 @@ class Recovered:
     - `queued`: the messages that no run has taken, by message id.
     - `unchecked`: input that may not have passed its guardrails.
     - `status`: the last one that was recorded, "" if none was.
-    - `unfinished_run`: the id of the run during which the program ended; None if there is none.
+    - `unfinished_run`: the id of the run that has not ended; None if there is none. `agent` is that which began it.
+    - `unknown`: the calls of it that had started and have no result.
+    - `turns`: how many turns of the model were taken by runs that were lost, or have not ended, since the last
+      message.
     - `usage`: the sum.
     - `last_seq`: the number of the last event.
+    - `since_snapshot`: how many events follow the last snapshot; `in_snapshot`: how many items were in that.
     """
 
     items: list[Item] = field(default_factory=list)
@@ -64,6 +76,11 @@ class Recovered:
     usage: Usage = field(default_factory=Usage)
     last_seq: int = 0
     unchecked: list[Item] = field(default_factory=list)
+    agent: str = ""
+    unknown: list[ToolCall] = field(default_factory=list)
+    turns: int = 0
+    since_snapshot: int = 0
+    in_snapshot: int = 0
 
     def complete(self) -> list[Item]:
         """Return the transcript with a result for every call, including those that wait for approval."""
@@ -78,8 +95,11 @@ def recover(events: Sequence[Event]) -> Recovered:
     found = Recovered()
     entries: list[_Entry] = []
     waiting: set[str] = set()
+    turns = _Turns()
     for event in events:
         found.last_seq = max(found.last_seq + 1, event.seq)
+        found.since_snapshot += 1
+        turns.see(event)
         match event:
             case ItemAdded(item=item, message_id=message_id, back=back):
                 # Where it was said, which is not always where it was written.
@@ -101,11 +121,18 @@ def recover(events: Sequence[Event]) -> Recovered:
                 waiting.add(call_id)
                 found.decided.pop(call_id, None)
             case ApprovalDecided(call_id=call_id):
-                found.decided[call_id] = event
+                found.decided.setdefault(call_id, event)
             case MessageQueued(message_id=message_id, item=item):
                 found.queued[message_id] = item
-            case RunStarted(run_id=run_id):
-                found.unfinished_run = run_id
+            case RunStarted(run_id=run_id, agent=agent):
+                found.unfinished_run, found.agent = run_id, agent
+            case Snapshot(items=items, kept=kept, status=status, usage=total):
+                entries[kept:] = map(_Entry, items)
+                found.status, found.usage = status, copy(total)
+                found.since_snapshot, found.in_snapshot = 0, len(entries)
+                found.unfinished_run = None
+                for part in (found.queued, found.unchecked, found.decided, waiting):
+                    part.clear()
             case RunEnded(run_id=run_id, status=ended):
                 # A run gets this far only after its input has passed the guardrails.
                 if ended in ("finished", "waiting_for_approval"):
@@ -118,6 +145,7 @@ def recover(events: Sequence[Event]) -> Recovered:
                 found.usage.add(usage)
             case _:
                 pass
+    found.turns = turns.of_lost_runs()
     found.items = [entry.item for entry in entries]
     answers = _answers(found.items)
     for index, entry in enumerate(entries):
@@ -126,6 +154,7 @@ def recover(events: Sequence[Event]) -> Recovered:
             continue
         found.unanswered.append(call)
         if entry.started:
+            found.unknown.append(call)
             found.results.append(ToolResult(call.call_id, UNKNOWN_TEXT, "unknown"))
         elif call.call_id in waiting:
             found.awaiting_approval.append(call)
@@ -147,6 +176,8 @@ def items_of(events: Iterable[Event]) -> list[Item]:
             del items[-1:]
         elif isinstance(event, ItemsCleared):
             items.clear()
+        elif isinstance(event, Snapshot):
+            items[event.kept :] = event.items
     return items
 
 
@@ -196,6 +227,53 @@ class _Entry:
     def __init__(self, item: Item) -> None:
         self.item = item
         self.started = False
+
+
+class _Turns:
+    """Counts the turns of the model in runs that did not end by themselves, since the last message of the user.
+
+    A run that was lost before the model had answered counts as one turn: it may have asked.
+    """
+
+    __slots__ = ("_before", "_in_answer", "_of_run", "_runs")
+
+    def __init__(self) -> None:
+        self._before = 0  # by runs that were lost
+        self._of_run = 0
+        self._runs = False
+        self._in_answer = False
+
+    def see(self, event: Event) -> None:
+        """Count what this event says."""
+        match event:
+            case ItemAdded(item=item, back=0):
+                is_answer = isinstance(item, (AssistantMessage, Reasoning, ToolCall))
+                self._of_run += is_answer and not self._in_answer
+                self._in_answer = is_answer
+            case MessageQueued():
+                self._before = 0
+            case RunStarted(turns=turns):
+                if self._runs:  # the run before it was lost, and its end was never written
+                    self._lose()
+                self._before = max(self._before, turns)
+                self._of_run, self._runs, self._in_answer = 0, True, False
+            case RunEnded(lost=lost):
+                if lost:
+                    self._lose()
+                else:
+                    self._before = 0
+                self._runs = False
+            case Snapshot():
+                self._before, self._runs = 0, False
+            case _:
+                pass
+
+    def _lose(self) -> None:
+        self._before += max(self._of_run, 1)
+
+    def of_lost_runs(self) -> int:
+        """Return the number of turns that a run which continues here has already taken."""
+        return self._before + (max(self._of_run, 1) if self._runs else 0)
 
 
 def _start(entries: list[_Entry], call_id: str) -> None:

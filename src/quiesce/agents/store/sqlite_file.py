@@ -135,7 +135,7 @@ class SQLiteFile:
     def post(self, conversation_id: str, rows: Sequence[Row]) -> int:
         """Add rows in the current transaction, without messages that are there already.
 
-        Returns the number of the last event.
+        Returns the number of the last one; 0 if nothing was added.
         """
         connection = self._open()
         ids = {row.message_id for row in rows} - {None}
@@ -152,6 +152,8 @@ class SQLiteFile:
             if row.message_id is None or row.message_id not in known:
                 new.append(row)
                 known.add(row.message_id)
+        if not new:
+            return 0
         return self._add(connection, conversation_id, new, _last_seq(connection, conversation_id))
 
     def _add(

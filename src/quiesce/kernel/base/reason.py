@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias, get_args
 
-Kind: TypeAlias = Literal["user", "timeout", "disconnect", "shutdown", "error", "parent", "cancelled"]
+Kind: TypeAlias = Literal[
+    "user", "timeout", "disconnect", "shutdown", "error", "parent", "takeover", "cancelled"
+]
 KINDS: Final[tuple[str, ...]] = get_args(Kind)
 
 
@@ -24,6 +26,7 @@ class Reason:
     | `shutdown` | the program is ending (SIGTERM, the end of `run`) |
     | `error` | a sibling, or the body of the block, failed |
     | `parent` | its owner ended, and with it everything that it owned |
+    | `takeover` | another process, which goes on with the same work |
     | `cancelled` | a `cancel()` of other code; asyncio does not say more |
 
     ```python
