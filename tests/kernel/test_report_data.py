@@ -134,7 +134,7 @@ def any_report(
         StopReport,
         name=names,
         reason=st.none() | st.builds(Reason, kinds, names, st.none() | errors),
-        elapsed=st.floats(allow_nan=False) | st.integers(0, 9),
+        elapsed=st.floats(min_value=0) | st.integers(0, 9),
         left=st.lists(st.builds(Leftover, names, names, names, names), max_size=3),
         ended=st.integers(0, 10**20),
         notes=st.lists(names, max_size=3),

@@ -1,8 +1,8 @@
 """Errors as plain data: their type and text, and the errors that are made of such data.
 
-An error as it is cannot be sent: its class may not exist elsewhere, and it refers to frames with everything in them.
-What is kept of it is bounded, so that a group of thousands of errors, or one that is nested without end, does not make
-a report that cannot be stored.
+An error as it is cannot be sent: its class may not exist elsewhere, and it refers to frames and all their
+variables. What is kept of it is bounded, so that a group of thousands of errors, or one that is nested without end,
+does not make a report that cannot be stored.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from .plain_data import Record, plain_text
 
-#: How many levels of groups, errors and notes of one error are kept.
+#: What is kept of one error: levels of nested groups, errors in them, and notes of each.
 DEEPEST: Final = 8
 MOST_ERRORS: Final = 100
-MOST_NOTES: Final = 100
+MOST_NOTES: Final = 20
 
 
 class RemoteError(Exception):
