@@ -35,6 +35,7 @@ PUBLIC = [
     "Process",
     "Reason",
     "Remote",
+    "RemoteError",
     "Scope",
     "ScopeClosed",
     "StopReport",
@@ -97,7 +98,15 @@ ACP_TOOLS = """
 """.split()  # noqa: SIM905
 
 # Names for a union of types: they have no docstring of their own.
-TYPE_ALIASES = {"StreamEvent", "Content", "Item", "ModelEvent", "ToolOutcome", "Turn"} | {
+TYPE_ALIASES = {
+    "StreamEvent",
+    "DecodedStreamEvent",
+    "Content",
+    "Item",
+    "ModelEvent",
+    "ToolOutcome",
+    "Turn",
+} | {
     "RunItem",
     "TResponseInputItem",
     "ToolsToFinalOutputFunction",
@@ -173,7 +182,15 @@ def test_the_audit_imports_nothing_of_the_rest_nor_any_backend() -> None:
     [
         (
             "quiesce.asgi",
-            ["ClientGone", "StopOnDisconnect", "lifespan", "server_scope", "unless_disconnected"],
+            [
+                "ClientGone",
+                "StopOnDisconnect",
+                "lifespan",
+                "server_scope",
+                "sse_events",
+                "sse_record",
+                "unless_disconnected",
+            ],
         ),
         ("quiesce.fixtures", ["owned_fixture"]),
         ("quiesce.telemetry", ["disable", "enable", "on_stop"]),
@@ -194,23 +211,25 @@ def test_a_module_beside_the_kernel_has_exactly_its_names_and_each_explains_itse
 AGENTS = """
     Agent AgentBase AgentHookContext AgentHooks AgentToolStreamEvent AgentUpdatedStreamEvent
     AgentsException ApprovalDecided ApprovalRequested CallModelData Conversation ConversationBusy
-    ConversationClosed FunctionTool FunctionToolResult GuardrailFunctionOutput GuardrailTripwireTriggered
-    Handoff HandoffInputData InputGuardrail InputGuardrailResult InputGuardrailTripwireTriggered
-    InvalidFinalOutput InvalidToolArguments ItemAdded ItemHelpers ItemPopped ItemsCleared Log LogSession
-    MCPServerError MCPServerStdio MCPServerStreamableHttp MCPToolError MaxTurnsExceeded MemorySession
-    MemoryStore MessageOutputItem MessageQueued Model ModelBehaviorError ModelInputData ModelResponse
-    ModelSettings OpenAIChatCompletionsModel OpenAIResponsesModel OutputGuardrail OutputGuardrailResult
-    OutputGuardrailTripwireTriggered RawResponseEvent RawResponsesStreamEvent ReasoningItem Rejected
-    RemoteToolError RunConfig RunContextWrapper RunEnded RunErrorDetails RunHooks RunItem
-    RunItemStreamEvent RunResult RunResultStreaming RunStarted RunState Runner SQLiteSession SQLiteStore
-    Session Span StatusChanged StopAtTools Stopping Store StoreClosed StoreConflict StoreError
-    StreamEvent TResponseInputItem Tool ToolApprovalItem ToolCallItem ToolCallOutputItem ToolContext
+    ConversationClosed DecodedStreamEvent FunctionTool FunctionToolResult GuardrailFunctionOutput
+    GuardrailTripwireTriggered Handoff HandoffInputData InputGuardrail InputGuardrailResult
+    InputGuardrailTripwireTriggered InvalidFinalOutput InvalidToolArguments ItemAdded ItemHelpers
+    ItemPopped ItemsCleared Log LogSession MCPServerError MCPServerStdio MCPServerStreamableHttp
+    MCPToolError MaxTurnsExceeded MemorySession MemoryStore MessageOutputItem MessageQueued Model
+    ModelBehaviorError ModelInputData ModelResponse ModelSettings OpenAIChatCompletionsModel
+    OpenAIResponsesModel OutputGuardrail OutputGuardrailResult OutputGuardrailTripwireTriggered
+    RawResponseEvent RawResponsesStreamEvent ReasoningItem Rejected RemoteAgent RemoteToolError
+    RunConfig RunContextWrapper RunEnded RunErrorDetails RunHooks RunItem RunItemStreamEvent
+    RunResult RunResultStreaming RunStarted RunState Runner SQLiteSession SQLiteStore Session Span
+    StatusChanged StopAtTools Stopping Store StoreClosed StoreConflict StoreError StreamEvent
+    TResponseInputItem Tool ToolApprovalItem ToolCallItem ToolCallOutputItem ToolContext
     ToolGuardrailFunctionOutput ToolInputGuardrail ToolInputGuardrailData
     ToolInputGuardrailTripwireTriggered ToolOutputGuardrail ToolOutputGuardrailData
     ToolOutputGuardrailTripwireTriggered ToolProcessError ToolStarted ToolTimeoutError
-    ToolsToFinalOutputFunction ToolsToFinalOutputResult Trace UnknownEvent Usage UsageAdded UserError
-    custom_span function_tool gen_trace_id handoff input_guardrail output_guardrail repair
-    set_tracing_disabled tool_input_guardrail tool_output_guardrail trace
+    ToolsToFinalOutputFunction ToolsToFinalOutputResult Trace UnknownEvent UnknownStreamEvent Usage
+    UsageAdded UserError custom_span decode_stream_event encode_stream_event function_tool
+    gen_trace_id handoff input_guardrail output_guardrail repair set_tracing_disabled
+    tool_input_guardrail tool_output_guardrail trace
 """.split()  # noqa: SIM905
 
 

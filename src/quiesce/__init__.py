@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .kernel.base import Leftover as Leftover
     from .kernel.base import Outcome as Outcome
     from .kernel.base import Reason as Reason
+    from .kernel.base import RemoteError as RemoteError
     from .kernel.base import StopReport as StopReport
     from .kernel.base import TokenCancelled as TokenCancelled
     from .kernel.calls import DuplicateId as DuplicateId

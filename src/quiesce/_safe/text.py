@@ -97,6 +97,11 @@ def whole(text: str) -> tuple[str, int]:
     return _SURROGATES.subn(REPLACEMENT, text)
 
 
+def encodable(text: str) -> str:
+    """The text with an escape such as \\ud800 for each lone surrogate, so that it can be encoded as UTF-8."""
+    return _SURROGATES.sub(lambda found: _visible(found[0]), text)
+
+
 def shortened(text: str, most: int) -> str:
     """One line of at most `most` characters, for reading: every run of whitespace becomes one space."""
     return _cut(" ".join(text.split()), most)

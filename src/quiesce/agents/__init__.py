@@ -91,8 +91,10 @@ if TYPE_CHECKING:
     from .mcp import MCPServerStreamableHttp as MCPServerStreamableHttp
     from .mcp import MCPToolError as MCPToolError
     from .run import AgentUpdatedStreamEvent as AgentUpdatedStreamEvent
+    from .run import DecodedStreamEvent as DecodedStreamEvent
     from .run import RawResponseEvent as RawResponseEvent
     from .run import RawResponseEvent as RawResponsesStreamEvent
+    from .run import RemoteAgent as RemoteAgent
     from .run import RunItemStreamEvent as RunItemStreamEvent
     from .run import Runner as Runner
     from .run import RunResult as RunResult
@@ -101,6 +103,9 @@ if TYPE_CHECKING:
     from .run import Stopping as Stopping
     from .run import StreamEvent as StreamEvent
     from .run import ToolApprovalItem as ToolApprovalItem
+    from .run import UnknownStreamEvent as UnknownStreamEvent
+    from .run import decode_stream_event as decode_stream_event
+    from .run import encode_stream_event as encode_stream_event
     from .store import ApprovalDecided as ApprovalDecided
     from .store import ApprovalRequested as ApprovalRequested
     from .store import ItemAdded as ItemAdded

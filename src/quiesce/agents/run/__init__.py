@@ -13,7 +13,15 @@ if TYPE_CHECKING:
 
     from .agent_run import AgentRun, not_kept
     from .engine import Engine
-    from .events import AgentUpdatedStreamEvent, RawResponseEvent, RunItemStreamEvent, StreamEvent
+    from .events import (
+        AgentUpdatedStreamEvent,
+        DecodedStreamEvent,
+        RawResponseEvent,
+        RemoteAgent,
+        RunItemStreamEvent,
+        StreamEvent,
+        UnknownStreamEvent,
+    )
     from .result import RunResult, RunState, ToolApprovalItem
     from .runner import Runner
     from .settings import DEFAULT_MAX_TURNS, RunSettings, span_of
@@ -25,6 +33,7 @@ if TYPE_CHECKING:
         wait_again,
         wait_again_sync,
     )
+    from .stream_event_data import decode_stream_event, encode_stream_event
     from .streaming import RunResultStreaming
     from .tool_turn import REJECTED
     from .transcript import CallRecord, Transcript

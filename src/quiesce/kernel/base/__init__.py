@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .grace import CANCEL, COOPERATE, DEFAULT_GRACE, TERMINATE, Grace, Rung, check_grace, check_seconds
     from .kernel_threads import KernelThread, are_there_others
     from .reason import Kind, Reason, as_reason
+    from .remote_error import RemoteError
     from .report import Leftover, Outcome, Row, State, StopReport, add_failures, failures_of
     from .rungs import NO_ENDS, STALLED, Ends, after_a_stall, earlier, entered_at, fitted, halved
     from .source_places import (

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, Self, TypeAlias, cast, get_args
+
+from .plain_data import Record, plain_text
+from .remote_error import error_from_dict, error_to_dict
 
 Kind: TypeAlias = Literal[
     "user", "timeout", "disconnect", "shutdown", "error", "parent", "takeover", "cancelled"
@@ -50,6 +54,28 @@ class Reason:
 
     def __str__(self) -> str:
         return self.text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data for JSON. Of `error`, the type and the text are kept."""
+        error = None if self.error is None else error_to_dict(self.error)
+        return {"kind": self.kind, "message": plain_text(self.message), "error": error}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Return the reason that `to_dict` made data of; its `error` is a `RemoteError`.
+
+        A kind that only a newer version of quiesce knows becomes `"cancelled"`, and the message says so.
+        """
+        return cls._read(data, "Reason")
+
+    @classmethod
+    def _read(cls, data: object, where: str) -> Self:
+        record = Record(data, where)
+        kind, message, error = record.text("kind"), record.text("message", ""), record.inner("error")
+        if kind not in KINDS:
+            message = f"{message} (a newer version of quiesce calls this {kind!r})".lstrip()
+            kind = "cancelled"
+        return cls(cast("Kind", kind), message, None if error is None else error_from_dict(*error))
 
 
 def as_reason(reason: Reason | str | None, default: Reason) -> Reason:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         ModelRequestError,
         ModelTimeoutError,
     )
+    from .event_data import model_event_data, model_event_of
     from .input_items import InputItem, as_items
     from .items import (
         ITEM_TYPES,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         ToolResult,
         UnknownItem,
         UserMessage,
+        convert_item,
         decode_item,
         encode_item,
         pending_calls,

@@ -163,10 +163,22 @@ def decode_item(data: bytes | str) -> Item:
         # Only an unknown tag makes an UnknownItem. A known tag with wrong fields is damage, and must not pass as a
         # newer version's item.
         plain = decode_json(data)
-        if isinstance(plain, dict) and isinstance(plain.get("type"), str) and plain["type"] not in _TAGS:
+        if _is_of_newer_version(plain):
             return UnknownItem(plain)
         raise
     return item
+
+
+def convert_item(plain: Any) -> Item:
+    """Return the item that `plain` holds as plain values, as `decode_item` does for JSON."""
+    if _is_of_newer_version(plain):
+        return UnknownItem(plain)
+    item: Item = msgspec.convert(plain, _Known)
+    return item
+
+
+def _is_of_newer_version(plain: Any) -> bool:
+    return isinstance(plain, dict) and isinstance(plain.get("type"), str) and plain["type"] not in _TAGS
 
 
 def text_of(content: Content) -> str:
