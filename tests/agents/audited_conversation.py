@@ -22,7 +22,7 @@ from quiesce.agents import (
     function_tool,
 )
 from quiesce.agents.conversation.restore import restore
-from quiesce.agents.store import Event
+from quiesce.agents.store import Event, recover
 from quiesce.agents.store.memory import MemoryLog
 from quiesce.models import AssistantMessage
 from quiesce.testing import ScriptedModel, call
@@ -44,7 +44,7 @@ def check() -> None:
         assert conversation.status != "running", conversation
         assert_valid(conversation.items)
         writer = conversation._writer
-        found = restore([*writer.read(), *writer._unwritten]).history
+        found = restore(recover([*writer.read(), *writer._unwritten])).history
         kept = found.items + found.queued()
         assert kept == conversation.items, f"in the store: {kept}; in memory: {conversation.items}"
         if conversation.agent.output_guardrails:

@@ -18,7 +18,7 @@ from quiesce.agents import (
     function_tool,
 )
 from quiesce.agents.conversation.restore import restore
-from quiesce.agents.store import encode_event
+from quiesce.agents.store import encode_event, recover
 from quiesce.models import (
     Item,
     Note,
@@ -75,7 +75,7 @@ class Talk:
         events = await self.store.open("talk").read()
         if self.conversation is None:
             return await LogSession(self.store.open("talk")).get_items()
-        items = restore(events).history.items
+        items = restore(recover(events)).history.items
         if self.conversation.status != "running":
             assert items == self.conversation.items
         return [item for item in items if not isinstance(item, Note)]

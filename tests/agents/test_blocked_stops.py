@@ -24,6 +24,7 @@ from quiesce.agents import (
     function_tool,
 )
 from quiesce.agents.conversation.restore import restore
+from quiesce.agents.store import recover
 from quiesce.agents.store.memory import MemoryLog
 from quiesce.models import (
     AssistantMessage,
@@ -335,17 +336,17 @@ def test_a_program_that_is_killed_before_the_verdict_comes_back_without_the_text
     assert SECRET not in written
     with SQLiteStore(path) as store:
         events = store.open("talk").read_sync()
-        restored = restore(events)
+        restored = restore(recover(events))
     items = restored.history.items
     assert items[0] == UserMessage("Hello")
     assert outcomes(items) == ([] if which == "input" else ["finished"])
     assert_valid(items)
     if how == "conversation":
-        assert restored.usage.output_tokens == (7 if which == "input" else 12)
+        assert restored.found.usage.output_tokens == (7 if which == "input" else 12)
         model = ScriptedModel(["Where were we?"])
         with Conversation(
             Agent(name="a", model=model, tools=[look]), store=path, conversation_id="talk"
         ) as again:
             assert again.run() == "finished"
             assert SECRET not in str(model.requests[0])
-            assert again.usage.output_tokens == restored.usage.output_tokens
+            assert again.usage.output_tokens == restored.found.usage.output_tokens

@@ -48,6 +48,7 @@ from quiesce.agents.store import (
     StoreInDoubt,
     stamp,
 )
+from quiesce.kernel.inner import WaitQueue
 from quiesce.models import Item, Usage
 
 from .shared_store import SharedStore
@@ -67,6 +68,7 @@ class _Write(NamedTuple):
     after: int  # the number of the last event before it
     batch: list[Event]
     to_retry: list[Event]  # what the next write has to contain if this one fails
+    accepted: int  # how many events were, until then
     on_durable: Callable[[], None] | None
 
 
@@ -74,9 +76,12 @@ class EventWriter:
     """Writes the events of one conversation to its log, and calls the callbacks with them."""
 
     __slots__ = (
+        "_accepted",
         "_callbacks",
         "_conversation_id",
         "_counted_usage",
+        "_durable",
+        "_is_writing",
         "_log",
         "_must_write",
         "_not_called_back",
@@ -85,6 +90,7 @@ class EventWriter:
         "_uncertain",
         "_unwatch",
         "_unwritten",
+        "_written_one",
         "failure_was_raised",
         "fenced",
         "in_snapshot",
@@ -142,6 +148,11 @@ class EventWriter:
         # writes nothing.
         self._must_write = False
         self._uncertain: list[_Write] = []
+        # How many events were accepted, and how many of these are in the log.
+        self._accepted = 0
+        self._durable = 0
+        self._is_writing = False
+        self._written_one = WaitQueue()
         self._not_called_back: list[Event] = []
 
     def restore(self, restored: Restored) -> None:
@@ -151,6 +162,7 @@ class EventWriter:
         self._counted_usage = replace(found.usage)
         # What was here was derived from an earlier state of the log, and so is this from the present one.
         self._unwritten, self._must_write = list(restored.unwritten), False
+        self._accepted += len(restored.unwritten)
         self.last_seq = found.last_seq
         self.since_snapshot, self.in_snapshot = found.since_snapshot, found.in_snapshot
         self.message_ids = {id(item): message_id for message_id, item in restored.history.inbox or ()}
@@ -181,7 +193,7 @@ class EventWriter:
 
     def defer(self, events: Sequence[Event]) -> None:
         """Write these events with the next ones, or when the conversation is closed."""
-        self._unwritten += events
+        self._accept(events)
         self._must_write = True
 
     def remember(self, messages: Sequence[tuple[str, Item]], *, named: bool = False) -> None:
@@ -221,8 +233,16 @@ class EventWriter:
         if self.shared is None:
             self._write_private(events, on_durable)
             return
-        with self._told_of_failure():
+        try:
             last = self.shared.log.post_sync(events)
+        except BaseException as error:
+            self.failure_was_raised = isinstance(error, StoreError)
+            if not isinstance(error, (StoreInDoubt, KeyboardInterrupt)):
+                raise
+            was_said = self._was_said(events, self.shared.log.read_sync(self.last_seq), on_durable)
+            if was_said and isinstance(error, StoreInDoubt):
+                return
+            raise
         self._said(events, last, on_durable)
 
     async def say(self, events: Sequence[Posted], on_durable: Callable[[], None]) -> None:
@@ -234,20 +254,24 @@ class EventWriter:
             self.say_sync(events, on_durable)
             return
         try:
-            with self._told_of_failure():
-                last = await self.shared.log.post(events)
+            last = await self.shared.log.post(events)
         except BaseException as error:
+            self.failure_was_raised = isinstance(error, StoreError)
             if isinstance(error, Exception) and not isinstance(error, StoreInDoubt):
                 raise
-            # A cancel, or an answer that was lost: what was said may be in the log.
+            # A cancel, or an answer that was lost: it may be in the log.
+            was_said = False
+
+            async def look() -> None:
+                nonlocal was_said
+                assert self.shared is not None
+                was_said = self._was_said(events, await self.shared.log.read(self.last_seq), on_durable)
+
             try:
-                found = await shielded(self.shared.log.read, self.last_seq)
+                await shielded(look)
             except Exception as failure:  # it is found when the conversation is looked at again
                 error.add_note(f"whether this was kept is not known yet: {failure!r}")
-                raise error from None
-            if not self._was_said(events, found, on_durable):
-                raise
-            if isinstance(error, StoreInDoubt):
+            if was_said and isinstance(error, StoreInDoubt):
                 return
             raise
         self._said(events, last, on_durable)
@@ -276,9 +300,6 @@ class EventWriter:
         self.since_snapshot += len(events)
         self.call_callbacks()
 
-    def _told_of_failure(self) -> _Told:
-        return _Told(self)
-
     def _write_private(self, events: Sequence[Event], on_durable: Callable[[], None] | None = None) -> None:
         write = self._next_write(events, on_durable)
         if not write.batch:
@@ -301,23 +322,45 @@ class EventWriter:
         if self.in_memory:
             self.write_sync(events, call_back=call_back)
             return
+        # One write at a time; what comes meanwhile goes together with the next one. Tools that start at the same
+        # moment so share a trip to the store, and no write of ours takes the place of another one.
+        self._accept(events)
+        mine = self._accepted
+        while self._durable < mine and not self.fenced:
+            if self._is_writing:
+                await self._written_one.wait_until(lambda: not self._is_writing)
+                continue
+            self._is_writing = True
+            try:
+                await self._write_accepted(call_back)
+            finally:
+                self._is_writing = False
+                self._written_one.wake_all()
+
+    async def _write_accepted(self, call_back: bool) -> None:
         assert self.shared is not None
         while not self.fenced:
             await self._resolve_all()
-            write = self._next_write(events, to_retry=True)
+            write = self._next_write((), to_retry=True)
             if not write.batch:
+                self._durable = write.accepted
                 return
             try:
                 last = await self.log.append(write.batch, after=write.after)
             except StoreConflict as error:
-                events = self._keep(write, error)
+                self._keep(write, error)
                 self._catch_up(write, error, await shielded(self.shared.log.read, write.after))
             except BaseException as error:
                 self._failed(write, error)
                 raise
             else:
+                self._durable = max(self._durable, write.accepted)
                 self._written(write.batch, last, call_back=call_back)
                 return
+
+    def _accept(self, events: Sequence[Event]) -> None:
+        self._unwritten += events
+        self._accepted += len(events)
 
     def write_sync(self, events: Sequence[Event] = (), *, call_back: bool = True) -> None:
         """`write` for plain threads: it blocks, unless the log is in memory."""
@@ -332,15 +375,16 @@ class EventWriter:
                 raise
             self._written(batch, last, call_back=call_back)
             return
+        self._accept(events)
         while not self.fenced:
             self._resolve_all_sync()
-            write = self._next_write(events, to_retry=True)
+            write = self._next_write((), to_retry=True)
             if not write.batch:
                 return
             try:
                 last = self.log.append_sync(write.batch, after=write.after)
             except StoreConflict as error:
-                events = self._keep(write, error)
+                self._keep(write, error)
                 self._catch_up(write, error, self.shared.log.read_sync(write.after))
             except BaseException as error:
                 self._failed(write, error)
@@ -349,14 +393,13 @@ class EventWriter:
                 self._written(write.batch, last, call_back=call_back)
                 return
 
-    def _keep(self, write: _Write, error: StoreConflict) -> Sequence[Event]:
-        """Keep what was refused for the next attempt, unless this is the end of the lease; returns nothing to add."""
+    def _keep(self, write: _Write, error: StoreConflict) -> None:
+        """Keep what was refused for the next attempt, unless this is the end of the lease."""
         if isinstance(error, StoreFenced):
             self.fenced = True
             self._unwritten, self._must_write = [], False
             raise error
         self._retry(write.to_retry)
-        return ()
 
     def _catch_up(self, write: _Write, error: StoreConflict, found: Sequence[Event]) -> None:
         """Take in what stands where a write was to stand: our own lost attempt, or what others have posted."""
@@ -369,6 +412,7 @@ class EventWriter:
                 del self._unwritten[: len(batch)]
                 self._must_write = bool(self._unwritten)
                 self._take_in(found[:start])
+                self._durable = max(self._durable, write.accepted)
                 self._written(batch, found[start + len(batch) - 1].seq, write.on_durable)
                 return
         if not all(isinstance(event, (*_POSTED, Snapshot)) for event in found):
@@ -474,7 +518,10 @@ class EventWriter:
                 self._log_loss(error, was_raised)
         self.end_watch()
         if self.shared is not None:
-            await shielded(self.shared.release, within=within)
+            if self.shared.in_memory:
+                self.shared.release_sync()
+            elif self.shared.lease is not None:
+                await shielded(self.shared.release, within=within)
             self.shared.log.close()
         elif self._log is not None:
             self._log.close()
@@ -532,7 +579,8 @@ class EventWriter:
         """Return a write of all that is not written yet. `to_retry`: if it fails, keep `events` too."""
         earlier = self._take_unwritten()
         batch = [*earlier, *events]
-        return _Write(self.last_seq, batch, batch if to_retry else earlier, on_durable)
+        to_keep = batch if to_retry else earlier
+        return _Write(self.last_seq, batch, to_keep, self._accepted, on_durable)
 
     def _take_unwritten(self) -> list[Event]:
         unwritten, self._unwritten = self._unwritten, []
@@ -594,25 +642,10 @@ class EventWriter:
         for start in range(len(events) - size + 1):
             if events[start : start + size] == write.batch:
                 self._take_in(found[:start])
+                self._durable = max(self._durable, write.accepted)
                 self._written(write.batch, found[start + size - 1].seq, write.on_durable)
                 return
         self._retry(write.to_retry)
-
-
-class _Told:
-    """A block in which an error of the store reaches a caller."""
-
-    __slots__ = ("_writer",)
-
-    def __init__(self, writer: EventWriter) -> None:
-        self._writer = writer
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, StoreError):
-            self._writer.failure_was_raised = True
 
 
 def _difference(now: Usage, before: Usage) -> Usage:

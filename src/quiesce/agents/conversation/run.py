@@ -18,6 +18,7 @@ import inspect
 import uuid
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from copy import copy
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -71,6 +72,7 @@ class ConversationRun(AgentRun):
     """One run: which stops were requested, how far it has come, and how it ends."""
 
     __slots__ = (
+        "__weakref__",
         "_early_token",
         "_may_fold",
         "_on_over",
@@ -269,20 +271,20 @@ class ConversationRun(AgentRun):
         if note is not None and (transcript.new or transcript.given)[-1:] != [note]:
             transcript.new.append(note)
         why = str(reason) if reason is not None else ""
-        report = None
-        if (
-            self.scope is not None
-            and self.scope.report is not None
-            and self._is_worth_keeping(self.scope.report)
-        ):
-            report = self.scope.report.to_dict()
+        report = self._report_to_keep(self.scope.report) if self.scope is not None else None
         unasked = engine.approvals.unasked if waits else None
         return self.journal.last_events(self.status, why, unasked, report)
 
-    @staticmethod
-    def _is_worth_keeping(report: StopReport) -> bool:
-        """Whether it says more than that the run has ended."""
-        return report.reason is not None or not report.clean or bool(report.notes)
+    def _report_to_keep(self, report: StopReport | None) -> dict[str, Any] | None:
+        """Return what the log keeps of the report; None if that says no more than that the run has ended."""
+        if report is None or (report.reason is None and report.clean and not report.notes):
+            return None
+        if not self._blocked and not self.engine.agent.output_guardrails:
+            return report.to_dict()
+        # Errors and notes may quote what no guardrail has passed. That is not kept.
+        reason = Reason(report.reason.kind, report.reason.message) if report.reason is not None else None
+        kept = StopReport(report.name, reason, report.elapsed, report.left, report.ended, (), report.unseen)
+        return {**kept.to_dict(), "clean": report.clean}
 
     def _snapshot(self) -> Snapshot | None:
         """Return what all events so far add up to, if it is time for that, and nothing waits."""
@@ -432,12 +434,10 @@ class LogJournal:
     async def _write(self, events: Sequence[Event]) -> None:
         if self.is_over:
             raise RuntimeError(f"run {self.run_id} was stopped and settled, but something in it ignored that")
-        if not self._writer.fenced:
-            try:
-                await self._writer.write(events)
+        with suppress(StoreFenced):
+            await self._writer.write(events)
+            if not self._writer.fenced:
                 return
-            except StoreFenced:
-                pass
         # The run ends as if it had been told to stop: it is not an error, and there is nothing to save.
         if (run := self._run()) is not None:
             run.interrupt(TAKEN_OVER, hurry=False)

@@ -69,7 +69,7 @@ class SharedStore:
     @property
     def in_memory(self) -> bool:
         """Whether nothing here ever waits."""
-        return isinstance(self.store, MemoryStore)
+        return type(self.store) is MemoryStore  # a subclass may wait
 
     # Looking
 

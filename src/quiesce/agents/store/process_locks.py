@@ -144,7 +144,7 @@ def _is_locked_elsewhere(descriptor: int, place: int) -> bool:
     else:
         question = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0)
         kind = struct.unpack("hhqqi", fcntl.fcntl(descriptor, fcntl.F_GETLK, question))[0]
-    return kind != int(fcntl.F_UNLCK)
+    return bool(kind != fcntl.F_UNLCK)
 
 
 def _unlock_byte(descriptor: int, place: int) -> None:
