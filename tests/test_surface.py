@@ -194,7 +194,7 @@ def test_the_audit_imports_nothing_of_the_rest_nor_any_backend() -> None:
         ),
         ("quiesce.fixtures", ["owned_fixture"]),
         ("quiesce.telemetry", ["disable", "enable", "on_stop"]),
-        ("quiesce.testing", ["Answer", "ScriptExhausted", "ScriptedModel", "Turn", "call"]),
+        ("quiesce.testing", ["Answer", "ScriptExhausted", "ScriptedModel", "Turn", "call", "check_store"]),
         ("quiesce.wire", WIRE),
         ("quiesce.models", MODELS),
         ("quiesce.acp.tools", ACP_TOOLS),
@@ -211,25 +211,27 @@ def test_a_module_beside_the_kernel_has_exactly_its_names_and_each_explains_itse
 AGENTS = """
     Agent AgentBase AgentHookContext AgentHooks AgentToolStreamEvent AgentUpdatedStreamEvent
     AgentsException ApprovalDecided ApprovalRequested CallModelData Conversation ConversationBusy
-    ConversationClosed DecodedStreamEvent FunctionTool FunctionToolResult GuardrailFunctionOutput
-    GuardrailTripwireTriggered Handoff HandoffInputData InputGuardrail InputGuardrailResult
-    InputGuardrailTripwireTriggered InvalidFinalOutput InvalidToolArguments ItemAdded ItemHelpers
-    ItemPopped ItemsCleared Log LogSession MCPServerError MCPServerStdio MCPServerStreamableHttp
-    MCPToolError MaxTurnsExceeded MemorySession MemoryStore MessageOutputItem MessageQueued Model
-    ModelBehaviorError ModelInputData ModelResponse ModelSettings OpenAIChatCompletionsModel
-    OpenAIResponsesModel OutputGuardrail OutputGuardrailResult OutputGuardrailTripwireTriggered
-    RawResponseEvent RawResponsesStreamEvent ReasoningItem Rejected RemoteAgent RemoteToolError
-    RunConfig RunContextWrapper RunEnded RunErrorDetails RunHooks RunItem RunItemStreamEvent
-    RunResult RunResultStreaming RunStarted RunState Runner SQLiteSession SQLiteStore Session Span
-    StatusChanged StopAtTools Stopping Store StoreClosed StoreConflict StoreError StreamEvent
-    TResponseInputItem Tool ToolApprovalItem ToolCallItem ToolCallOutputItem ToolContext
-    ToolGuardrailFunctionOutput ToolInputGuardrail ToolInputGuardrailData
-    ToolInputGuardrailTripwireTriggered ToolOutputGuardrail ToolOutputGuardrailData
-    ToolOutputGuardrailTripwireTriggered ToolProcessError ToolStarted ToolTimeoutError
-    ToolsToFinalOutputFunction ToolsToFinalOutputResult Trace UnknownEvent UnknownStreamEvent Usage
-    UsageAdded UserError custom_span decode_stream_event encode_stream_event function_tool
-    gen_trace_id handoff input_guardrail output_guardrail repair set_tracing_disabled
-    tool_input_guardrail tool_output_guardrail trace
+    ConversationClosed DecodedStreamEvent Event EventFeed FunctionTool FunctionToolResult
+    GuardrailFunctionOutput GuardrailTripwireTriggered Handoff HandoffInputData Holder
+    InputGuardrail InputGuardrailResult InputGuardrailTripwireTriggered InvalidFinalOutput
+    InvalidToolArguments ItemAdded ItemHelpers ItemPopped ItemsCleared Lease Log LogSession
+    MCPServerError MCPServerStdio MCPServerStreamableHttp MCPToolError MaxTurnsExceeded
+    MemorySession MemoryStore MessageOutputItem MessageQueued Model ModelBehaviorError
+    ModelInputData ModelResponse ModelSettings OpenAIChatCompletionsModel OpenAIResponsesModel
+    OutputGuardrail OutputGuardrailResult OutputGuardrailTripwireTriggered Posted RawResponseEvent
+    RawResponsesStreamEvent ReasoningItem Recovered Rejected RemoteAgent RemoteToolError RunConfig
+    RunContextWrapper RunEnded RunErrorDetails RunHooks RunItem RunItemStreamEvent RunResult
+    RunResultStreaming RunStarted RunState Runner SQLiteSession SQLiteStore Session Snapshot Span
+    StatusChanged StopAtTools StopRequested Stopping Store StoreClosed StoreConflict StoreError
+    StoreFenced StoreHeld StoreInDoubt StreamEvent TResponseInputItem Tool ToolApprovalItem
+    ToolCallItem ToolCallOutputItem ToolContext ToolGuardrailFunctionOutput ToolInputGuardrail
+    ToolInputGuardrailData ToolInputGuardrailTripwireTriggered ToolOutputGuardrail
+    ToolOutputGuardrailData ToolOutputGuardrailTripwireTriggered ToolProcessError ToolStarted
+    ToolTimeoutError ToolsToFinalOutputFunction ToolsToFinalOutputResult Trace UnknownEvent
+    UnknownStreamEvent Usage UsageAdded UserError custom_span decode_event decode_stream_event
+    encode_event encode_stream_event function_tool gen_trace_id handoff input_guardrail
+    output_guardrail recover repair set_tracing_disabled tool_input_guardrail tool_output_guardrail
+    trace
 """.split()  # noqa: SIM905
 
 

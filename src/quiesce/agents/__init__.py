@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from .agent import tool_input_guardrail as tool_input_guardrail
     from .agent import tool_output_guardrail as tool_output_guardrail
     from .conversation import Conversation as Conversation
+    from .conversation import EventFeed as EventFeed
     from .history_repair import repair as repair
     from .mcp import MCPServerError as MCPServerError
     from .mcp import MCPServerStdio as MCPServerStdio
@@ -108,27 +109,40 @@ if TYPE_CHECKING:
     from .run import encode_stream_event as encode_stream_event
     from .store import ApprovalDecided as ApprovalDecided
     from .store import ApprovalRequested as ApprovalRequested
+    from .store import Event as Event
+    from .store import Holder as Holder
     from .store import ItemAdded as ItemAdded
     from .store import ItemPopped as ItemPopped
     from .store import ItemsCleared as ItemsCleared
+    from .store import Lease as Lease
     from .store import Log as Log
     from .store import LogSession as LogSession
     from .store import MemorySession as MemorySession
     from .store import MemoryStore as MemoryStore
     from .store import MessageQueued as MessageQueued
+    from .store import Posted as Posted
+    from .store import Recovered as Recovered
     from .store import RunEnded as RunEnded
     from .store import RunStarted as RunStarted
     from .store import Session as Session
+    from .store import Snapshot as Snapshot
     from .store import SQLiteSession as SQLiteSession
     from .store import SQLiteStore as SQLiteStore
     from .store import StatusChanged as StatusChanged
+    from .store import StopRequested as StopRequested
     from .store import Store as Store
     from .store import StoreClosed as StoreClosed
     from .store import StoreConflict as StoreConflict
     from .store import StoreError as StoreError
+    from .store import StoreFenced as StoreFenced
+    from .store import StoreHeld as StoreHeld
+    from .store import StoreInDoubt as StoreInDoubt
     from .store import ToolStarted as ToolStarted
     from .store import UnknownEvent as UnknownEvent
     from .store import UsageAdded as UsageAdded
+    from .store import decode_event as decode_event
+    from .store import encode_event as encode_event
+    from .store import recover as recover
     from .tracing import Span as Span
     from .tracing import Trace as Trace
     from .tracing import custom_span as custom_span

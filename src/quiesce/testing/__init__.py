@@ -1,7 +1,13 @@
-"""For tests of agents: a model that answers from a script and needs no network."""
+"""For tests: a model that answers from a script and needs no network, and the contract of a store."""
 
 from __future__ import annotations
 
-from quiesce.testing.scripted import Answer, ScriptedModel, ScriptExhausted, Turn, call
+from typing import TYPE_CHECKING
 
-__all__ = ["Answer", "ScriptExhausted", "ScriptedModel", "Turn", "call"]
+from quiesce._lazy import offer
+
+if TYPE_CHECKING:
+    from .scripted import Answer, ScriptedModel, ScriptExhausted, Turn, call
+    from .store_contract import check_store
+
+offer()

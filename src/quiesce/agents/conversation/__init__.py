@@ -8,5 +8,6 @@ from quiesce._lazy import offer
 
 if TYPE_CHECKING:
     from .conversation import Conversation, close_ignoring_leftovers, has_queued_messages
+    from .event_feed import EventFeed
 
 offer()

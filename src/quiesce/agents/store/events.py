@@ -243,7 +243,7 @@ def encode_event(event: Event) -> str:
         return _encoder.encode(_with_raw_item(event)).decode()
     except UnicodeEncodeError:
         # A lone surrogate, as file names can contain. UTF-8 cannot express it, but a JSON escape can.
-        plain = msgspec.to_builtins(event.data if isinstance(event, UnknownEvent) else event)
+        plain = msgspec.to_builtins(event.data if isinstance(event, UnknownEvent) else stamp(event, 0, 0.0))
         if isinstance(event, (ItemAdded, MessageQueued)):
             plain["item"] = _plain_item(event.item)
         elif isinstance(event, Snapshot):

@@ -62,13 +62,21 @@ class SQLiteStore:
     async def lease(self, conversation_id: str, *, owner: str = "", epoch: int | None = None) -> SQLiteLease:
         """Grant the right to run a conversation, or raise `StoreHeld`; with `epoch`, or raise `StoreFenced`."""
         lease = SQLiteLease(self, check_id(conversation_id), owner)
-        await self._writer.do(_Grant(lease, epoch))
+        try:
+            await self._writer.do(_Grant(lease, epoch))
+        except BaseException:  # a cancel, and it may have been granted
+            lease.release_sync()
+            raise
         return lease
 
     def lease_sync(self, conversation_id: str, *, owner: str = "", epoch: int | None = None) -> SQLiteLease:
         """`lease` for plain threads."""
         lease = SQLiteLease(self, check_id(conversation_id), owner)
-        self._writer.do_sync(_Grant(lease, epoch))
+        try:
+            self._writer.do_sync(_Grant(lease, epoch))
+        except BaseException:  # Ctrl-C, and it may have been granted
+            lease.release_sync()
+            raise
         return lease
 
     async def holder(self, conversation_id: str) -> Holder | None:
