@@ -237,7 +237,7 @@ class EventWriter:
             last = self.shared.log.post_sync(events)
         except BaseException as error:
             self.failure_was_raised = isinstance(error, StoreError)
-            if not isinstance(error, (StoreInDoubt, KeyboardInterrupt)):
+            if _wrote_nothing(error):
                 raise
             was_said = self._was_said(events, self.shared.log.read_sync(self.last_seq), on_durable)
             if was_said and isinstance(error, StoreInDoubt):
@@ -257,7 +257,7 @@ class EventWriter:
             last = await self.shared.log.post(events)
         except BaseException as error:
             self.failure_was_raised = isinstance(error, StoreError)
-            if isinstance(error, Exception) and not isinstance(error, StoreInDoubt):
+            if _wrote_nothing(error):
                 raise
             # A cancel, or an answer that was lost: it may be in the log.
             was_said = False
@@ -610,7 +610,7 @@ class EventWriter:
             self._not_called_back += [stamp(event, seq, moment) for seq, event in enumerate(batch, first)]
 
     def _failed(self, write: _Write, error: BaseException) -> None:
-        if isinstance(error, Exception) and not isinstance(error, StoreInDoubt):
+        if _wrote_nothing(error) or self.shared is None:
             self._retry(write.to_retry)
         else:
             # A cancel, or Ctrl-C, while the batch was on its way, or an answer that was lost: it may be in the
@@ -646,6 +646,11 @@ class EventWriter:
                 self._written(write.batch, found[start + size - 1].seq, write.on_durable)
                 return
         self._retry(write.to_retry)
+
+
+def _wrote_nothing(error: BaseException) -> bool:
+    """Whether it is known that a write which raised this did not take place."""
+    return isinstance(error, StoreError) and not isinstance(error, StoreInDoubt)
 
 
 def _difference(now: Usage, before: Usage) -> Usage:

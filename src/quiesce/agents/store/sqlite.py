@@ -260,16 +260,19 @@ class _Grant(Job[None]):
 
     def __init__(self, lease: SQLiteLease, epoch: int | None) -> None:
         super().__init__(self._grant, writes=True)
-        self._lease = lease
+        # Weak, as a job is part of a cycle, and a lease that is dropped must not wait for the garbage collector.
+        self._lease = weakref.ref(lease)
         self._epoch = epoch
 
     def _grant(self) -> None:
-        lease = self._lease
+        lease = self._lease()
+        assert lease is not None  # its caller waits for this
         lease._granted(*lease._file.lease(lease.log.conversation_id, lease.owner, self._epoch))
 
     def undo(self) -> None:
         """Release it: the transaction was rolled back."""
-        self._lease.release_sync()
+        if (lease := self._lease()) is not None:
+            lease.release_sync()
 
 
 class _Post(Job[int]):
