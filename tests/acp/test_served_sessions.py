@@ -21,6 +21,7 @@ from quiesce.agents import (
     ItemAdded,
     MCPServerError,
     MemoryStore,
+    RunStarted,
     SQLiteStore,
     function_tool,
 )
@@ -236,21 +237,24 @@ async def test_what_is_no_session_is_not_deleted() -> None:
     assert await store.ids() == ["payroll"]
 
 
-async def test_of_two_connections_that_write_to_one_session_one_is_told() -> None:
+async def test_two_connections_take_turns_on_one_session_and_one_at_a_time_runs_it() -> None:
     store = MemoryStore()
-    async with connected(helper("one"), store=store) as talk:
+    async with connected(helper("one", "three", "four"), store=store) as talk:
         await talk.say()
         async with connected(helper("two"), store=store, cwd=None) as other:
             await other.conn.load_session(CWD, talk.session_id)
             await other.say(session_id=talk.session_id)
+            assert await talk.say() == "end_turn"
+            assert [item.text for item in talk.items if isinstance(item, AssistantMessage)] == [
+                *["one", "two", "three"]
+            ]
+            lease = await store.lease(talk.session_id)
+            await lease.log.append([RunStarted(run_id="of another process")])
             with pytest.raises(RequestError) as refused:
                 await talk.say()
-            assert "was continued elsewhere" in str(refused.value.data)
+            assert "is being run elsewhere" in str(refused.value.data)
             assert refused.value.code == -32600
-            with pytest.raises(RequestError, match="not found"):
-                await talk.say()
-            await talk.conn.load_session(CWD, talk.session_id)
-            talk.served.agent.model._script += ["three"]  # type: ignore[union-attr]
+            await lease.release()
             assert await talk.say() == "end_turn"
             check_items(talk.items)
 

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from quiesce import Grace
-from quiesce.agents import Conversation, MemoryStore, SQLiteStore, StatusChanged, Store
+from quiesce.agents import Conversation, MemoryStore, SQLiteStore, Store
 from quiesce.kernel.process import procfs
 from quiesce.models import AssistantMessage, Model, ToolResult, UserMessage
 from quiesce_chat.script import load_script
@@ -413,15 +413,17 @@ async def test_what_only_looks_like_a_command_is_a_message(tmp_path: Path, text:
         assert handler.chat.conversation.items[0] == UserMessage(text)
 
 
-async def test_a_store_that_fails_is_told_and_the_chat_goes_on(tmp_path: Path) -> None:
+async def test_a_conversation_that_another_chat_runs_is_answered_there_and_continued_here_later(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "kept.db")
-    async with chatting(tmp_path, "Late.", store=store, conversation_id="c") as (handler, face):
-        await store.open("c").append([StatusChanged(status="idle")])  # somebody else writes to it
+    async with chatting(tmp_path, "Here I am.", store=store, conversation_id="c") as (handler, face):
+        lease = await store.lease("c")  # another chat runs it
         await handler.handle("hello")
-        await handler.handle("hello?")
         await handler.chat.wait_idle()
-        assert face.all("complained")[0].startswith("This conversation was changed elsewhere")
-        assert "with quiesce chat --resume c" in face.all("complained")[0]
+        assert face.all("complained")[0].startswith("This conversation is being run by another chat.")
+        await lease.release()
+        await handler.handle("/resume")
+        await handler.chat.wait_idle()
+        assert face.all("text") == ["Here I am."]
     await store.close()
 
 

@@ -29,6 +29,7 @@ from quiesce.agents import (
     Agent,
     AgentsException,
     Conversation,
+    ConversationBusy,
     FunctionTool,
     MaxTurnsExceeded,
     RawResponseEvent,
@@ -155,6 +156,11 @@ class Chat:
                 "Your last message is not part of it, and nothing more can be added here. "
                 "Leave with /quit, then open the current version with "
                 f"{self._resumed_by} {self.conversation.id}"
+            )
+        elif isinstance(error, ConversationBusy):
+            self.face.show_error(
+                "This conversation is being run by another chat. Your message was sent, and is answered there. "
+                "Type /resume to continue here when that has ended."
             )
         elif isinstance(error, MaxTurnsExceeded):
             self.face.show_error(

@@ -26,6 +26,7 @@ from quiesce.acp.exceptions import RequestError
 from quiesce.acp.protocol import PROTOCOL_VERSION
 from quiesce.agents import (
     Agent,
+    ConversationBusy,
     GuardrailTripwireTriggered,
     MaxTurnsExceeded,
     MemoryStore,
@@ -303,6 +304,11 @@ class ServedAgent:
         session.answering = True
         try:
             return await self._answer(session, prompt)
+        except ConversationBusy as busy:
+            # It is known that this connection answers no other prompt of the session.
+            raise RequestError.invalid_request(
+                {"details": f"session {session_id!r} is being run elsewhere: {busy}"}
+            ) from busy
         except StoreConflict as conflict:
             # Its conversation no longer matches the store, so it cannot be continued.
             await self._sessions.close(session_id)
@@ -321,6 +327,9 @@ class ServedAgent:
         # Some models reuse the ids of tool calls: an approval must not outlive its turn.
         session.approved.clear()
         conversation, updates = session.conversation, TurnUpdates(session, self._context_window)
+        await conversation.refresh()
+        if conversation.status == "running":
+            raise ConversationBusy("wait until its turn has ended there, or cancel that; nothing was sent")
         await conversation.asend_message(UserMessage(content))
         if not session.has_title and (title := title_of(content)) is not None:
             session.has_title = True
