@@ -413,7 +413,9 @@ async def test_what_only_looks_like_a_command_is_a_message(tmp_path: Path, text:
         assert handler.chat.conversation.items[0] == UserMessage(text)
 
 
-async def test_a_conversation_that_another_chat_runs_is_answered_there_and_continued_here_later(tmp_path: Path) -> None:
+async def test_a_conversation_that_another_chat_runs_is_answered_there_and_continued_here_later(
+    tmp_path: Path,
+) -> None:
     store = SQLiteStore(tmp_path / "kept.db")
     async with chatting(tmp_path, "Here I am.", store=store, conversation_id="c") as (handler, face):
         lease = await store.lease("c")  # another chat runs it
