@@ -23,6 +23,7 @@ from quiesce.agents import (
     ItemAdded,
     ItemPopped,
     ItemsCleared,
+    Log,
     MessageQueued,
     Posted,
     RunEnded,
@@ -433,30 +434,31 @@ async def _fences(subject: _Subject) -> None:
 async def _fences_that_race(subject: _Subject) -> None:
     """An append under the old lease that races with a new one is before it, or is refused."""
     one, other = await subject.two()
+
+    async def write(log: Log, written: list[int]) -> None:
+        try:
+            while True:
+                written.append(await log.append(_says("old")))
+                await anyio.lowlevel.checkpoint()  # a store in memory never waits
+        except StoreFenced:
+            pass
+
     for _ in range(10):
         name = _id()
         old = await one.lease(name, epoch=1)
         written: list[int] = []
-
-        async def write(old: Any = old, written: list[int] = written) -> None:
-            try:
-                while True:
-                    written.append(await old.log.append(_says("old")))
-                    await anyio.lowlevel.checkpoint()  # a store in memory never waits
-            except StoreFenced:
-                pass
-
+        before = 0
         async with anyio.create_task_group() as group:
-            group.start_soon(write)
+            group.start_soon(write, old.log, written)
             while not written:
                 await anyio.lowlevel.checkpoint()
             new = await other.lease(name, epoch=2)
-            last = new.last_seq
+            before = new.last_seq
             await new.log.append(_says("new"))
-        found = await one.open(name).read()
-        assert len(found) == last + 1
-        assert len(written) == last
-        await new.release()
+            await new.release()
+            found = await one.open(name).read()
+            assert len(found) == before + 1
+        assert len(written) == before
 
 
 async def _a_dropped_lease(subject: _Subject) -> None:
