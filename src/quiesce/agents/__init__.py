@@ -111,6 +111,7 @@ if TYPE_CHECKING:
     from .store import MemorySession as MemorySession
     from .store import MemoryStore as MemoryStore
     from .store import MessageQueued as MessageQueued
+    from .store import PostgresStore as PostgresStore
     from .store import RunEnded as RunEnded
     from .store import RunStarted as RunStarted
     from .store import Session as Session

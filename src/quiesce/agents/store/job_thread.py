@@ -162,9 +162,10 @@ class Job(Generic[T]):
 class Writer:
     """Does jobs in the order in which they were added."""
 
-    def __init__(self, place: Place, close: Callable[[], object]) -> None:
+    def __init__(self, place: Place, close: Callable[[bool], object]) -> None:
         self._place = place
-        self._close = close  # in the writer's thread, after all jobs
+        # Called in the writer's thread after all jobs, with True; or by a finalizer, which must not wait, with False.
+        self._close_place = close
         #: So many writes at most are done in one transaction.
         self.at_once = 10_000
         self._lock = threading.Lock()
@@ -172,6 +173,11 @@ class Writer:
         self._busy = False
         self._closed = False
         self._pid = os.getpid()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it takes no more jobs."""
+        return self._closed
 
     def check_open(self) -> None:
         """Raise StoreClosed if it was closed."""
@@ -189,16 +195,33 @@ class Writer:
         """`do` for plain threads."""
         return job.wait_sync(lambda: self._add(job))
 
+    def add_unwaited(self, job: Job[Any], *, blocking: bool = True) -> None:
+        """Do a job that no caller waits for, unless this is closed.
+
+        A finalizer may run in the middle of anything, also of what holds the lock: it must not block, and its job may be
+        left out.
+        """
+        if self._closed or os.getpid() != self._pid or not self._lock.acquire(blocking):
+            return
+        try:
+            job.added_at = time.monotonic()
+            self._jobs.append(job)
+            is_first, self._busy = not self._busy, True
+        finally:
+            self._lock.release()
+        if is_first:
+            self._start()
+
     async def close(self) -> None:
         """Do the jobs that were added before, then close the place. May be called again."""
         self._closed = True
-        closing = Job(self._close)
+        closing = Job(partial(self._close_place, True))
         await closing.wait(current_backend(), lambda: self._add(closing, last=True))
 
     def close_sync(self) -> None:
         """`close` for plain threads."""
         self._closed = True
-        closing = Job(self._close)
+        closing = Job(partial(self._close_place, True))
         closing.wait_sync(lambda: self._add(closing, last=True))
 
     def drop(self) -> None:
@@ -209,9 +232,9 @@ class Writer:
         # The thread must not take up work between this look at it and the close.
         with self._lock:
             if self._busy:
-                self._jobs.append(Job(self._close))
+                self._jobs.append(Job(partial(self._close_place, False)))
                 return
-            self._close()
+            self._close_place(False)
 
     def _add(self, job: Job[Any], *, last: bool = False) -> None:
         if os.getpid() != self._pid:
@@ -224,6 +247,9 @@ class Writer:
             if self._busy:
                 return
             self._busy = True
+        self._start()
+
+    def _start(self) -> None:
         try:
             run_in_thread("quiesce-store", self._work)
         except RuntimeError:

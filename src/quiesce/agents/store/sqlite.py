@@ -122,7 +122,7 @@ class SQLiteStore:
         self.close_sync()
 
 
-def _close(file: SQLiteFile, watcher: Watcher) -> None:
+def _close(file: SQLiteFile, watcher: Watcher, waits: bool) -> None:
     # The last connection to a file that is closed tidies it up. That is to be the one of the file.
     watcher.close()
     file.close()
