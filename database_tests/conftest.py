@@ -34,6 +34,7 @@ def schema(server: PostgresServer) -> str:
 @pytest.fixture
 def store(server: PostgresServer, schema: str) -> Iterator[PostgresStore]:
     made = PostgresStore(server.url, schema=schema)
-    made.ids_sync()  # opened here and closed here: what the test itself opens is its own to close
+    # Its sessions are opened here and closed here: what the test itself opens is its own to close.
+    made.lease_sync("nobody's").release_sync()
     yield made
     made.close_sync()

@@ -4,7 +4,8 @@ Invariants
 - The lock is held by a session of its own, and ends with it: when the process exits, however that happens, the server
   releases the lock at once; when its host vanishes, after about 20 seconds without an answer to a keepalive.
 - One lock per store, under a random number that the rows of its leases name: the locks of a server are few.
-- It is taken before the first lease is granted, and kept while there are leases, and for some time after.
+- It is taken before the first lease is granted, and its session then stays open until the store is closed. A thread looks
+  after it while there are leases.
 - If the session breaks, a thread opens another one at once, ends the old one if the server still has it, and takes the
   same lock again. Until then others take the holder for dead, and may be granted its leases; the epoch of these protects
   the log from two writers.
@@ -28,7 +29,7 @@ from quiesce.kernel.inner import run_in_thread
 from .contract import StoreError
 from .postgres_server import LOCK_SETTINGS, Connection, Server, ServerHung, Waker, Woken, end_backend
 
-_IDLE_SECONDS = 30.0  # without a lease, before the session is closed
+_LOOK_SECONDS = 30.0  # between two looks at the session, should nothing be heard of it
 _LONGEST_PAUSE = 1.0  # between two attempts to take the lock again
 
 
@@ -69,6 +70,8 @@ class HolderLock:
     def drop_lease(self) -> None:
         """One lease has ended."""
         self._leases.pop()
+        if not self._leases and self._waker is not None:
+            self._waker.wake()
 
     def close(self) -> None:
         """Release the lock, and with it every lease. Does not wait."""
@@ -79,6 +82,8 @@ class HolderLock:
             if self._waker is not None:
                 self._waker.wake()
             self._changed.notify_all()
+            if not self._is_kept:
+                self._let_go(self._waker)
 
     def wait_closed(self) -> None:
         """Wait until the session is closed and the thread has ended, for as long as the server may take."""
@@ -97,14 +102,16 @@ class HolderLock:
                 raise self._failure or ServerHung(f"the server was silent for {self._server.timeout:g} s")
 
     def _start(self) -> None:
-        waker: Waker | None = None
         try:
-            waker = Waker()
-            self._take(waker)
+            if self._waker is None:
+                self._waker = Waker()
+            if self._connection is None or self._connection.has_ended():
+                self._let_go(None)
+                self._take(self._waker)
             run_in_thread("quiesce-store-lease", self._keep)
         except BaseException:
-            self._let_go(waker)
             with self._changed:
+                self._let_go(self._waker)
                 self._is_kept = False
                 self._changed.notify_all()
             raise
@@ -114,17 +121,15 @@ class HolderLock:
     def _keep(self) -> Callable[[], None]:
         waker = self._waker
         assert waker is not None
-        idle_since = time.monotonic()
         while True:
             self._wait(waker)
             with self._changed:
-                if self._leases:
-                    idle_since = time.monotonic()
-                elif time.monotonic() - idle_since > _IDLE_SECONDS:
-                    self._closed_for_now(waker)
-                    return _nothing
-                if self._closed:
-                    self._closed_for_now(waker)
+                waker.clear()
+                if self._closed or not self._leases:
+                    if self._closed:
+                        self._let_go(waker)
+                    self._is_kept = False
+                    self._changed.notify_all()
                     return _nothing
             if self._connection is None or self._connection.has_ended():
                 self._take_again(waker)
@@ -135,11 +140,9 @@ class HolderLock:
             selector.register(waker, selectors.EVENT_READ)
             if connection is not None and not connection.closed:
                 selector.register(connection.pgconn.socket, selectors.EVENT_READ)
-            selector.select(_IDLE_SECONDS)
+            selector.select(_LOOK_SECONDS)
 
     def _take_again(self, waker: Waker) -> None:
-        with self._changed:
-            self._is_held = False
         pause = 0.02
         while not self._closed:
             self._let_go(None)
@@ -156,7 +159,7 @@ class HolderLock:
         connection = self._server.connect("lease", extra=LOCK_SETTINGS)
         connection.waker = waker
         with self._changed:
-            self._connection, self._waker = connection, waker
+            self._connection = connection
             connection.is_unwanted = self._closed
         # If the server has not noticed that the old session broke, that still holds the lock.
         if self._backend is not None and not end_backend(connection, self._backend, self._server.timeout):
@@ -175,14 +178,9 @@ class HolderLock:
             self._failure = None
             self._changed.notify_all()
 
-    def _closed_for_now(self, waker: Waker) -> None:
-        self._let_go(waker)
-        self._is_kept = self._is_held = False
-        self._backend = None
-        self._changed.notify_all()
-
     def _let_go(self, waker: Waker | None) -> None:
         connection, self._connection = self._connection, None
+        self._is_held = False
         if connection is not None:
             connection.close()
         if waker is not None:
