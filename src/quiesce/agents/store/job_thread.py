@@ -107,6 +107,8 @@ class Job(Generic[T]):
 
     def end(self) -> None:
         """Wake the caller."""
+        # Often a method of this very object: the cycle would keep what the job holds until the next collection.
+        del self._work
         if self._gate is not None:
             self.ended = True
             self._gate.set()
