@@ -123,9 +123,7 @@ class PostgresServer:
 
     def cut(self, purpose: str) -> int:
         """End those sessions; returns how many."""
-        return sum(
-            self.query("SELECT pg_terminate_backend(%s)", pid)[0][0] for pid in self.sessions(purpose)
-        )
+        return sum(self.query("SELECT pg_terminate_backend(%s)", pid)[0][0] for pid in self.sessions(purpose))
 
     def close(self) -> None:
         """Stop it, and remove its folder."""

@@ -52,7 +52,19 @@ class Supervisor:
     def make(self) -> dict[str, object]:
         if self.user is not None:
             os.chown(self.folder, self.user.pw_uid, self.user.pw_gid)
-        self.run("initdb", "-D", self.data, "-U", "postgres", "-E", "UTF8", "--locale=C", "-A", "trust", "--no-sync")
+        self.run(
+            "initdb",
+            "-D",
+            self.data,
+            "-U",
+            "postgres",
+            "-E",
+            "UTF8",
+            "--locale=C",
+            "-A",
+            "trust",
+            "--no-sync",
+        )
         settings = {**SETTINGS, "port": self.port, "unix_socket_directories": str(self.folder)}
         with (self.data / "postgresql.conf").open("a") as file:
             file.writelines(f"{name} = '{value}'\n" for name, value in settings.items())

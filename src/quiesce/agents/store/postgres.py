@@ -84,7 +84,9 @@ class PostgresStore:
         self._writer.check_open()
         return PostgresLog(self, _check_id(conversation_id))
 
-    async def lease(self, conversation_id: str, *, owner: str = "", epoch: int | None = None) -> PostgresLease:
+    async def lease(
+        self, conversation_id: str, *, owner: str = "", epoch: int | None = None
+    ) -> PostgresLease:
         """Grant the right to run a conversation, or raise `StoreHeld`; with `epoch`, or raise `StoreFenced`."""
         lease = PostgresLease(self, _check_id(conversation_id), _check_owner(owner))
         try:
@@ -326,7 +328,13 @@ class PostgresLease:
         self.log._epoch, self.log._position = epoch, last_seq
         store._database.live[self.log.conversation_id] = epoch
         self._finalizer = weakref.finalize(
-            self, _release_dropped, store._writer, store._database, store._holder_lock, self.log.conversation_id, epoch
+            self,
+            _release_dropped,
+            store._writer,
+            store._database,
+            store._holder_lock,
+            self.log.conversation_id,
+            epoch,
         )
         # At the exit of the program, the lock ends with it.
         self._finalizer.atexit = False

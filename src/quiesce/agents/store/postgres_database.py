@@ -305,7 +305,12 @@ class Database:
         if connection is None:
             return
         # The tables were removed or the server changed its role: the next use looks at all of that again.
-        is_missing = isinstance(error, psycopg.Error) and error.sqlstate in ("42P01", "3F000", "25006", "42883")
+        is_missing = isinstance(error, psycopg.Error) and error.sqlstate in (
+            "42P01",
+            "3F000",
+            "25006",
+            "42883",
+        )
         if is_missing or not connection.is_settled():
             self.close()
 
@@ -313,7 +318,9 @@ class Database:
         """Return what to raise for `error`."""
         if isinstance(error, _Doubt) and error.__cause__ is not None:
             cause = explain_postgres(error.__cause__, self.name)
-            doubt = StoreInDoubt(f"{cause}; it is not known whether the events were written: read the log to find out")
+            doubt = StoreInDoubt(
+                f"{cause}; it is not known whether the events were written: read the log to find out"
+            )
             doubt.__cause__ = error.__cause__
             return doubt
         return explain_postgres(error, self.name)
@@ -339,7 +346,8 @@ class Database:
             return
         with suppress(psycopg.Error, ServerHung):
             connection.execute(
-                "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)", (self.channel, hint_of(changed))
+                "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)",
+                (self.channel, hint_of(changed)),
             )
 
     def close(self) -> None:
@@ -463,11 +471,15 @@ def check_text(text: str, what: str) -> str:
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
-        raise ValueError(f"{what} may not contain a lone surrogate in a PostgresStore: {text[:80]!r}") from None
+        raise ValueError(
+            f"{what} may not contain a lone surrogate in a PostgresStore: {text[:80]!r}"
+        ) from None
     if "\0" in text:
         raise ValueError(f"{what} may not contain the character NUL in a PostgresStore: {text[:80]!r}")
     if size > MOST_ID_BYTES:
-        raise ValueError(f"{what} may have {MOST_ID_BYTES} bytes in a PostgresStore, not {size}: {text[:80]!r}...")
+        raise ValueError(
+            f"{what} may have {MOST_ID_BYTES} bytes in a PostgresStore, not {size}: {text[:80]!r}..."
+        )
     return text
 
 

@@ -44,7 +44,11 @@ _WORDS = (
     ("authentication failed", _MEANING["28"], False),
     ("pg_hba.conf", _MEANING["28"], False),
     ("does not exist", _MEANING["3D000"], False),
-    ("permission denied", "this user may not connect to it: GRANT CONNECT ON DATABASE, or another user", False),
+    (
+        "permission denied",
+        "this user may not connect to it: GRANT CONNECT ON DATABASE, or another user",
+        False,
+    ),
     ("could not translate host name", "there is no such host: check the URL", False),
     ("failed to resolve host", "there is no such host: check the URL", False),
     ("certificate", "its certificate is not accepted: check sslmode and sslrootcert", False),
@@ -56,8 +60,16 @@ _WORDS = (
     ("shutting down", "it is shutting down; try again", True),
     ("recovery mode", "it is recovering from a crash; try again", True),
     ("refused", "there is no server there, or it is not running: start it, or check host and port", True),
-    ("No such file", "there is no server there, or it is not running: start it, or check host and port", True),
-    ("timeout", "it cannot be reached, or it does not answer: check the host, the network and the server", True),
+    (
+        "No such file",
+        "there is no server there, or it is not running: start it, or check host and port",
+        True,
+    ),
+    (
+        "timeout",
+        "it cannot be reached, or it does not answer: check the host, the network and the server",
+        True,
+    ),
 )
 _BROKEN = "the connection to it broke; try again"
 

@@ -163,7 +163,9 @@ class HolderLock:
             connection.is_unwanted = self._closed
         # If the server has not noticed that the old session broke, that still holds the lock.
         if self._backend is not None and not end_backend(connection, self._backend, self._server.timeout):
-            raise StoreError(f"{self._server.name}: the lock of this store is still held by a session that broke")
+            raise StoreError(
+                f"{self._server.name}: the lock of this store is still held by a session that broke"
+            )
         # Those who ask whether it is free hold it for a moment.
         for _ in range(50):
             row = connection.execute("SELECT pg_try_advisory_lock(%s)", (self.number,)).fetchone()

@@ -159,9 +159,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
     def is_settled(self) -> bool:
         """Whether the server has answered everything that was sent."""
-        return (
-            not self.closed and self.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
-        )
+        return not self.closed and self.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
 
 
 class Server:

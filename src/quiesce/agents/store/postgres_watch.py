@@ -185,7 +185,9 @@ class PostgresWatcher:
                 # psycopg hands notifications out when it reads; this does nothing but read.
                 connection.pgconn.consume_input()
                 while (notify := connection.pgconn.notifies()) is not None:
-                    self._take_hint(notify.extra.decode("utf-8", "replace"), notify.relname.decode("utf-8", "replace"))
+                    self._take_hint(
+                        notify.extra.decode("utf-8", "replace"), notify.relname.decode("utf-8", "replace")
+                    )
             else:
                 return
 
