@@ -17,10 +17,9 @@ Invariants
 
 from __future__ import annotations
 
-import json
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from typing import Any, NamedTuple, Protocol
@@ -37,6 +36,7 @@ from .postgres_server import Connection, Server, ServerHung, end_backend, millis
 MOST_ID_BYTES = 1000
 _PAGE = 1000  # events that are read in one statement
 _HINT_BYTES = 7900  # of the 8000 that a notification may have
+_ANYTHING = "*"
 _HINT_SECONDS = 0.02  # between two hints while there is work
 
 _WRITE = """SELECT * FROM {s}.quiesce_write(
@@ -496,18 +496,12 @@ def digest_of(conversation_id: str) -> str:
     return blake2b(conversation_id.encode(), digest_size=8).hexdigest()
 
 
-def hint_of(digests: Sequence[str] | dict[str, None]) -> str:
+def hint_of(digests: Iterable[str]) -> str:
     """Return the payload that says that these have changed; too many of them, and it says that anything may have."""
-    text = json.dumps(list(digests), separators=(",", ":"))
-    return text if len(text) <= _HINT_BYTES else "[]"
+    text = " ".join(digests)
+    return text if len(text) <= _HINT_BYTES else _ANYTHING
 
 
 def digests_in(hint: str) -> list[str] | None:
     """Return the digests in a payload; None if anything may have changed. Anyone may have sent it."""
-    try:
-        found = json.loads(hint)
-    except ValueError:
-        return []
-    if found == []:
-        return None
-    return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
+    return None if hint == _ANYTHING else hint.split()

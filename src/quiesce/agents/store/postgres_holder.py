@@ -22,12 +22,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-import psycopg
-
 from quiesce.kernel.inner import run_in_thread
 
 from .contract import StoreError
-from .postgres_server import LOCK_SETTINGS, Connection, Server, ServerHung, Waker, Woken, end_backend
+from .postgres_server import LOCK_SETTINGS, Connection, Server, ServerHung, Waker, end_backend
 
 _LOOK_SECONDS = 30.0  # between two looks at the session, should nothing be heard of it
 _LONGEST_PAUSE = 1.0  # between two attempts to take the lock again
@@ -149,7 +147,7 @@ class HolderLock:
             try:
                 self._take(waker)
                 return
-            except (psycopg.Error, StoreError, ServerHung, Woken, OSError) as error:
+            except Exception as error:
                 with self._changed:
                     self._failure = error
                     self._changed.wait_for(lambda: self._closed, pause)

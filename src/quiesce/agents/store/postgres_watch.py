@@ -19,11 +19,11 @@ import psycopg
 
 from quiesce.kernel.inner import run_in_thread
 
-from .contract import OnEvents, StoreError
+from .contract import OnEvents
 from .events import Event
 from .postgres_database import channel_of, digest_of, digests_in, read_events
 from .postgres_schema import statement_for
-from .postgres_server import Connection, Server, ServerHung, Waker, Woken
+from .postgres_server import Connection, Server, Waker
 from .watch import Watch
 
 POLL_SECONDS = 2.0
@@ -146,7 +146,7 @@ class PostgresWatcher:
                     poll_at = time.monotonic() + POLL_SECONDS
                 pause = 0.05
                 self._wait(connection, waker, poll_at)
-            except (psycopg.Error, StoreError, ServerHung, Woken, OSError):
+            except Exception:  # a thread that ended here would take every watch with it
                 self._disconnect()
                 # What was to be looked at still is; a hint that came while nothing listened is lost.
                 self._all = True
