@@ -60,8 +60,8 @@ class PostgresStore:
         from .postgres_server import Server
         from .postgres_watch import PostgresWatcher
 
-        if len(check_text(schema, "the name of a schema").encode()) > 63 or not schema:
-            raise ValueError(f"the name of a schema has 1 to 63 bytes: {schema!r}")
+        if not schema or len(check_text(schema, "the name of a schema").encode()) > 63 or "%" in schema:
+            raise ValueError(f"the name of a schema has 1 to 63 bytes and no %: {schema[:80]!r}")
         server = Server(url, timeout)
         self.name = server.name
         self.schema = schema

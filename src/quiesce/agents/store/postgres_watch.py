@@ -171,7 +171,7 @@ class PostgresWatcher:
     def _poll(self, connection: Connection, watches: list[_Watched]) -> None:
         ids = list({watch.conversation_id for watch in watches})
         found = connection.execute(statement_for(self._schema, _MOVED), (ids,)).fetchall()
-        last = {conversation_id: last_seq for conversation_id, last_seq in found}
+        last: dict[str, int] = dict(found)
         for watch in watches:
             if last.get(watch.conversation_id, 0) > watch.position:
                 watch.look()
