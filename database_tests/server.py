@@ -108,7 +108,7 @@ class PostgresServer:
 
     def query(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         with self.session() as connection:
-            found = connection.execute(statement, values)  # type: ignore[call-overload]
+            found = connection.execute(statement, values)
             rows: list[tuple[Any, ...]] = found.fetchall() if found.description else []
             return rows
 

@@ -21,7 +21,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
@@ -85,7 +88,7 @@ class Supervisor:
         if done.returncode:
             raise RuntimeError(f"{program}: {done.stderr.strip()}")
 
-    def identity(self) -> dict[str, object]:
+    def identity(self) -> dict[str, Any]:
         if self.user is None:
             return {}
         return {"user": self.user.pw_uid, "group": self.user.pw_gid, "extra_groups": []}
@@ -94,7 +97,7 @@ class Supervisor:
         if self.postmaster is not None:
             return
         with (self.folder / "log").open("ab") as log:
-            self.postmaster = subprocess.Popen(  # type: ignore[call-overload]
+            self.postmaster = subprocess.Popen(
                 [str(self.binaries / "postgres"), "-D", str(self.data)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -202,14 +205,14 @@ def main() -> None:
     try:
         say(supervisor.make)
         for line in sys.stdin:
-            say(lambda words=line.split(): supervisor.do(words))  # type: ignore[misc]
+            say(partial(supervisor.do, line.split()))
     finally:
         supervisor.close()
 
 
-def say(work: object) -> None:
+def say(work: Callable[[], dict[str, object]]) -> None:
     try:
-        answer = work()  # type: ignore[operator]
+        answer = work()
     except Exception as error:
         answer = {"error": str(error)}
     with contextlib.suppress(BrokenPipeError):

@@ -477,13 +477,10 @@ async def test_a_caller_who_is_cancelled_at_any_moment_knows_by_then_what_became
         with anyio.move_on_after(delay):
             await log.post([queued("m1")])
         with anyio.move_on_after(delay):
-            lease = await store.lease(f"c{number}")
-            await lease.release()
-        del log
-        lease = None
+            await (await store.lease(f"c{number}")).release()
         with anyio.fail_after(5):
             while await store.holder(f"c{number}") is not None:
-                await anyio.sleep(0)
+                await anyio.sleep(0.001)
 
 
 async def test_a_cancelled_append_is_there_in_full_before_its_caller_goes_on(

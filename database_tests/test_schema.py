@@ -76,7 +76,7 @@ def test_tables_of_a_newer_version_are_refused_and_left_as_they_are(
     server.query(f"UPDATE {schema}.quiesce_schema SET version = 1000")
     with PostgresStore(server.url, schema=schema) as store:
         for call in (store.ids_sync, store.open("a").read_sync, lambda: store.lease_sync("a")):
-            with pytest.raises(StoreError, match="newer version of quiesce .version 1000.*left as they are"):
+            with pytest.raises(StoreError, match=r"newer version of quiesce .version 1000.*left as they are"):
                 call()
     assert server.query(f"SELECT version FROM {schema}.quiesce_schema") == [(1000,)]
     assert server.query(f"SELECT count(*) FROM {schema}.quiesce_events") == [(1,)]

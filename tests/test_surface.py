@@ -200,7 +200,7 @@ AGENTS = """
     MCPServerError MCPServerStdio MCPServerStreamableHttp MCPToolError MaxTurnsExceeded MemorySession
     MemoryStore MessageOutputItem MessageQueued Model ModelBehaviorError ModelInputData ModelResponse
     ModelSettings OpenAIChatCompletionsModel OpenAIResponsesModel OutputGuardrail OutputGuardrailResult
-    OutputGuardrailTripwireTriggered RawResponseEvent RawResponsesStreamEvent ReasoningItem Rejected
+    OutputGuardrailTripwireTriggered PostgresStore RawResponseEvent RawResponsesStreamEvent ReasoningItem Rejected
     RemoteToolError RunConfig RunContextWrapper RunEnded RunErrorDetails RunHooks RunItem
     RunItemStreamEvent RunResult RunResultStreaming RunStarted RunState Runner SQLiteSession SQLiteStore
     Session Span StatusChanged StopAtTools Stopping Store StoreClosed StoreConflict StoreError

@@ -10,9 +10,9 @@ Invariants
   never has to be joined.
 - A job that was added is done. Its caller waits for its end however often it is cancelled, or Ctrl-C is
   pressed, and gets that afterwards.
-- A job that fails does not affect others: if a transaction fails, its jobs are done again one by one. That is not
-  done if each of them would fail in the same way (the place cannot be reached), and never if the transaction may
-  have been committed (`StoreInDoubt`): done again, its events could be written twice.
+- A job that fails does not affect others: if a transaction fails, its jobs are done again one by one. That is
+  not done if each of them would fail in the same way (the place cannot be reached), and never if the
+  transaction may have been committed (`StoreInDoubt`): done again, its events could be written twice.
 """
 
 from __future__ import annotations
@@ -166,7 +166,8 @@ class Writer:
 
     def __init__(self, place: Place, close: Callable[[bool], object]) -> None:
         self._place = place
-        # Called in the writer's thread after all jobs, with True; or by a finalizer, which must not wait, with False.
+        # Called in the writer's thread after all jobs, with True; or by a finalizer, which must not wait,
+        # with False.
         self._close_place = close
         #: So many writes at most are done in one transaction.
         self.at_once = 10_000
@@ -200,8 +201,8 @@ class Writer:
     def add_unwaited(self, job: Job[Any], *, blocking: bool = True) -> None:
         """Do a job that no caller waits for, unless this is closed.
 
-        A finalizer may run in the middle of anything, also of what holds the lock: it must not block, and its job may be
-        left out.
+        A finalizer may run in the middle of anything, also of what holds the lock: it must not block, and its
+        job may be left out.
         """
         if self._closed or os.getpid() != self._pid or not self._lock.acquire(blocking):
             return

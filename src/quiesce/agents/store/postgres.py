@@ -1,13 +1,17 @@
 """Conversations in a PostgreSQL database, for any number of processes and hosts; durable when acknowledged.
 
-The tables and what writes to them are in `postgres_schema`, the thread's use of them in `postgres_database`, the server in
-`postgres_server`, the lock that says who lives in `postgres_holder`, the thread that watches in `postgres_watch`.
+The tables and what writes to them are in `postgres_schema`, the thread's use of them in `postgres_database`,
+the server in `postgres_server`, the lock that says who lives in `postgres_holder`, the thread that watches in
+`postgres_watch`.
 
 Invariants
-- `append` and `post` return when the transaction is committed on the server. How durable that is, is the server's doing
-  (`fsync`, `synchronous_commit`, standbys); a session of ours never runs with `synchronous_commit = off`.
-- A cancel does not interrupt an append: the caller gets its cancel when the append has succeeded, failed, or is in doubt.
-- Every wait for the server is bounded by `timeout`. Where that leaves open what became of a write, `StoreInDoubt` says so.
+- `append` and `post` return when the transaction is committed on the server. How durable that is, is the
+  server's doing (`fsync`, `synchronous_commit`, standbys); a session of ours never runs with
+  `synchronous_commit = off`.
+- A cancel does not interrupt an append: the caller gets its cancel when the append has succeeded, failed, or
+  is in doubt.
+- Every wait for the server is bounded by `timeout`. Where that leaves open what became of a write,
+  `StoreInDoubt` says so.
 - psycopg is imported when the first store is made, and not before.
 """
 
@@ -379,7 +383,8 @@ class _Change(Job[T]):
 
     def _gather(self) -> T:
         self._database.add(self)
-        return self._value  # set by the answer
+        value: T = self._value  # the answer sets another one
+        return value
 
     def answered(self, answer: Answer) -> None:
         """Take the result: the number of the last event."""

@@ -3,16 +3,17 @@
 Used by one thread at a time, through one connection, which is opened on first use.
 
 Invariants
-- All writes of a transaction are one statement, `quiesce_write`. It decides about each of them; a refused one does not
-  affect the others. It is sent and committed in one round trip.
-- What was sent and not answered is in doubt: `StoreInDoubt`. What was not sent was not written; so a connection is looked at
-  before it is used, and one that the server has closed is opened again first.
-- After a doubt, the next connection first ends the backend of the old one, and waits until it has ended: what is read then is
-  what has become of it. If the old attempt is in a server that nothing of this store can reach (its process stands still), it
-  may still come: an append is then refused because its position is taken, or, if it is not taken, it is what the caller
-  asked for; a message is in the log already, by its id.
-- Opening a connection is tried again, at growing intervals, for `timeout` seconds. A caller who has waited through all of that
-  does not wait through it once more. So every job ends within twice the timeout, however many there are.
+- All writes of a transaction are one statement, `quiesce_write`. It decides about each of them; a refused one
+  does not affect the others. It is sent and committed in one round trip.
+- What was sent and not answered is in doubt: `StoreInDoubt`. What was not sent was not written; so a
+  connection is looked at before it is used, and one that the server has closed is opened again first.
+- After a doubt, the next connection first ends the backend of the old one, and waits until it has ended: what
+  is read then is what has become of it. If the old attempt is in a server that nothing of this store can
+  reach (its process stands still), it may still come: an append is then refused because its position is
+  taken, or, if it is not taken, it is what the caller asked for; a message is in the log already, by its id.
+- Opening a connection is tried again, at growing intervals, for `timeout` seconds. A caller who has waited
+  through all of that does not wait through it once more. So every job ends within twice the timeout, however
+  many there are.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the errors of PostgreSQL mean for a store, and what to do about them.
 
-libpq gives no code for an error while connecting, only words, and a server may say them in another language. So words
-that are not known here lead to a general text; the server's own are always at the end of it.
+libpq gives no code for an error while connecting, only words, and a server may say them in another language.
+So words that are not known here lead to a general text; the server's own are always at the end of it.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
 """How other processes know that the holder of a lease lives: an advisory lock that its store holds.
 
 Invariants
-- The lock is held by a session of its own, and ends with it: when the process exits, however that happens, the server
-  releases the lock at once; when its host vanishes, after about 20 seconds without an answer to a keepalive.
+- The lock is held by a session of its own, and ends with it: when the process exits, however that happens,
+  the server releases the lock at once; when its host vanishes, after about 20 seconds without an answer to a
+  keepalive.
 - One lock per store, under a random number that the rows of its leases name: the locks of a server are few.
-- It is taken before the first lease is granted, and its session then stays open until the store is closed. A thread looks
-  after it while there are leases.
-- If the session breaks, a thread opens another one at once, ends the old one if the server still has it, and takes the
-  same lock again. Until then others take the holder for dead, and may be granted its leases; the epoch of these protects
-  the log from two writers.
-- A process that stands still (SIGSTOP, a debugger) counts as alive: its session does. To take over from it is a decision that
-  somebody makes elsewhere: a lease with an `epoch`.
+- It is taken before the first lease is granted, and its session then stays open until the store is closed. A
+  thread looks after it while there are leases.
+- If the session breaks, a thread opens another one at once, ends the old one if the server still has it, and
+  takes the same lock again. Until then others take the holder for dead, and may be granted its leases; the
+  epoch of these protects the log from two writers.
+- A process that stands still (SIGSTOP, a debugger) counts as alive: its session does. To take over from it is
+  a decision that somebody makes elsewhere: a lease with an `epoch`.
 """
 
 from __future__ import annotations

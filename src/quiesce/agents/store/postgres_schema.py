@@ -1,20 +1,20 @@
 """The tables of a store in PostgreSQL, made and migrated here, and the one function that writes to them.
 
 Invariants
-- A migration is one transaction under an advisory lock: of processes that start at once, one makes the tables and the others
-  find them made. A newer schema is refused, and left alone.
-- The row of a conversation in `quiesce_conversations` is what serialises its writers: `quiesce_write` locks it, looks at
-  it, and only then writes. It holds the number of the last event, and the latest lease.
-- `quiesce_write` decides about each job by itself and raises nothing for one that is refused: an error would undo the
-  others in the same transaction. It runs in one statement, so in one round trip, and a client that stops in the
-  middle of it cannot leave a row locked.
-- Rows are locked in the order of their ids, in every process: two groups that have conversations in common wait for each
-  other, and cannot deadlock.
-- The row stays when a conversation with leases is deleted, with the number of the latest one: an old lease must not be
-  valid again.
+- A migration is one transaction under an advisory lock: of processes that start at once, one makes the tables
+  and the others find them made. A newer schema is refused, and left alone.
+- The row of a conversation in `quiesce_conversations` is what serialises its writers: `quiesce_write` locks
+  it, looks at it, and only then writes. It holds the number of the last event, and the latest lease.
+- `quiesce_write` decides about each job by itself and raises nothing for one that is refused: an error would
+  undo the others in the same transaction. It runs in one statement, so in one round trip, and a client that
+  stops in the middle of it cannot leave a row locked.
+- Rows are locked in the order of their ids, in every process: two groups that have conversations in common
+  wait for each other, and cannot deadlock.
+- The row stays when a conversation with leases is deleted, with the number of the latest one: an old lease
+  must not be valid again.
 
-Whether a holder lives is not in the tables: the row names a number, and as long as the store of the holder lives, it holds
-the advisory lock of that number (`postgres_holder`).
+Whether a holder lives is not in the tables: the row names a number, and as long as the store of the holder
+lives, it holds the advisory lock of that number (`postgres_holder`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ MIGRATIONS: dict[int, tuple[str, ...]] = {
     1: (
         "CREATE TABLE {s}.quiesce_schema (version integer NOT NULL)",
         "INSERT INTO {s}.quiesce_schema VALUES (0)",
-        # COLLATE "C": sorted as Python sorts, and independent of the system's locales. With room in each page, an update
-        # touches no index.
+        # COLLATE "C": sorted as Python sorts, and independent of the system's locales. With room in each
+        # page, an update touches no index.
         """CREATE TABLE {s}.quiesce_conversations (
             conversation_id text COLLATE "C" PRIMARY KEY,
             last_seq bigint NOT NULL DEFAULT 0,
@@ -53,8 +53,9 @@ MIGRATIONS: dict[int, tuple[str, ...]] = {
             message_id text COLLATE "C" NOT NULL,
             PRIMARY KEY (conversation_id, message_id)
         )""",
-        # One entry per job in the first arrays, one per event in the last three; `firsts` and `lasts` say which events are
-        # those of a job. `previous` is an earlier job of the same log, whose last event this one is to follow.
+        # One entry per job in the first arrays, one per event in the last three; `firsts` and `lasts` say
+        # which events are those of a job. `previous` is an earlier job of the same log, whose last event this
+        # one is to follow.
         """CREATE FUNCTION {s}.quiesce_write(
             kinds text[], conversations text[], afters bigint[], previous integer[], epochs bigint[], owners text[],
             store_number bigint, firsts integer[], lasts integer[],
@@ -178,7 +179,8 @@ def prepare_schema(connection: Connection, schema: str, name: str) -> None:
     version = _version(connection, schema)
     if version is None or version < SCHEMA_VERSION:
         with connection.transaction():
-            # Its number is the same in every process; the other name of it keeps it apart from locks of other programs.
+            # Its number is the same in every process; the other name of it keeps it apart from locks of other
+            # programs.
             connection.execute(
                 "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"quiesce schema {schema}",)
             )
@@ -205,7 +207,8 @@ def prepare_schema(connection: Connection, schema: str, name: str) -> None:
 
 def statement_for(schema: str, statement: str) -> sql.Composed:
     """Return a statement in which `{s}` is the schema."""
-    return sql.SQL(statement).format(s=sql.Identifier(schema))  # type: ignore[arg-type] # all of them are written here
+    # All of them are written here, or in a module next to this one.
+    return sql.SQL(statement).format(s=sql.Identifier(schema))  # pyright: ignore[reportArgumentType]
 
 
 def _exists(connection: Connection, schema: str) -> bool:

@@ -1,16 +1,17 @@
 """One PostgreSQL server as a store reaches it: connections whose every wait is bounded.
 
-psycopg's synchronous API, in threads of the store: so the store works on asyncio, on trio and in plain threads, goes
-on while an event loop is blocked, and takes each URL and option that libpq takes.
+psycopg's synchronous API, in threads of the store: so the store works on asyncio, on trio and in plain
+threads, goes on while an event loop is blocked, and takes each URL and option that libpq takes.
 
 Invariants
-- `Connection.wait` is the one place where psycopg waits for an answer. After `timeout` seconds in which nothing came and
-  nothing could be sent, the connection is closed and `ServerHung` is raised. It counts silence and not the whole time, so
-  that a long log may take long to read.
-- Connecting is bounded by libpq's `connect_timeout`, which is 2 seconds at least, and counts for each host of the URL.
+- `Connection.wait` is the one place where psycopg waits for an answer. After `timeout` seconds in which
+  nothing came and nothing could be sent, the connection is closed and `ServerHung` is raised. It counts
+  silence and not the whole time, so that a long log may take long to read.
+- Connecting is bounded by libpq's `connect_timeout`, which is 2 seconds at least, and counts for each host of
+  the URL.
 - The password is in no message: a server is named by its host, port and database.
-- A connection is prepared before it is used: settings that a role or a database may have, and that the store could not
-  keep its promises under, are overridden for this session.
+- A connection is prepared before it is used: settings that a role or a database may have, and that the store
+  could not keep its promises under, are overridden for this session.
 """
 
 from __future__ import annotations

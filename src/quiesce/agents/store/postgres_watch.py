@@ -2,9 +2,9 @@
 
 Invariants
 - There are a thread and a session only while something is watched.
-- Writers send a hint after their commit (`pg_notify`). Every hint may be lost, and anyone who can connect may send
-  one: it only makes this thread look at a log that is watched here. One statement every two seconds finds what no hint has
-  told of. What this store has written itself, it is told directly.
+- Writers send a hint after their commit (`pg_notify`). Every hint may be lost, and anyone who can connect may
+  send one: it only makes this thread look at a log that is watched here. One statement every two seconds
+  finds what no hint has told of. What this store has written itself, it is told directly.
 - An error here is not reported: a caller who reads or writes gets it. The watch tries again.
 """
 
