@@ -243,7 +243,8 @@ class Database:
         self._batch = list(self._owed)
         self._owed_in_batch = len(self._batch)
         if not self._is_bounded:
-            connection.execute(f"SET statement_timeout = {milliseconds(self.server.server_timeout)}")
+            bound = str(milliseconds(self.server.server_timeout))
+            connection.execute("SELECT set_config('statement_timeout', %s, false)", (bound,))
             self._is_bounded = True
 
     def owe_release(self, conversation_id: str, epoch: int | None) -> None:

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.waiting import Ready
 
 from .contract import StoreError
 
@@ -119,7 +120,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
                 found = selector.select(seconds)
                 for key, events in found:
                     if key.data is None:
-                        return psycopg.waiting.Ready(events)
+                        return Ready(events)
                 if not found:
                     return None
                 if self.is_unwanted:
