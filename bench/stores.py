@@ -1,10 +1,11 @@
-"""What an append costs in each store, alone and with many conversations at once, and what grouping them in a transaction gains.
+"""What an append costs in each store, alone and with many conversations at once, and what groups gain.
 
     .venvs/database/bin/python bench/stores.py [ROUNDS]
 
-Wall-clock time, as it is the disk and the server that take it: the stores take turns, round by round, and the median round is
-shown. SQLite and PostgreSQL (a server of its own, over a Unix socket, with `fsync`) write to the same disk. "one by one"
-is PostgresStore with one append in each transaction.
+`make test-database` makes that environment. Wall-clock time, as it is the disk and the server that take it: the
+stores take turns, round by round, and the median round is shown. SQLite and PostgreSQL (a server of its own, over
+a Unix socket, with `fsync`) write to the same disk. "one by one" is PostgresStore with one append in each
+transaction.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from database_tests.server import PostgresServer  # noqa: E402
+
 from quiesce.agents import ItemAdded, PostgresStore, SQLiteStore  # noqa: E402
 from quiesce.agents.store import Event, MessageQueued  # noqa: E402
 from quiesce.models import UserMessage  # noqa: E402
@@ -93,7 +95,7 @@ async def hints(watching: AnyStore, writing: AnyStore, count: int) -> list[float
     for number in range(count):
         began = time.perf_counter()
         await writing.open("hinted").post([MessageQueued(message_id=f"{number}", item=UserMessage("x"))])
-        while len(seen) <= number:
+        while len(seen) <= number:  # noqa: ASYNC110 - an event would have to come from another thread
             await asyncio.sleep(0.0002)
         took.append(time.perf_counter() - began)
     end()
@@ -119,7 +121,9 @@ async def measure(server: PostgresServer, folder: Path, rounds: int) -> None:
     print("\n10,000 events are read in " + ", ".join(f"{name} {1000 * s:.0f} ms" for name, s in took.items()))
     other = PostgresStore(server.url, schema="grouped")
     heard = await hints(other, stores["PostgreSQL"], 50)
-    print(f"a post is seen by a watch in another store after {1000 * statistics.median(heard):.1f} ms (median of 50)")
+    print(
+        f"a post is seen by a watch in another store after {1000 * statistics.median(heard):.1f} ms (median of 50)"
+    )
     for store in (*stores.values(), other):
         await store.close()
 

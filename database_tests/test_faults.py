@@ -124,6 +124,7 @@ async def test_a_server_that_hangs_fails_every_call_within_twice_the_timeout(
     async with PostgresStore(url, schema=schema, timeout=2.0) as store:
         log = store.open("a")
         await log.append([message("one")])
+        await anyio.sleep(0.1)  # its hint has been sent
         server.hang()
         try:
             began = time.monotonic()

@@ -46,13 +46,13 @@ class PostgresStore:
         conversation = Conversation(agent, store=store, conversation_id="support-7")
     ```
 
-    `url` is a URL or connection string of libpq; what it leaves out comes from the environment (`PGPASSWORD`, ...), as
-    with `psql`. The first use makes the tables, in the schema `schema`. `timeout` is how many seconds the server may
-    be silent, or unreachable, before a call fails; a call takes at most twice as long. A store that is dropped without
-    `close()` loses nothing that was acknowledged.
+    `url` is a URL or connection string of libpq; what it leaves out comes from the environment (`PGPASSWORD`,
+    ...), as with `psql`. The first use makes the tables, in the schema `schema`. `timeout` is how many seconds
+    the server may be silent, or unreachable, before a call fails; a call takes about twice as long at most. A
+    store that is dropped without `close()` loses nothing that was acknowledged.
 
-    It needs up to three sessions of the server: one to read and write, one while it holds leases, one while it watches.
-    So a connection pooler in front of it must be in session mode.
+    It needs up to three sessions of the server: one to read and write, one while it holds leases, one while it
+    watches. So a connection pooler in front of it must be in session mode.
     """
 
     def __init__(self, url: str, *, schema: str = "public", timeout: float = 10.0) -> None:
@@ -303,9 +303,17 @@ class PostgresLease:
 
     async def release(self) -> None:
         """Give it up. May be called again. If the server cannot be reached, that is done when it can be."""
-        if self._ends():
-            with suppress(StoreError):
-                await self.log._store._writer.do(Job(_nothing, writes=True))
+        if not self._ends():
+            return
+        writer = self.log._store._writer
+        try:
+            await writer.do(Job(_nothing, writes=True))
+        except StoreError:
+            pass
+        except BaseException:
+            # A caller who is cancelled already starts nothing on trio. But this is clean-up.
+            writer.add_unwaited(Job(_nothing, writes=True))
+            raise
 
     def release_sync(self) -> None:
         """`release` for plain threads: it blocks."""

@@ -12,7 +12,7 @@ Invariants
   reach (its process stands still), it may still come: an append is then refused because its position is
   taken, or, if it is not taken, it is what the caller asked for; a message is in the log already, by its id.
 - Opening a connection is tried again, at growing intervals, for `timeout` seconds. A caller who has waited
-  through all of that does not wait through it once more. So every job ends within twice the timeout, however
+  through all of that does not wait through it once more. So every job ends after about twice the timeout, however
   many there are.
 """
 

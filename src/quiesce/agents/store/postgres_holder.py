@@ -26,7 +26,7 @@ from collections.abc import Callable
 from quiesce.kernel.inner import run_in_thread
 
 from .contract import StoreError
-from .postgres_server import LOCK_SETTINGS, Connection, Server, ServerHung, Waker, end_backend
+from .postgres_server import LOCK_SETTINGS, Connection, Selector, Server, ServerHung, Waker, end_backend
 
 _LOOK_SECONDS = 30.0  # between two looks at the session, should nothing be heard of it
 _LONGEST_PAUSE = 1.0  # between two attempts to take the lock again
@@ -135,7 +135,7 @@ class HolderLock:
 
     def _wait(self, waker: Waker) -> None:
         connection = self._connection
-        with selectors.DefaultSelector() as selector:
+        with Selector() as selector:
             selector.register(waker, selectors.EVENT_READ)
             if connection is not None and not connection.closed:
                 selector.register(connection.pgconn.socket, selectors.EVENT_READ)
@@ -143,7 +143,7 @@ class HolderLock:
 
     def _take_again(self, waker: Waker) -> None:
         pause = 0.02
-        while not self._closed:
+        while self._leases and not self._closed:
             self._let_go(None)
             try:
                 self._take(waker)

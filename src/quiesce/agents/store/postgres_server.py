@@ -20,7 +20,7 @@ import math
 import selectors
 import socket
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -28,7 +28,8 @@ from psycopg.waiting import Ready
 
 from .contract import StoreError
 
-T = TypeVar("T")
+# Not epoll, which takes a file descriptor for each wait. Windows has no poll.
+Selector: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.DefaultSelector)
 
 # The server's own bounds end before ours: what the server has refused is known, what we gave up on is in doubt.
 _SERVER_SHARE = 0.75
@@ -112,7 +113,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             return ended.value
 
     def _wait_for(self, wanted: Any, seconds: float) -> Any:
-        with selectors.DefaultSelector() as selector:
+        with Selector() as selector:
             selector.register(self.pgconn.socket, int(wanted))
             if self.waker is not None:
                 selector.register(self.waker, selectors.EVENT_READ, self.waker)
@@ -131,13 +132,13 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
     def is_readable(self) -> bool:
         """Whether something has come from the server."""
-        with selectors.DefaultSelector() as selector:
+        with Selector() as selector:
             selector.register(self.pgconn.socket, selectors.EVENT_READ)
             return bool(selector.select(0))
 
     def is_readable_before(self, waker: Waker, seconds: float) -> bool:
         """Wait until something has come from the server; False if it was woken before that, or the time has passed."""
-        with selectors.DefaultSelector() as selector:
+        with Selector() as selector:
             selector.register(self.pgconn.socket, selectors.EVENT_READ)
             selector.register(waker, selectors.EVENT_READ, waker)
             found = selector.select(seconds)

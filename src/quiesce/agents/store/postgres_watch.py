@@ -140,7 +140,6 @@ class PostgresWatcher:
                 for watch in watches:
                     if everything or watch.digest in hinted:
                         watch.look()
-                hinted = set()
                 if time.monotonic() >= poll_at:
                     self._poll(connection, watches)
                     poll_at = time.monotonic() + POLL_SECONDS
