@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -122,8 +123,14 @@ class PostgresServer:
         ]
 
     def cut(self, purpose: str) -> int:
-        """End those sessions; returns how many."""
-        return sum(self.query("SELECT pg_terminate_backend(%s)", pid)[0][0] for pid in self.sessions(purpose))
+        """End those sessions; returns how many, when they have ended."""
+        pids = self.sessions(purpose)
+        with self.session() as session:
+            for pid in pids:
+                session.execute("SELECT pg_terminate_backend(%s)", (pid,))
+            while session.execute("SELECT 1 FROM pg_stat_activity WHERE pid = ANY(%s)", (pids,)).fetchone():
+                time.sleep(0.001)
+        return len(pids)
 
     def close(self) -> None:
         """Stop it, and remove its folder."""

@@ -21,7 +21,7 @@ def test_nothing_is_made_before_the_first_use(server: PostgresServer, schema: st
     log = store.open("a")
     find = "SELECT count(*) FROM pg_namespace WHERE nspname = %s"
     assert server.query(find, schema) == [(0,)]
-    assert server.sessions("store") == []
+    assert store._database._connection is None
     log.read_sync()
     assert server.query(find, schema) == [(1,)]
     store.close_sync()

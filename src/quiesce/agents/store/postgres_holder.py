@@ -22,6 +22,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from quiesce.kernel.inner import run_in_thread
 
@@ -124,14 +125,26 @@ class HolderLock:
             self._wait(waker)
             with self._changed:
                 waker.clear()
-                if self._closed or not self._leases:
-                    if self._closed:
-                        self._let_go(waker)
+                if not self._closed and not self._leases:
                     self._is_kept = False
                     self._changed.notify_all()
                     return _nothing
+            if self._closed:
+                self._unlock()
+                with self._changed:
+                    self._let_go(waker)
+                    self._is_kept = False
+                    self._changed.notify_all()
+                return _nothing
             if self._connection is None or self._connection.has_ended():
                 self._take_again(waker)
+
+    def _unlock(self) -> None:
+        """Release the lock, so that the leases have ended when `close` returns: a server ends a session a bit later."""
+        connection = self._connection
+        if connection is not None and not connection.has_ended():
+            with suppress(Exception):
+                connection.execute("SELECT pg_advisory_unlock_all()")
 
     def _wait(self, waker: Waker) -> None:
         connection = self._connection
