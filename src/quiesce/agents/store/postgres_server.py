@@ -20,6 +20,7 @@ import math
 import selectors
 import socket
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -99,6 +100,13 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     waker: Waker | None = None
     is_unwanted = False
 
+    def hear_last_words(self) -> None:
+        """Notice that the server says that it ends the session, although nothing was asked."""
+        self.last_words: list[str] = []
+        self.add_notice_handler(
+            partial(_note_last_words, self.last_words)
+        )  # not a method: it would keep this object
+
     def wait(self, gen: Any, interval: float = 0.0, timeout: float | None = None) -> Any:
         """Drive one exchange with the server; `ServerHung` if the server is silent for too long."""
         try:
@@ -152,17 +160,23 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         if self.closed:
             return True
         try:
-            for _ in range(5):  # first what it said at the end, then the end itself
+            for _ in range(5):  # first the server's last words, then, perhaps later, the end itself
                 if not self.is_readable():
-                    return False
+                    break
                 self.pgconn.consume_input()
+                self.pgconn.is_busy()  # to hand out what has come
         except (psycopg.Error, OSError, ValueError):
             return True
-        return False
+        return bool(self.last_words)
 
     def is_settled(self) -> bool:
         """Whether the server has answered everything that was sent."""
         return not self.closed and self.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+
+def _note_last_words(words: list[str], notice: psycopg.errors.Diagnostic) -> None:
+    if notice.severity_nonlocalized in ("FATAL", "PANIC"):
+        words.append(notice.message_primary or "")
 
 
 class Server:
@@ -205,6 +219,7 @@ class Server:
         )
         connection = Connection.connect(conninfo, autocommit=True)
         connection.timeout = self.timeout
+        connection.hear_last_words()
         try:
             self._prepare(connection, extra or {})
         except BaseException:
