@@ -27,7 +27,7 @@ from contextlib import suppress
 from quiesce.kernel.inner import run_in_thread
 
 from .contract import StoreError
-from .postgres_server import LOCK_SETTINGS, Connection, Selector, Server, ServerHung, Waker, end_backend
+from .postgres_server import LOCK_SETTINGS, Connection, Selector, Server, Waker, end_backend
 
 _LOOK_SECONDS = 30.0  # between two looks at the session, should nothing be heard of it
 _LONGEST_PAUSE = 1.0  # between two attempts to take the lock again
@@ -45,6 +45,7 @@ class HolderLock:
         self._leases: deque[None] = deque()
         self._is_held = False
         self._is_kept = False  # there is a thread, or is about to be one
+        self._lost_at = 0.0
         self._failure: BaseException | None = None
         self._closed = False
         self._connection: Connection | None = None
@@ -96,10 +97,15 @@ class HolderLock:
 
     def _wait_until_held(self) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._is_held or self._closed, self._server.timeout)
+            # Those who come one after the other wait for it once, and not each in turn.
+            left = max(0.0, self._server.timeout - (time.monotonic() - self._lost_at))
+            self._changed.wait_for(lambda: self._is_held or self._closed, left)
             self._check_open()
             if not self._is_held:
-                raise self._failure or ServerHung(f"the server was silent for {self._server.timeout:g} s")
+                raise StoreError(
+                    f"{self._server.name}: the lock that shows that this store lives was lost, and cannot be taken "
+                    f"again yet ({self._failure or 'no answer'}): try again"
+                )
 
     def _start(self) -> None:
         try:
@@ -156,6 +162,7 @@ class HolderLock:
 
     def _take_again(self, waker: Waker) -> None:
         pause = 0.02
+        self._lost_at = time.monotonic()
         while self._leases and not self._closed:
             self._let_go(None)
             try:

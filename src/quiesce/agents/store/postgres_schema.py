@@ -25,6 +25,7 @@ from .contract import StoreError
 from .postgres_server import Connection
 
 SCHEMA_VERSION = 1
+_MIGRATION_SECONDS = 600.0
 # By the version that they lead to. A new schema goes through all of them.
 MIGRATIONS: dict[int, tuple[str, ...]] = {
     1: (
@@ -178,6 +179,8 @@ def prepare_schema(connection: Connection, schema: str, name: str) -> None:
     """Make the tables, or bring them to this version; `name` is the server's, for messages."""
     version = _version(connection, schema)
     if version is None or version < SCHEMA_VERSION:
+        # A change of many rows takes its time, and says nothing until it is done.
+        usual, connection.timeout = connection.timeout, max(connection.timeout, _MIGRATION_SECONDS)
         with connection.transaction():
             # Its number is the same in every process; the other name of it keeps it apart from locks of other
             # programs.
@@ -198,6 +201,7 @@ def prepare_schema(connection: Connection, schema: str, name: str) -> None:
                     statement_for(schema, "UPDATE {s}.quiesce_schema SET version = %s"), (SCHEMA_VERSION,)
                 )
                 version = SCHEMA_VERSION
+        connection.timeout = usual
     if version > SCHEMA_VERSION:
         raise StoreError(
             f"{name}: the tables in schema {schema!r} were made by a newer version of quiesce (version {version}, "

@@ -22,7 +22,7 @@ from quiesce.kernel.inner import run_in_thread
 from .contract import OnEvents
 from .events import Event
 from .postgres_database import channel_of, digest_of, digests_in, read_events
-from .postgres_schema import statement_for
+from .postgres_schema import prepare_schema, statement_for
 from .postgres_server import Connection, Server, Waker
 from .watch import Watch
 
@@ -159,6 +159,7 @@ class PostgresWatcher:
             with self._lock:
                 self._connection = connection
                 connection.is_unwanted = self._closed
+            prepare_schema(connection, self._schema, self._server.name)
             connection.add_notify_handler(self._hear)
             connection.execute(statement_for(self._schema, f"LISTEN {channel_of(self._schema)}"))
             # It listens from now on: what came before may have been missed.
