@@ -14,10 +14,10 @@ BETWEEN := tests/kernel tests/cli/exec
 # Without bytecode, each of the thousands of programs that the tests start would compile the library anew.
 unexport PYTHONDONTWRITEBYTECODE
 # The parts of the tree that hold Python and exist.
-CODE := $(wildcard src chat tests ui_tests interop_tests embedded_tests dropin_tests docker_tests scripts examples bench seeds peers suites zombies)
+CODE := $(wildcard src chat tests ui_tests interop_tests embedded_tests dropin_tests docker_tests database_tests scripts examples bench seeds peers suites zombies)
 
 .DEFAULT_GOAL := help
-.PHONY: help run chat test test-slow test-others test-all test-next test-taskgroups test-ui test-wheel test-interop test-embedded test-dropin test-docker test-docs coverage mutants lint format audit audit-once nightly seeds peers peers-fast zombies zombies-fast suites bench docs pin clean
+.PHONY: help run chat test test-slow test-others test-all test-next test-taskgroups test-ui test-wheel test-interop test-embedded test-dropin test-docker test-database test-docs coverage mutants lint format audit audit-once nightly seeds peers peers-fast zombies zombies-fast suites bench docs pin clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ test-dropin: $(VENV)/.lint-ready ## test the drop-ins, each in an environment wi
 
 test-docker: $(VENV)/.test-ready ## stop commands in containers, with a Docker engine of its own from Debian (as root)
 	scripts/test-docker $(ARGS)
+
+test-database: ## test conversations in PostgreSQL, with a real server of its own (installs Debian's as root; ARGS="-m slow" for the slow part)
+	PYTHON="$(PYTHON)" WORKERS=2 scripts/test-database $(ARGS)
 
 test-docs: $(VENV)/.test-ready ## run every program in the documentation, and compare what it prints with the page
 	$(PYTEST) $(SHARED) tests/test_docs.py $(ARGS)

@@ -113,6 +113,7 @@ EACH_CHANGE = (
     make("test-interop", group="others' programs", QUIESCE_INTEROP="each"),
     make("test-embedded", group="others' programs"),
     make("test-dropin", group="others' programs"),
+    make("test-database", group="others' programs"),
 )
 NIGHTLY = (
     SET_UP,
@@ -126,6 +127,7 @@ NIGHTLY = (
     make("test-interop"),
     make("test-dropin", limit=3 * HOURS, ARGS="--examples"),
     make("test-docker", "all"),
+    make("test-database", ARGS="-m slow"),
     make("peers", "all", limit=3 * HOURS),
     make("zombies", "all", limit=2 * HOURS),
     make("suites", "all", limit=3 * HOURS),

@@ -218,20 +218,20 @@ AGENTS = """
     MCPServerError MCPServerStdio MCPServerStreamableHttp MCPToolError MaxTurnsExceeded
     MemorySession MemoryStore MessageOutputItem MessageQueued Model ModelBehaviorError
     ModelInputData ModelResponse ModelSettings OpenAIChatCompletionsModel OpenAIResponsesModel
-    OutputGuardrail OutputGuardrailResult OutputGuardrailTripwireTriggered Posted RawResponseEvent
-    RawResponsesStreamEvent ReasoningItem Recovered Rejected RemoteAgent RemoteToolError RunConfig
-    RunContextWrapper RunEnded RunErrorDetails RunHooks RunItem RunItemStreamEvent RunResult
-    RunResultStreaming RunStarted RunState Runner SQLiteSession SQLiteStore Session Snapshot Span
-    StatusChanged StopAtTools StopRequested Stopping Store StoreClosed StoreConflict StoreError
-    StoreFenced StoreHeld StoreInDoubt StreamEvent TResponseInputItem Tool ToolApprovalItem
-    ToolCallItem ToolCallOutputItem ToolContext ToolGuardrailFunctionOutput ToolInputGuardrail
-    ToolInputGuardrailData ToolInputGuardrailTripwireTriggered ToolOutputGuardrail
-    ToolOutputGuardrailData ToolOutputGuardrailTripwireTriggered ToolProcessError ToolStarted
-    ToolTimeoutError ToolsToFinalOutputFunction ToolsToFinalOutputResult Trace UnknownEvent
-    UnknownStreamEvent Usage UsageAdded UserError custom_span decode_event decode_stream_event
-    encode_event encode_stream_event function_tool gen_trace_id handoff input_guardrail
-    output_guardrail recover repair set_tracing_disabled tool_input_guardrail tool_output_guardrail
-    trace
+    OutputGuardrail OutputGuardrailResult OutputGuardrailTripwireTriggered Posted PostgresStore
+    RawResponseEvent RawResponsesStreamEvent ReasoningItem Recovered Rejected RemoteAgent
+    RemoteToolError RunConfig RunContextWrapper RunEnded RunErrorDetails RunHooks RunItem
+    RunItemStreamEvent RunResult RunResultStreaming RunStarted RunState Runner SQLiteSession
+    SQLiteStore Session Snapshot Span StatusChanged StopAtTools StopRequested Stopping Store
+    StoreClosed StoreConflict StoreError StoreFenced StoreHeld StoreInDoubt StreamEvent
+    TResponseInputItem Tool ToolApprovalItem ToolCallItem ToolCallOutputItem ToolContext
+    ToolGuardrailFunctionOutput ToolInputGuardrail ToolInputGuardrailData
+    ToolInputGuardrailTripwireTriggered ToolOutputGuardrail ToolOutputGuardrailData
+    ToolOutputGuardrailTripwireTriggered ToolProcessError ToolStarted ToolTimeoutError
+    ToolsToFinalOutputFunction ToolsToFinalOutputResult Trace UnknownEvent UnknownStreamEvent Usage
+    UsageAdded UserError custom_span decode_event decode_stream_event encode_event
+    encode_stream_event function_tool gen_trace_id handoff input_guardrail output_guardrail recover
+    repair set_tracing_disabled tool_input_guardrail tool_output_guardrail trace
 """.split()  # noqa: SIM905
 
 

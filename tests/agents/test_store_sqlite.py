@@ -593,7 +593,7 @@ async def test_where_no_thread_can_be_started_the_caller_does_the_work_itself(
     def no_more_threads(*args: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("quiesce.agents.store.sqlite_thread.run_in_thread", no_more_threads)
+    monkeypatch.setattr("quiesce.agents.store.job_thread.run_in_thread", no_more_threads)
     log = store.open("a")
     assert await log.append([message("first")]) == 1
     assert log.append_sync([message("second")]) == 2

@@ -121,6 +121,7 @@ if TYPE_CHECKING:
     from .store import MemoryStore as MemoryStore
     from .store import MessageQueued as MessageQueued
     from .store import Posted as Posted
+    from .store import PostgresStore as PostgresStore
     from .store import Recovered as Recovered
     from .store import RunEnded as RunEnded
     from .store import RunStarted as RunStarted

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         stamp,
     )
     from .memory import MemoryLog, MemoryStore
+    from .postgres import PostgresStore
     from .replay import Recovered, recover
     from .session import LogSession, MemorySession, Session, SQLiteSession, insert_items
     from .sqlite import SQLiteStore

@@ -1,6 +1,6 @@
 """Conversations in a SQLite file, durable when acknowledged.
 
-The file itself is in `sqlite_file`, the thread that uses it in `sqlite_thread`.
+The file itself is in `sqlite_file`, the thread that uses it in `job_thread`.
 
 Invariants
 - A commit is on the disk when it returns, and `append` returns only then.
@@ -20,8 +20,8 @@ from typing import Self
 
 from .contract import Holder, OnEvents, StoreClosed, check_id
 from .events import Event, Posted, check_events, check_posted
+from .job_thread import Job, Writer
 from .sqlite_file import Row, SQLiteFile
-from .sqlite_thread import Job, Writer
 from .sqlite_watch import Watcher
 
 
@@ -46,7 +46,7 @@ class SQLiteStore:
             raise ValueError(f"busy_timeout must be 0 or more seconds, not {busy_timeout:g}")
         self._file = SQLiteFile(self.path, busy_timeout)
         self._watcher = Watcher(self.path)
-        self._writer = Writer(self._file, self._watcher.close)
+        self._writer = Writer(self._file, partial(_close, self._file, self._watcher))
         # For a store that is dropped without a close: from Python 3.13 on an open connection is a
         # ResourceWarning then, and its WAL file stays behind.
         self._finalizer = weakref.finalize(self, self._writer.drop)
@@ -128,6 +128,13 @@ class SQLiteStore:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close_sync()
+
+
+def _close(file: SQLiteFile, watcher: Watcher, waits: bool) -> None:
+    # The last connection to a file that is closed tidies it up. That is to be the one of the file.
+    watcher.close()
+    file.close()
+    file.locks.close()
 
 
 class SQLiteLog:

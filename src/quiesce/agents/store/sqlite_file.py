@@ -252,7 +252,32 @@ class SQLiteFile:
         done = connection.execute("DELETE FROM quiesce_events WHERE conversation_id = ?", (conversation_id,))
         return done.rowcount > 0
 
-    # Transactions
+    # For the thread that does the jobs: see `job_thread.Place`
+
+    def closed_text(self) -> str:
+        """What to tell a caller who comes after the close."""
+        return f"the store {self.path!r} was closed: make a new SQLiteStore of that path"
+
+    def forked_text(self) -> str:
+        """What to tell a caller in a forked child."""
+        return (
+            f"the store {self.path!r} was made before a fork, and SQLite does not survive one: "
+            "make a new SQLiteStore in the child"
+        )
+
+    def prepare(self, waiting_since: float) -> None:
+        """Nothing: SQLite bounds its waits itself."""
+
+    def concerns_all(self, error: BaseException) -> bool:
+        """Never: a commit that fails has written nothing, and the other jobs can succeed."""
+        return False
+
+    def has_hints(self, busy: bool) -> bool:
+        """Never: other processes look at the file."""
+        return False
+
+    def send_hints(self) -> None:
+        """Nothing."""
 
     def begin(self) -> None:
         """Take the write lock of the file."""

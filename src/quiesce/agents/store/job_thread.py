@@ -1,42 +1,91 @@
-"""The one thread that works for a SQLite store.
+"""The one thread that works for a store: it does jobs, and many writes at once in one transaction.
+
+Where they are done, a SQLite file or a PostgreSQL database, is a `Place`.
 
 Invariants
 - One thread at a time. It takes all jobs that came since it last looked, does the writes among them in one
   transaction, and wakes their callers when the commit has returned. So many conversations share one sync of
-  the disk, and no event loop waits for the file.
+  the disk, and no event loop waits for it.
 - With nothing to do there is no thread: it comes from the idle ones of the kernel and returns to them, and
   never has to be joined.
 - A job that was added is done. Its caller waits for its end however often it is cancelled, or Ctrl-C is
   pressed, and gets that afterwards.
-- A job that fails does not affect others: if a transaction fails, its jobs are done again one by one.
+- A job that fails does not affect others: if a transaction fails, its jobs are done again one by one. That is
+  not done if each of them would fail in the same way (the place cannot be reached), and never if the
+  transaction may have been committed (`StoreInDoubt`): done again, its events could be written twice.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from quiesce.kernel.inner import Backend, WaitQueue, current_backend, run_in_thread
 
 from .contract import StoreClosed, StoreConflict, StoreError, StoreHeld
-from .sqlite_file import SQLiteFile
 
 T = TypeVar("T")
+
+
+class Place(Protocol):
+    """Where jobs are done. Used in the writer's thread only."""
+
+    def closed_text(self) -> str:
+        """What to tell a caller who comes after the close."""
+        ...
+
+    def forked_text(self) -> str:
+        """What to tell a caller in a forked child."""
+        ...
+
+    def prepare(self, waiting_since: float) -> None:
+        """A read, or writes of one transaction, come next; the first of their callers has waited since then."""
+        ...
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        ...
+
+    def commit(self) -> None:
+        """Make everything since `begin` durable. A job that has its `error` by then has written nothing."""
+        ...
+
+    def roll_back(self, error: BaseException) -> None:
+        """Undo everything since `begin`, because of `error`."""
+        ...
+
+    def explain(self, error: BaseException) -> BaseException:
+        """Return what to raise for `error`."""
+        ...
+
+    def concerns_all(self, error: BaseException) -> bool:
+        """Whether the jobs of a transaction that has failed with `error` must not, or need not, be tried one by one."""
+        ...
+
+    def has_hints(self, busy: bool) -> bool:
+        """Whether something is to be sent for which no caller waits; `busy`: there are further jobs."""
+        ...
+
+    def send_hints(self) -> None:
+        """Send it. Must not raise."""
+        ...
 
 
 class Job(Generic[T]):
     """Something to do in the writer's thread, and the caller who waits for it."""
 
-    __slots__ = ("_backend", "_gate", "_value", "_waiting", "_work", "ended", "error", "writes")
+    __slots__ = ("_backend", "_gate", "_value", "_waiting", "_work", "added_at", "ended", "error", "writes")
 
     def __init__(self, work: Callable[[], T], *, writes: bool = False) -> None:
         self.writes = writes
+        self.added_at = 0.0
         self.ended = False
         self.error: BaseException | None = None
         self._work = work
@@ -58,6 +107,8 @@ class Job(Generic[T]):
 
     def end(self) -> None:
         """Wake the caller."""
+        # Often a method of this very object: the cycle would keep what the job holds until the next collection.
+        del self._work
         if self._gate is not None:
             self.ended = True
             self._gate.set()
@@ -113,21 +164,28 @@ class Job(Generic[T]):
 class Writer:
     """Does jobs in the order in which they were added."""
 
-    def __init__(self, file: SQLiteFile, stop_watching: Callable[[], None]) -> None:
-        self._file = file
-        self._stop_watching = stop_watching
+    def __init__(self, place: Place, close: Callable[[bool], object]) -> None:
+        self._place = place
+        # Called in the writer's thread after all jobs, with True; or by a finalizer, which must not wait,
+        # with False.
+        self._close_place = close
+        #: So many writes at most are done in one transaction.
+        self.at_once = 10_000
         self._lock = threading.Lock()
         self._jobs: deque[Job[Any]] = deque()
         self._busy = False
         self._closed = False
         self._pid = os.getpid()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it takes no more jobs."""
+        return self._closed
+
     def check_open(self) -> None:
         """Raise StoreClosed if it was closed."""
         if self._closed:
-            raise StoreClosed(
-                f"the store {self._file.path!r} was closed: make a new SQLiteStore of that path"
-            )
+            raise StoreClosed(self._place.closed_text())
 
     async def do(self, job: Job[T]) -> T:
         """Do a job. A caller who is cancelled meanwhile gets the cancel when the job has ended."""
@@ -140,42 +198,51 @@ class Writer:
         """`do` for plain threads."""
         return job.wait_sync(lambda: self._add(job))
 
+    def add_unwaited(self, job: Job[Any], *, blocking: bool = True) -> None:
+        """Do a job that no caller waits for, unless this is closed.
+
+        A finalizer may run in the middle of anything, also of what holds the lock: it must not block, and its
+        job may be left out.
+        """
+        if self._closed or os.getpid() != self._pid or not self._lock.acquire(blocking):
+            return
+        try:
+            job.added_at = time.monotonic()
+            self._jobs.append(job)
+            is_first, self._busy = not self._busy, True
+        finally:
+            self._lock.release()
+        if is_first:
+            self._start()
+
     async def close(self) -> None:
-        """Do the jobs that were added before, then close the file. May be called again."""
+        """Do the jobs that were added before, then close the place. May be called again."""
         self._closed = True
-        closing = Job(self._close)
+        closing = Job(partial(self._close_place, True))
         await closing.wait(current_backend(), lambda: self._add(closing, last=True))
 
     def close_sync(self) -> None:
         """`close` for plain threads."""
         self._closed = True
-        closing = Job(self._close)
+        closing = Job(partial(self._close_place, True))
         closing.wait_sync(lambda: self._add(closing, last=True))
 
     def drop(self) -> None:
-        """Close the file without waiting: the store was dropped without a close, or the program ends."""
-        if os.getpid() != self._pid:  # a copy in a forked child: the file is the parent's
+        """Close the place without waiting: the store was dropped without a close, or the program ends."""
+        if os.getpid() != self._pid:  # a copy in a forked child: the place is the parent's
             return
         self._closed = True
         # The thread must not take up work between this look at it and the close.
         with self._lock:
             if self._busy:
-                self._jobs.append(Job(self._close))
+                self._jobs.append(Job(partial(self._close_place, False)))
                 return
-            self._close()
-
-    def _close(self) -> None:
-        # The last connection to a file that is closed tidies it up. That is to be this one.
-        self._stop_watching()
-        self._file.close()
-        self._file.locks.close()
+            self._close_place(False)
 
     def _add(self, job: Job[Any], *, last: bool = False) -> None:
         if os.getpid() != self._pid:
-            raise StoreError(
-                f"the store {self._file.path!r} was made before a fork, and SQLite does not survive one: "
-                "make a new SQLiteStore in the child"
-            )
+            raise StoreError(self._place.forked_text())
+        job.added_at = time.monotonic()
         with self._lock:
             if not last:
                 self.check_open()
@@ -183,6 +250,9 @@ class Writer:
             if self._busy:
                 return
             self._busy = True
+        self._start()
+
+    def _start(self) -> None:
         try:
             run_in_thread("quiesce-store", self._work)
         except RuntimeError:
@@ -209,40 +279,50 @@ class Writer:
             _end(done)
             for writes, group in groupby(jobs, attrgetter("writes")):
                 if writes:
-                    self._write(list(group))
+                    waiting = list(group)
+                    for first in range(0, len(waiting), self.at_once):
+                        self._write(waiting[first : first + self.at_once])
                 else:
                     for job in group:
                         self._do(job)
             done = jobs
+            if self._place.has_hints(bool(self._jobs)):
+                _end(done)
+                done = []
+                self._place.send_hints()
 
     def _do(self, job: Job[Any]) -> None:
         try:
+            self._place.prepare(job.added_at)
             job.run()
         except BaseException as error:
-            self._file.roll_back(error)
-            job.error = self._file.explain(error)
+            self._place.roll_back(error)
+            job.error = self._place.explain(error)
 
     def _write(self, jobs: list[Job[Any]]) -> None:
         written: list[Job[Any]] = []
         try:
-            self._file.begin()
+            self._place.prepare(jobs[0].added_at)
+            self._place.begin()
             for job in jobs:
                 try:
                     job.run()
                     written.append(job)
                 except (StoreConflict, StoreHeld) as refused:  # it wrote nothing, so the others can go on
                     job.error = refused
-            self._file.commit()
+            self._place.commit()
             for job in written:
-                job.committed()
+                if job.error is None:
+                    job.committed()
         except BaseException as error:
             for job in reversed(written):
                 job.undo()
-            self._file.roll_back(error)
-            # One by one, each in a transaction of its own: only the job that is at fault fails.
-            if len(jobs) == 1:
-                jobs[0].error = self._file.explain(error)
+            self._place.roll_back(error)
+            if len(jobs) == 1 or self._place.concerns_all(error):
+                for job in jobs:
+                    job.error = job.error or self._place.explain(error)  # one for each: it is raised there
                 return
+            # One by one, each in a transaction of its own: only the job that is at fault fails.
             for job in jobs:
                 job.error = None
                 self._write([job])

@@ -1,0 +1,1 @@
+"""Conversations in a real PostgreSQL server: `make test-database`."""
