@@ -819,8 +819,7 @@ async def test_a_write_whose_answer_was_lost_is_asked_for_and_never_there_twice(
 
     conversation = opened(store, call("look"), "It is a door.", "Yes.", tools=[look])
     await conversation.asend_message("What is there?")
-    with pytest.raises(StoreInDoubt):
-        await conversation.arun()
+    assert await conversation.arun() == "finished"
     assert store.kind is None
     await conversation.asend_message("Go on")
     assert await conversation.arun() == "finished"

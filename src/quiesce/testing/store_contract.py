@@ -266,13 +266,20 @@ async def _a_second_writer(subject: _Subject) -> None:
 
 
 async def _a_deleted_conversation(subject: _Subject) -> None:
-    """A log whose conversation was deleted cannot go on with it unseen."""
+    """A log whose conversation was deleted cannot go on with it unseen, and its leases are not valid any more."""
     one, other = await subject.two()
     name = _id()
     log = one.open(name)
     await log.append([*_says("a"), *_says("b")])
+    lease = await one.lease(name)
+    await lease.release()
     await other.delete(name)
     await _raises(StoreConflict, log.append(_says("c")))
+    later = await other.lease(name)
+    assert later.epoch > lease.epoch
+    assert later.last_seq == 0
+    await _raises(StoreFenced, lease.log.append(_says("c"), after=0))
+    await later.release()
 
 
 async def _writers_that_race(subject: _Subject) -> None:
@@ -642,6 +649,7 @@ async def _a_lost_answer(subject: _Subject) -> None:
     found = await one.open(name).read()
     assert _plain(found) in (_plain([*_says("a")]), _plain([*_says("a"), *_says("b")]))
     assert await lease.log.append(_says("c"), after=len(found)) == len(found) + 1
+    await other.open(_id()).append(_says("so that it is connected, and ready to write"))
     async with subject.lose_answer():
         await _raises(StoreInDoubt, other.open(name).post([_message("m")]))
     last = await other.open(name).post([_message("m")])

@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from .restore import Restored
 
 _POSTED = get_args(Posted)
+# So often in a row a write asks what became of it, before the caller is told. Each time is bounded by the store.
+_MOST_DOUBTS = 3
 _NONE: frozenset[str] = frozenset()
 
 EventCallback: TypeAlias = Callable[[Event], object]
@@ -339,6 +341,7 @@ class EventWriter:
 
     async def _write_accepted(self, call_back: bool) -> None:
         assert self.shared is not None
+        doubts = 0
         while not self.fenced:
             await self._resolve_all()
             write = self._next_write((), to_retry=True)
@@ -352,7 +355,9 @@ class EventWriter:
                 self._catch_up(write, error, await shielded(self.shared.log.read, write.after))
             except BaseException as error:
                 self._failed(write, error)
-                raise
+                if not isinstance(error, StoreInDoubt) or doubts == _MOST_DOUBTS:
+                    raise
+                doubts += 1  # ask what became of it, and go on from there
             else:
                 self._durable = max(self._durable, write.accepted)
                 self._written(write.batch, last, call_back=call_back)

@@ -163,7 +163,10 @@ class Lease(Protocol):
         ...
 
     async def release(self) -> None:
-        """Give it up. May be called again; does nothing if another lease was granted since."""
+        """Give it up. May be called again; does nothing if another lease was granted since.
+
+        It does not raise because the store cannot be reached: the lease is then released when it can be.
+        """
         ...
 
     def release_sync(self) -> None:
@@ -188,7 +191,7 @@ class Store(Protocol):
         A holder whose process has ended holds nothing. With `epoch`, who holds the lease is decided
         elsewhere, by an engine that counts the attempts: the lease is granted if `epoch` is higher than that of
         every earlier lease, whether that is held or not, and otherwise `StoreFenced` is raised. A caller who is
-        cancelled meanwhile holds nothing.
+        cancelled meanwhile holds nothing, and neither does one who gets a `StoreInDoubt`.
         """
         ...
 
@@ -201,7 +204,10 @@ class Store(Protocol):
         ...
 
     async def delete(self, conversation_id: str) -> bool:
-        """Remove a conversation with all its events; False if there was none."""
+        """Remove a conversation with all its events; False if there was none.
+
+        The numbers of its leases go on: no lease of before is valid for a later conversation with this id.
+        """
         ...
 
     async def close(self) -> None:

@@ -218,7 +218,7 @@ class PostgresLog:
     async def post(self, events: Sequence[Posted]) -> int:
         """Add what anybody may say at the end, all or none; it is committed when this returns.
 
-        Returns the number of the last event.
+        Returns the number of the last one; 0 if nothing was added, as all messages were there already.
         """
         return await self._store._writer.do(self._post_job(events))
 

@@ -165,7 +165,8 @@ MIGRATIONS: dict[int, tuple[str, ...]] = {
                 statuses[job] := status;
                 ends[job] := reached;
                 job_status := status;
-                job_last := reached;
+                -- Of a post whose messages were all there already, nothing was added.
+                job_last := CASE WHEN kinds[job] = 'post' AND reached = known.last_seq THEN 0 ELSE reached END;
                 job_epoch := known.epoch;
                 job_owner := known.owner;
                 RETURN NEXT;

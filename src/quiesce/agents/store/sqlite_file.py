@@ -247,8 +247,8 @@ class SQLiteFile:
     def delete(self, conversation_id: str) -> bool:
         """Remove a conversation in the current transaction; False if there was none."""
         connection = self._open()
-        for table in ("quiesce_messages", "quiesce_leases"):
-            connection.execute(f"DELETE FROM {table} WHERE conversation_id = ?", (conversation_id,))
+        connection.execute("DELETE FROM quiesce_messages WHERE conversation_id = ?", (conversation_id,))
+        # The row of its last lease stays: an old lease must not be valid again.
         done = connection.execute("DELETE FROM quiesce_events WHERE conversation_id = ?", (conversation_id,))
         return done.rowcount > 0
 
