@@ -320,7 +320,8 @@ class Writer:
             self._place.roll_back(error)
             if len(jobs) == 1 or self._place.concerns_all(error):
                 for job in jobs:
-                    job.error = job.error or self._place.explain(error)  # one for each: it is raised there
+                    if job.error is None:
+                        job.error = self._place.explain(error)  # one for each: it is raised there
                 return
             # One by one, each in a transaction of its own: only the job that is at fault fails.
             for job in jobs:

@@ -212,7 +212,7 @@ class Database:
             try:
                 self.commit()
             except _Doubt as doubt:  # nothing of the caller's: it is done again
-                raise doubt.__cause__ or doubt from None
+                raise (doubt if doubt.__cause__ is None else doubt.__cause__) from None
         connection = self._connected()
         if self._is_bounded:
             connection.execute("SET statement_timeout = 0")

@@ -104,7 +104,7 @@ class HolderLock:
             if not self._is_held:
                 raise StoreError(
                     f"{self._server.name}: the lock that shows that this store lives was lost, and cannot be taken "
-                    f"again yet ({self._failure or 'no answer'}): try again"
+                    f"again yet ({'no answer' if self._failure is None else self._failure}): try again"
                 )
 
     def _start(self) -> None:
