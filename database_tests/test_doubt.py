@@ -232,4 +232,4 @@ async def test_the_store_keeps_the_whole_contract_also_when_answers_are_lost(
     with proxy:
         url = server.url_at(proxy.port)
         rules = await check_store(lambda: PostgresStore(url, schema=schema), lose_answer=lose_answer)
-    assert len(rules) == 20
+    assert len(rules) == 21

@@ -22,11 +22,11 @@ def memory() -> MemoryStore:
 
 
 async def test_the_store_in_memory_keeps_the_contract(memory: MemoryStore) -> None:
-    assert len(await check_store(lambda: memory)) == 19
+    assert len(await check_store(lambda: memory)) == 20
 
 
 async def test_the_store_in_a_file_keeps_the_contract(tmp_path: Path) -> None:
-    assert len(await check_store(lambda: SQLiteStore(tmp_path / "chat.db"))) == 19
+    assert len(await check_store(lambda: SQLiteStore(tmp_path / "chat.db"))) == 20
     assert os.listdir(tmp_path) == ["chat.db"]
 
 

@@ -257,6 +257,7 @@ async def _a_second_writer(subject: _Subject) -> None:
     await first.append(_says("b"))
     await _raises(StoreConflict, second.append([*_says("x"), *_says("y")]))
     await _raises(StoreConflict, second.append(_says("x"), after=1))
+    await _raises(StoreConflict, second.append(_says("x"), after=3))  # there is no event 3
     assert await second.append(_says("c"), after=2) == 3
     await first.read()
     assert await first.append(_says("d")) == 4
@@ -413,6 +414,27 @@ async def _leases(subject: _Subject) -> None:
     assert await one.holder(_id()) is None
 
 
+async def _leases_that_race(subject: _Subject) -> None:
+    """Of those who ask for a lease at the same time, one gets it."""
+    one, other = await subject.two()
+    for _ in range(5):
+        name = _id()
+        granted: list[Any] = []
+        refused: list[StoreHeld] = []
+
+        async def ask(store: Store, name: str, granted: list[Any], refused: list[StoreHeld]) -> None:
+            try:
+                granted.append(await store.lease(name))
+            except StoreHeld as error:
+                refused.append(error)
+
+        async with anyio.create_task_group() as group:
+            for store in (one, other, one, other):
+                group.start_soon(ask, store, name, granted, refused)
+        assert (len(granted), len(refused)) == (1, 3), f"{len(granted)} of 4 got the lease"
+        await granted[0].release()
+
+
 async def _fences(subject: _Subject) -> None:
     """From the moment a lease is granted, an append under an older one raises StoreFenced and adds nothing."""
     one, other = await subject.two()
@@ -426,12 +448,13 @@ async def _fences(subject: _Subject) -> None:
     assert (new.epoch, new.last_seq) == (11, 2)
     await _raises(StoreFenced, old.log.append(_says("late"), after=2))
     await _raises(StoreFenced, old.log.append(_says("late")))
+    assert await old.log.post([_message("said under the old lease")]) == 3  # that needs none
     await old.release()
     holder = await one.holder(name)
     assert holder is not None
     assert holder.epoch == 11
-    assert await new.log.append(_says("new")) == 3
-    assert len(await one.open(name).read()) == 3
+    assert await new.log.append(_says("new"), after=3) == 4
+    assert len(await one.open(name).read()) == 4
     await new.release()
     after = await one.lease(name)
     assert after.epoch > 11
@@ -671,6 +694,7 @@ _CHECKS: Sequence[Callable[[_Subject], Awaitable[None]]] = (
     _posts,
     _a_message_once,
     _leases,
+    _leases_that_race,
     _fences,
     _fences_that_race,
     _a_dropped_lease,

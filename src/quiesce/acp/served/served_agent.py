@@ -338,7 +338,7 @@ class ServedAgent:
         try:
             status = await conversation.arun(on_event=updates.tell)
             # Interrupted by something other than a cancel of this handler.
-            if status == "paused":
+            if status in ("paused", "taken_over"):
                 reason = "cancelled"
             elif updates.finish == "length":
                 reason = "max_tokens"

@@ -25,6 +25,7 @@ import math
 import os
 import uuid
 import weakref
+from collections import deque
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -100,6 +101,12 @@ _INTERRUPTED = Reason("user")
 _CLOSED = Reason("user", "the conversation was closed")
 _DROPPED = Reason("cancelled")
 _REJECTED = "User rejected the action"
+_NOTHING_SAID: list[Any] = []
+_NO_RUNS: deque[str] = deque(maxlen=0)
+_MOST_SAID = 1000  # more than that are not sent while a log is being read once
+# What others may have changed without a new event: a process may have ended.
+_MAY_CHANGE_UNSEEN = ("running", "taken_over")
+_OWN_RUNS = 64
 _ABANDON_SECONDS = 5.0  # for what a stop elsewhere is doing with the store at this moment
 _GIVEN_UP = "Not started: this call was not approved, and no longer waits for approval."
 
@@ -138,9 +145,12 @@ class Conversation:
         "_feeds",
         "_final_output",
         "_history",
+        "_history_seq",
+        "_own_runs",
         "_remote_stops",
         "_report",
         "_run",
+        "_said",
         "_status",
         "_token",
         "_unsettled_scopes",
@@ -248,6 +258,11 @@ class Conversation:
         self._unsettled_scopes: list[Scope] | None = None
         # Made for the first one.
         self._feeds: weakref.WeakSet[EventFeed] | None = None
+        # Of a store that others write to: up to which event the history was taken from the log, and which messages
+        # were sent here since, with the number of the last event of each.
+        self._history_seq = -1
+        self._own_runs: deque[str] = _NO_RUNS if self._shared is None else deque(maxlen=_OWN_RUNS)
+        self._said: list[tuple[int, list[tuple[str, Item]]]] = _NOTHING_SAID
         self._remote_stops: list[RemoteStop] | None = None
         self._closed = False
 
@@ -374,36 +389,46 @@ class Conversation:
         """
         self._check_open()
         shared = self._shared
-        if shared is not None and self._current_run() is None and shared.lease is None:
+        if shared is None or self._current_run() is not None or self._writer.has_unwritten:
+            return
+        if self._status in _MAY_CHANGE_UNSEEN or await shared.log.read(self._writer.last_seq):
             await self._look(shared)
 
     async def _look(self, shared: SharedStore) -> None:
         before = self._writer.last_seq
         look = await shared.look()
         restored = await off_the_loop(self._restored, look, len(look.found.items))
-        missed = await shared.log.read(before) if before < look.found.last_seq and before else []
-        self._take(restored, missed)
+        has_missed = self._writer.calls_back and before < look.found.last_seq
+        self._take(restored, await shared.log.read(before) if has_missed else [])
 
     def _look_sync(self, shared: SharedStore) -> None:
         before = self._writer.last_seq
         look = shared.look_sync()
-        missed = shared.log.read_sync(before) if before < look.found.last_seq and before else []
-        self._take(self._restored(look), missed)
+        has_missed = self._writer.calls_back and before < look.found.last_seq
+        self._take(self._restored(look), shared.log.read_sync(before) if has_missed else [])
 
     @staticmethod
     def _restored(look: Look, reason: Reason = LOST) -> Restored:
         return restore(look.found, is_run_elsewhere=look.is_run_elsewhere, reason=reason)
 
     def _take(self, restored: Restored, missed: Sequence[Event] = ()) -> None:
-        """Continue where the log ends. `missed`: events of others that are called back."""
-        writer = self._writer
+        """Continue where the log ended when it was looked at. `missed`: events of others, for the callbacks."""
+        writer, last = self._writer, restored.found.last_seq
         with state_lock:
-            if self._run is not None and self._run.begun:
-                return  # it has begun meanwhile, and knows better
+            if (self._run is not None and self._run.begun) or last < writer.last_seq:
+                return  # it has begun meanwhile, or something newer is here: that knows better
             self._history = restored.history
             self._status = restored.status
             self._agent = agent_after(self._agent, restored.history.items)
             writer.restore(restored)
+            # What was sent here while the log was being looked at stands behind what was found.
+            self._history_seq = last
+            later, self._said = [one for one in self._said if one[0] > last], []
+            for seq, messages in later:
+                self._queue(messages, seq)
+                if seq - len(messages) == writer.last_seq:
+                    writer.last_seq = seq
+        writer.begin_callbacks(last)
         writer.call_back(missed)
 
     def _hear(self, events: Sequence[Event]) -> None:
@@ -415,6 +440,8 @@ class Conversation:
             if run is None or not run.has_engine:
                 return
             for event in events:
+                if event.seq <= run.heard_from:  # of an earlier run, handed over late
+                    continue
                 match event:
                     case MessageQueued(message_id=message_id, item=item):
                         if message_id not in self._writer.known_messages:
@@ -449,23 +476,24 @@ class Conversation:
             self._check_open()
             if self._run is not None:
                 raise ConversationBusy(f"conversation {self.id!r} is running: {why}")
-            # So that no run begins meanwhile.
+            # So that no run begins meanwhile. A stop finds nothing to stop.
             self._run = place = ConversationRun(self._settle)
+            place.prepares = True
         try:
             await self._take_lease()
             yield
         finally:
-            with state_lock:
-                place.end_before_begin(None)
-                if self._run is place:
-                    self._run = None
-            if self._shared is not None:
-                await shielded(self._writer.end_run)
+            await self._end_unbegun(place)
+            place.settled(_empty_report(self._agent.name))
 
     async def _take_lease(self) -> None:
         """Take the right to run it, and catch up with what others have done. Raises `ConversationBusy`."""
-        shared = self._shared
-        if shared is None or shared.lease is not None:
+        shared, writer = self._shared, self._writer
+        if shared is None or (shared.lease is not None and writer.has_unwritten):
+            return
+        if shared.lease is not None:
+            if await shared.log.read(writer.last_seq):
+                await self._look(shared)
             return
         try:
             lease = await shared.take_lease()
@@ -476,8 +504,19 @@ class Conversation:
                 "end of that run, or stop it with `await conversation.interrupt()`"
             ) from error
         # One that was found running elsewhere, and is not any more, may have been lost since.
-        if lease.last_seq != self._writer.last_seq or self._status in ("running", "taken_over"):
+        if lease.last_seq != writer.last_seq or self._status in _MAY_CHANGE_UNSEEN:
             await self._look(shared)
+
+    async def _end_unbegun(self, run: ConversationRun) -> None:
+        """Release the lease that was taken for a run that does not begin, and then let others run."""
+        try:
+            if self._shared is not None and self._shared.lease is not None:
+                await shielded(self._writer.end_run)
+        finally:
+            with state_lock:
+                run.end_before_begin(run.asked)
+                if self._run is run:
+                    self._run = None
 
     async def settle(self, reason: Reason | str | None = None) -> StopReport:
         """Write down how a run ended whose program did not come to its end, without running anything.
@@ -491,6 +530,9 @@ class Conversation:
         if shared is None:
             return _empty_report(self._agent.name)
         async with self._alone("interrupt() it instead"):
+            # What a run of this conversation has come to, and could not save, is no longer unknown.
+            if self._writer.has_unwritten:
+                await self._writer.write([])
             restored = restore((await shared.look()).found, reason=why)
             self._take(restored)
             await self._writer.write([])
@@ -541,19 +583,35 @@ class Conversation:
             writer = self._writer
             if message_id is not None and writer.was_sent(messages):
                 return [], []
-            if self._run is None and self._status != "running":
-                if self._history.calls:
-                    writer.defer(self._history.give_up_calls())
-                if self._status in ("finished", "error", "waiting_for_approval"):
-                    self._status = "idle"
-                    writer.defer([StatusChanged(status="idle")])
+            if self._shared is None:
+                writer.defer(self._hear_message())
             writer.remember(messages, named=message_id is not None)
             return messages, [MessageQueued(message_id=one, item=item) for one, item in messages]
 
-    def _queue(self, messages: list[tuple[str, Item]]) -> None:
+    def _hear_message(self) -> list[Event]:
+        """Give up what waits for approval: the user has said something else. Returns what the log lacks then."""
+        if self._run is not None or self._status == "running":
+            return []
+        events = self._history.give_up_calls() if self._history.calls else []
+        if self._status in ("finished", "error", "waiting_for_approval"):
+            self._status = "idle"
+            events.append(StatusChanged(status="idle"))
+        return events
+
+    def _queue(self, messages: list[tuple[str, Item]], seq: int = 0) -> None:
+        """Take messages that are durable; `seq` is the number of the last one."""
         with state_lock:
+            writer = self._writer
+            if self._shared is not None:
+                if self._history_seq >= seq:  # the history was taken from a log that has them
+                    for _, item in messages:
+                        writer.message_ids.pop(id(item), None)
+                    return
+                self._said = [*self._said[-_MOST_SAID:], (seq, messages)]
+                writer.remember(messages)
+                writer.derive(self._hear_message())
             self._history.queue(messages)
-            self._writer.turns = 0
+            writer.turns = 0
 
     def _take_queued(self) -> list[Item]:
         """Give the current run the messages that were sent since it last asked."""
@@ -630,7 +688,7 @@ class Conversation:
             chosen = self._history.choose(call_id)
         return [ApprovalDecided(call_id=one, approved=approved, message=message) for one in chosen]
 
-    def _decided(self, decisions: Sequence[ApprovalDecided]) -> None:
+    def _decided(self, decisions: Sequence[ApprovalDecided], seq: int = 0) -> None:
         with state_lock:
             self._history.decide(decisions)
 
@@ -703,20 +761,10 @@ class Conversation:
             return not self._history.inbox
 
     async def _arun(self, run: ConversationRun, unawaited: Unawaited | None) -> Status:
-        try:
-            return await self._arun_alone(run, unawaited)
-        finally:
-            shared = self._shared
-            if shared is not None and shared.lease is not None and self._run is None:
-                await shielded(self._writer.end_run)
-
-    async def _arun_alone(self, run: ConversationRun, unawaited: Unawaited | None) -> Status:
         has_work = False
         try:
-            if self._shared is not None and not run.is_over:
-                await self._take_lease()
-                if not run.is_over:
-                    self._check_has_input()
+            if self._shared is not None:
+                await self._prepare(run)
             with state_lock:
                 stopped_early = run.is_over
                 has_work = not stopped_early and self._begin(run)
@@ -724,13 +772,17 @@ class Conversation:
             self._drop(run)
             raise
         finally:
-            # A signal handler may have stopped it in this very moment, and somebody wait for that.
-            if not has_work:
-                run.settled(replace(_empty_report(f"run of {self._agent.name}"), reason=run.asked))
+            try:
+                if not has_work and run.prepares:
+                    await self._end_unbegun(run)
+            finally:
+                # A signal handler may have stopped it in this very moment, and somebody wait for that.
+                if not has_work:
+                    run.settled(replace(_empty_report(f"run of {self._agent.name}"), reason=run.asked))
         del unawaited
         if stopped_early:
-            if not self._closed:
-                await self._writer.write_rest()
+            if not self._closed and self._shared is None:
+                await self._writer.write([])
             return run.status
         if not has_work:
             return cast(Status, self.status)
@@ -744,9 +796,45 @@ class Conversation:
             # It could not even begin, or its event loop was closed and it had no place to wait any more.
             if not run.is_over:
                 self._settle(run)
+            # What could not be written at its end may be writable now. The lease stays for as long as it is not.
+            shared = self._shared
+            if (
+                shared is not None
+                and shared.lease is not None
+                and self._run is None
+                and not run.lost_its_loop
+            ):
+                with suppress(StoreError):
+                    await shielded(self._writer.write_rest)
+                await shielded(self._writer.end_run)
             if run.closed_inside:
                 await shielded(self.close)
         return run.status
+
+    async def _prepare(self, run: ConversationRun) -> None:
+        """Take the lease for a run, and catch up. One that is stopped meanwhile does not begin."""
+        with state_lock:
+            was_stopped = run.is_over
+            # From here on until the lease is released again, the run stays registered, so that no other one begins.
+            run.prepares = not was_stopped
+        if was_stopped:
+            # Stopped before its first step: write that down, unless the log has gone on.
+            if not self._closed:
+                with suppress(StoreHeld):
+                    await self._writer.write_rest()
+                await shielded(self._writer.end_run)
+            return
+        await self._take_lease()
+        with state_lock:
+            if run.is_to_stop:
+                self._status = "paused"
+                self._token = run.last_token()
+                self._writer.defer([StatusChanged(status="paused", reason=str(run.asked or ""))])
+                run.end_before_begin(run.asked)
+        if run.is_over:
+            await self._writer.write([])
+            return
+        self._check_has_input()
 
     def _begin(self, run: ConversationRun) -> bool:
         """Give `run` its engine; False if there is nothing to do, and the run is over.
@@ -782,7 +870,10 @@ class Conversation:
             engine.turn, self._writer.turns = self._writer.turns, 0
             self._final_output = None
             run.prepare(engine)
-            self._writer.watch()
+            if self._shared is not None:
+                self._own_runs.append(run.journal.run_id)
+                run.heard_from = self._writer.last_seq
+                self._writer.watch()
         except BaseException:
             run.is_over = True
             self._run = None
@@ -814,6 +905,12 @@ class Conversation:
                 report.notes = [*report.notes, note]
             if unwritten := run.journal.take_events():
                 self._writer.defer(unwritten)
+            if scope is None:
+                self._writer.drop_start(run.journal.run_id)
+            run.lost_its_loop = loop_was_closed
+            if loop_was_closed and self._shared is not None:
+                self._writer.defer(run.journal.last_events(run.status, str(run.asked or ""), None))
+                self._writer.lose_loop()
             run.journal.is_over = True
             self._history.take_from(engine)
             self._agent = engine.agent
@@ -863,12 +960,12 @@ class Conversation:
         """
         with state_lock:
             run = self._run
-            if run is not None and not run.begun:
+            if run is not None and not run.begun and not run.prepares:
                 self._stop_before_begin(run, None)
         if run is None:
             if self._shared is not None and not self._closed:
                 self._stop_elsewhere(_INTERRUPTED, pause=True)
-        elif run.begun:
+        elif run.begun or run.prepares:
             run.pause()
         else:
             self._write_early_stop()
@@ -877,8 +974,18 @@ class Conversation:
         """Ask the one that runs it to stop, if there is one."""
         shared = self._shared
         assert shared is not None
+        # Not a run that begins here only after this call: it was not meant.
+        own, known = tuple(self._own_runs), self._own_runs
         stop = RemoteStop(
-            shared.store, self.id, f"run of {self._agent.name}", reason, pause=pause, grace=grace
+            shared.store,
+            self.id,
+            f"run of {self._agent.name}",
+            reason,
+            is_own=lambda run_id: run_id in known or run_id in own,
+            within=self._config.grace.total if self._config.grace is not None else Grace().total,
+            left=self._leftovers(),
+            pause=pause,
+            grace=grace,
         )
         with state_lock:
             self._remote_stops = [*(one for one in self._remote_stops or () if not one.ended), stop]
@@ -891,7 +998,8 @@ class Conversation:
 
         The model's answer is cut off, tools and sub-agents are stopped, and `arun()` returns. Calling it
         again makes the stop faster: it halves the remaining time for clean-up, or shortens it to `grace`.
-        Without a run there is nothing to stop, and what it returns is done.
+        Without a run there is nothing to stop, and what it returns is done: at once, or in a store that others can
+        open, as soon as that was asked.
 
         A run that goes on elsewhere, in another process on the same store, is stopped there; what this returns is
         done when the end of that run is in the log. If that process has ended, the run is settled: the report
@@ -911,9 +1019,9 @@ class Conversation:
                 return Stopping(replace(_empty_report(self._agent.name), left=self._leftovers()))
             if run.is_calling_caller and run.scope is not None and run.scope.report is not None:
                 return Stopping(run.scope.report)
-            if not run.begun:
+            if not run.begun and not run.prepares:
                 self._stop_before_begin(run, why)
-        if run.begun:
+        if run.begun or run.prepares:
             return run.interrupt(why, hurry=hurry, grace=grace)
         run.cancel_early_token(why)
         self._write_early_stop()

@@ -61,8 +61,13 @@ class EventFeed:
         while True:
             if self._behind:
                 self._behind = False
+                try:
+                    found = await self._log.read(self._position)
+                except BaseException:  # a cancel: what was let go is still to be read
+                    self._behind = True
+                    raise
                 # What came meanwhile stands behind this, perhaps twice.
-                self._held.extendleft(reversed(await self._log.read(self._position)))
+                self._held.extendleft(reversed(found))
             while self._held:
                 event = self._held.popleft()
                 if event.seq > self._position:

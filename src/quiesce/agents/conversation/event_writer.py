@@ -22,6 +22,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -39,6 +40,7 @@ from quiesce.agents.store import (
     MemoryStore,
     MessageQueued,
     Posted,
+    RunStarted,
     Snapshot,
     Store,
     StoreConflict,
@@ -46,6 +48,7 @@ from quiesce.agents.store import (
     StoreFenced,
     StoreHeld,
     StoreInDoubt,
+    encode_event,
     stamp,
 )
 from quiesce.kernel.inner import WaitQueue
@@ -60,6 +63,7 @@ _POSTED = get_args(Posted)
 # So often in a row a write asks what became of it, before the caller is told. Each time is bounded by the store.
 _MOST_DOUBTS = 3
 _NONE: frozenset[str] = frozenset()
+_NO_EVENTS: deque[Event] = deque(maxlen=0)  # an empty one takes 600 bytes
 
 EventCallback: TypeAlias = Callable[[Event], object]
 
@@ -80,9 +84,12 @@ class EventWriter:
     __slots__ = (
         "_accepted",
         "_callbacks",
+        "_called",
+        "_called_to",
         "_conversation_id",
         "_counted_usage",
         "_durable",
+        "_in_flight",
         "_is_writing",
         "_log",
         "_must_write",
@@ -154,8 +161,12 @@ class EventWriter:
         self._accepted = 0
         self._durable = 0
         self._is_writing = False
-        self._written_one = WaitQueue()
-        self._not_called_back: list[Event] = []
+        self._in_flight: _Write | None = None
+        self._written_one = WaitQueue() if self.shared is not None else None
+        self._not_called_back: deque[Event] = deque() if callbacks else _NO_EVENTS
+        # Of a store that others write to: all events up to this number were called back, and these after it.
+        self._called_to: int | None = None
+        self._called: set[int] | None = None
 
     def restore(self, restored: Restored) -> None:
         """Continue where the log ends."""
@@ -163,8 +174,8 @@ class EventWriter:
         self.usage = found.usage
         self._counted_usage = replace(found.usage)
         # What was here was derived from an earlier state of the log, and so is this from the present one.
-        self._unwritten, self._must_write = list(restored.unwritten), False
-        self._accepted += len(restored.unwritten)
+        self._unwritten, self._must_write = [], False
+        self.derive(restored.unwritten)
         self.last_seq = found.last_seq
         self.since_snapshot, self.in_snapshot = found.since_snapshot, found.in_snapshot
         self.message_ids = {id(item): message_id for message_id, item in restored.history.inbox or ()}
@@ -189,6 +200,11 @@ class EventWriter:
         return self.shared is None or self.shared.in_memory
 
     @property
+    def calls_back(self) -> bool:
+        """Whether there are callbacks."""
+        return bool(self._callbacks)
+
+    @property
     def has_unwritten(self) -> bool:
         """Whether a run has left something that its log lacks."""
         return self._must_write or bool(self._uncertain)
@@ -198,6 +214,10 @@ class EventWriter:
         self._accept(events)
         self._must_write = True
 
+    def derive(self, events: Sequence[Event]) -> None:
+        """Write these events with the next ones. If there are none, the next reader of the log derives them too."""
+        self._accept(events)
+
     def remember(self, messages: Sequence[tuple[str, Item]], *, named: bool = False) -> None:
         """Keep the ids of these messages for when a run takes them; those that the user has `named`, for good."""
         self.message_ids.update((id(item), message_id) for message_id, item in messages)
@@ -206,9 +226,19 @@ class EventWriter:
 
     def forget(self, messages: Sequence[tuple[str, Item]]) -> None:
         """Undo `remember`: they could not be sent."""
-        for _, item in messages:
-            self.message_ids.pop(id(item), None)
-        self.known_messages -= {message_id for message_id, _ in messages}
+        with state_lock:
+            for _, item in messages:
+                self.message_ids.pop(id(item), None)
+            self.known_messages -= {message_id for message_id, _ in messages}
+
+    def drop_start(self, run_id: str) -> None:
+        """Do not write that this run has started: it never did."""
+        self._unwritten = [
+            event
+            for event in self._unwritten
+            if not (isinstance(event, RunStarted) and event.run_id == run_id)
+        ]
+        self._must_write = bool(self._unwritten) and self._must_write
 
     def was_sent(self, messages: Sequence[tuple[str, Item]]) -> bool:
         """Whether these messages, under these ids, were sent or found here already."""
@@ -230,10 +260,13 @@ class EventWriter:
 
     # What anyone may say: written when this returns, forgotten if it raises
 
-    def say_sync(self, events: Sequence[Posted], on_durable: Callable[[], None]) -> None:
-        """Write events, then call `on_durable`; if this raises, they were not written. Blocks."""
+    def say_sync(self, events: Sequence[Posted], on_durable: Callable[[int], None]) -> None:
+        """Write events, then call `on_durable` with the number of the last one; if this raises, they were not written.
+
+        Of messages that were there already, `on_durable` is not called. Blocks.
+        """
         if self.shared is None:
-            self._write_private(events, on_durable)
+            self._write_private(events, lambda: on_durable(0))
             return
         try:
             last = self.shared.log.post_sync(events)
@@ -247,7 +280,7 @@ class EventWriter:
             raise
         self._said(events, last, on_durable)
 
-    async def say(self, events: Sequence[Posted], on_durable: Callable[[], None]) -> None:
+    async def say(self, events: Sequence[Posted], on_durable: Callable[[int], None]) -> None:
         """`say_sync` for async code.
 
         A cancelled caller gets its cancel when it is known whether they were written.
@@ -279,26 +312,26 @@ class EventWriter:
         self._said(events, last, on_durable)
 
     def _was_said(
-        self, events: Sequence[Posted], found: Sequence[Event], on_durable: Callable[[], None]
+        self, events: Sequence[Posted], found: Sequence[Event], on_durable: Callable[[int], None]
     ) -> bool:
-        plain, size = [stamp(event, 0, 0.0) for event in found], len(events)
-        for start in range(len(plain) - size + 1):
-            if plain[start : start + size] == list(events):
-                self._said(events, found[start + size - 1].seq, on_durable)
-                return True
-        return False
+        place = _place_of(events, found)
+        if place is None:
+            return False
+        self._said(events, found[place + len(events) - 1].seq, on_durable)
+        return True
 
-    def _said(self, events: Sequence[Posted], last: int, on_durable: Callable[[], None]) -> None:
+    def _said(self, events: Sequence[Posted], last: int, on_durable: Callable[[int], None]) -> None:
         if last == 0:  # all of it was there already: it was sent before, from here or elsewhere
             for event in events:
                 if isinstance(event, MessageQueued):
                     self.message_ids.pop(id(event.item), None)
             return
-        on_durable()
+        with state_lock:
+            # If others have said something before it, that has not been taken in yet. Then the position stays.
+            if last - len(events) == self.last_seq:
+                self.last_seq = last
+            on_durable(last)
         self._call_back_later(events, last)
-        # If others have said something before it, that has not been taken in yet. Then the position stays.
-        if last - len(events) == self.last_seq:
-            self.last_seq = last
         self.since_snapshot += len(events)
         self.call_callbacks()
 
@@ -330,6 +363,7 @@ class EventWriter:
         mine = self._accepted
         while self._durable < mine and not self.fenced:
             if self._is_writing:
+                assert self._written_one is not None
                 await self._written_one.wait_until(lambda: not self._is_writing)
                 continue
             self._is_writing = True
@@ -337,7 +371,8 @@ class EventWriter:
                 await self._write_accepted(call_back)
             finally:
                 self._is_writing = False
-                self._written_one.wake_all()
+                if self._written_one is not None:
+                    self._written_one.wake_all()
 
     async def _write_accepted(self, call_back: bool) -> None:
         assert self.shared is not None
@@ -348,20 +383,34 @@ class EventWriter:
             if not write.batch:
                 self._durable = write.accepted
                 return
+            self._in_flight = write
             try:
                 last = await self.log.append(write.batch, after=write.after)
             except StoreConflict as error:
+                self._in_flight = None
                 self._keep(write, error)
                 self._catch_up(write, error, await shielded(self.shared.log.read, write.after))
             except BaseException as error:
+                self._in_flight = None
                 self._failed(write, error)
                 if not isinstance(error, StoreInDoubt) or doubts == _MOST_DOUBTS:
                     raise
                 doubts += 1  # ask what became of it, and go on from there
             else:
+                self._in_flight = None
                 self._durable = max(self._durable, write.accepted)
                 self._written(write.batch, last, call_back=call_back)
                 return
+
+    def lose_loop(self) -> None:
+        """The event loop was closed in which a run has written: what it was writing is uncertain."""
+        self._is_writing = False
+        if self._in_flight is not None:
+            self._uncertain.append(self._in_flight)
+            self._in_flight = None
+        self.end_watch()
+        if self.shared is not None:
+            self.shared.abandon()
 
     def _accept(self, events: Sequence[Event]) -> None:
         self._unwritten += events
@@ -411,15 +460,13 @@ class EventWriter:
         if not found:  # the conversation was deleted
             raise error
         batch = write.batch
-        plain = [stamp(event, 0, 0.0) for event in found]
-        for start in range(len(plain) - len(batch) + 1):
-            if plain[start : start + len(batch)] == batch:
-                del self._unwritten[: len(batch)]
-                self._must_write = bool(self._unwritten)
-                self._take_in(found[:start])
-                self._durable = max(self._durable, write.accepted)
-                self._written(batch, found[start + len(batch) - 1].seq, write.on_durable)
-                return
+        if (start := _place_of(batch, found)) is not None:
+            del self._unwritten[: len(batch)]
+            self._must_write = bool(self._unwritten)
+            self._take_in(found[:start])
+            self._durable = max(self._durable, write.accepted)
+            self._written(batch, found[start + len(batch) - 1].seq, write.on_durable)
+            return
         if not all(isinstance(event, (*_POSTED, Snapshot)) for event in found):
             raise error  # a writer without a lease
         self._take_in(found)
@@ -443,8 +490,16 @@ class EventWriter:
 
     def watch(self) -> None:
         """Hand to `on_news` what is added to the log from now on, by whomever it is."""
-        if self.shared is not None and self._unwatch is None:
-            self._unwatch = self.shared.log.watch(self._tell_news, after=self.last_seq)
+        if self.shared is None or self._unwatch is not None:
+            return
+        # Weak, as a store keeps what it calls: it would keep this conversation, and its lease.
+        on_news = self._on_news
+
+        def tell(found: Sequence[Event]) -> None:
+            if on_news is not None and (take := on_news()) is not None:
+                take(found)
+
+        self._unwatch = self.shared.log.watch(tell, after=self.last_seq)
 
     def end_watch(self) -> None:
         """Hand over nothing more."""
@@ -490,6 +545,25 @@ class EventWriter:
             self.fenced = False
             self.shared.release_sync()
 
+    def begin_callbacks(self, after: int) -> None:
+        """Events up to this number were there before: they are not called back."""
+        if self._called_to is None:
+            self._called_to = after
+
+    def _is_called_first(self, seq: int) -> bool:
+        """Whether an event was not called back yet; notes that it is now."""
+        with state_lock:
+            reached = self._called_to or 0
+            called = self._called if self._called is not None else set()
+            if seq <= reached or seq in called:
+                return False
+            called.add(seq)
+            while reached + 1 in called:
+                reached += 1
+                called.discard(reached)
+            self._called_to, self._called = reached, called
+            return True
+
     def call_back(self, events: Sequence[Event]) -> None:
         """Call the callbacks with events that were found in the log."""
         if self._callbacks:
@@ -500,9 +574,11 @@ class EventWriter:
         """Call the callbacks with the durable events that they have not been called with yet."""
         while self._not_called_back:
             try:
-                event = self._not_called_back.pop(0)
+                event = self._not_called_back.popleft()
             except IndexError:  # another thread was faster, and calls them
                 return
+            if self.shared is not None and not self._is_called_first(event.seq):
+                continue
             for callback in self._callbacks:
                 try:
                     callback(event)
@@ -643,14 +719,23 @@ class EventWriter:
         if not any(one is write for one in self._uncertain):
             return  # another caller has found out meanwhile
         self._uncertain = [one for one in self._uncertain if one is not write]
-        events, size = [stamp(event, 0, 0.0) for event in found], len(write.batch)
-        for start in range(len(events) - size + 1):
-            if events[start : start + size] == write.batch:
-                self._take_in(found[:start])
-                self._durable = max(self._durable, write.accepted)
-                self._written(write.batch, found[start + size - 1].seq, write.on_durable)
-                return
-        self._retry(write.to_retry)
+        start = _place_of(write.batch, found)
+        if start is None:
+            self._retry(write.to_retry)
+            return
+        self._take_in(found[:start])
+        self._durable = max(self._durable, write.accepted)
+        self._written(write.batch, found[start + len(write.batch) - 1].seq, write.on_durable)
+
+
+def _place_of(batch: Sequence[Event], found: Sequence[Event]) -> int | None:
+    """Return where in `found` this batch stands, in one piece; None if it does not."""
+    # As they are written: what comes back from JSON is not always equal to what went in.
+    wanted, there = list(map(encode_event, batch)), list(map(encode_event, found))
+    for start in range(len(there) - len(wanted) + 1):
+        if there[start : start + len(wanted)] == wanted:
+            return start
+    return None
 
 
 def _wrote_nothing(error: BaseException) -> bool:

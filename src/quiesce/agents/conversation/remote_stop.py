@@ -7,14 +7,16 @@ Invariants
 - The request names the run that was going on when it was made. It never stops a later one.
 - Nothing is guessed. The report is that of the run's end; or, if the program that ran it has ended, what its log
   shows, with the calls that may have had an effect as left over; or it says that the stop was not confirmed.
+- Bounded by the grace of the stop. A holder that lives and does not answer is reported as not confirmed.
 - A thread of the kernel asks and waits, so `interrupt()` returns at once, whatever the store does.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 
 from quiesce import Grace, Leftover, Reason, StopReport
@@ -35,6 +37,8 @@ from .shared_store import SharedStore
 
 # How often it asks whether the other program still lives, and whether a hint was lost.
 _LOOK_SECONDS = 0.25
+# So much longer than its grace it waits for a run elsewhere: for hints that were lost, and the last write.
+_MARGIN_SECONDS = 5.0
 _NO_BOUND = 1e9  # JSON has no infinity
 
 
@@ -48,11 +52,18 @@ class RemoteStop:
         name: str,
         reason: Reason,
         *,
+        is_own: Callable[[str], bool],
+        within: float,
+        left: Sequence[Leftover] = (),
         pause: bool = False,
         grace: Grace | None = None,
     ) -> None:
         self.stopping = Stopping()
-        self._shared = SharedStore(store, conversation_id)
+        self._store = store
+        self._conversation_id = conversation_id
+        self._is_own = is_own
+        self._within = (grace.total if grace is not None else within) + _MARGIN_SECONDS
+        self._left = left
         self._name = name
         self._reason = reason
         self._pause = pause
@@ -84,6 +95,8 @@ class RemoteStop:
 
     def _work(self) -> Callable[[], object]:
         try:
+            # Opened here: a stop never fails, and its caller does not wait.
+            self._shared = SharedStore(self._store, self._conversation_id)
             report = self._stop()
         except Exception as error:
             report = self._not_confirmed(f"the store could not be used: {error}")
@@ -93,17 +106,18 @@ class RemoteStop:
     def _stop(self) -> StopReport:
         found = self._shared.look_sync()
         run_id = found.found.unfinished_run
-        if run_id is None:
-            return StopReport(self._name, None, 0.0, (), 0)
+        if run_id is None or self._is_own(run_id):
+            return StopReport(self._name, None, 0.0, self._left, 0)
         if found.is_lost:
             return self._settle_lost()
         seen = found.found.last_seq
         self._shared.log.post_sync([self._request(run_id)])
         if self._pause:
-            return StopReport(self._name, None, 0.0, (), 0)
+            return StopReport(self._name, None, 0.0, self._left, 0)
         unwatch = self._shared.log.watch(lambda events: self._wake.set(), after=seen)
         try:
-            while not self._abandoned:
+            ends = time.monotonic() + self._within
+            while not self._abandoned and time.monotonic() < ends:
                 self._wake.clear()
                 for event in self._shared.log.read_sync(seen):
                     seen = event.seq
@@ -117,9 +131,14 @@ class RemoteStop:
                         continue  # it has ended since, and its end is about to be read
                 self._wake.wait(_LOOK_SECONDS)
         except StoreClosed:
-            pass
+            self._abandoned = True
         finally:
             unwatch()
+        if not self._abandoned:
+            return self._not_confirmed(
+                "its process lives, and has not ended the run in time: it may be blocked, or stopped (SIGSTOP). "
+                "The request stays in the log, and is heard when that process goes on"
+            )
         return self._not_confirmed("the conversation was closed here before the end of the run was seen")
 
     def _request(self, run_id: str) -> StopRequested:

@@ -54,9 +54,10 @@ def restore(found: Recovered, *, is_run_elsewhere: bool = False, reason: Reason 
         _reopen_calls(history, found)
     status = found.status or "idle"
     unwritten: list[Event] = [ItemAdded(item=result) for result in found.results]
-    if history.calls and history.inbox:
-        # A message was posted by one who could not write more. The user has said something else.
+    if history.calls and found.superseded:
+        # The message was posted, by one who could not write more. The user has said something else.
         unwritten += history.give_up_calls()
+        status = "idle"
     lost: StopReport | None = None
     if found.unfinished_run is not None:
         status = "paused"
@@ -71,8 +72,12 @@ def restore(found: Recovered, *, is_run_elsewhere: bool = False, reason: Reason 
             )
         )
         unwritten.append(StatusChanged(status="paused", reason=reason.text))
-    elif found.queued and status in ("finished", "error", "waiting_for_approval"):
+    elif found.queued and status in ("finished", "error"):
         status = "idle"
+    if any(
+        one is not other for one, other in zip(found.items, history.items[: found.in_snapshot], strict=False)
+    ):
+        found.in_snapshot = 0  # it was repaired where the snapshot ends, or before
     return Restored(history, unwritten, status, found, lost)
 
 

@@ -84,9 +84,12 @@ class ConversationRun(AgentRun):
         "coroutine",
         "has_engine",
         "heard",
+        "heard_from",
         "is_over",
         "journal",
+        "lost_its_loop",
         "on_event",
+        "prepares",
         "report",
         "status",
     )
@@ -103,8 +106,12 @@ class ConversationRun(AgentRun):
         self._on_over = on_over
         # Whether the history waits for nothing, so that a snapshot can stand for it.
         self._may_fold = may_fold
-        #: The requests of others to stop it that were heard.
+        #: The requests of others to stop it that were heard, and after which event of the log it listens.
         self.heard: set[str] = set()
+        self.heard_from = 0
+        #: It takes its lease, and is registered until that is released again.
+        self.prepares = False
+        self.lost_its_loop = False
         self.on_event = on_event
         #: The coroutine of an `arun()`, which may never be awaited.
         self.coroutine: weakref.ref[Coroutine[Any, Any, Status]] | None = None
@@ -179,6 +186,11 @@ class ConversationRun(AgentRun):
             if self.has_engine:
                 self.engine.stop_after_turn()
 
+    @property
+    def is_to_stop(self) -> bool:
+        """Whether a stop or a pause came before it began."""
+        return self.asked is not None or self._pausing
+
     def cancel_early_token(self, reason: Reason) -> None:
         """Cancel the token that was handed out before the run began, if there is one."""
         if self._early_token is not None:
@@ -239,10 +251,12 @@ class ConversationRun(AgentRun):
             return
         # Nothing here waits, so the usual case, no store and no hooks, does not pay for a shield.
         try:
-            self._writer.write_sync(self._last_events(), call_back=False)
+            with suppress(StoreFenced):
+                self._writer.write_sync(self._last_events(), call_back=False)
             if self._writer.shared is not None:
                 self._fold_sync()
         finally:
+            self._note_takeover()
             self._writer.end_run_sync()
             self._on_over(self)
 
@@ -251,9 +265,11 @@ class ConversationRun(AgentRun):
         # Each step is taken whatever becomes of those before it.
         try:
             try:
-                await self._writer.write(self._last_events(), call_back=False)
+                with suppress(StoreFenced):
+                    await self._writer.write(self._last_events(), call_back=False)
                 await self._fold()
             finally:
+                self._note_takeover()
                 # Before anyone hears of the end: who hears of it may want to run the conversation.
                 try:
                     await self._writer.end_run()
@@ -261,6 +277,10 @@ class ConversationRun(AgentRun):
                     await self._tell_hooks()
         finally:
             self._on_over(self)
+
+    def _note_takeover(self) -> None:
+        if self._writer.fenced:
+            self.status = "taken_over"
 
     def _last_events(self) -> list[Event]:
         engine, reason, transcript = self.engine, self.reason, self.engine.transcript
@@ -279,10 +299,14 @@ class ConversationRun(AgentRun):
         """Return what the log keeps of the report; None if that says no more than that the run has ended."""
         if report is None or (report.reason is None and report.clean and not report.notes):
             return None
-        if not self._blocked and not self.engine.agent.output_guardrails:
+        engine = self.engine
+        guarded = engine.agent.output_guardrails or engine.settings.config.output_guardrails
+        if not (self._blocked or guarded or engine.input_guardrail_results or engine.unchecked_input):
             return report.to_dict()
         # Errors and notes may quote what no guardrail has passed. That is not kept.
-        reason = Reason(report.reason.kind, report.reason.message) if report.reason is not None else None
+        reason = report.reason
+        if reason is not None:
+            reason = Reason(reason.kind, "" if reason.kind == "error" else reason.message)
         kept = StopReport(report.name, reason, report.elapsed, report.left, report.ended, (), report.unseen)
         return {**kept.to_dict(), "clean": report.clean}
 

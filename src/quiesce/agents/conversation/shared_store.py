@@ -12,7 +12,9 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from quiesce import to_thread
@@ -26,6 +28,7 @@ from quiesce.agents.store import (
     StoreFenced,
     recover,
 )
+from quiesce.kernel.inner import run_in_thread
 
 # That many events are replayed in the event loop: it takes less than a millisecond.
 _DONE_AT_ONCE = 200
@@ -55,16 +58,17 @@ class Look:
 class SharedStore:
     """The place of one conversation in a store."""
 
-    __slots__ = ("_is_ours", "conversation_id", "lease", "log", "store")
+    __slots__ = ("conversation_id", "is_leased_outside", "lease", "log", "store")
 
     def __init__(self, store: Store, conversation_id: str, lease: Lease | None = None) -> None:
         self.store = store
         self.conversation_id = conversation_id
         #: Reads and posts.
         self.log: Log = store.open(conversation_id)
+        #: Whether the lease is given and taken by something else.
+        self.is_leased_outside = lease is not None
         #: The right to run it, while that is here.
         self.lease: Lease | None = lease
-        self._is_ours = lease is None
 
     @property
     def in_memory(self) -> bool:
@@ -120,17 +124,24 @@ class SharedStore:
 
     async def release(self) -> None:
         """Give the right up, if it was taken here."""
-        if self._is_ours and self.lease is not None:
+        if not self.is_leased_outside and self.lease is not None:
             lease, self.lease = self.lease, None
             lease.log.close()
             await lease.release()
 
     def release_sync(self) -> None:
         """`release` for plain threads."""
-        if self._is_ours and self.lease is not None:
+        if not self.is_leased_outside and self.lease is not None:
             lease, self.lease = self.lease, None
             lease.log.close()
             lease.release_sync()
+
+    def abandon(self) -> None:
+        """Give the right up without waiting: the event loop that used it was closed."""
+        if not self.is_leased_outside and self.lease is not None:
+            lease, self.lease = self.lease, None
+            lease.log.close()
+            run_in_thread("quiesce-release", partial(_release, lease))
 
     def appending_log(self) -> Log:
         """Return the log that may append."""
@@ -139,6 +150,12 @@ class SharedStore:
                 f"conversation {self.conversation_id!r} is not being run here: nothing was added"
             )
         return self.lease.log
+
+
+def _release(lease: Lease) -> Callable[[], object]:
+    with suppress(Exception):  # then it ends with the process
+        lease.release_sync()
+    return lambda: None
 
 
 async def off_the_loop(fn: Callable[[T], U], value: T, size: int) -> U:

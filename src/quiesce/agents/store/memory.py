@@ -20,8 +20,9 @@ from .contract import Holder, OnEvents, StoreClosed, check_id, conflict, fenced,
 from .events import Event, MessageQueued, Posted, Snapshot, check_events, check_posted, stamp
 from .watch import Watch
 
-# One for all stores: it is held for a few hundred nanoseconds, and ten thousand locks would take memory.
-_lock = threading.Lock()
+# One for all stores: it is held for a few hundred nanoseconds, and ten thousand locks would take memory. It is
+# reentrant: the garbage collector may drop a feed or a lease in the thread that holds it.
+_lock = threading.RLock()
 
 
 class _Events:
@@ -191,6 +192,8 @@ class MemoryStore:
 
     def _post(self, log: MemoryLog, events: Sequence[Posted]) -> int:
         check_posted(events)
+        if not events:
+            return 0
         with _lock:
             self._check_open(log)
             stored = self._conversations.get(log.conversation_id)
@@ -242,9 +245,14 @@ class MemoryStore:
                 watch.look()
 
     def _load(self, log: MemoryLog) -> list[Event]:
-        events = self._read(log, 0)
-        places = [place for place, event in enumerate(events) if isinstance(event, Snapshot)]
-        return [*(events[place] for place in places), *events[places[-1] + 1 :]] if places else events
+        with _lock:
+            stored = self._conversations.get(log.conversation_id)
+            events = stored.events if stored is not None else []
+            places = [place for place, event in enumerate(events) if isinstance(event, Snapshot)]
+            snapshots = [
+                stamp(events[place], place + 1, stored.times[place]) for place in places if stored is not None
+            ]
+        return [*snapshots, *self._read(log, places[-1] + 1 if places else 0)]
 
     def _read(self, log: MemoryLog, after: int) -> list[Event]:
         with _lock:

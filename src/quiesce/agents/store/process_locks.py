@@ -17,11 +17,14 @@ Where there are no record locks (Windows), only users in the same process lock e
 from __future__ import annotations
 
 import os
+import stat
 import struct
 import sys
 import threading
 from contextlib import suppress
 from typing import Any
+
+from .contract import StoreError
 
 fcntl: Any = None
 with suppress(ImportError):  # Windows has none
@@ -29,7 +32,8 @@ with suppress(ImportError):  # Windows has none
 
 _OPEN_BYTE = 0
 _files: dict[tuple[int, int], _File] = {}
-_lock = threading.Lock()
+# Reentrant: the garbage collector may drop a lease in the thread that holds it.
+_lock = threading.RLock()
 
 
 class _File:
@@ -46,8 +50,9 @@ class _File:
 class ProcessLocks:
     """The locks in the file at `path`, for one user: opened on first use, until `close`."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, beside: str) -> None:
         self.path = path
+        self._beside = beside  # the file whose users may use the locks
         self._file: _File | None = None
         self._mine: set[int] = set()
 
@@ -101,17 +106,28 @@ class ProcessLocks:
             return self._file
         found = _files.get(_identity(self.path) or (0, 0))
         if found is None:
-            found = _open_file(self.path)
+            try:
+                mode = stat.S_IMODE(os.stat(self._beside).st_mode) & 0o666
+                found = _open_file(self.path, mode)
+            except OSError as error:
+                raise StoreError(
+                    f"the locks of {self._beside!r} in {self.path!r} cannot be used ({error}): "
+                    "check the permissions of that file and of its directory"
+                ) from error
             _files[found.identity] = found
         found.users += 1
         self._file = found
         return found
 
 
-def _open_file(path: str) -> _File:
+def _open_file(path: str, mode: int) -> _File:
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+        is_new = not os.path.exists(path)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), mode)
         try:
+            if is_new:
+                with suppress(OSError):  # the umask has taken something away
+                    os.fchmod(descriptor, mode)
             if fcntl is not None:
                 # It waits, for as long as another process takes to remove the file.
                 fcntl.lockf(descriptor, fcntl.LOCK_SH, 1, _OPEN_BYTE)
@@ -163,7 +179,7 @@ def _identity(file: str | int) -> tuple[int, int] | None:
 def _forget_in_child() -> None:
     global _lock
     # A forked child has none of the locks. It closes the descriptors, which costs the parent nothing.
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     for file in _files.values():
         with suppress(OSError):
             os.close(file.descriptor)

@@ -62,7 +62,9 @@ class Recovered:
       message.
     - `usage`: the sum.
     - `last_seq`: the number of the last event.
-    - `since_snapshot`: how many events follow the last snapshot; `in_snapshot`: how many items were in that.
+    - `superseded`: the user has sent a message while calls waited for approval, and no run went on.
+    - `since_snapshot`: how many events follow the last snapshot; `in_snapshot`: with how many items of that the
+      transcript still begins.
     """
 
     items: list[Item] = field(default_factory=list)
@@ -79,6 +81,7 @@ class Recovered:
     agent: str = ""
     unknown: list[ToolCall] = field(default_factory=list)
     turns: int = 0
+    superseded: bool = False
     since_snapshot: int = 0
     in_snapshot: int = 0
 
@@ -103,7 +106,9 @@ def recover(events: Sequence[Event]) -> Recovered:
         match event:
             case ItemAdded(item=item, message_id=message_id, back=back):
                 # Where it was said, which is not always where it was written.
-                entries.insert(max(len(entries) - back, 0), _Entry(item))
+                place = max(len(entries) - back, 0)
+                entries.insert(place, _Entry(item))
+                found.in_snapshot = min(found.in_snapshot, place)
                 if isinstance(item, UserMessage):
                     found.unchecked.append(item)
                 found.queued.pop(message_id, None)
@@ -113,17 +118,22 @@ def recover(events: Sequence[Event]) -> Recovered:
                     found.decided.pop(item.call_id, None)
             case ItemPopped():
                 del entries[-1:]
+                found.in_snapshot = min(found.in_snapshot, len(entries))
             case ItemsCleared():
                 entries.clear()
+                found.in_snapshot = 0
             case ToolStarted(call_id=call_id):
                 _start(entries, call_id)
             case ApprovalRequested(call_id=call_id):
                 waiting.add(call_id)
                 found.decided.pop(call_id, None)
+                found.superseded = False
             case ApprovalDecided(call_id=call_id):
                 found.decided.setdefault(call_id, event)
             case MessageQueued(message_id=message_id, item=item):
                 found.queued[message_id] = item
+                # One that is sent during a run waits for its next turn, or for the next run.
+                found.superseded = found.superseded or (bool(waiting) and found.unfinished_run is None)
             case RunStarted(run_id=run_id, agent=agent):
                 found.unfinished_run, found.agent = run_id, agent
             case Snapshot(items=items, kept=kept, status=status, usage=total):

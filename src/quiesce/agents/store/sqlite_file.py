@@ -111,7 +111,8 @@ class SQLiteFile:
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
         #: Which leases live: see `process_locks`.
-        self.locks = ProcessLocks(f"{path}-running")
+        # The file itself may be reached by several names.
+        self.locks = ProcessLocks(f"{os.path.realpath(path)}-running", path)
 
     def append(
         self, conversation_id: str, rows: Sequence[Row], expected: int | None, epoch: int | None
@@ -213,9 +214,13 @@ class SQLiteFile:
         if not self.locks.take(_place(conversation_id, epoch)):
             # Taken for a lease whose transaction was not committed: that one is just being undone.
             raise held(conversation_id, repr(self.path), Holder("", epoch))
-        connection.execute(
-            "INSERT OR REPLACE INTO quiesce_leases VALUES (?, ?, ?)", (conversation_id, epoch, owner)
-        )
+        try:
+            connection.execute(
+                "INSERT OR REPLACE INTO quiesce_leases VALUES (?, ?, ?)", (conversation_id, epoch, owner)
+            )
+        except BaseException:
+            self.release(conversation_id, epoch)
+            raise
         return epoch, _last_seq(connection, conversation_id)
 
     def release(self, conversation_id: str, epoch: int) -> None:

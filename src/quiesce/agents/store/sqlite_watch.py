@@ -13,6 +13,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from urllib.parse import quote
 
@@ -32,7 +33,7 @@ class Watcher:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the garbage collector may end a watch in a thread that holds it
         self._watches: list[Watch] = []
         self._wake = threading.Event()
         # Set while no thread is at work.
@@ -97,8 +98,9 @@ class Watcher:
             try:
                 if self._has_changed() or was_woken:
                     for watch in watches:
-                        watch.look()
-            except (sqlite3.Error, StoreError):
+                        with suppress(StoreError):  # a damaged event stops its own conversation alone
+                            watch.look()
+            except sqlite3.Error:
                 self._disconnect()
 
     def _has_changed(self) -> bool:
