@@ -503,6 +503,7 @@ class Conversation:
                 f"conversation {self.id!r} is being run by {error.holder.owner or 'another runner'}: wait for the "
                 "end of that run, or stop it with `await conversation.interrupt()`"
             ) from error
+        await writer.resolve()
         # One that was found running elsewhere, and is not any more, may have been lost since.
         if lease.last_seq != writer.last_seq or self._status in _MAY_CHANGE_UNSEEN:
             await self._look(shared)
@@ -511,7 +512,7 @@ class Conversation:
         """Release the lease that was taken for a run that does not begin, and then let others run."""
         try:
             if self._shared is not None and self._shared.lease is not None:
-                await shielded(self._writer.end_run)
+                await shielded(partial(self._writer.end_run, has_begun=False))
         finally:
             with state_lock:
                 run.end_before_begin(run.asked)
@@ -822,7 +823,7 @@ class Conversation:
             if not self._closed:
                 with suppress(StoreHeld):
                     await self._writer.write_rest()
-                await shielded(self._writer.end_run)
+                await shielded(partial(self._writer.end_run, has_begun=False))
             return
         await self._take_lease()
         with state_lock:

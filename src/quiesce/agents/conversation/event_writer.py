@@ -174,7 +174,7 @@ class EventWriter:
         self.usage = found.usage
         self._counted_usage = replace(found.usage)
         # What was here was derived from an earlier state of the log, and so is this from the present one.
-        self._unwritten, self._must_write = [], False
+        self._unwritten, self._uncertain, self._must_write = [], [], False
         self.derive(restored.unwritten)
         self.last_seq = found.last_seq
         self.since_snapshot, self.in_snapshot = found.since_snapshot, found.in_snapshot
@@ -378,7 +378,7 @@ class EventWriter:
         assert self.shared is not None
         doubts = 0
         while not self.fenced:
-            await self._resolve_all()
+            await self.resolve()
             write = self._next_write((), to_retry=True)
             if not write.batch:
                 self._durable = write.accepted
@@ -531,10 +531,10 @@ class EventWriter:
         self._written([snapshot], last)
         self.since_snapshot, self.in_snapshot = 0, snapshot.kept + len(snapshot.items)
 
-    async def end_run(self) -> None:
-        """Release the lease, unless something of the run could not be written yet."""
+    async def end_run(self, *, has_begun: bool = True) -> None:
+        """Release the lease, unless something of a run that has begun could not be written yet."""
         self.end_watch()
-        if self.shared is not None and (self.fenced or not self.has_unwritten):
+        if self.shared is not None and (self.fenced or not has_begun or not self.has_unwritten):
             self.fenced = False
             await self.shared.release()
 
@@ -615,8 +615,12 @@ class EventWriter:
             return
         if self.shared is not None and self.shared.lease is None:
             lease = await self.shared.take_lease()
+            await self.resolve()
             if lease.last_seq != self.last_seq:
-                return  # it was derived from an earlier state of the log
+                # It was derived from an earlier state of the log; or the lease was lost, and another one has recorded
+                # what it found instead.
+                self._unwritten, self._must_write = [], False
+                return
         await self.write([])
 
     def close_sync(self) -> None:
@@ -703,7 +707,8 @@ class EventWriter:
             self._unwritten[:0] = events
             self._must_write = True
 
-    async def _resolve_all(self) -> None:
+    async def resolve(self) -> None:
+        """Find out what became of writes that are uncertain."""
         while self._uncertain:
             write = self._uncertain[0]
             assert self.shared is not None
