@@ -249,7 +249,7 @@ async def test_a_message_that_is_sent_during_a_refresh_is_there_once(place: str)
     await assert_kept_once(store, "And this")
 
 
-@pytest.mark.parametrize("place", ["post before"])
+@pytest.mark.parametrize("place", ["post before", "post after"])
 async def test_a_message_that_a_refresh_finds_before_it_is_acknowledged_is_there_once(place: str) -> None:
     store = Gated()
     conversation = await behind(store, "One.", "Two.")
@@ -790,6 +790,19 @@ async def test_a_run_that_finds_at_its_last_write_that_it_was_taken_over_ends_qu
     await shared.close()
 
 
+async def test_a_run_after_one_whose_start_could_not_be_saved_is_not_taken_for_a_takeover() -> None:
+    store = Gated()
+    async with opened(store, "Hello!") as conversation:
+        await conversation.asend_message("Hi")
+        store.failure = StoreError("the disk is full")
+        with pytest.raises(StoreError, match="the disk is full"):
+            await conversation.arun()
+        store.failure = None
+        assert await conversation.arun() == "finished"
+    async with opened(store) as again:
+        assert said(again.items) == ["Hi", "Hello!"]
+
+
 # Event loops that are closed
 
 
@@ -839,7 +852,7 @@ def test_a_run_whose_event_loop_was_closed_gives_up_its_lease_and_another_loop_c
     shared.close_sync()
 
 
-@pytest.mark.parametrize("place", ["append after"])
+@pytest.mark.parametrize("place", ["append before", "append after"])
 def test_a_run_whose_event_loop_was_closed_during_an_append_can_be_run_in_another(place: str) -> None:
     store = Gated()
     conversation = opened(store, "Hello!", "Hello again!")
