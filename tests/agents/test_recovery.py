@@ -20,6 +20,7 @@ from quiesce.agents.store import (
     MessageQueued,
     RunEnded,
     RunStarted,
+    Snapshot,
     StatusChanged,
     ToolStarted,
     UnknownEvent,
@@ -261,6 +262,29 @@ def test_a_queued_message_waits_until_it_is_an_item() -> None:
     taken = recover([queued, ItemAdded(item=UserMessage("wait"), message_id="m1")])
     assert taken.queued == {}
     assert taken.items == [UserMessage("wait")]
+
+
+def test_a_message_is_said_after_what_waits_for_approval_only_while_nothing_runs() -> None:
+    run: list[Event] = [
+        RunStarted(run_id="r"),
+        ItemAdded(item=ToolCall("c", "pay")),
+        ApprovalRequested(call_id="c"),
+    ]
+    queued = MessageQueued(message_id="m", item=UserMessage("wait"))
+    ended = RunEnded(run_id="r", status="waiting_for_approval")
+    assert recover([*run, ended, queued]).superseded
+    assert not recover([*run, queued, ended]).superseded
+    assert not recover([queued, *run, ended]).superseded
+
+
+def test_what_is_removed_from_a_transcript_is_not_counted_as_kept_by_its_snapshot() -> None:
+    said = Snapshot(items=[UserMessage("a"), AssistantMessage("b")])
+    assert recover([said]).in_snapshot == 2
+    assert recover([said, ItemAdded(item=UserMessage("c"))]).in_snapshot == 2
+    assert recover([said, ItemPopped()]).in_snapshot == 1
+    assert recover([said, ItemPopped(), ItemAdded(item=UserMessage("c"))]).in_snapshot == 1
+    assert recover([said, ItemsCleared()]).in_snapshot == 0
+    assert recover([said, ItemAdded(item=UserMessage("c"), back=1)]).in_snapshot == 1
 
 
 def test_status_usage_and_run_are_the_last_ones_and_the_sum() -> None:

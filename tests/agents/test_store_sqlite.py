@@ -21,7 +21,7 @@ import anyio
 import pytest
 
 from quiesce import Grace, Scope, to_thread
-from quiesce.agents.store import ItemAdded, StoreClosed, StoreError, ToolStarted
+from quiesce.agents.store import ItemAdded, StoreClosed, StoreError, StoreHeld, ToolStarted
 from quiesce.agents.store.sqlite import SQLiteLog, SQLiteStore
 from quiesce.models import UserMessage
 from tests.agents.test_store import message, said
@@ -332,6 +332,41 @@ def test_a_file_that_is_there_keeps_its_permissions(path: Path) -> None:
     with SQLiteStore(path) as store:
         store.open("a").append_sync([message("for my group")])
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o660, 0o666])
+def test_who_may_write_to_the_file_may_use_its_locks_too(mode: int, path: Path) -> None:
+    path.touch()
+    path.chmod(mode)
+    with SQLiteStore(path) as store:
+        lease = store.lease_sync("a")
+        assert stat.S_IMODE(path.with_name(f"{path.name}-running").stat().st_mode) == mode
+        lease.release_sync()
+
+
+def test_a_lease_that_could_not_be_written_down_is_not_held(path: Path) -> None:
+    with SQLiteStore(path) as store, contextlib.closing(sqlite3.connect(path)) as other:
+        store.lease_sync("b").release_sync()
+        other.execute(
+            "CREATE TRIGGER full BEFORE INSERT ON quiesce_leases BEGIN SELECT RAISE(ABORT, 'full'); END"
+        )
+        with pytest.raises(StoreError, match="full"):
+            store.lease_sync("a")
+        other.execute("DROP TRIGGER full")
+        assert store.holder_sync("a") is None
+        store.lease_sync("a").release_sync()
+
+
+def test_by_a_link_it_is_the_same_file_with_the_same_leases(path: Path) -> None:
+    link = path.with_name("link.db")
+    link.symlink_to(path)
+    with SQLiteStore(path) as store, SQLiteStore(link) as other:
+        lease = store.lease_sync("a")
+        assert other.holder_sync("a") is not None
+        with pytest.raises(StoreHeld):
+            other.lease_sync("a")
+        lease.release_sync()
+        assert other.holder_sync("a") is None
 
 
 @one_world
