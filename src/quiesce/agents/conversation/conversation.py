@@ -454,7 +454,7 @@ class Conversation:
                             run.heard.add(request_id)
                             stops.append(event)
                     case RunStarted(run_id=run_id):
-                        is_taken_over = is_taken_over or run_id != run.journal.run_id
+                        is_taken_over = is_taken_over or run_id not in self._own_runs
                     case RunEnded(run_id=run_id, lost=True):
                         is_taken_over = is_taken_over or run_id == run.journal.run_id
                     case _:
@@ -605,8 +605,10 @@ class Conversation:
             writer = self._writer
             if self._shared is not None:
                 if self._history_seq >= seq:  # the history was taken from a log that has them
+                    found = {id(item) for _, item in self._history.inbox or ()}  # in memory, the same objects
                     for _, item in messages:
-                        writer.message_ids.pop(id(item), None)
+                        if id(item) not in found:
+                            writer.message_ids.pop(id(item), None)
                     return
                 self._said = [*self._said[-_MOST_SAID:], (seq, messages)]
                 writer.remember(messages)
