@@ -1,6 +1,7 @@
 """What keeps the events of conversations, and who may write to them: the contract of a store.
 
-`quiesce.testing.check_store` tests all of it, for a store of your own too. docs/decisions/one-holder.md has the reasons.
+`quiesce.testing.check_store` tests all of it, for a store of your own too. The reasons are in
+docs/decisions/one-holder.md.
 
 Invariants
 - A log is append-only: events are added, never changed. Taking an item back is an event too.
