@@ -367,7 +367,7 @@ class Conversation:
         return self._writer.read(after)
 
     def aevents(self, after: int = 0) -> EventFeed:
-        """Return the durable events after number `after`, and then those that come, whoever runs the conversation.
+        """Return the durable events after number `after`, and then new ones as they come, from any process.
 
         Iterate it with `async for`. It ends when the conversation is closed here.
         """
@@ -531,7 +531,7 @@ class Conversation:
         if shared is None:
             return _empty_report(self._agent.name)
         async with self._alone("interrupt() it instead"):
-            # What a run of this conversation has come to, and could not save, is no longer unknown.
+            # A run of this conversation may have results that could not be saved: these are known.
             if self._writer.has_unwritten:
                 await self._writer.write([])
             restored = restore((await shared.look()).found, reason=why)

@@ -5,8 +5,8 @@ Invariants
 - Events that could not be written (the store failed, a cancel came first) go with the next write, before
   anything newer.
 - After a cancel, or if the answer of the store was lost, it is uncertain whether a write took place. Then the log
-  is read before the next write. If the lost attempt arrives after that all the same, it finds its place taken, or
-  takes the place of its repetition, which then finds it there: nothing is written twice.
+  is read before the next write. If the lost attempt arrives after that, it is refused because its place is taken;
+  or it comes before its repetition, which is refused and finds it there. So nothing is written twice.
 
 There are two kinds of writes.
 - What happened in a run has happened: if it cannot be written now, it is written later. In a store that others

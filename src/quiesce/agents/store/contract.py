@@ -13,8 +13,8 @@ Invariants
 - One writer runs a conversation: the holder of its lease. Each lease has a higher epoch than the one before it.
   From the moment a lease is granted, an append under an older one raises `StoreFenced` and writes nothing, also
   one that was sent before and arrives late.
-- What anybody may say (`Posted`: a message, an approval, a request to stop) needs no lease. It is posted: it goes
-  to the end of the log, whatever that is, and the holder finds it there. A message id is in a log only once.
+- A message, an approval and a request to stop (`Posted`) need no lease. They are posted: they go to the end of the
+  log, and the holder finds them there. A message id is in a log only once.
 - An append whose answer was lost raises `StoreInDoubt`. The caller reads the log to see what became of it. If the
   attempt still arrives after that, and the caller has written meanwhile, it writes nothing: its position is taken.
 """
@@ -99,7 +99,7 @@ class Log(Protocol):
         ...
 
     async def post(self, events: Sequence[Posted]) -> int:
-        """Add what anybody may say, at the end of the log, whatever that is and whoever holds the lease.
+        """Add what needs no lease, at the end of the log.
 
         A message whose id is in the log already is left out. Returns the number of the last event that was added;
         0 if there was nothing to add. Otherwise like `append`. It does not change up to where this log has read.

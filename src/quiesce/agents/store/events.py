@@ -94,7 +94,7 @@ class RunEnded(_Event, frozen=True, gc=False, tag="run_ended"):
 
     @property
     def stop_report(self) -> StopReport:
-        """What the stop of this run did; of a run that just ended, a report that says so."""
+        """What the stop of this run did. If nothing had to be stopped, the report says that it ended."""
         if self.report is not None:
             return StopReport.from_dict(self.report)
         return StopReport(f"run {self.run_id}", None, 0.0, (), 1)
@@ -150,7 +150,7 @@ class StopRequested(_Event, frozen=True, gc=False, tag="stop_requested"):
 
 
 class Snapshot(_Event, frozen=True, gc=False, tag="snapshot"):
-    """What all events before this one add up to, so that nobody has to read them to continue.
+    """What all events before this one add up to: a reader can begin here.
 
     It has only the items that the snapshot before it lacks: the transcript is that of the earlier snapshot, cut
     to its first `kept` items, and then `items`. It is written between two runs, when no call and no message waits.
